@@ -1,0 +1,7 @@
+//! A distributed lock service over HTTP: leases with fencing tokens, on an embedded store or on
+//! Redis. The modules in reading order, each naming only those before it; `tests/tidy.rs` holds
+//! them to that, ARCHITECTURE.md says why.
+
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
+
+pub mod lock;

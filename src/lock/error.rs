@@ -1,0 +1,74 @@
+//! What can go wrong with a verb. Losing is no error: it is one of the answers.
+
+use std::error::Error;
+use std::fmt;
+
+/// What a caller can do about a verb that has no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum LockError {
+    /// The instance is going down and takes nothing on; another one will.
+    #[error("this instance is going down")]
+    Draining,
+    /// The store did not answer.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// A store call without an answer.
+#[derive(Debug, thiserror::Error)]
+#[error("the store did not {verb}")]
+pub struct StoreError {
+    /// What was asked of the store.
+    pub verb: Verb,
+    /// Whether it may have happened, or may still.
+    pub effect: Effect,
+    /// Why there is no answer.
+    #[source]
+    pub reason: Box<dyn Error + Send + Sync>,
+}
+
+/// What a call without an answer has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing, and it never will.
+    None,
+    /// Nobody knows: it may have happened, or may within the store's deadline.
+    Unknown,
+}
+
+/// The verbs, with one name from the URL to the store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verb {
+    /// Take a key, if it is free.
+    TryAcquire,
+    /// Make a lease last longer.
+    Refresh,
+    /// Give a lease up.
+    Release,
+    /// End whoever holds a key.
+    ForceRelease,
+    /// Look at one key.
+    Inspect,
+    /// Look at all held keys.
+    List,
+}
+
+impl Verb {
+    /// Its name in logs and metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TryAcquire => "try_acquire",
+            Self::Refresh => "refresh",
+            Self::Release => "release",
+            Self::ForceRelease => "force_release",
+            Self::Inspect => "inspect",
+            Self::List => "list",
+        }
+    }
+}
+
+impl fmt::Display for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

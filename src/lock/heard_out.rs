@@ -1,0 +1,89 @@
+//! A call that goes to its end even if its caller is gone.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::Context;
+use std::task::Poll;
+
+use tokio_util::task::TaskTracker;
+
+type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// A future that, dropped before its end, goes on in a task of its own.
+///
+/// hyper drops a handler with its client; a store call that was dropped half-way could neither be
+/// told from one that never happened, nor be followed by one that takes it back. Nothing is
+/// spawned for a caller that stays.
+pub(crate) struct HeardOut<T: Send + 'static> {
+    call: Option<Call<T>>,
+    tasks: TaskTracker,
+}
+
+impl<T: Send + 'static> HeardOut<T> {
+    /// Hears `call` out on `tasks` if it must.
+    pub(crate) fn new(tasks: &TaskTracker, call: impl Future<Output = T> + Send + 'static) -> Self {
+        Self { call: Some(Box::pin(call)), tasks: tasks.clone() }
+    }
+}
+
+impl<T: Send + 'static> Future for HeardOut<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let call = self.call.as_mut().expect("polled no more once it is ready");
+        let answer = std::task::ready!(call.as_mut().poll(context));
+        self.call = None;
+        Poll::Ready(answer)
+    }
+}
+
+impl<T: Send + 'static> Drop for HeardOut<T> {
+    fn drop(&mut self) {
+        if let Some(call) = self.call.take() {
+            self.tasks.spawn(async move { drop(call.await) });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicU32;
+    use std::sync::atomic::Ordering;
+
+    use tokio::sync::Notify;
+    use tokio_util::task::TaskTracker;
+
+    use super::HeardOut;
+
+    #[tokio::test]
+    async fn a_call_whose_caller_is_gone_goes_on_to_its_end() {
+        let (tasks, go_on, done) = (TaskTracker::new(), Arc::new(Notify::new()), Arc::default());
+        let call = {
+            let (go_on, done): (_, Arc<AtomicU32>) = (go_on.clone(), Arc::clone(&done));
+            async move {
+                go_on.notified().await;
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        };
+        let mut heard_out = Box::pin(HeardOut::new(&tasks, call));
+        tokio::select! {
+            biased;
+            () = &mut heard_out => panic!("it waits"),
+            () = std::future::ready(()) => (),
+        }
+        drop(heard_out);
+        assert_eq!(tasks.len(), 1);
+        go_on.notify_one();
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_stays_needs_no_task() {
+        let tasks = TaskTracker::new();
+        assert_eq!(HeardOut::new(&tasks, async { 7 }).await, 7);
+        assert!(tasks.is_empty());
+    }
+}

@@ -1,0 +1,130 @@
+//! What is locked: the key, valid by construction.
+
+use std::fmt;
+use std::sync::Arc;
+
+/// The longest key in bytes: long enough for any path or URL one would lock, short enough that
+/// 10 000 of them on a page of the list stay within a few megabytes.
+const MAX_BYTES: usize = 512;
+
+/// The segment that no key ends in, because `PUT /locks/{key}/refresh` is the refresh of `{key}`.
+const RESERVED_LAST_SEGMENT: &str = "refresh";
+
+/// The name of what is locked: 1 to 512 bytes of UTF-8 without control characters, its
+/// `/`-separated segments neither empty nor `.` nor `..`. Compared byte by byte, cheap to clone.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockKey(Arc<str>);
+
+impl LockKey {
+    /// Parses a key as it stands, already percent-decoded.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidKey`] names the rule that the text breaks.
+    pub fn parse(text: &str) -> Result<Self, InvalidKey> {
+        if text.is_empty() {
+            return Err(InvalidKey::Empty);
+        }
+        if text.len() > MAX_BYTES {
+            return Err(InvalidKey::TooLong);
+        }
+        if text.chars().any(char::is_control) {
+            return Err(InvalidKey::ControlCharacter);
+        }
+        for segment in text.split('/') {
+            match segment {
+                "" => return Err(InvalidKey::EmptySegment),
+                "." | ".." => return Err(InvalidKey::DotSegment),
+                _ => (),
+            }
+        }
+        if text.rsplit('/').next() == Some(RESERVED_LAST_SEGMENT) {
+            return Err(InvalidKey::Reserved);
+        }
+        Ok(Self(text.into()))
+    }
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl std::borrow::Borrow<str> for LockKey {
+    fn borrow(&self) -> &str {
+        &self.0
+    }
+}
+
+/// Why a text is no key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidKey {
+    /// Nothing is left of the path.
+    #[error("the key is empty")]
+    Empty,
+    /// More than 512 bytes.
+    #[error("the key is longer than {MAX_BYTES} bytes")]
+    TooLong,
+    /// A character of C0, DEL or C1.
+    #[error("the key holds a control character")]
+    ControlCharacter,
+    /// `a//b`, `/a` or `a/`: proxies merge such slashes.
+    #[error("the key has an empty segment (a slash at an end, or two in a row)")]
+    EmptySegment,
+    /// `.` or `..` between slashes: clients and proxies resolve them away.
+    #[error("the key has a segment `.` or `..`")]
+    DotSegment,
+    /// The last segment is `refresh`.
+    #[error("no key ends in the segment `{RESERVED_LAST_SEGMENT}`")]
+    Reserved,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::InvalidKey;
+    use super::LockKey;
+
+    #[test]
+    fn a_key_may_hold_slashes_braces_blanks_and_any_letters() {
+        for text in ["a", "order:7", "a/b/c", "{a}b", "}{", "é ü/日本", "a+b", "refresh/a", "..."]
+        {
+            assert_eq!(
+                LockKey::parse(text).map(|key| key.as_str().to_owned()),
+                Ok(text.to_owned())
+            );
+        }
+        assert!(LockKey::parse(&"x".repeat(512)).is_ok());
+    }
+
+    #[test]
+    fn what_a_proxy_would_change_or_a_log_could_not_show_is_no_key() {
+        for (text, reason) in [
+            ("", InvalidKey::Empty),
+            ("a//b", InvalidKey::EmptySegment),
+            ("/a", InvalidKey::EmptySegment),
+            ("a/", InvalidKey::EmptySegment),
+            ("a/../b", InvalidKey::DotSegment),
+            (".", InvalidKey::DotSegment),
+            ("a\u{0}", InvalidKey::ControlCharacter),
+            ("a\u{7f}", InvalidKey::ControlCharacter),
+            ("a\u{85}", InvalidKey::ControlCharacter),
+            ("a/refresh", InvalidKey::Reserved),
+            ("refresh", InvalidKey::Reserved),
+        ] {
+            assert_eq!(LockKey::parse(text), Err(reason), "{text:?}");
+        }
+        assert_eq!(LockKey::parse(&"é".repeat(257)), Err(InvalidKey::TooLong));
+    }
+}

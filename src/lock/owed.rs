@@ -1,0 +1,103 @@
+//! What the service owes: grants that nobody received are taken back.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Origin;
+use crate::lock::locks::Answer;
+use crate::lock::store::Attempt;
+use crate::lock::store::Store;
+
+/// The most that is owed at once; a store outage with thousands of callers must not fill the
+/// memory. What is beyond ends by its TTL, and the log says so.
+const MAX_OWED: usize = 10_000;
+
+/// The first pause between two tries, doubled up to [`MAX_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Short enough that a key is free within a second of the store's return.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// Longer than any store call takes, its own deadline included: after a TTL and this, a grant
+/// that nobody refreshes is over by itself.
+const LONGEST_CALL: Duration = Duration::from_secs(30);
+
+/// Takes grants back until the store has confirmed it.
+pub(crate) struct Owed {
+    store: Arc<dyn Store>,
+    tasks: TaskTracker,
+}
+
+impl Owed {
+    /// Owes to `store`, in `tasks`.
+    pub(crate) fn new(store: Arc<dyn Store>, tasks: TaskTracker) -> Self {
+        Self { store, tasks }
+    }
+
+    /// An answer to the claim that is taken back unless somebody receives it.
+    pub(crate) fn undelivered(self: Arc<Self>, claim: Claim, answer: Answer) -> Undelivered {
+        Undelivered { owed: self, claim, answer: Some(answer) }
+    }
+
+    /// Takes back whatever the claim's token has or may get.
+    fn take_back(&self, claim: &Claim) {
+        if self.tasks.len() >= MAX_OWED {
+            tracing::warn!(lock.key = %claim.key, "too much is owed: this lease ends by its TTL");
+            return;
+        }
+        let (store, claim) = (self.store.clone(), claim.clone());
+        self.tasks.spawn(async move {
+            let over_at = Instant::now() + claim.ttl.as_duration() + LONGEST_CALL;
+            let mut pause = FIRST_PAUSE;
+            while let Err(error) = store.undo(&claim.key, &claim.token).await {
+                if Instant::now() >= over_at {
+                    return;
+                }
+                tracing::debug!(lock.key = %claim.key, ?error, "a lease is still to be taken back");
+                sleep(pause).await;
+                pause = MAX_PAUSE.min(pause * 2);
+            }
+            tracing::info!(lock.key = %claim.key, "took back a lease that nobody received");
+        });
+    }
+}
+
+/// The answer to a claim on its way to the caller.
+pub(crate) struct Undelivered {
+    owed: Arc<Owed>,
+    claim: Claim,
+    answer: Option<Answer>,
+}
+
+impl Undelivered {
+    /// Hands the answer over. What may have been granted without an answer is owed.
+    pub(crate) fn deliver(mut self) -> Answer {
+        let answer = self.answer.take().expect("an answer is delivered once");
+        if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {
+            self.owe();
+        }
+        answer
+    }
+
+    fn owe(&self) {
+        if self.claim.origin == Origin::Service {
+            self.owed.take_back(&self.claim);
+        }
+    }
+}
+
+impl Drop for Undelivered {
+    fn drop(&mut self) {
+        match &self.answer {
+            Some(Ok(Attempt::Granted(_) | Attempt::Again(_)))
+            | Some(Err(StoreError { effect: Effect::Unknown, .. })) => self.owe(),
+            _ => (),
+        }
+    }
+}

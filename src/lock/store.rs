@@ -1,0 +1,104 @@
+//! The seam: what the rules of a lock need from whatever keeps the locks.
+
+use async_trait::async_trait;
+
+use crate::lock::error::StoreError;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Lease;
+use crate::lock::lease::LockStatus;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+
+/// Whatever keeps the locks.
+///
+/// Each call gives one answer, never waits for another client, has a deadline of its own, and may
+/// be repeated. Only the store's clock judges that a lease is over. Dropping a call's future
+/// leaves it unknown whether the call happens; [`crate::lock::locks::Locks`] never does so.
+#[async_trait]
+pub trait Store: Send + Sync + 'static {
+    /// Grants the key if it is free, or again to the token that holds it already.
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
+
+    /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
+    /// `None`: the token does not hold the key any more; nothing is ever re-created.
+    async fn refresh(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        ttl: Option<Ttl>,
+    ) -> Result<Option<Lease>, StoreError>;
+
+    /// Gives up what the token has of the key. Nobody else's lease is touched.
+    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError>;
+
+    /// Takes back what earlier calls with this token have done or may still do: once it is `Ok`,
+    /// the token holds nothing and never will. May take a store's deadline longer than other
+    /// calls. Only for tokens that the service made.
+    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
+
+    /// Ends whoever holds the key and says whom; `None` if nobody did.
+    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError>;
+
+    /// Looks at a key, and whether `token` holds it.
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+    ) -> Result<LockStatus, StoreError>;
+
+    /// The held keys that a page asks for, in the order of their bytes. A key that is held
+    /// throughout is on exactly one of the pages that follow one another.
+    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
+
+    /// Whether the store has answered at least once since the start.
+    fn contacted(&self) -> bool;
+
+    /// What the store promises.
+    fn guarantees(&self) -> Guarantees;
+}
+
+/// The answer to [`Store::try_acquire`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Attempt {
+    /// A new lease.
+    Granted(Lease),
+    /// The lease that the token has already, its TTL begun anew.
+    Again(Lease),
+    /// Somebody else has the key.
+    Held(LockStatus),
+}
+
+/// The answer to [`Store::release`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Released {
+    /// The lease, as it was.
+    Lease(Holder),
+    /// The token had nothing of the key.
+    Nothing,
+}
+
+/// A part of the list of held keys.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// Only keys that begin so.
+    pub prefix: String,
+    /// Only keys whose bytes come after this.
+    pub after: Option<String>,
+    /// At most so many.
+    pub limit: usize,
+}
+
+/// What a store promises, for `GET /` and for people.
+#[derive(Clone, Copy, Debug)]
+pub struct Guarantees {
+    /// The store's name.
+    pub store: &'static str,
+    /// In which order those who ask for a held key get it.
+    pub order: &'static str,
+    /// What a fencing token is worth.
+    pub fencing: &'static str,
+    /// What a lease survives, and what it does not.
+    pub survives: &'static str,
+}

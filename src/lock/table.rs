@@ -1,0 +1,359 @@
+//! The rules of a lock as a pure state machine: no I/O, no clock, no random; time, tokens and the
+//! proposal of a fencing token come in as arguments.
+//!
+//! The embedded store is this table with a durable log beneath; the tests hold every other store
+//! against it. A line of waiters belongs into [`Entry`], beside the lease that it waits for.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::ops::Bound;
+
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Lease;
+use crate::lock::lease::LockStatus;
+use crate::lock::lease::Owner;
+use crate::lock::store::Attempt;
+use crate::lock::store::Page;
+use crate::lock::store::Released;
+use crate::lock::time::Timestamp;
+use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
+use crate::lock::token::LeaseToken;
+
+/// All leases of a store.
+#[derive(Debug)]
+pub struct Table {
+    leases: BTreeMap<LockKey, Entry>,
+    /// The same leases by their ends, so that those that are over are found without a search.
+    ends: BTreeSet<(Timestamp, LockKey)>,
+    /// The highest fencing token ever given, over all keys: one number outlives every key, so a
+    /// key that nobody holds costs nothing.
+    last_fencing_token: u64,
+    /// The keys that were touched since [`Table::take_changes`].
+    changes: BTreeSet<LockKey>,
+}
+
+/// What the table knows of a held key; over once `ends_at` has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The holder's secret.
+    pub token: LeaseToken,
+    /// Who the holder is.
+    pub owner: Option<Owner>,
+    /// The number of the lease.
+    pub fencing_token: FencingToken,
+    /// The TTL last asked for.
+    pub ttl: Ttl,
+    /// When the lease is over.
+    pub ends_at: Timestamp,
+}
+
+impl Table {
+    /// A table of leases that were granted earlier, the highest fencing token among all that were
+    /// ever given being `last_fencing_token`.
+    pub fn restore(
+        leases: impl IntoIterator<Item = (LockKey, Entry)>,
+        last_fencing_token: u64,
+    ) -> Self {
+        let leases = BTreeMap::from_iter(leases);
+        let ends = leases.iter().map(|(key, entry)| (entry.ends_at, key.clone())).collect();
+        Self { leases, ends, last_fencing_token, changes: BTreeSet::new() }
+    }
+
+    /// Grants the key if it is free, or again to the token that holds it. The fencing token is
+    /// `proposal` unless that is not above all earlier ones.
+    ///
+    /// Returns `None` if the fencing tokens are used up: there are 2^53 of them.
+    pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
+        self.expire(now);
+        if let Some(entry) = self.leases.get(&claim.key) {
+            if entry.token != claim.token {
+                return Some(Attempt::Held(self.status(&claim.key, None, now)));
+            }
+            let entry = Entry { owner: claim.owner.clone(), ..entry.clone() };
+            return Some(Attempt::Again(self.grant(&claim.key, entry, claim.ttl, now)));
+        }
+        let next = self.last_fencing_token + 1;
+        let fencing_token = FencingToken::from_number(proposal.max(next))
+            .or_else(|| FencingToken::from_number(next))?;
+        self.last_fencing_token = fencing_token.number();
+        let entry = Entry {
+            token: claim.token.clone(),
+            owner: claim.owner.clone(),
+            fencing_token,
+            ttl: claim.ttl,
+            ends_at: now,
+        };
+        Some(Attempt::Granted(self.grant(&claim.key, entry, claim.ttl, now)))
+    }
+
+    /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
+    pub fn refresh(
+        &mut self,
+        key: &LockKey,
+        token: &LeaseToken,
+        ttl: Option<Ttl>,
+        now: Timestamp,
+    ) -> Option<Lease> {
+        self.expire(now);
+        let entry = self.leases.get(key).filter(|entry| entry.token == *token)?.clone();
+        let ttl = ttl.unwrap_or(entry.ttl);
+        Some(self.grant(key, entry, ttl, now))
+    }
+
+    /// Gives up the lease of `token`, if it has the key.
+    pub fn release(&mut self, key: &LockKey, token: &LeaseToken, now: Timestamp) -> Released {
+        self.expire(now);
+        match self.leases.get(key) {
+            Some(entry) if entry.token == *token => {
+                let holder = entry.holder(now);
+                self.end(key);
+                Released::Lease(holder)
+            }
+            _ => Released::Nothing,
+        }
+    }
+
+    /// Ends whoever holds the key.
+    pub fn force_release(&mut self, key: &LockKey, now: Timestamp) -> Option<Holder> {
+        self.expire(now);
+        let holder = self.leases.get(key)?.holder(now);
+        self.end(key);
+        Some(holder)
+    }
+
+    /// Looks at a key.
+    pub fn inspect(
+        &mut self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+        now: Timestamp,
+    ) -> LockStatus {
+        self.expire(now);
+        self.status(key, token, now)
+    }
+
+    /// A page of the held keys.
+    pub fn list(&mut self, page: &Page, now: Timestamp) -> Vec<LockStatus> {
+        self.expire(now);
+        let from = match &page.after {
+            Some(after) if *after >= page.prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(page.prefix.as_str()),
+        };
+        self.leases
+            .range::<str, _>((from, Bound::Unbounded))
+            .take_while(|(key, _)| key.as_str().starts_with(&page.prefix))
+            .take(page.limit)
+            .map(|(key, _)| self.status(key, None, now))
+            .collect()
+    }
+
+    /// Ends every lease that is over. Each of the verbs begins so.
+    pub fn expire(&mut self, now: Timestamp) {
+        while let Some((ends_at, key)) = self.ends.first() {
+            if *ends_at > now {
+                break;
+            }
+            let key = key.clone();
+            self.end(&key);
+        }
+    }
+
+    /// How many keys are held.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether no key is held.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// The highest fencing token ever given; 0 before the first.
+    pub fn last_fencing_token(&self) -> u64 {
+        self.last_fencing_token
+    }
+
+    /// The lease of a key as it is to be kept.
+    pub fn entry(&self, key: &LockKey) -> Option<&Entry> {
+        self.leases.get(key)
+    }
+
+    /// Whether anything was granted, refreshed or ended since [`Table::take_changes`].
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty()
+    }
+
+    /// The keys that were granted, refreshed or ended since the last time it was asked.
+    pub fn take_changes(&mut self) -> BTreeSet<LockKey> {
+        std::mem::take(&mut self.changes)
+    }
+
+    fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
+        self.ends.remove(&(entry.ends_at, key.clone()));
+        entry.ttl = ttl;
+        entry.ends_at = now.after(ttl);
+        let lease = Lease {
+            key: key.clone(),
+            owner: entry.owner.clone(),
+            fencing_token: entry.fencing_token,
+            ttl,
+        };
+        self.ends.insert((entry.ends_at, key.clone()));
+        self.leases.insert(key.clone(), entry);
+        self.changes.insert(key.clone());
+        lease
+    }
+
+    fn end(&mut self, key: &LockKey) {
+        if let Some(entry) = self.leases.remove(key) {
+            self.ends.remove(&(entry.ends_at, key.clone()));
+            self.changes.insert(key.clone());
+        }
+    }
+
+    fn status(&self, key: &LockKey, token: Option<&LeaseToken>, now: Timestamp) -> LockStatus {
+        let entry = self.leases.get(key);
+        LockStatus {
+            key: key.clone(),
+            holder: entry.map(|entry| entry.holder(now)),
+            waiters: 0,
+            mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
+        }
+    }
+}
+
+impl Entry {
+    fn holder(&self, now: Timestamp) -> Holder {
+        Holder {
+            owner: self.owner.clone(),
+            fencing_token: Some(self.fencing_token),
+            left: Some(self.ends_at.left(now)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Table;
+    use crate::lock::key::LockKey;
+    use crate::lock::lease::Claim;
+    use crate::lock::lease::Origin;
+    use crate::lock::store::Attempt;
+    use crate::lock::store::Page;
+    use crate::lock::store::Released;
+    use crate::lock::time::Timestamp;
+    use crate::lock::time::Ttl;
+    use crate::lock::token::LeaseToken;
+
+    fn at(ms: u64) -> Timestamp {
+        Timestamp::from_micros(ms * 1_000)
+    }
+
+    fn key(text: &str) -> LockKey {
+        LockKey::parse(text).unwrap()
+    }
+
+    fn token(name: &str) -> LeaseToken {
+        LeaseToken::parse(&format!("{name:-<16}")).unwrap()
+    }
+
+    fn claim(key_text: &str, name: &str, ttl: u64) -> Claim {
+        Claim {
+            key: key(key_text),
+            token: token(name),
+            origin: Origin::Client,
+            ttl: Ttl::from_millis(ttl),
+            owner: None,
+        }
+    }
+
+    fn table() -> Table {
+        Table::restore([], 0)
+    }
+
+    fn fence(attempt: Option<Attempt>) -> Option<u64> {
+        match attempt? {
+            Attempt::Granted(lease) | Attempt::Again(lease) => Some(lease.fencing_token.number()),
+            Attempt::Held(_) => None,
+        }
+    }
+
+    #[test]
+    fn a_lease_lasts_to_the_last_microsecond_and_not_one_longer() {
+        let mut table = table();
+        table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
+        let last = Timestamp::from_micros(999_999);
+        let status = table.inspect(&key("a"), None, last);
+        assert_eq!(status.holder.unwrap().left, Some(Duration::from_micros(1)));
+        assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), last, 5)), None);
+        assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), at(1_000), 5)), Some(6));
+        assert_eq!(table.refresh(&key("a"), &token("one"), None, at(1_000)), None);
+    }
+
+    #[test]
+    fn a_fencing_token_rises_whatever_is_proposed_and_over_all_keys() {
+        let mut table = table();
+        assert_eq!(fence(table.try_acquire(&claim("a", "one", 10), at(0), 100)), Some(100));
+        assert_eq!(fence(table.try_acquire(&claim("b", "one", 10), at(0), 7)), Some(101));
+        assert_eq!(fence(table.try_acquire(&claim("a", "two", 10), at(20), 1 << 53)), Some(102));
+        let mut used_up = Table::restore([], (1 << 53) - 1);
+        assert_eq!(used_up.try_acquire(&claim("a", "one", 10), at(0), 1), None);
+        assert!(used_up.is_empty());
+    }
+
+    #[test]
+    fn the_same_token_keeps_its_number_and_takes_the_newest_ttl() {
+        let mut table = table();
+        table.try_acquire(&claim("a", "one", 1_000), at(0), 9);
+        let again = table.try_acquire(&claim("a", "one", 50), at(500), 77).unwrap();
+        assert!(matches!(&again, Attempt::Again(lease) if lease.ttl.as_millis() == 50));
+        assert_eq!(fence(Some(again)), Some(9));
+        assert!(table.refresh(&key("a"), &token("one"), None, at(549)).is_some());
+        assert_eq!(table.inspect(&key("a"), None, at(599)).holder, None);
+    }
+
+    #[test]
+    fn a_release_by_another_token_changes_nothing() {
+        let mut table = table();
+        table.try_acquire(&claim("a", "one", 1_000), at(0), 1);
+        table.take_changes();
+        assert_eq!(table.release(&key("a"), &token("two"), at(1)), Released::Nothing);
+        assert_eq!(table.release(&key("b"), &token("one"), at(1)), Released::Nothing);
+        assert!(table.take_changes().is_empty());
+        assert!(matches!(table.release(&key("a"), &token("one"), at(1)), Released::Lease(_)));
+        assert_eq!(table.release(&key("a"), &token("one"), at(1)), Released::Nothing);
+    }
+
+    #[test]
+    fn the_end_of_a_lease_is_a_change_that_has_to_be_kept() {
+        let mut table = table();
+        table.try_acquire(&claim("a", "one", 10), at(0), 1);
+        table.take_changes();
+        table.inspect(&key("b"), None, at(10));
+        assert_eq!(table.take_changes().into_iter().collect::<Vec<_>>(), [key("a")]);
+        assert!(table.is_empty());
+    }
+
+    #[test]
+    fn pages_follow_one_another_in_the_order_of_the_keys() {
+        let mut table = table();
+        for name in ["b/2", "a", "b/1", "b/3", "c", "b"] {
+            table.try_acquire(&claim(name, "one", 10), at(0), 1);
+        }
+        let names = |table: &mut Table, prefix: &str, after: Option<&str>, limit| {
+            let page = Page { prefix: prefix.into(), after: after.map(Into::into), limit };
+            let page = table.list(&page, at(1));
+            page.into_iter().map(|status| status.key.to_string()).collect::<Vec<_>>()
+        };
+        assert_eq!(names(&mut table, "", None, 3), ["a", "b", "b/1"]);
+        assert_eq!(names(&mut table, "", Some("b/1"), 9), ["b/2", "b/3", "c"]);
+        assert_eq!(names(&mut table, "b/", None, 2), ["b/1", "b/2"]);
+        assert_eq!(names(&mut table, "b/", Some("a"), 9), ["b/1", "b/2", "b/3"]);
+        assert!(names(&mut table, "b/", Some("c"), 9).is_empty());
+    }
+}

@@ -1,0 +1,151 @@
+//! Time: how long a lease lasts, a store's own clock, and the wall clock of fencing tokens.
+
+use std::time::Duration;
+use std::time::Instant;
+use std::time::SystemTime;
+
+/// How long a lease lasts without a refresh, in whole milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ttl(u64);
+
+impl Ttl {
+    /// A TTL of `ms` milliseconds; whether it is within bounds is for [`TtlBounds`] to say.
+    pub const fn from_millis(ms: u64) -> Self {
+        Self(ms)
+    }
+
+    /// Its milliseconds.
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    /// The same as a duration.
+    pub const fn as_duration(self) -> Duration {
+        Duration::from_millis(self.0)
+    }
+}
+
+/// The shortest, the usual and the longest TTL.
+#[derive(Clone, Copy, Debug)]
+pub struct TtlBounds {
+    /// The shortest that a client may ask for.
+    pub min: Ttl,
+    /// What a client gets that asks for none.
+    pub default: Ttl,
+    /// The longest that a client may ask for.
+    pub max: Ttl,
+}
+
+impl TtlBounds {
+    /// The TTL of a client that asked for `wish`, or `None` if that is out of bounds.
+    pub fn admit(&self, wish: u64) -> Option<Ttl> {
+        (self.min.0..=self.max.0).contains(&wish).then_some(Ttl(wish))
+    }
+}
+
+/// A moment on a store's own clock, in microseconds since that store was made.
+///
+/// The clock of the embedded store follows the monotonic clock while the process lives and
+/// stands still while it does not, so no step of the wall clock can end a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Timestamp(u64);
+
+impl Timestamp {
+    /// The moment `us` microseconds after the beginning.
+    pub const fn from_micros(us: u64) -> Self {
+        Self(us)
+    }
+
+    /// Microseconds since the beginning.
+    pub const fn as_micros(self) -> u64 {
+        self.0
+    }
+
+    /// The moment `ttl` later.
+    pub fn after(self, ttl: Ttl) -> Self {
+        Self(self.0.saturating_add(ttl.0.saturating_mul(1_000)))
+    }
+
+    /// What is left from `now` until this moment; nothing once it has come.
+    pub fn left(self, now: Self) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(now.0))
+    }
+}
+
+/// A clock that goes on from a given moment by the monotonic clock of the process.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    began: Instant,
+    at: Timestamp,
+}
+
+impl Clock {
+    /// A clock that shows `at` now.
+    pub fn starting_at(at: Timestamp) -> Self {
+        Self { began: Instant::now(), at }
+    }
+
+    /// What it shows.
+    pub fn now(&self) -> Timestamp {
+        let elapsed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
+        Timestamp(self.at.0.saturating_add(elapsed))
+    }
+}
+
+/// The wall clock in microseconds since 1970. It may step either way, so it only ever proposes
+/// fencing tokens; nothing is judged to be over by it.
+#[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub fn wall_clock_micros() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Reads a duration as people write it: digits and `ms`, `s`, `m` or `h`; bare digits are seconds.
+/// `None` if it is none, or longer than 2^64 milliseconds.
+pub fn parse_duration(text: &str) -> Option<Duration> {
+    let digits = text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
+    let (number, unit) = text.split_at(digits);
+    let unit_ms = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::parse_duration;
+
+    #[test]
+    fn a_duration_is_digits_and_one_unit() {
+        for (text, ms) in [
+            ("30", 30_000),
+            ("30s", 30_000),
+            ("500ms", 500),
+            ("5m", 300_000),
+            ("24h", 86_400_000),
+            ("0", 0),
+        ] {
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+        for text in [
+            "",
+            "s",
+            "1.5s",
+            "-1",
+            "+1",
+            "1 s",
+            "1d",
+            "1m30s",
+            "99999999999999999999",
+            "18446744073709551615h",
+        ] {
+            assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+}
