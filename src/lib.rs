@@ -5,3 +5,4 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
 pub mod lock;
+pub mod metrics;

@@ -1,0 +1,220 @@
+//! Every figure that the service exports: its name, its help text, its labels. A key, an owner or
+//! a token is never a label.
+
+use std::fmt::Debug;
+use std::sync::atomic::AtomicU64;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::metrics::info::Info;
+use prometheus_client::registry::Registry;
+use prometheus_client::registry::Unit;
+
+/// From a tenth of a millisecond, what a request takes on an idle machine, to the ten seconds
+/// after which no deadline is left.
+const SECONDS: [f64; 13] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0];
+
+/// The media type of [`Metrics::render`].
+pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// The figures, shared by all who count.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    requests: Family<Request, Counter>,
+    request_seconds: Histogram,
+    acquire: Family<Outcome, Counter>,
+    refresh: Family<Outcome, Counter>,
+    release: Family<Outcome, Counter>,
+    force_release: Family<Outcome, Counter>,
+    connections: Gauge,
+    locks_held: Gauge,
+    redis_up: Gauge,
+    redis_seconds: Family<Command, Histogram, fn() -> Histogram>,
+    redis_errors: Family<Kind, Counter>,
+    commits: Counter,
+    commit_seconds: Histogram,
+    fencing_floor: Gauge<u64, AtomicU64>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Request {
+    route: &'static str,
+    method: &'static str,
+    status: u16,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Outcome {
+    outcome: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Command {
+    command: &'static str,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Kind {
+    kind: &'static str,
+}
+
+/// The verbs whose outcomes are counted.
+#[derive(Clone, Copy, Debug)]
+pub enum Counted {
+    /// `POST /locks/{key}`.
+    Acquire,
+    /// `PUT /locks/{key}/refresh`.
+    Refresh,
+    /// `DELETE /locks/{key}`.
+    Release,
+    /// `DELETE /admin/locks/{key}`.
+    ForceRelease,
+}
+
+impl Metrics {
+    /// All figures at zero; those of a store that is not in use are left out.
+    pub fn new(store: &str) -> Self {
+        let mut metrics = Self {
+            registry: Registry::with_prefix("lockkeeper"),
+            requests: Family::default(),
+            request_seconds: seconds(),
+            acquire: Family::default(),
+            refresh: Family::default(),
+            release: Family::default(),
+            force_release: Family::default(),
+            connections: Gauge::default(),
+            locks_held: Gauge::default(),
+            redis_up: Gauge::default(),
+            redis_seconds: Family::new_with_constructor(seconds),
+            redis_errors: Family::default(),
+            commits: Counter::default(),
+            commit_seconds: seconds(),
+            fencing_floor: Gauge::default(),
+        };
+        metrics.register_requests();
+        match store {
+            "embedded" => metrics.register_embedded(),
+            _ => metrics.register_redis(),
+        }
+        metrics
+    }
+
+    /// The figures as OpenMetrics text.
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        encode(&mut text, &self.registry).expect("writing to a String cannot fail");
+        text
+    }
+
+    /// Counts an answered request and how long it took in seconds.
+    pub fn request(&self, route: &'static str, method: &'static str, status: u16, took: f64) {
+        self.requests.get_or_create(&Request { route, method, status }).inc();
+        self.request_seconds.observe(took);
+    }
+
+    /// Counts how a verb ended: `granted`, `again`, `ok`, `held`, `lost` or `error`.
+    pub fn outcome(&self, verb: Counted, outcome: &'static str) {
+        let family = match verb {
+            Counted::Acquire => &self.acquire,
+            Counted::Refresh => &self.refresh,
+            Counted::Release => &self.release,
+            Counted::ForceRelease => &self.force_release,
+        };
+        family.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// How many clients are connected.
+    pub fn connections(&self) -> &Gauge {
+        &self.connections
+    }
+
+    /// How many keys the embedded store holds, after a commit that took so many seconds.
+    pub fn embedded(&self, held: usize, commit: Option<f64>) {
+        self.locks_held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        if let Some(took) = commit {
+            self.commits.inc();
+            self.commit_seconds.observe(took);
+        }
+    }
+
+    /// Says whether Redis is connected.
+    pub fn redis_up(&self, up: bool) {
+        self.redis_up.set(up.into());
+    }
+
+    /// Counts an answered call to Redis and how long it took in seconds.
+    pub fn redis_call(&self, command: &'static str, took: f64) {
+        self.redis_seconds.get_or_create(&Command { command }).observe(took);
+    }
+
+    /// Counts a call to Redis that failed.
+    pub fn redis_error(&self, kind: &'static str) {
+        self.redis_errors.get_or_create(&Kind { kind }).inc();
+    }
+
+    /// The least that the next fencing token of this process will be.
+    pub fn fencing_floor(&self, floor: u64) {
+        self.fencing_floor.set(floor);
+    }
+
+    fn register_requests(&mut self) {
+        let registry = &mut self.registry;
+        let version = [("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("build", "The version that runs", Info::new(version.to_vec()));
+        registry.register("http_requests", "Requests by their answers", self.requests.clone());
+        registry.register_with_unit(
+            "http_request_duration",
+            "From the end of the head to the answer",
+            Unit::Seconds,
+            self.request_seconds.clone(),
+        );
+        registry.register("acquire", "Acquires by their outcomes", self.acquire.clone());
+        registry.register("refresh", "Refreshes by their outcomes", self.refresh.clone());
+        registry.register("release", "Releases by their outcomes", self.release.clone());
+        registry.register(
+            "force_release",
+            "Forced releases by their outcomes",
+            self.force_release.clone(),
+        );
+        registry.register("http_connections", "Connected clients", self.connections.clone());
+    }
+
+    fn register_embedded(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("locks_held", "Keys held at the moment", self.locks_held.clone());
+        registry.register("commits", "Transactions on disk", self.commits.clone());
+        registry.register_with_unit(
+            "commit_duration",
+            "How long a transaction took to be on disk",
+            Unit::Seconds,
+            self.commit_seconds.clone(),
+        );
+    }
+
+    fn register_redis(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("redis_up", "Whether Redis is connected", self.redis_up.clone());
+        registry.register_with_unit(
+            "redis_command_duration",
+            "Answered calls to Redis by command",
+            Unit::Seconds,
+            self.redis_seconds.clone(),
+        );
+        registry.register("redis_errors", "Failed calls to Redis", self.redis_errors.clone());
+        registry.register(
+            "fencing_floor",
+            "The least that the next fencing token of this process will be",
+            self.fencing_floor.clone(),
+        );
+    }
+}
+
+fn seconds() -> Histogram {
+    Histogram::new(SECONDS)
+}
