@@ -1,0 +1,195 @@
+//! The embedded store: [`Table`] in memory, every change of it on disk before it is answered.
+//!
+//! One thread owns the table and the log. It takes what has been asked meanwhile, up to a batch,
+//! applies it to the table, writes what changed in one transaction, and answers: the callers of a
+//! batch share one fsync. Whatever the rules say is in [`Table`]; this is only its keeper.
+
+mod committer;
+mod log;
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use async_trait::async_trait;
+use tokio::sync::oneshot;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Lease;
+use crate::lock::lease::LockStatus;
+use crate::lock::store::Attempt;
+use crate::lock::store::Guarantees;
+use crate::lock::store::Page;
+use crate::lock::store::Released;
+use crate::lock::store::Store;
+use crate::lock::table::Table;
+use crate::lock::time::Timestamp;
+use crate::lock::time::Ttl;
+use crate::lock::time::wall_clock_micros;
+use crate::lock::token::LeaseToken;
+use crate::metrics::Metrics;
+use crate::store::embedded::committer::Committer;
+use crate::store::embedded::committer::Failure;
+use crate::store::embedded::committer::Job;
+use crate::store::embedded::log::Log;
+use crate::store::embedded::log::LogError;
+
+/// A store in a directory of its own, for one process at a time.
+pub struct EmbeddedStore {
+    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
+    committer: Option<JoinHandle<()>>,
+}
+
+impl EmbeddedStore {
+    /// Opens the store in `directory`, which is made if it is not there.
+    ///
+    /// # Errors
+    ///
+    /// One sentence if the directory cannot be used, if another process uses it, or if what is in
+    /// it cannot be read.
+    pub fn open(directory: &Path, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
+        let log = Log::open(directory)?;
+        let (jobs, queue) = mpsc::channel();
+        let committer = Committer::new(log, queue, metrics)?;
+        let committer = std::thread::Builder::new()
+            .name("committer".into())
+            .spawn(move || committer.run())
+            .map_err(LogError::from)?;
+        Ok(Self { jobs: Some(jobs), committer: Some(committer) })
+    }
+
+    /// Has `op` done on the table, and answered once it is on disk.
+    async fn call<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        op: impl FnOnce(&mut Table, Timestamp) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Failure::new(Effect::Unknown, "the committer has ended");
+        if let Some(jobs) = &self.jobs {
+            // A committer that is gone has dropped the reply, which is seen below.
+            let _ = jobs.send(Box::new(Call { op: Some(op), answer: None, reply }));
+        }
+        answer.await.unwrap_or_else(|_| Err(gone())).map_err(|failure| StoreError {
+            verb,
+            effect: failure.effect,
+            reason: failure.reason.to_string().into(),
+        })
+    }
+}
+
+impl Drop for EmbeddedStore {
+    /// Waits for what was asked to be on disk.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if let Some(committer) = self.committer.take() {
+            let _ = committer.join();
+        }
+    }
+}
+
+impl fmt::Debug for EmbeddedStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EmbeddedStore")
+    }
+}
+
+/// Why the store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct OpenError(#[from] LogError);
+
+/// An operation on its way through the committer.
+struct Call<T, F> {
+    op: Option<F>,
+    answer: Option<T>,
+    reply: oneshot::Sender<Result<T, Failure>>,
+}
+
+impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> T + Send> Job for Call<T, F> {
+    fn run(&mut self, table: &mut Table, now: Timestamp) {
+        self.answer = self.op.take().map(|op| op(table, now));
+    }
+
+    fn reply(self: Box<Self>, outcome: Result<(), Failure>) {
+        let Self { answer, reply, .. } = *self;
+        let never_ran = || Failure::new(Effect::None, "the operation did not run");
+        // The caller may be gone; Locks hears every call out, so then nobody needs the answer.
+        let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(never_ran)));
+    }
+}
+
+#[async_trait]
+impl Store for EmbeddedStore {
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+        let claim = claim.clone();
+        let granted = self.call(Verb::TryAcquire, move |table, now| {
+            table.try_acquire(&claim, now, wall_clock_micros())
+        });
+        granted.await?.ok_or_else(|| StoreError {
+            verb: Verb::TryAcquire,
+            effect: Effect::None,
+            reason: "the fencing tokens are used up".into(),
+        })
+    }
+
+    async fn refresh(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        ttl: Option<Ttl>,
+    ) -> Result<Option<Lease>, StoreError> {
+        let (key, token) = (key.clone(), token.clone());
+        self.call(Verb::Refresh, move |table, now| table.refresh(&key, &token, ttl, now)).await
+    }
+
+    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
+        let (key, token) = (key.clone(), token.clone());
+        self.call(Verb::Release, move |table, now| table.release(&key, &token, now)).await
+    }
+
+    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
+        // Calls are done in the order in which they were sent: nothing earlier is still to come.
+        self.release(key, token).await.map(|_| ())
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
+        let key = key.clone();
+        self.call(Verb::ForceRelease, move |table, now| table.force_release(&key, now)).await
+    }
+
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+    ) -> Result<LockStatus, StoreError> {
+        let (key, token) = (key.clone(), token.cloned());
+        self.call(Verb::Inspect, move |table, now| table.inspect(&key, token.as_ref(), now)).await
+    }
+
+    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+        let page = page.clone();
+        self.call(Verb::List, move |table, now| table.list(&page, now)).await
+    }
+
+    fn contacted(&self) -> bool {
+        true
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            store: "embedded",
+            order: "none: whoever asks first after the end of a lease has it",
+            fencing: "rises with every lease, over restarts, crashes and clock steps",
+            survives: "crash and restart of the process: every answered change is on disk; \
+                       not the loss of the disk",
+        }
+    }
+}
