@@ -6,3 +6,4 @@
 
 pub mod lock;
 pub mod metrics;
+pub mod store;

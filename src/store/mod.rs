@@ -1,0 +1,55 @@
+//! The adapters to the seam. This module alone knows every store.
+
+pub mod embedded;
+pub mod redis;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::lock::store::Store;
+use crate::metrics::Metrics;
+use crate::store::embedded::EmbeddedStore;
+use crate::store::redis::RedisSettings;
+use crate::store::redis::RedisStore;
+
+/// Which store, and what it has to know.
+pub enum StoreSettings {
+    /// The embedded store in this directory.
+    Embedded(PathBuf),
+    /// One Redis.
+    Redis(RedisSettings),
+}
+
+impl StoreSettings {
+    /// The store's name in the figures.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Embedded(_) => "embedded",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+/// Why a store cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The embedded one.
+    #[error(transparent)]
+    Embedded(#[from] embedded::OpenError),
+    /// The one on Redis.
+    #[error(transparent)]
+    Redis(#[from] redis::SettingsError),
+}
+
+/// Opens the store of the settings.
+///
+/// # Errors
+///
+/// [`OpenError`] says in one sentence what is wrong. A Redis that is away is not wrong: the store
+/// serves as soon as it is there.
+pub fn open(settings: StoreSettings, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, OpenError> {
+    Ok(match settings {
+        StoreSettings::Embedded(directory) => Arc::new(EmbeddedStore::open(&directory, metrics)?),
+        StoreSettings::Redis(settings) => Arc::new(RedisStore::new(settings, metrics)?),
+    })
+}

@@ -1,0 +1,131 @@
+//! How a lock is named on Redis.
+//!
+//! The lock is `<key_prefix><key>`, the very key that an application on Redis directly would use.
+//! Its record stands beside it in the same Cluster slot. Redis finds the slot of the lock from its
+//! name, braces of the user included, and a tag made of that name would often land elsewhere; so
+//! the record's tag is taken from a table with one short text for each slot.
+
+use std::sync::LazyLock;
+
+use crc::CRC_16_XMODEM;
+use crc::Crc;
+
+use crate::lock::key::LockKey;
+
+/// What the names of records begin with. No lock can be called so: a [`LockKey`] has no empty
+/// segment, and a `key_prefix` that begins so is refused.
+pub(super) const RECORD_PREFIX: &str = "lk//";
+
+const SLOTS: usize = 16_384;
+const SLOT_HASH: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
+
+/// For each slot the shortest text of letters and digits that hashes to it.
+static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
+    let mut tags = vec![String::new(); SLOTS];
+    let mut missing = SLOTS;
+    for number in 0.. {
+        if missing == 0 {
+            break;
+        }
+        let text = base36(number);
+        let tag = &mut tags[hash(text.as_bytes())];
+        if tag.is_empty() {
+            *tag = text;
+            missing -= 1;
+        }
+    }
+    tags
+});
+
+/// The names of one lock's keys.
+#[derive(Debug)]
+pub(super) struct Keys {
+    /// The lock itself.
+    pub(super) lock: String,
+    /// Its record.
+    pub(super) record: String,
+}
+
+impl Keys {
+    /// The names of `key` under the prefix of the settings.
+    pub(super) fn of(key_prefix: &str, key: &LockKey) -> Self {
+        let lock = format!("{key_prefix}{key}");
+        let record = format!("{RECORD_PREFIX}{{{}}}{lock}", TAGS[slot(lock.as_bytes())]);
+        Self { lock, record }
+    }
+
+    /// Both, in the order of the scripts.
+    pub(super) fn all(&self) -> [&str; 2] {
+        [&self.lock, &self.record]
+    }
+}
+
+/// A number for the key that spreads evenly: which of the shared connections serves it.
+pub(super) fn spread(lock: &str) -> usize {
+    hash(lock.as_bytes())
+}
+
+/// The Cluster slot of a key, by the rule of the Cluster specification: what stands between the
+/// first `{` and the next `}` is hashed, or all of it if nothing does.
+fn slot(key: &[u8]) -> usize {
+    let tagged = key.iter().position(|byte| *byte == b'{').and_then(|open| {
+        let length = key[open + 1..].iter().position(|byte| *byte == b'}')?;
+        (length > 0).then(|| &key[open + 1..=open + length])
+    });
+    hash(tagged.unwrap_or(key))
+}
+
+fn hash(bytes: &[u8]) -> usize {
+    usize::from(SLOT_HASH.checksum(bytes)) % SLOTS
+}
+
+fn base36(mut number: u32) -> String {
+    let mut digits = Vec::new();
+    loop {
+        digits.push(char::from_digit(number % 36, 36).expect("a digit below 36"));
+        number /= 36;
+        if number == 0 {
+            return digits.into_iter().rev().collect();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::any;
+    use proptest::prop_assert_eq;
+    use proptest::proptest;
+
+    use super::Keys;
+    use super::TAGS;
+    use super::slot;
+    use crate::lock::key::LockKey;
+
+    #[test]
+    fn slots_are_those_of_the_cluster_specification() {
+        assert_eq!(slot(b"123456789"), 0x31c3);
+        assert_eq!(slot(b"foo{hash_tag}"), 2_515);
+        assert_eq!(slot(b"bar{hash_tag}"), 2_515);
+        assert_ne!(slot(b"foo{}{hash_tag}"), 2_515);
+    }
+
+    #[test]
+    fn every_slot_has_a_tag_of_its_own() {
+        for (expected, tag) in TAGS.iter().enumerate() {
+            assert_eq!(slot(tag.as_bytes()), expected);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_record_stands_in_the_slot_of_its_lock(
+            text in "[ab{}:/é]{1,12}",
+            prefixed in any::<bool>(),
+        ) {
+            if let Ok(key) = LockKey::parse(&text) {
+                let keys = Keys::of(if prefixed { "lock:" } else { "" }, &key);
+                prop_assert_eq!(slot(keys.lock.as_bytes()), slot(keys.record.as_bytes()));
+            }
+        }
+    }
+}

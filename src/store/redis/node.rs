@@ -1,0 +1,358 @@
+//! One Redis: the connections to it, and a script's way there and back within its deadline.
+//!
+//! Commands of all requests share two connections that were taken out of a deadpool pool, so that
+//! requests in flight share a pipeline; a checkout for each command costs a round trip more. Each
+//! is kept by a task that notices its loss at once and makes it anew.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use deadpool_redis::Manager;
+use deadpool_redis::Pool;
+use deadpool_redis::Runtime;
+use deadpool_redis::Timeouts;
+use redis::AsyncConnectionConfig;
+use redis::Cmd;
+use redis::ConnectionAddr;
+use redis::ConnectionInfo;
+use redis::ProtocolVersion;
+use redis::RedisError;
+use redis::ServerErrorKind;
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio::time::timeout_at;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::metrics::Metrics;
+use crate::store::redis::RedisSettings;
+use crate::store::redis::clock::StoreClock;
+use crate::store::redis::keys::Keys;
+use crate::store::redis::keys::spread;
+use crate::store::redis::script::Reply;
+use crate::store::redis::script::Script;
+
+/// Measured: two share the work of both cores, more only cost processor time.
+const LINKS: usize = 2;
+
+/// Connections for rare and long work, the list, beside the shared ones.
+const POOL_SIZE: usize = 4;
+
+/// Between two tries to connect: Redis is served again well within a second of its return.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
+
+/// How soon a peer that vanished without a word is noticed.
+const VANISHED_AFTER: Duration = Duration::from_secs(3);
+
+/// One Redis, single and independent.
+pub(super) struct Node {
+    links: Vec<watch::Receiver<Link>>,
+    pool: Pool,
+    deadline: Duration,
+    inner: Arc<Inner>,
+    _keepers: JoinSet<()>,
+}
+
+/// What the keepers of the connections share with the node.
+struct Inner {
+    name: String,
+    clock: StoreClock,
+    contacted: AtomicBool,
+    metrics: Arc<Metrics>,
+}
+
+/// A shared connection as it stands.
+#[derive(Clone)]
+enum Link {
+    /// Lost a moment ago, or not yet made: worth waiting for.
+    Connecting,
+    /// There.
+    Up(MultiplexedConnection),
+    /// The last try to make it failed; the next one comes by itself.
+    Down(Arc<str>),
+}
+
+impl Node {
+    /// The Redis of the settings; connects in the background.
+    pub(super) fn new(settings: &RedisSettings, metrics: Arc<Metrics>) -> Result<Self, RedisError> {
+        let info = connection_info(settings)?;
+        let pool = pool(&info, settings.connect_timeout, POOL_SIZE, AsyncConnectionConfig::new())?;
+        let inner = Arc::new(Inner {
+            name: info.addr().to_string(),
+            clock: StoreClock::new(),
+            contacted: AtomicBool::new(false),
+            metrics,
+        });
+        let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
+        for _ in 0..LINKS {
+            let (pushes, lost) = mpsc::unbounded_channel();
+            let config = AsyncConnectionConfig::new().set_push_sender(pushes);
+            let pool = self::pool(&info, settings.connect_timeout, 1, config)?;
+            let (state, link) = watch::channel(Link::Connecting);
+            links.push(link);
+            keepers.spawn(keep(pool, lost, state, inner.clone()));
+        }
+        Ok(Self { links, pool, deadline: settings.command_timeout, inner, _keepers: keepers })
+    }
+
+    /// Whether it was ever connected.
+    pub(super) fn contacted(&self) -> bool {
+        self.inner.contacted.load(Ordering::Relaxed)
+    }
+
+    /// The store's time, about.
+    pub(super) fn clock(&self) -> &StoreClock {
+        &self.inner.clock
+    }
+
+    /// How long a call may take.
+    pub(super) fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Runs a script that refuses to act later than the deadline of this call: its first
+    /// argument is that moment in the store's time.
+    ///
+    /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
+    /// run once more: the first run did nothing.
+    pub(super) async fn run_in_time(
+        &self,
+        script: &'static Script,
+        keys: &Keys,
+        args: &[&str],
+    ) -> Result<Reply, StoreError> {
+        let began = Instant::now();
+        for _ in 0..2 {
+            let not_after = self.clock().now() + millis(self.deadline);
+            let not_after = not_after.to_string();
+            let mut all = vec![not_after.as_str()];
+            all.extend_from_slice(args);
+            let reply = self.run_until(began + self.deadline, script, keys, &all).await?;
+            if reply.word() != "late" {
+                return Ok(reply);
+            }
+        }
+        Err(failure(script.verb(), Effect::None, "the clock of Redis steps too often"))
+    }
+
+    /// Runs a script that may act at any time.
+    pub(super) async fn run(
+        &self,
+        script: &'static Script,
+        keys: &Keys,
+        args: &[&str],
+    ) -> Result<Reply, StoreError> {
+        self.run_until(Instant::now() + self.deadline, script, keys, args).await
+    }
+
+    async fn run_until(
+        &self,
+        deadline: Instant,
+        script: &'static Script,
+        keys: &Keys,
+        args: &[&str],
+    ) -> Result<Reply, StoreError> {
+        let verb = script.verb();
+        let mut link = self.link(deadline, verb, spread(&keys.lock)).await?;
+        let sent = Instant::now();
+        let keys = keys.all();
+        let asked = async {
+            match send(&mut link, &script.by_hash(&keys, args)).await {
+                Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
+                    send(&mut link, &script.by_source(&keys, args)).await
+                }
+                answered => answered,
+            }
+        };
+        let answered = timeout_at(deadline.into(), asked).await;
+        self.inner.metrics.redis_call(verb.name(), sent.elapsed().as_secs_f64());
+        let value = match answered {
+            Ok(answered) => answered.map_err(|error| self.failed(verb, &error))?,
+            Err(_) => {
+                self.inner.metrics.redis_error("timeout");
+                let reason = format!("{} did not answer in time", self.inner.name);
+                return Err(failure(verb, Effect::Unknown, reason));
+            }
+        };
+        let reply = Reply::read(value)
+            .ok_or_else(|| failure(verb, Effect::Unknown, "an answer of unknown form"))?;
+        self.inner.clock.learn(sent, reply.now);
+        Ok(reply)
+    }
+
+    /// Sends a command that changes nothing over a connection of its own.
+    pub(super) async fn query(&self, verb: Verb, command: &Cmd) -> Result<Value, StoreError> {
+        let deadline = Instant::now() + self.deadline;
+        let asked = async {
+            let mut connection = self.pool.get().await.map_err(|error| error.to_string())?;
+            send(&mut connection, command).await.map_err(|error| error.to_string())
+        };
+        timeout_at(deadline.into(), asked)
+            .await
+            .unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
+            .map_err(|reason| failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
+    }
+
+    /// The shared connection of a key, once it is there.
+    async fn link(
+        &self,
+        deadline: Instant,
+        verb: Verb,
+        spread: usize,
+    ) -> Result<MultiplexedConnection, StoreError> {
+        let watched = &self.links[spread % LINKS];
+        if let Link::Up(connection) = &*watched.borrow() {
+            return Ok(connection.clone());
+        }
+        let mut watched = watched.clone();
+        let known = watched.wait_for(|link| !matches!(link, Link::Connecting));
+        let reason = match timeout_at(deadline.into(), known).await {
+            Ok(Ok(link)) => match &*link {
+                Link::Up(connection) => return Ok(connection.clone()),
+                Link::Down(reason) => reason.to_string(),
+                Link::Connecting => "it is being connected".to_owned(),
+            },
+            _ => "it is not connected yet".to_owned(),
+        };
+        self.inner.metrics.redis_error("disconnected");
+        Err(failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
+    }
+
+    fn failed(&self, verb: Verb, error: &RedisError) -> StoreError {
+        // An answer of the server says that it refused; a broken connection says nothing.
+        let refused = matches!(error.kind(), redis::ErrorKind::Server(_))
+            || error.kind() == redis::ErrorKind::Extension;
+        let effect = if refused { Effect::None } else { Effect::Unknown };
+        self.inner.metrics.redis_error(if refused { "refused" } else { "broken" });
+        failure(verb, effect, format!("{}: {error}", self.inner.name))
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Node").field(&self.inner.name).finish()
+    }
+}
+
+/// Keeps one shared connection: makes it, waits for its loss, makes it anew.
+async fn keep(
+    pool: Pool,
+    mut lost: mpsc::UnboundedReceiver<redis::PushInfo>,
+    state: watch::Sender<Link>,
+    inner: Arc<Inner>,
+) {
+    loop {
+        match connect(&pool, &inner).await {
+            Ok(connection) => {
+                tracing::info!(redis = inner.name, "connected");
+                inner.contacted.store(true, Ordering::Relaxed);
+                inner.metrics.redis_up(true);
+                state.send_replace(Link::Up(connection));
+                while lost
+                    .recv()
+                    .await
+                    .is_some_and(|push| push.kind != redis::PushKind::Disconnection)
+                {
+                }
+                tracing::warn!(redis = inner.name, "the connection is lost");
+                inner.metrics.redis_up(false);
+                state.send_replace(Link::Connecting);
+            }
+            Err(reason) => {
+                if !matches!(&*state.borrow(), Link::Down(known) if **known == *reason) {
+                    tracing::warn!(redis = inner.name, %reason, "cannot connect, trying on");
+                }
+                state.send_replace(Link::Down(reason.into()));
+                sleep(RECONNECT_PAUSE).await;
+            }
+        }
+    }
+}
+
+/// Sends a command; a refusal by the server is an error like any other.
+async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
+    connection.send_packed_command(command).await.and_then(Value::extract_error)
+}
+
+/// A new connection out of the pool, its clock read, its settings looked at.
+async fn connect(pool: &Pool, inner: &Inner) -> Result<MultiplexedConnection, String> {
+    let connection = pool.get().await.map_err(|error| error.to_string())?;
+    let mut connection = deadpool_redis::Connection::take(connection);
+    let asked = async {
+        let sent = Instant::now();
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
+        inner.clock.learn(sent, seconds * 1_000 + micros / 1_000);
+        redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection).await
+    };
+    let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
+    let memory = tokio::time::timeout(patience, asked)
+        .await
+        .map_err(|_| "it did not answer in time".to_owned())?
+        .map_err(|error| error.to_string())?;
+    let setting = |name: &str| memory.lines().find_map(|line| line.strip_prefix(name));
+    if let (Some(limit), Some(policy)) = (setting("maxmemory:"), setting("maxmemory_policy:"))
+        && limit != "0"
+        && policy != "noeviction"
+    {
+        tracing::warn!(
+            redis = inner.name,
+            policy,
+            "may evict locks: set maxmemory-policy noeviction"
+        );
+    }
+    Ok(connection)
+}
+
+fn connection_info(settings: &RedisSettings) -> Result<ConnectionInfo, RedisError> {
+    let info = redis::IntoConnectionInfo::into_connection_info(settings.url.as_str())?;
+    // Requests in flight are sent together where an answer comes back at once; over a network
+    // waiting for them costs more than it saves.
+    let nodelay = match info.addr() {
+        ConnectionAddr::Tcp(host, _) => !matches!(host.as_str(), "127.0.0.1" | "localhost" | "::1"),
+        _ => true,
+    };
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(VANISHED_AFTER)
+        .with_interval(VANISHED_AFTER / 3)
+        .with_retries(3);
+    let tcp = TcpSettings::default()
+        .set_nodelay(nodelay)
+        .set_keepalive(keepalive)
+        .set_user_timeout(VANISHED_AFTER);
+    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
+}
+
+fn pool(
+    info: &ConnectionInfo,
+    patience: Duration,
+    size: usize,
+    config: AsyncConnectionConfig,
+) -> Result<Pool, RedisError> {
+    // Each call brings its own deadline, which is the one that counts.
+    let config = config.set_connection_timeout(Some(patience)).set_response_timeout(None);
+    let patience = Some(patience);
+    let timeouts = Timeouts { wait: patience, create: patience, recycle: patience };
+    let manager = Manager::new_with_config(info.clone(), config)?;
+    let pool = Pool::builder(manager).max_size(size).timeouts(timeouts).runtime(Runtime::Tokio1);
+    Ok(pool.build().expect("a runtime is given, so the timeouts are possible"))
+}
+
+/// A call without an answer.
+pub(super) fn failure(verb: Verb, effect: Effect, reason: impl Into<String>) -> StoreError {
+    StoreError { verb, effect, reason: reason.into().into() }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,130 @@
+//! The rules as scripts, one file a verb, and how their replies are read.
+
+use std::sync::LazyLock;
+
+use redis::Cmd;
+use redis::Value;
+
+use crate::lock::error::Verb;
+
+/// A verb's script: run by its hash, sent whole where the server does not know it.
+pub(super) struct Script {
+    verb: Verb,
+    source: &'static str,
+    hash: LazyLock<String>,
+}
+
+macro_rules! script {
+    ($name:ident, $verb:expr, $file:literal) => {
+        pub(super) static $name: Script = Script {
+            verb: $verb,
+            source: concat!(include_str!("scripts/prelude.lua"), include_str!($file)),
+            hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
+        };
+    };
+}
+
+script!(TRY_ACQUIRE, Verb::TryAcquire, "scripts/try_acquire.lua");
+script!(REFRESH, Verb::Refresh, "scripts/refresh.lua");
+script!(RELEASE, Verb::Release, "scripts/release.lua");
+script!(FORCE_RELEASE, Verb::ForceRelease, "scripts/force_release.lua");
+script!(INSPECT, Verb::Inspect, "scripts/inspect.lua");
+
+impl Script {
+    /// The verb that it carries out.
+    pub(super) fn verb(&self) -> Verb {
+        self.verb
+    }
+
+    /// `EVALSHA`, which sends only the hash.
+    pub(super) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
+        command("EVALSHA", self.hash.as_str(), keys, args)
+    }
+
+    /// `EVAL`, which the server needs once after it has started or was flushed.
+    pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
+        command("EVAL", self.source, keys, args)
+    }
+}
+
+fn command(name: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
+    let mut command = redis::cmd(name);
+    command.arg(script).arg(keys.len()).arg(keys).arg(args);
+    command
+}
+
+/// A script's reply: the store's time, a word, and what belongs to the word.
+#[derive(Debug)]
+pub(super) struct Reply {
+    /// Milliseconds on the store's clock.
+    pub(super) now: u64,
+    word: String,
+    rest: std::vec::IntoIter<Value>,
+}
+
+impl Reply {
+    /// Reads a reply; whatever the server sends, a reply of another form is `None`.
+    pub(super) fn read(value: Value) -> Option<Self> {
+        let Value::Array(items) = value else { return None };
+        let mut rest = items.into_iter();
+        let now = number(rest.next()?)?.try_into().ok()?;
+        let word = text(rest.next()?)?;
+        Some(Self { now, word, rest })
+    }
+
+    /// The word that says what happened.
+    pub(super) fn word(&self) -> &str {
+        &self.word
+    }
+
+    /// The next item, a number.
+    pub(super) fn number(&mut self) -> Option<i64> {
+        number(self.rest.next()?)
+    }
+
+    /// The next item, a text.
+    pub(super) fn text(&mut self) -> Option<String> {
+        text(self.rest.next()?)
+    }
+}
+
+fn number(value: Value) -> Option<i64> {
+    match value {
+        Value::Int(number) => Some(number),
+        _ => None,
+    }
+}
+
+fn text(value: Value) -> Option<String> {
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::Reply;
+
+    #[test]
+    fn a_reply_of_another_form_is_no_reply() {
+        let held = Value::BulkString(b"held".to_vec());
+        for value in [
+            Value::Nil,
+            Value::Int(1),
+            Value::Array(vec![]),
+            Value::Array(vec![Value::Int(1)]),
+            Value::Array(vec![Value::Int(-1), held.clone()]),
+            Value::Array(vec![held.clone(), held.clone()]),
+        ] {
+            assert!(Reply::read(value.clone()).is_none(), "{value:?}");
+        }
+        let mut reply =
+            Reply::read(Value::Array(vec![Value::Int(5), held, Value::Int(-1)])).unwrap();
+        assert_eq!((reply.now, reply.word()), (5, "held"));
+        assert_eq!((reply.number(), reply.number()), (Some(-1), None));
+    }
+}
