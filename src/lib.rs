@@ -7,3 +7,6 @@
 pub mod lock;
 pub mod metrics;
 pub mod store;
+pub mod auth;
+pub mod config;
+pub mod wire;

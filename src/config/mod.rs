@@ -1,0 +1,301 @@
+//! The settings: flags over environment over file over defaults, parsed once.
+//!
+//! `config/lockkeeper.toml` is both the documentation and the defaults; what is not in it is no
+//! setting. [`Sources`] lays the layers over one another and remembers where each value came
+//! from; here they become a [`Config`], or one sentence that says which is wrong.
+
+mod sources;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::de::Error as _;
+
+use crate::lock::time::Ttl;
+use crate::lock::time::TtlBounds;
+use crate::lock::time::parse_duration;
+use crate::lock::token::TokenMaker;
+
+pub use crate::config::sources::Flags;
+pub use crate::config::sources::Sources;
+
+/// Longer deadlines would outlast the patience of every client.
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What hyper needs at least to read a head.
+const LEAST_HEAD_BYTES: usize = 8_192;
+
+/// All settings, valid.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where to listen: an address or a name, and a port.
+    pub listen: String,
+    /// Where the locks are kept.
+    pub store: StoreUrl,
+    /// Whether anybody may call from other machines.
+    pub allow_anonymous: bool,
+    /// How long leases may be.
+    pub ttl: TtlSettings,
+    /// What clients may cost.
+    pub limits: Limits,
+    /// How Redis is used.
+    pub redis: RedisSection,
+    /// What is logged.
+    pub log: Log,
+    /// Who may call.
+    #[serde(default)]
+    pub api_keys: Vec<ApiKeySettings>,
+}
+
+/// The section `ttl`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TtlSettings {
+    default: Span,
+    min: Span,
+    max: Span,
+}
+
+/// The section `limits`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Limits {
+    /// Clients at a time.
+    pub connections: usize,
+    /// Bytes of a head.
+    pub head_bytes: usize,
+    /// How long a head may take.
+    pub head_time: Span,
+    /// Bytes of a body.
+    pub body_bytes: usize,
+    /// How long a body may take.
+    pub body_time: Span,
+    /// How long a connection may stay without a request.
+    pub idle_time: Span,
+    /// How long the end may take.
+    pub shutdown_time: Span,
+}
+
+/// The section `redis`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedisSection {
+    /// What stands before every key.
+    pub key_prefix: String,
+    token_prefix: String,
+    /// How long a command may take.
+    pub command_timeout: Span,
+    /// How long making a connection may take.
+    pub connect_timeout: Span,
+}
+
+/// The section `log`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Log {
+    /// The least that is logged.
+    pub level: Level,
+    /// In which form.
+    pub format: LogFormat,
+}
+
+/// The least that is logged.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[expect(missing_docs, reason = "the names say it")]
+pub enum Level {
+    Off,
+    Error,
+    Warn,
+    Info,
+    Debug,
+    Trace,
+}
+
+/// The form of the log.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// Text on a terminal, JSON otherwise.
+    Auto,
+    /// For people.
+    Text,
+    /// For machines.
+    Json,
+}
+
+/// An entry of `[[api_keys]]`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ApiKeySettings {
+    /// What the log calls its bearer.
+    pub name: String,
+    /// The SHA-256 of the secret, in hexadecimal digits.
+    pub sha256: String,
+    /// The prefixes of the keys it may use.
+    pub prefixes: Vec<String>,
+    /// What it may do.
+    pub permissions: Vec<String>,
+}
+
+/// Where the locks are kept.
+#[derive(Clone, PartialEq, Eq)]
+pub enum StoreUrl {
+    /// In this directory.
+    Embedded(PathBuf),
+    /// On the Redis of this URL.
+    Redis(String),
+}
+
+impl StoreUrl {
+    /// Parses what `store` says.
+    fn parse(text: &str) -> Result<Self, String> {
+        let (scheme, rest) = text.split_once(':').unwrap_or((text, ""));
+        match scheme {
+            "embedded" if rest.is_empty() => Err("name a directory: embedded:DIRECTORY".to_owned()),
+            "embedded" => Ok(Self::Embedded(rest.into())),
+            "redis" | "rediss" if rest.len() > 2 && rest.starts_with("//") => {
+                Ok(Self::Redis(text.to_owned()))
+            }
+            "redis-sentinel" | "redis-cluster" => Err(format!(
+                "this version has no {scheme}:// yet; there are embedded:DIRECTORY, \
+                 redis://host:port and rediss://host:port"
+            )),
+            _ => Err(format!(
+                "`{}` is none of embedded:DIRECTORY, redis://host:port, rediss://host:port",
+                sources::redacted(text)
+            )),
+        }
+    }
+}
+
+impl std::fmt::Debug for StoreUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Embedded(directory) => write!(f, "embedded:{}", directory.display()),
+            Self::Redis(url) => f.write_str(&sources::redacted(url)),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for StoreUrl {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        #[derive(Deserialize)]
+        #[serde(untagged, expecting = "a URL in quotes")]
+        enum Urls {
+            One(String),
+            Several(Vec<String>),
+        }
+        let urls = match Urls::deserialize(deserializer)? {
+            Urls::One(text) => text.split_whitespace().map(str::to_owned).collect(),
+            Urls::Several(urls) => urls,
+        };
+        match urls.as_slice() {
+            [] => Err(D::Error::custom("name a store, as in embedded:./lockkeeper-data")),
+            [one] => Self::parse(one).map_err(D::Error::custom),
+            _ => Err(D::Error::custom(
+                "several URLs mean Redlock, which this version does not have yet: name one",
+            )),
+        }
+    }
+}
+
+/// A duration as people write it: `30s`.
+#[derive(Clone, Copy, Debug)]
+pub struct Span(Duration);
+
+impl Span {
+    /// The duration.
+    pub fn get(self) -> Duration {
+        self.0
+    }
+
+    fn millis(self) -> u64 {
+        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        parse_duration(&text).map(Self).ok_or_else(|| {
+            D::Error::custom(format!("`{text}` is no duration: digits and ms, s, m or h"))
+        })
+    }
+}
+
+/// Which setting is wrong, and what would do.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConfigError(pub(crate) String);
+
+impl Config {
+    /// The settings of `sources`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] names the setting that is wrong and where it came from.
+    pub fn of(sources: &Sources) -> Result<Self, ConfigError> {
+        let config: Self = serde_path_to_error::deserialize(sources.table()).map_err(|error| {
+            let path = error.path().to_string();
+            sources.wrong(&path, error.into_inner().message())
+        })?;
+        for (path, fits, what) in config.bounds() {
+            if !fits {
+                return Err(sources.wrong(path, what));
+            }
+        }
+        Ok(config)
+    }
+
+    /// How long leases may be.
+    pub fn ttl_bounds(&self) -> TtlBounds {
+        let TtlSettings { default, min, max } = &self.ttl;
+        let [default, min, max] = [default, min, max].map(|span| Ttl::from_millis(span.millis()));
+        TtlBounds { min, default, max }
+    }
+
+    /// What makes the tokens of clients that bring none.
+    ///
+    /// # Panics
+    ///
+    /// Never: the prefix was tried when the settings were read.
+    pub fn token_maker(&self) -> TokenMaker {
+        TokenMaker::new(&self.redis.token_prefix).expect("the prefix was tried")
+    }
+
+    /// For each setting with bounds, whether it keeps them, and what they are.
+    fn bounds(&self) -> [(&'static str, bool, &'static str); 13] {
+        let (ttl, limits, redis) = (&self.ttl, &self.limits, &self.redis);
+        let above_zero = |span: Span| !span.get().is_zero();
+        let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
+        let plain = !redis.key_prefix.chars().any(char::is_control);
+        let maker = TokenMaker::new(&redis.token_prefix);
+        [
+            ("ttl.min", above_zero(ttl.min), "has to be above 0"),
+            ("ttl.max", ttl.max.get() >= ttl.min.get(), "must not be less than ttl.min"),
+            ("ttl.max", ttl.max.get() <= Duration::from_secs(31_536_000), "is a year at most"),
+            (
+                "ttl.default",
+                (ttl.min.get()..=ttl.max.get()).contains(&ttl.default.get()),
+                "has to be within ttl.min and ttl.max",
+            ),
+            ("limits.connections", limits.connections > 0, "has to be above 0"),
+            ("limits.head_bytes", limits.head_bytes >= LEAST_HEAD_BYTES, "is 8192 at least"),
+            ("limits.body_bytes", limits.body_bytes > 0, "has to be above 0"),
+            ("limits.head_time", above_zero(limits.head_time), "has to be above 0"),
+            ("limits.body_time", above_zero(limits.body_time), "has to be above 0"),
+            ("redis.command_timeout", timeout(redis.command_timeout), "is 1ms to 10s"),
+            ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
+            ("redis.key_prefix", plain, "must not hold control characters"),
+            (
+                "redis.token_prefix",
+                maker.is_ok(),
+                "has at most 92 characters of A-Z a-z 0-9 . _ ~ + / = -",
+            ),
+        ]
+    }
+}

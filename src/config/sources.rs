@@ -1,0 +1,333 @@
+//! The layers of settings, laid over one another.
+
+use std::path::Path;
+use std::path::PathBuf;
+
+use toml::Table;
+use toml::Value;
+
+use crate::config::ConfigError;
+
+/// Every setting with its default.
+const DEFAULTS: &str = include_str!("../../config/lockkeeper.toml");
+
+/// What every variable of ours begins with.
+const PREFIX: &str = "LOCKKEEPER_";
+
+/// Variables of ours that are no settings of the service: which file, and what the command line
+/// uses as a client.
+const OTHERS: &[&str] = &["LOCKKEEPER_CONFIG", "LOCKKEEPER_URL", "LOCKKEEPER_API_KEY"];
+
+/// The list that only a file can hold.
+const API_KEYS: &str = "api_keys";
+
+/// What the command line says.
+#[derive(Clone, Debug, Default)]
+pub struct Flags {
+    /// `--config`.
+    pub config: Option<PathBuf>,
+    /// `--listen`.
+    pub listen: Option<String>,
+    /// `--store`, as often as it was given.
+    pub store: Vec<String>,
+}
+
+/// The settings as they were found, each with where it came from.
+#[derive(Debug)]
+pub struct Sources {
+    settings: Vec<Setting>,
+    api_keys: Option<(Value, String)>,
+}
+
+#[derive(Debug)]
+struct Setting {
+    path: String,
+    value: Value,
+    origin: String,
+}
+
+impl Sources {
+    /// Finds all settings.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError`] for a file that cannot be read, and for whatever is no setting.
+    pub fn find(
+        flags: &Flags,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let defaults: Table = DEFAULTS.parse().expect("the defaults are TOML: a test reads them");
+        let mut settings = Vec::new();
+        for (path, value) in leaves("", defaults) {
+            settings.push(Setting { path, value, origin: "default".to_owned() });
+        }
+        let mut sources = Self { settings, api_keys: None };
+        if let Some(file) = &flags.config {
+            sources.lay_file(file)?;
+        }
+        sources.lay_environment(environment)?;
+        if let Some(listen) = &flags.listen {
+            sources.lay("listen", Value::from(listen.as_str()), "--listen")?;
+        }
+        if !flags.store.is_empty() {
+            sources.lay("store", Value::from(flags.store.clone()), "--store")?;
+        }
+        Ok(sources)
+    }
+
+    /// All of them as one table.
+    pub(super) fn table(&self) -> Table {
+        let mut table = Table::new();
+        for Setting { path, value, .. } in &self.settings {
+            let (section, name) = path.rsplit_once('.').unwrap_or(("", path));
+            let section = if section.is_empty() {
+                &mut table
+            } else {
+                let section = table.entry(section).or_insert_with(|| Table::new().into());
+                section.as_table_mut().expect("a section holds settings")
+            };
+            section.insert(name.to_owned(), value.clone());
+        }
+        if let Some((keys, _)) = &self.api_keys {
+            table.insert(API_KEYS.to_owned(), keys.clone());
+        }
+        table
+    }
+
+    /// The sentence that says that a setting is wrong, and where it came from.
+    pub(super) fn wrong(&self, path: &str, what: &str) -> ConfigError {
+        let setting = self.settings.iter().find(|setting| setting.path == path);
+        let origin = setting.map(|setting| setting.origin.as_str());
+        let origin = origin.or_else(|| self.api_keys.as_ref().map(|(_, origin)| origin.as_str()));
+        ConfigError(format!("`{path}` (from {}): {what}", origin.unwrap_or("nowhere")))
+    }
+
+    /// What is in force, as a settings file, each value with where it came from; no secrets.
+    pub fn show(&self) -> String {
+        let mut shown = String::new();
+        let mut section = "";
+        for Setting { path, value, origin } in &self.settings {
+            let (its_section, name) = path.rsplit_once('.').unwrap_or(("", path));
+            if its_section != section {
+                section = its_section;
+                shown.push_str(&format!("\n[{section}]\n"));
+            }
+            shown.push_str(&format!(
+                "{:<50} # {origin}\n",
+                format!("{name} = {}", without_secrets(value))
+            ));
+        }
+        if let Some((Value::Array(keys), origin)) = &self.api_keys {
+            for key in keys.iter().filter_map(Value::as_table) {
+                shown.push_str(&format!("\n[[{API_KEYS}]] # {origin}\n"));
+                for (name, value) in key {
+                    let secret = name == "sha256";
+                    let value = if secret { "\"...\"".to_owned() } else { value.to_string() };
+                    shown.push_str(&format!("{name} = {value}\n"));
+                }
+            }
+        }
+        shown
+    }
+
+    fn lay_file(&mut self, file: &Path) -> Result<(), ConfigError> {
+        let origin = file.display().to_string();
+        let text = std::fs::read_to_string(file)
+            .map_err(|error| ConfigError(format!("{origin} cannot be read: {error}")))?;
+        let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
+            ConfigError(format!("{origin} is no TOML: {}", error.to_string().trim_end()))
+        })?;
+        if let Some(keys) = table.remove(API_KEYS) {
+            self.api_keys = Some((keys, origin.clone()));
+        }
+        for (path, value) in leaves("", table) {
+            self.lay(&path, value, &origin)?;
+        }
+        Ok(())
+    }
+
+    fn lay_environment(
+        &mut self,
+        environment: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<(), ConfigError> {
+        for (name, text) in environment {
+            let Some(rest) = name.strip_prefix(PREFIX) else { continue };
+            if OTHERS.contains(&name.as_str()) || is_service_link(rest) {
+                continue;
+            }
+            let is = |setting: &&mut Setting| variable(&setting.path) == name;
+            let Some(setting) = self.settings.iter_mut().find(is) else {
+                let detail = "is no setting; `lockkeeper config` lists all";
+                return Err(ConfigError(format!("the variable {name} {detail}")));
+            };
+            let wrong = |what| ConfigError(format!("the variable {name} has to be {what}"));
+            setting.value = match setting.value {
+                Value::Integer(_) => {
+                    Value::Integer(text.trim().parse().map_err(|_| wrong("a whole number"))?)
+                }
+                Value::Boolean(_) => {
+                    Value::Boolean(text.trim().parse().map_err(|_| wrong("true or false"))?)
+                }
+                _ => Value::String(text),
+            };
+            setting.origin = name;
+        }
+        Ok(())
+    }
+
+    fn lay(&mut self, path: &str, value: Value, origin: &str) -> Result<(), ConfigError> {
+        match self.settings.iter_mut().find(|setting| setting.path == path) {
+            Some(setting) => {
+                setting.value = value;
+                setting.origin = origin.to_owned();
+                Ok(())
+            }
+            None => Err(ConfigError(format!(
+                "{origin}: there is no setting `{path}`; `lockkeeper config` lists all"
+            ))),
+        }
+    }
+}
+
+/// Every value of a table with its path, sections opened up.
+fn leaves(section: &str, table: Table) -> Vec<(String, Value)> {
+    let mut found = Vec::new();
+    for (name, value) in table {
+        let path = if section.is_empty() { name } else { format!("{section}.{name}") };
+        match value {
+            Value::Table(table) => found.extend(leaves(&path, table)),
+            value => found.push((path, value)),
+        }
+    }
+    found
+}
+
+fn variable(path: &str) -> String {
+    format!("{PREFIX}{}", path.replace('.', "_").to_uppercase())
+}
+
+/// Whether a variable is one that Kubernetes and Docker set for a service called `lockkeeper...`,
+/// as in `LOCKKEEPER_PORT_8080_TCP_ADDR`.
+fn is_service_link(rest: &str) -> bool {
+    let rest = format!("_{rest}");
+    rest.ends_with("_PORT")
+        || rest.contains("_PORT_")
+        || rest.contains("_SERVICE_HOST")
+        || rest.contains("_SERVICE_PORT")
+}
+
+fn without_secrets(value: &Value) -> String {
+    match value {
+        Value::String(text) => Value::from(redacted(text)).to_string(),
+        Value::Array(values) => {
+            let values: Vec<_> = values.iter().map(without_secrets).collect();
+            format!("[{}]", values.join(", "))
+        }
+        value => value.to_string(),
+    }
+}
+
+/// A URL without its password.
+pub(super) fn redacted(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let Some((login, host)) = rest.rsplit_once('@') else { return text.to_owned() };
+    let user = login.split_once(':').map_or("", |(user, _)| user);
+    format!("{scheme}://{user}:...@{host}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Flags;
+    use super::Sources;
+    use crate::config::Config;
+    use crate::config::ConfigError;
+
+    /// The settings of a file and variables, found; the file's directory is gone again.
+    fn found(file: &str, environment: &[(&str, &str)]) -> Result<Sources, ConfigError> {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("mine.toml");
+        std::fs::write(&path, file).unwrap();
+        let flags = Flags { config: Some(path), ..Flags::default() };
+        let pairs = environment.iter().map(|(name, text)| ((*name).into(), (*text).into()));
+        Sources::find(&flags, pairs)
+    }
+
+    fn refused(file: &str, environment: &[(&str, &str)]) -> String {
+        let config = found(file, environment).and_then(|sources| Config::of(&sources));
+        config.unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_defaults_are_settings_that_work() {
+        let sources = Sources::find(&Flags::default(), []).unwrap();
+        let config = Config::of(&sources).unwrap();
+        assert_eq!(config.listen, "127.0.0.1:8080");
+        assert_eq!(config.ttl_bounds().default.as_millis(), 30_000);
+        assert_eq!(config.ttl_bounds().max.as_millis(), 86_400_000);
+        assert!(sources.show().contains("key_prefix = \"lock:\""));
+    }
+
+    #[test]
+    fn a_flag_comes_before_a_variable_before_a_file_before_a_default() {
+        let file = "listen = \"a:1\"\nstore = \"embedded:file\"\n[ttl]\ndefault = \"7s\"\n";
+        let environment = [
+            ("LOCKKEEPER_LISTEN", "b:2"),
+            ("LOCKKEEPER_STORE", "embedded:variable"),
+            ("LOCKKEEPER_LIMITS_BODY_BYTES", "99"),
+            ("LOCKKEEPER_ALLOW_ANONYMOUS", "true"),
+            ("LOCKKEEPER_REDIS_KEY_PREFIX", "7"),
+            ("LOCKKEEPER_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
+            ("LOCKKEEPER_URL", "http://elsewhere"),
+            ("PATH", "/bin"),
+        ];
+        let sources = found(file, &environment).unwrap();
+        let config = Config::of(&sources).unwrap();
+        assert_eq!((config.listen.as_str(), config.redis.key_prefix.as_str()), ("b:2", "7"));
+        assert_eq!(config.ttl_bounds().default.as_millis(), 7_000);
+        assert_eq!((config.limits.body_bytes, config.allow_anonymous), (99, true));
+        let flags = Flags { listen: Some("c:3".into()), ..Flags::default() };
+        let pairs = environment.map(|(name, text)| (name.into(), text.into()));
+        let sources = Sources::find(&flags, pairs).unwrap();
+        assert_eq!(Config::of(&sources).unwrap().listen, "c:3");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_where_it_came_from() {
+        for (file, environment, expected) in [
+            ("lisen = \"a\"", vec![], "there is no setting `lisen`"),
+            ("[redis]\nprefix = \"a\"", vec![], "there is no setting `redis.prefix`"),
+            ("listen = 5", vec![], "/mine.toml): invalid type"),
+            ("listen = \"a", vec![], "is no TOML"),
+            ("[ttl]\nmin = \"1 day\"", vec![], "`1 day` is no duration"),
+            ("[ttl]\nmin = \"0s\"", vec![], "/mine.toml): has to be above 0"),
+            (
+                "",
+                vec![("LOCKKEEPER_TTL_DEFAULT", "25h")],
+                "`ttl.default` (from LOCKKEEPER_TTL_DEFAULT)",
+            ),
+            ("", vec![("LOCKKEEPER_REDIS_PREFIX", "x")], "LOCKKEEPER_REDIS_PREFIX is no setting"),
+            ("", vec![("LOCKKEEPER_LIMITS_CONNECTIONS", "many")], "has to be a whole number"),
+            ("", vec![("LOCKKEEPER_REDIS_TOKEN_PREFIX", "a b")], "`redis.token_prefix`"),
+            ("", vec![("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s")], "is 1ms to 10s"),
+            ("", vec![("LOCKKEEPER_STORE", "memcached://a")], "none of embedded:DIRECTORY"),
+            ("", vec![("LOCKKEEPER_STORE", "embedded:")], "name a directory"),
+            ("", vec![("LOCKKEEPER_STORE", "redis-cluster://a:1")], "no redis-cluster:// yet"),
+            ("store = [\"redis://a\", \"redis://b\"]", vec![], "several URLs mean Redlock"),
+            ("[[api_keys]]\nname = \"a\"", vec![], "missing field"),
+            ("[[api_keys]]\nsecret = \"a\"", vec![], "unknown field `secret`"),
+        ] {
+            let told = refused(file, &environment);
+            assert!(told.contains(expected), "{told}\n  does not say\n{expected}");
+        }
+    }
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let file = "store = \"redis://user:s3cret@host:6379/1\"\n\
+                    [[api_keys]]\nname = \"shop\"\nsha256 = \"abcdef\"\n";
+        let shown = found(file, &[]).unwrap().show();
+        assert!(shown.contains("redis://user:...@host:6379/1"), "{shown}");
+        assert!(shown.contains("name = \"shop\""), "{shown}");
+        assert!(!shown.contains("s3cret") && !shown.contains("abcdef"), "{shown}");
+    }
+}

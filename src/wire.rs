@@ -1,0 +1,285 @@
+//! What goes over the wire: bodies and error codes. The order of the members is part of the
+//! contract; some clients show only the beginning of a body.
+
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::lock::lease::Grant;
+use crate::lock::lease::Holder;
+use crate::lock::lease::LockStatus;
+use crate::lock::store::Guarantees;
+
+/// The header that carries a lease token, in both directions.
+pub const LOCK_TOKEN: &str = "lock-token";
+
+/// The header that names a request, in both directions.
+pub const REQUEST_ID: &str = "x-request-id";
+
+/// The body of a grant.
+#[derive(Debug, Serialize)]
+pub struct GrantBody<'a> {
+    token: &'a str,
+    key: &'a str,
+    fencing_token: u64,
+    ttl_ms: u64,
+    waited_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<&'a str>,
+}
+
+impl<'a> GrantBody<'a> {
+    /// The body of `grant`, for which nobody waited.
+    pub fn of(grant: &'a Grant) -> Self {
+        Self {
+            token: grant.token.expose(),
+            key: grant.lease.key.as_str(),
+            fencing_token: grant.lease.fencing_token.number(),
+            ttl_ms: grant.lease.ttl.as_millis(),
+            waited_ms: 0,
+            owner: grant.lease.owner.as_ref().map(|owner| owner.as_str()),
+        }
+    }
+}
+
+/// A key as it stands.
+#[derive(Debug, Serialize)]
+pub struct StatusBody {
+    key: String,
+    held: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fencing_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ttl_ms: Option<u64>,
+    waiters: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mine: Option<bool>,
+}
+
+impl From<LockStatus> for StatusBody {
+    fn from(status: LockStatus) -> Self {
+        let held = status.holder.is_some();
+        let holder = status.holder.unwrap_or_default();
+        Self {
+            key: status.key.to_string(),
+            held,
+            owner: owner_text(&holder),
+            fencing_token: holder.fencing_token.map(|token| token.number()),
+            ttl_ms: holder.left.map(millis_up),
+            waiters: status.waiters,
+            mine: status.mine,
+        }
+    }
+}
+
+/// A page of the list of held keys.
+#[derive(Debug, Serialize)]
+pub struct ListBody {
+    /// The keys.
+    pub locks: Vec<StatusBody>,
+    /// Where the next page begins, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+/// What a forced release took away.
+#[derive(Debug, Serialize)]
+pub struct TakenBody {
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fencing_token: Option<u64>,
+}
+
+impl TakenBody {
+    /// What was taken away from `holder`.
+    pub fn of(key: &str, holder: &Holder) -> Self {
+        let fencing_token = holder.fencing_token.map(|token| token.number());
+        Self { key: key.to_owned(), owner: owner_text(holder), fencing_token }
+    }
+}
+
+/// What this is, and what it promises.
+#[derive(Debug, Serialize)]
+pub struct AboutBody {
+    name: &'static str,
+    version: &'static str,
+    store: StoreBody,
+    links: LinksBody,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreBody {
+    name: &'static str,
+    order: &'static str,
+    fencing: &'static str,
+    survives: &'static str,
+}
+
+#[derive(Debug, Serialize)]
+struct LinksBody {
+    openapi: &'static str,
+    locks: &'static str,
+    health: &'static str,
+    ready: &'static str,
+    metrics: &'static str,
+}
+
+impl From<Guarantees> for AboutBody {
+    fn from(guarantees: Guarantees) -> Self {
+        let Guarantees { store, order, fencing, survives } = guarantees;
+        Self {
+            name: env!("CARGO_PKG_NAME"),
+            version: env!("CARGO_PKG_VERSION"),
+            store: StoreBody { name: store, order, fencing, survives },
+            links: LinksBody {
+                openapi: "/openapi.yaml",
+                locks: "/locks",
+                health: "/healthz",
+                ready: "/readyz",
+                metrics: "/metrics",
+            },
+        }
+    }
+}
+
+/// The answer of the health checks.
+#[derive(Debug, Serialize)]
+pub struct HealthBody {
+    /// `ok` or `ready`.
+    pub status: &'static str,
+}
+
+/// The codes of the contract. New ones may come; none changes its meaning.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[expect(missing_docs, reason = "the titles below say what each is")]
+pub enum Code {
+    InvalidKey,
+    InvalidRequest,
+    UnknownField,
+    TokenRequired,
+    LockHeld,
+    LockLost,
+    StoreUnavailable,
+    Draining,
+    NotReady,
+    Unauthenticated,
+    Forbidden,
+    NoSuchRoute,
+    MethodNotAllowed,
+    BodyTooLarge,
+    Internal,
+}
+
+impl Code {
+    /// Its name on the wire, its status, and its title.
+    pub const fn row(self) -> (&'static str, u16, &'static str) {
+        match self {
+            Self::InvalidKey => ("invalid_key", 400, "This is not a key"),
+            Self::InvalidRequest => ("invalid_request", 400, "An option cannot be used"),
+            Self::UnknownField => ("unknown_field", 400, "There is no such option"),
+            Self::TokenRequired => ("token_required", 400, "The lease token is missing"),
+            Self::LockHeld => ("lock_held", 409, "The lock is held"),
+            Self::LockLost => ("lock_lost", 409, "The lease is not yours any more"),
+            Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),
+            Self::Draining => ("draining", 503, "This instance is going down"),
+            Self::NotReady => ("not_ready", 503, "This instance is not ready"),
+            Self::Unauthenticated => ("unauthenticated", 401, "An API key is needed"),
+            Self::Forbidden => ("forbidden", 403, "This API key may not do that"),
+            Self::NoSuchRoute => ("no_such_route", 404, "There is no such route"),
+            Self::MethodNotAllowed => ("method_not_allowed", 405, "Not with this method"),
+            Self::BodyTooLarge => ("body_too_large", 413, "The body is too large"),
+            Self::Internal => ("internal", 500, "Something is wrong with the service"),
+        }
+    }
+}
+
+/// Every answer that is not 2xx, as `application/problem+json` (RFC 9457).
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    /// What programs test.
+    pub code: Code,
+    /// What people read.
+    pub detail: String,
+    /// What belongs to the code.
+    #[serde(flatten)]
+    pub more: More,
+    title: &'static str,
+    status: u16,
+    #[serde(rename = "type")]
+    urn: String,
+    /// Which request this answers; filled in at the edge.
+    pub request_id: String,
+}
+
+/// The members that some codes add.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct More {
+    /// The option that is wrong.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub field: Option<String>,
+    /// The options that there are.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub known: Option<&'static [&'static str]>,
+    /// What is left of the holder's lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub retry_after_ms: Option<u64>,
+    /// Who holds the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// How long the request waited.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+    /// How many wait for the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waiters: Option<u64>,
+    /// `not_acquired` or `unknown`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub outcome: Option<&'static str>,
+}
+
+impl Problem {
+    /// A problem with this code.
+    pub fn new(code: Code, detail: impl Into<String>, more: More) -> Self {
+        let (name, status, title) = code.row();
+        let urn = format!("urn:lockkeeper:{name}");
+        Self { code, detail: detail.into(), more, title, status, urn, request_id: String::new() }
+    }
+}
+
+/// What is left in whole milliseconds, never less than it is.
+pub fn millis_up(left: Duration) -> u64 {
+    u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+fn owner_text(holder: &Holder) -> Option<String> {
+    holder.owner.as_ref().map(|owner| owner.as_str().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Code;
+    use super::More;
+    use super::Problem;
+
+    #[test]
+    fn the_code_and_the_detail_come_first() {
+        let more = More { owner: Some("web-1".into()), waiters: Some(0), ..More::default() };
+        let body = serde_json::to_string(&Problem::new(Code::LockHeld, "held", more)).unwrap();
+        assert_eq!(
+            body,
+            r#"{"code":"lock_held","detail":"held","owner":"web-1","waiters":0,"title":"The lock is held","status":409,"type":"urn:lockkeeper:lock_held","request_id":""}"#
+        );
+    }
+
+    #[test]
+    fn the_name_of_a_code_is_the_same_everywhere() {
+        for code in [Code::InvalidKey, Code::StoreUnavailable, Code::NoSuchRoute, Code::Internal] {
+            assert_eq!(serde_json::to_value(code).unwrap(), code.row().0);
+        }
+    }
+}
