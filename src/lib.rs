@@ -5,8 +5,13 @@
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
 pub mod lock;
+
 pub mod metrics;
 pub mod store;
+
 pub mod auth;
 pub mod config;
 pub mod wire;
+
+pub mod api;
+

@@ -1,0 +1,42 @@
+//! What only an administrator may do, under a path of its own so that a proxy can close it.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::State;
+use axum::http::Uri;
+
+use crate::api::App;
+use crate::api::error::ApiError;
+use crate::api::extract::Call;
+use crate::api::options::query;
+use crate::api::record::Record;
+use crate::auth::Permission;
+use crate::metrics::Counted;
+use crate::wire::Code;
+use crate::wire::TakenBody;
+
+/// `DELETE /admin/locks/{key}`: ends whoever holds the key.
+pub(super) async fn force_release(
+    State(app): State<Arc<App>>,
+    call: Call,
+    uri: Uri,
+) -> Result<Json<TakenBody>, ApiError> {
+    call.allow(&[Permission::Admin])?;
+    query(uri.query(), &[])?;
+    let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
+    match app.locks.force_release(call.key.clone()).await {
+        Ok(Some(holder)) => {
+            record.holder(&holder).end("ok");
+            Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
+        }
+        Ok(None) => {
+            record.end("lost");
+            Err(ApiError::new(Code::LockLost, "nobody holds the key"))
+        }
+        Err(error) => {
+            record.end("error");
+            Err(error.into())
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Whatever is not 2xx: a problem with its status and headers. The edge renders it, so that the
+//! answer names its request.
+
+use std::error::Error;
+use std::time::Duration;
+
+use axum::http::HeaderName;
+use axum::http::HeaderValue;
+use axum::http::StatusCode;
+use axum::http::header::ALLOW;
+use axum::http::header::RETRY_AFTER;
+use axum::http::header::WWW_AUTHENTICATE;
+use axum::response::IntoResponse;
+use axum::response::Response;
+
+use crate::lock::error::Effect;
+use crate::lock::error::LockError;
+use crate::lock::error::Verb;
+use crate::lock::key::InvalidKey;
+use crate::lock::lease::LockStatus;
+use crate::wire::Code;
+use crate::wire::More;
+use crate::wire::Problem;
+use crate::wire::millis_up;
+
+/// The most of a key that a detail shows; a body is for people with narrow logs.
+const SHOWN_KEY_CHARS: usize = 60;
+
+/// An answer that is not 2xx.
+#[derive(Clone, Debug)]
+pub(super) struct ApiError {
+    pub(super) problem: Box<Problem>,
+    header: Option<(HeaderName, HeaderValue)>,
+}
+
+impl ApiError {
+    /// The answer of this code.
+    pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
+        Self::with(code, detail, More::default())
+    }
+
+    /// An option that cannot be used.
+    pub(super) fn invalid(field: &str, detail: impl Into<String>) -> Self {
+        let more = More { field: Some(field.to_owned()), ..More::default() };
+        Self::with(Code::InvalidRequest, detail, more)
+    }
+
+    /// An option that there is not.
+    pub(super) fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
+        let shown: String = field.chars().take(SHOWN_KEY_CHARS).collect();
+        let detail = match known {
+            [] => format!("there is no option {shown:?} here, nor any other"),
+            known => format!("there is no option {shown:?} here; there are: {}", known.join(", ")),
+        };
+        let more = More { field: Some(shown), known: Some(known), ..More::default() };
+        Self::with(Code::UnknownField, detail, more)
+    }
+
+    /// A method that the route does not have.
+    pub(super) fn method(allow: &'static str) -> Self {
+        Self::new(Code::MethodNotAllowed, format!("only {allow} here"))
+            .header(ALLOW, HeaderValue::from_static(allow))
+    }
+
+    /// Nobody who is known.
+    pub(super) fn unauthenticated() -> Self {
+        Self::new(Code::Unauthenticated, "send `Authorization: Bearer <api key>`")
+            .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
+    }
+
+    /// A key that somebody else has.
+    pub(super) fn held(status: &LockStatus) -> Self {
+        let holder = status.holder.clone().unwrap_or_default();
+        let by = holder.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
+        let left = holder.left.map_or_else(
+            || ", without an end".to_owned(),
+            |left| format!(" for another {:.1} s", left.as_secs_f64()),
+        );
+        let shown: String = status.key.as_str().chars().take(SHOWN_KEY_CHARS).collect();
+        let more = More {
+            retry_after_ms: holder.left.map(millis_up),
+            owner: holder.owner.map(|owner| owner.to_string()),
+            waited_ms: Some(0),
+            waiters: Some(status.waiters),
+            ..More::default()
+        };
+        let seconds = holder.left.map_or(1, |left| seconds_up(left).max(1));
+        Self::with(Code::LockHeld, format!("'{shown}' is held{by}{left}"), more)
+            .header(RETRY_AFTER, seconds.into())
+    }
+
+    /// A lease that the token does not have any more.
+    pub(super) fn lost() -> Self {
+        Self::new(
+            Code::LockLost,
+            "this token does not hold the key any more: the lease expired, was released, or was \
+             taken; work done under it may have overlapped with another holder",
+        )
+    }
+
+    fn with(code: Code, detail: impl Into<String>, more: More) -> Self {
+        Self { problem: Box::new(Problem::new(code, detail, more)), header: None }
+    }
+
+    fn header(self, name: HeaderName, value: HeaderValue) -> Self {
+        Self { header: Some((name, value)), ..self }
+    }
+}
+
+impl From<InvalidKey> for ApiError {
+    fn from(error: InvalidKey) -> Self {
+        Self::new(Code::InvalidKey, error.to_string())
+    }
+}
+
+impl From<LockError> for ApiError {
+    /// Also logs the failure with its whole chain: the one place that does.
+    fn from(error: LockError) -> Self {
+        let error = match error {
+            LockError::Draining => {
+                return Self::new(Code::Draining, "nothing was acquired: ask another instance")
+                    .header(RETRY_AFTER, HeaderValue::from_static("0"));
+            }
+            LockError::Store(error) => error,
+        };
+        tracing::warn!(op = %error.verb, effect = ?error.effect, cause = chain(&error), "no answer");
+        let (outcome, detail) = match (error.verb, error.effect) {
+            (Verb::TryAcquire, Effect::None) => (Some("not_acquired"), "nothing was acquired"),
+            (Verb::Inspect | Verb::List, _) => (None, "nothing is known; ask again"),
+            (_, Effect::None) => (Some("unknown"), "nothing was changed; repeat the request"),
+            (_, Effect::Unknown) => {
+                (Some("unknown"), "it may have happened; repeat the request with the same token")
+            }
+        };
+        let more = More { outcome, ..More::default() };
+        Self::with(Code::StoreUnavailable, format!("the store did not answer: {detail}"), more)
+            .header(RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+}
+
+impl IntoResponse for ApiError {
+    /// Status and headers; the edge makes the body of the problem that goes along.
+    fn into_response(self) -> Response {
+        let (_, status, _) = self.problem.code.row();
+        let mut response = StatusCode::from_u16(status).unwrap_or_default().into_response();
+        if let Some((name, value)) = self.header.clone() {
+            response.headers_mut().insert(name, value);
+        }
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+/// An error and all that caused it, as one line.
+fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        line.push_str(": ");
+        line.push_str(&source.to_string());
+        cause = source.source();
+    }
+    line
+}
+
+fn seconds_up(left: Duration) -> u64 {
+    millis_up(left).div_ceil(1_000)
+}

@@ -1,0 +1,176 @@
+//! What a handler is given: who calls, and which key. In the order of the contract: method, API
+//! key, lock key; rights and options are for the handler to ask for, in that order.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use axum::extract::FromRequestParts;
+use axum::http::HeaderMap;
+use axum::http::Method;
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use percent_encoding::percent_decode_str;
+use uuid::Uuid;
+
+use crate::api::App;
+use crate::api::error::ApiError;
+use crate::auth::Caller;
+use crate::auth::Permission;
+use crate::lock::key::LockKey;
+use crate::lock::token::LeaseToken;
+use crate::wire::Code;
+use crate::wire::LOCK_TOKEN;
+use crate::wire::REQUEST_ID;
+
+const MAX_REQUEST_ID_BYTES: usize = 128;
+
+/// The methods of a key, and that of its refresh.
+const KEY_METHODS: &str = "DELETE, GET, HEAD, POST";
+const REFRESH_METHODS: &str = "PUT";
+
+/// What names a request in the log and in its answer, and when it came.
+#[derive(Clone, Debug)]
+pub(super) struct RequestId {
+    pub(super) text: Arc<str>,
+    pub(super) began: Instant,
+}
+
+impl RequestId {
+    /// The name that came along, if it is 1 to 128 visible ASCII characters, or a new one.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|text| {
+            (1..=MAX_REQUEST_ID_BYTES).contains(&text.len())
+                && text.bytes().all(|byte| byte.is_ascii_graphic())
+        });
+        let text = given.map_or_else(|| Uuid::new_v4().to_string().into(), Arc::from);
+        Self { text, began: Instant::now() }
+    }
+}
+
+/// A call about one key by somebody who is known.
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) caller: Caller,
+    pub(super) key: LockKey,
+    pub(super) id: RequestId,
+}
+
+impl Call {
+    /// Goes on only if the caller may do one of `permitted` to the key.
+    pub(super) fn allow(&self, permitted: &[Permission]) -> Result<(), ApiError> {
+        if self.caller.may(permitted, self.key.as_str()) { Ok(()) } else { Err(forbidden()) }
+    }
+}
+
+impl FromRequestParts<Arc<App>> for Call {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let path = KeyPath::of(parts.uri.path());
+        path.check(&parts.method)?;
+        let caller = identify(app, &parts.headers)?;
+        let id = parts.extensions.get::<RequestId>().cloned();
+        let id = id.unwrap_or_else(|| RequestId::of(&parts.headers));
+        Ok(Self { caller, key: path.key()?, id })
+    }
+}
+
+/// A known caller without a key, for the list and the figures.
+#[derive(Debug)]
+pub(super) struct Reader(pub(super) Caller);
+
+impl FromRequestParts<Arc<App>> for Reader {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        let caller = identify(app, &parts.headers)?;
+        if caller.has(&[Permission::Read]) { Ok(Self(caller)) } else { Err(forbidden()) }
+    }
+}
+
+/// Answers a method that no key has, with those that this one has.
+pub(super) async fn refuse_method(uri: axum::http::Uri) -> ApiError {
+    let refresh = KeyPath::of(uri.path()).refresh;
+    ApiError::method(if refresh { REFRESH_METHODS } else { KEY_METHODS })
+}
+
+/// The part of a path that is a key, percent-decoded once.
+struct KeyPath {
+    bytes: Option<Vec<u8>>,
+    refresh: bool,
+    admin: bool,
+}
+
+impl KeyPath {
+    fn of(path: &str) -> Self {
+        let (admin, rest) = match path.strip_prefix("/admin") {
+            Some(rest) => (true, rest),
+            None => (false, path),
+        };
+        let rest = rest.strip_prefix("/locks/").unwrap_or_default();
+        let mut bytes: Vec<u8> = percent_decode_str(rest).collect();
+        let mut refresh = false;
+        if !admin && (bytes.ends_with(b"/refresh") || bytes == b"refresh") {
+            bytes.truncate(bytes.len().saturating_sub("/refresh".len()));
+            refresh = true;
+        }
+        Self { bytes: well_encoded(rest).then_some(bytes), refresh, admin }
+    }
+
+    /// `PUT` is for `/refresh`, and `/refresh` is for `PUT`: `curl -d` without `-X PUT` is a POST,
+    /// and must not acquire another lock.
+    fn check(&self, method: &Method) -> Result<(), ApiError> {
+        match (self.admin, self.refresh, method == Method::PUT) {
+            (false, true, false) => Err(ApiError::method(REFRESH_METHODS)),
+            (false, false, true) => Err(ApiError::method(KEY_METHODS)),
+            _ => Ok(()),
+        }
+    }
+
+    fn key(&self) -> Result<LockKey, ApiError> {
+        let bad = |detail: &str| ApiError::new(Code::InvalidKey, detail);
+        let bytes = self.bytes.as_ref().ok_or_else(|| {
+            bad("a `%` in the path is not followed by two hexadecimal digits; write it as `%25`")
+        })?;
+        let text = std::str::from_utf8(bytes).map_err(|_| bad("the key is not UTF-8"))?;
+        Ok(LockKey::parse(text)?)
+    }
+}
+
+/// The lease token in the header, with or without the `<...>` of RFC 4918.
+pub(super) fn header_token(headers: &HeaderMap) -> Result<Option<LeaseToken>, ApiError> {
+    let mut found = None;
+    for value in headers.get_all(LOCK_TOKEN) {
+        let text = value.to_str().unwrap_or_default().trim();
+        let text = text.strip_prefix('<').and_then(|text| text.strip_suffix('>')).unwrap_or(text);
+        let token = parse_token(text)?;
+        if found.as_ref().is_some_and(|other| *other != token) {
+            return Err(two_tokens());
+        }
+        found = Some(token);
+    }
+    Ok(found)
+}
+
+pub(super) fn parse_token(text: &str) -> Result<LeaseToken, ApiError> {
+    LeaseToken::parse(text).map_err(|error| ApiError::invalid("token", error.to_string()))
+}
+
+pub(super) fn two_tokens() -> ApiError {
+    ApiError::invalid("token", "the request names two different tokens")
+}
+
+fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
+    let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+    app.keyring.identify(authorization).ok_or_else(ApiError::unauthenticated)
+}
+
+fn forbidden() -> ApiError {
+    ApiError::new(Code::Forbidden, "this API key has no such permission here")
+}
+
+fn well_encoded(path: &str) -> bool {
+    path.split('%').skip(1).all(|rest| {
+        rest.len() >= 2 && rest.as_bytes()[..2].iter().all(|digit| digit.is_ascii_hexdigit())
+    })
+}

@@ -1,0 +1,205 @@
+//! The verbs over HTTP: allow, read the options, one call, translate.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::Request;
+use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::HeaderName;
+use axum::http::StatusCode;
+use axum::http::Uri;
+use axum::http::header::ACCEPT;
+use axum::http::header::LOCATION;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use percent_encoding::AsciiSet;
+use percent_encoding::NON_ALPHANUMERIC;
+use percent_encoding::utf8_percent_encode;
+use serde_json::Value;
+
+use crate::api::App;
+use crate::api::error::ApiError;
+use crate::api::extract::Call;
+use crate::api::extract::Reader;
+use crate::api::extract::header_token;
+use crate::api::options::Known;
+use crate::api::options::Options;
+use crate::api::options::find;
+use crate::api::options::query;
+use crate::api::record::Record;
+use crate::auth::Permission;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Grant;
+use crate::lock::lease::Origin;
+use crate::lock::locks::Acquired;
+use crate::lock::store::Released;
+use crate::metrics::Counted;
+use crate::wire::GrantBody;
+use crate::wire::LOCK_TOKEN;
+use crate::wire::ListBody;
+use crate::wire::StatusBody;
+
+const ACQUIRE: Known =
+    Known { query: &["ttl", "wait", "owner"], body: &["ttl_ms", "wait_ms", "token", "owner"] };
+const REFRESH: Known = Known { query: &["ttl"], body: &["ttl_ms", "token"] };
+const RELEASE: Known = Known { query: &[], body: &["token"] };
+const LIST: &[&str] = &["prefix", "limit", "cursor"];
+
+/// How many keys a page has if nobody says.
+const PAGE: usize = 100;
+/// How many it may have: a megabyte at most.
+const MAX_PAGE: usize = 1_000;
+
+/// What stands for itself in a path.
+const IN_PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// `POST /locks/{key}`: takes the key if it is free.
+pub(super) async fn acquire(
+    State(app): State<Arc<App>>,
+    call: Call,
+    request: Request,
+) -> Result<Response, ApiError> {
+    call.allow(&[Permission::Acquire])?;
+    let as_text = wants_text(request.headers());
+    let options = Options::read(request, &app.limits, ACQUIRE).await?;
+    options.no_wait()?;
+    let (token, origin) = match options.token()? {
+        Some(token) => (token, Origin::Client),
+        None => (app.tokens.make(), Origin::Service),
+    };
+    let ttl = options.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
+    let key = call.key.clone();
+    let claim = Claim { key, token, origin, ttl, owner: options.owner()? };
+    let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
+    record.owner(claim.owner.as_ref());
+    match app.locks.acquire(claim).await {
+        Ok(Acquired::Granted(grant)) => {
+            record.fencing_token(grant.lease.fencing_token).end("granted");
+            let location = [(LOCATION, location(&call.key))];
+            Ok((StatusCode::CREATED, location, granted(&grant, as_text)).into_response())
+        }
+        Ok(Acquired::Again(grant)) => {
+            record.fencing_token(grant.lease.fencing_token).end("again");
+            Ok((StatusCode::OK, granted(&grant, as_text)).into_response())
+        }
+        Ok(Acquired::Held(status)) => {
+            record.end("held");
+            Err(ApiError::held(&status))
+        }
+        Err(error) => {
+            record.end("error");
+            Err(error.into())
+        }
+    }
+}
+
+/// `PUT /locks/{key}/refresh`: makes a lease last longer.
+pub(super) async fn refresh(
+    State(app): State<Arc<App>>,
+    call: Call,
+    request: Request,
+) -> Result<Response, ApiError> {
+    call.allow(&[Permission::Acquire])?;
+    let options = Options::read(request, &app.limits, REFRESH).await?;
+    let token = options.required_token()?;
+    let ttl = options.ttl(&app.ttl)?;
+    let record = Record::of(&app, &call, Counted::Refresh, "refresh");
+    match app.locks.refresh(call.key.clone(), token.clone(), ttl).await {
+        Ok(Some(lease)) => {
+            record.quietly("ok");
+            Ok(granted(&Grant { lease, token }, false))
+        }
+        Ok(None) => {
+            record.end("lost");
+            Err(ApiError::lost())
+        }
+        Err(error) => {
+            record.end("error");
+            Err(error.into())
+        }
+    }
+}
+
+/// `DELETE /locks/{key}`: gives a lease up.
+pub(super) async fn release(
+    State(app): State<Arc<App>>,
+    call: Call,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    call.allow(&[Permission::Acquire])?;
+    let options = Options::read(request, &app.limits, RELEASE).await?;
+    let token = options.required_token()?;
+    let mut record = Record::of(&app, &call, Counted::Release, "release");
+    match app.locks.release(call.key.clone(), token).await {
+        Ok(Released::Lease(holder)) => {
+            record.holder(&holder).end("ok");
+            Ok(StatusCode::NO_CONTENT)
+        }
+        Ok(Released::Nothing) => {
+            record.end("lost");
+            Err(ApiError::lost())
+        }
+        Err(error) => {
+            record.end("error");
+            Err(error.into())
+        }
+    }
+}
+
+/// `GET /locks/{key}`: looks at a key.
+pub(super) async fn inspect(
+    State(app): State<Arc<App>>,
+    call: Call,
+    uri: Uri,
+    headers: HeaderMap,
+) -> Result<Json<StatusBody>, ApiError> {
+    call.allow(&[Permission::Acquire, Permission::Read])?;
+    query(uri.query(), &[])?;
+    let token = header_token(&headers)?;
+    let status = app.locks.inspect(&call.key, token.as_ref()).await?;
+    Ok(Json(status.into()))
+}
+
+/// `GET /locks`: the held keys that the caller may see.
+pub(super) async fn list(
+    State(app): State<Arc<App>>,
+    Reader(caller): Reader,
+    uri: Uri,
+) -> Result<Json<ListBody>, ApiError> {
+    let query = query(uri.query(), LIST)?;
+    let text = |name| find(&query, name).and_then(Value::as_str);
+    let limit = text("limit").map_or(Some(PAGE), |limit| limit.parse().ok());
+    let limit = limit
+        .filter(|limit| (1..=MAX_PAGE).contains(limit))
+        .ok_or_else(|| ApiError::invalid("limit", format!("a page has 1 to {MAX_PAGE} keys")))?;
+    let prefixes = caller.visible(text("prefix").unwrap_or_default());
+    let after = text("cursor").map(str::to_owned);
+    let listing = app.locks.list(prefixes, after, limit).await?;
+    let locks = listing.locks.into_iter().map(StatusBody::from).collect();
+    Ok(Json(ListBody { locks, cursor: listing.cursor }))
+}
+
+/// A grant as its holder wants it; the token stands in the header as well, for the shell.
+fn granted(grant: &Grant, as_text: bool) -> Response {
+    let token = grant.token.expose();
+    let header = [(HeaderName::from_static(LOCK_TOKEN), token.to_owned())];
+    if as_text {
+        (header, format!("{token}\n")).into_response()
+    } else {
+        (header, Json(GrantBody::of(grant))).into_response()
+    }
+}
+
+/// Whether the client asked for text and for nothing else that could be meant.
+fn wants_text(headers: &HeaderMap) -> bool {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let accept = values.collect::<Vec<_>>().join(",").to_ascii_lowercase();
+    accept.contains("text/plain") && !accept.contains("json") && !accept.contains("*/*")
+}
+
+fn location(key: &LockKey) -> String {
+    format!("/locks/{}", utf8_percent_encode(key.as_str(), IN_PATH))
+}

@@ -1,0 +1,77 @@
+//! The HTTP edge: all routes on one screen. Nothing else knows axum, but the server that runs it.
+
+mod admin;
+mod edge;
+mod error;
+mod extract;
+mod health;
+mod locks;
+mod options;
+mod record;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::middleware::from_fn_with_state;
+use axum::routing::delete;
+use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
+
+use crate::api::extract::refuse_method;
+use crate::auth::Keyring;
+use crate::lock::locks::Locks;
+use crate::lock::time::TtlBounds;
+use crate::lock::token::TokenMaker;
+use crate::metrics::Metrics;
+
+/// What the handlers share.
+#[derive(Debug)]
+pub struct App {
+    /// The verbs.
+    pub locks: Locks,
+    /// Who may call.
+    pub keyring: Keyring,
+    /// How long leases may be.
+    pub ttl: TtlBounds,
+    /// Makes the tokens of clients that bring none.
+    pub tokens: TokenMaker,
+    /// The figures.
+    pub metrics: Arc<Metrics>,
+    /// What a request may cost.
+    pub limits: ApiLimits,
+}
+
+/// What a request may cost.
+#[derive(Clone, Copy, Debug)]
+pub struct ApiLimits {
+    /// The longest body.
+    pub body_bytes: usize,
+    /// How long it may take to arrive.
+    pub body_time: Duration,
+}
+
+/// All routes.
+pub fn router(app: Arc<App>) -> Router {
+    let key = get(locks::inspect)
+        .post(locks::acquire)
+        .put(locks::refresh)
+        .delete(locks::release)
+        .fallback(refuse_method);
+    let forced = delete(admin::force_release).fallback(edge::only_delete);
+    Router::new()
+        .route("/locks", get(locks::list).fallback(edge::only_get))
+        .route("/locks/", key.clone()) // The empty key, which is none.
+        .route("/locks/{*key}", key)
+        .route("/admin/locks/", forced.clone())
+        .route("/admin/locks/{*key}", forced)
+        .route("/", get(health::about).fallback(edge::only_get))
+        .route("/healthz", get(health::healthz).fallback(edge::only_get))
+        .route("/readyz", get(health::readyz).fallback(edge::only_get))
+        .route("/metrics", get(health::metrics).fallback(edge::only_get))
+        .route("/openapi.yaml", get(health::openapi).fallback(edge::only_get))
+        .fallback(edge::no_such_route)
+        .layer(CatchPanicLayer::custom(edge::panicked))
+        .layer(from_fn_with_state(app.clone(), edge::answer))
+        .with_state(app)
+}

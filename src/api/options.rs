@@ -1,0 +1,271 @@
+//! The options of a request, as clients really send them: no body; an empty one typed as JSON;
+//! JSON under any type; a form; the query of a shell. What is not known is refused by name, for a
+//! misspelt TTL must never silently mean the default.
+
+use std::fmt;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::extract::Request;
+use axum::http::HeaderMap;
+use axum::http::header::CONTENT_TYPE;
+use http_body_util::BodyExt;
+use http_body_util::LengthLimitError;
+use http_body_util::Limited;
+use serde::Deserialize;
+use serde::de::MapAccess;
+use serde::de::Visitor;
+use serde_json::Value;
+
+use crate::api::ApiLimits;
+use crate::api::error::ApiError;
+use crate::api::extract::header_token;
+use crate::api::extract::parse_token;
+use crate::api::extract::two_tokens;
+use crate::lock::lease::Owner;
+use crate::lock::time::Ttl;
+use crate::lock::time::TtlBounds;
+use crate::lock::time::parse_duration;
+use crate::lock::token::LeaseToken;
+use crate::wire::Code;
+
+const FORM: &str = "application/x-www-form-urlencoded";
+
+/// What a request names, each name once.
+#[derive(Debug)]
+pub(super) struct Options {
+    query: Vec<(String, Value)>,
+    body: Vec<(String, Value)>,
+    header_token: Option<LeaseToken>,
+}
+
+/// The names that a verb knows.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Known {
+    pub(super) query: &'static [&'static str],
+    pub(super) body: &'static [&'static str],
+}
+
+impl Options {
+    /// Reads all that a request names, and refuses what `known` does not list.
+    pub(super) async fn read(
+        request: Request,
+        limits: &ApiLimits,
+        known: Known,
+    ) -> Result<Self, ApiError> {
+        let (parts, body) = request.into_parts();
+        let header_token = header_token(&parts.headers)?;
+        let query = query(parts.uri.query(), known.query)?;
+        let body = fields(&parts.headers, &collect(body, limits).await?)?;
+        refuse_others(&body, known.body)?;
+        Ok(Self { query, body, header_token })
+    }
+
+    /// The lease token, from the header or the body.
+    pub(super) fn token(&self) -> Result<Option<LeaseToken>, ApiError> {
+        let body = match find(&self.body, "token") {
+            Some(Value::String(text)) => Some(parse_token(text)?),
+            Some(_) => return Err(ApiError::invalid("token", "a token is a string")),
+            None => None,
+        };
+        match (self.header_token.clone(), body) {
+            (Some(header), Some(body)) if header != body => Err(two_tokens()),
+            (header, body) => Ok(header.or(body)),
+        }
+    }
+
+    /// The lease token, without which there is nothing to do.
+    pub(super) fn required_token(&self) -> Result<LeaseToken, ApiError> {
+        self.token()?.ok_or_else(|| {
+            ApiError::new(Code::TokenRequired, "send the lease token as the header `Lock-Token`")
+        })
+    }
+
+    /// The TTL that is asked for.
+    pub(super) fn ttl(&self, bounds: &TtlBounds) -> Result<Option<Ttl>, ApiError> {
+        let Some((name, wish)) = self.millis("ttl_ms", "ttl")? else { return Ok(None) };
+        let (min, max) = (bounds.min.as_millis(), bounds.max.as_millis());
+        let out = || ApiError::invalid(name, format!("a TTL is {min} to {max} milliseconds"));
+        bounds.admit(wish).map(Some).ok_or_else(out)
+    }
+
+    /// Refuses to wait, which this version cannot.
+    pub(super) fn no_wait(&self) -> Result<(), ApiError> {
+        match self.millis("wait_ms", "wait")? {
+            Some((name, wait)) if wait > 0 => Err(ApiError::invalid(
+                name,
+                "this version does not wait in line: leave it out, and ask again after 409",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Who asks.
+    pub(super) fn owner(&self) -> Result<Option<Owner>, ApiError> {
+        match find(&self.body, "owner").or_else(|| find(&self.query, "owner")) {
+            Some(Value::String(text)) => {
+                Owner::parse(text).map_err(|error| ApiError::invalid("owner", error.to_string()))
+            }
+            Some(_) => Err(ApiError::invalid("owner", "an owner is a string")),
+            None => Ok(None),
+        }
+    }
+
+    /// Milliseconds out of the body, or a duration out of the query, and under which name.
+    fn millis(
+        &self,
+        body: &'static str,
+        query: &'static str,
+    ) -> Result<Option<(&'static str, u64)>, ApiError> {
+        if let Some(value) = find(&self.body, body) {
+            let bad =
+                || ApiError::invalid(body, format!("`{body}` is a number of whole milliseconds"));
+            return whole(value).map(|ms| Some((body, ms))).ok_or_else(bad);
+        }
+        let Some(Value::String(text)) = find(&self.query, query) else { return Ok(None) };
+        let bad = || {
+            let detail = format!("`{query}` is digits and ms, s, m or h, as in `{query}=30s`");
+            ApiError::invalid(query, detail)
+        };
+        let duration: Duration = parse_duration(text).ok_or_else(bad)?;
+        let ms = u64::try_from(duration.as_millis()).ok().ok_or_else(bad)?;
+        Ok(Some((query, ms)))
+    }
+}
+
+/// The query as names and texts, each name once and among `known`.
+pub(super) fn query(
+    query: Option<&str>,
+    known: &'static [&'static str],
+) -> Result<Vec<(String, Value)>, ApiError> {
+    let query = once(form(query.unwrap_or_default().as_bytes()))?;
+    if find(&query, "token").is_some() {
+        let detail = "a token does not belong into a URL, where logs keep it: send `Lock-Token`";
+        return Err(ApiError::invalid("token", detail));
+    }
+    refuse_others(&query, known)?;
+    Ok(query)
+}
+
+/// The value of a name; `null` is absent.
+pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
+    fields.iter().find(|(known, value)| known == name && !value.is_null()).map(|(_, value)| value)
+}
+
+fn refuse_others(
+    fields: &[(String, Value)],
+    known: &'static [&'static str],
+) -> Result<(), ApiError> {
+    match fields.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+        Some((name, _)) => Err(ApiError::unknown_field(name, known)),
+        None => Ok(()),
+    }
+}
+
+async fn collect(body: Body, limits: &ApiLimits) -> Result<Vec<u8>, ApiError> {
+    let whole =
+        tokio::time::timeout(limits.body_time, Limited::new(body, limits.body_bytes).collect());
+    match whole.await {
+        Ok(Ok(whole)) => Ok(whole.to_bytes().to_vec()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => {
+            let detail = format!("a body has at most {} bytes here", limits.body_bytes);
+            Err(ApiError::new(Code::BodyTooLarge, detail))
+        }
+        Ok(Err(_)) => Err(ApiError::new(Code::InvalidRequest, "the body broke off")),
+        Err(_) => Err(ApiError::new(Code::InvalidRequest, "the body did not come in time")),
+    }
+}
+
+fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiError> {
+    let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
+    let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let body = body.trim_ascii();
+    if body.is_empty() {
+        return Ok(Vec::new());
+    }
+    if media_type.starts_with("multipart/") {
+        let detail = "multipart is not read here: send JSON, or a form with http_build_query()";
+        return Err(ApiError::new(Code::InvalidRequest, detail));
+    }
+    if media_type == FORM && !matches!(body[0], b'{' | b'[') && body != b"null" {
+        return once(form(body));
+    }
+    match serde_json::from_slice(body) {
+        Ok(Json::Fields(Fields(fields))) => once(fields),
+        Ok(Json::Other(Value::Null)) => Ok(Vec::new()),
+        Ok(Json::Other(Value::Array(items))) if items.is_empty() => Ok(Vec::new()),
+        Ok(Json::Other(_)) => {
+            Err(ApiError::new(Code::InvalidRequest, "the body has to be a JSON object"))
+        }
+        Err(error) => {
+            Err(ApiError::new(Code::InvalidRequest, format!("the body is no JSON: {error}")))
+        }
+    }
+}
+
+fn once(fields: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, ApiError> {
+    for (at, (name, _)) in fields.iter().enumerate() {
+        if fields[..at].iter().any(|(earlier, _)| earlier == name) {
+            let shown: String = name.chars().take(60).collect();
+            return Err(ApiError::invalid(&shown, format!("the request names `{shown}` twice")));
+        }
+    }
+    Ok(fields)
+}
+
+fn form(text: &[u8]) -> Vec<(String, Value)> {
+    let pairs = form_urlencoded::parse(text);
+    pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
+}
+
+/// A whole number, also as a numeric string or as an integral float.
+fn whole(value: &Value) -> Option<u64> {
+    match value {
+        Value::Number(number) => number.as_u64().or_else(|| integral(number.as_f64()?)),
+        Value::String(text) if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') => {
+            text.parse().ok().or_else(|| integral(text.parse().ok()?))
+        }
+        _ => None,
+    }
+}
+
+/// The integer that a float stands for exactly.
+fn integral(float: f64) -> Option<u64> {
+    const EXACT: f64 = (1_u64 << 53) as f64;
+    ((0.0..EXACT).contains(&float) && float.fract() == 0.0).then_some(float as u64)
+}
+
+/// A JSON text: an object's members as they stand, or anything else.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Json {
+    Fields(Fields),
+    Other(Value),
+}
+
+/// The members of an object, in order and with repeats, which a map would hide.
+struct Fields(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Members;
+
+        impl<'de> Visitor<'de> for Members {
+            type Value = Fields;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("a JSON object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+                let mut fields = Vec::new();
+                while let Some(field) = map.next_entry()? {
+                    fields.push(field);
+                }
+                Ok(Fields(fields))
+            }
+        }
+
+        deserializer.deserialize_map(Members)
+    }
+}

@@ -1,0 +1,65 @@
+//! What is left of a verb: a count, and a line in the log. Never a token.
+
+use crate::api::App;
+use crate::api::extract::Call;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Owner;
+use crate::lock::token::FencingToken;
+use crate::metrics::Counted;
+
+/// A verb under way.
+#[derive(Debug)]
+pub(super) struct Record<'a> {
+    app: &'a App,
+    call: &'a Call,
+    verb: Counted,
+    op: &'static str,
+    owner: Option<Owner>,
+    fencing_token: Option<FencingToken>,
+}
+
+impl<'a> Record<'a> {
+    /// The record of `call`.
+    pub(super) fn of(app: &'a App, call: &'a Call, verb: Counted, op: &'static str) -> Self {
+        Self { app, call, verb, op, owner: None, fencing_token: None }
+    }
+
+    /// Notes who asks.
+    pub(super) fn owner(&mut self, owner: Option<&Owner>) -> &mut Self {
+        self.owner = owner.cloned();
+        self
+    }
+
+    /// Notes the number of the lease.
+    pub(super) fn fencing_token(&mut self, fencing_token: FencingToken) -> &mut Self {
+        self.fencing_token = Some(fencing_token);
+        self
+    }
+
+    /// Notes whose lease it was.
+    pub(super) fn holder(&mut self, holder: &Holder) -> &mut Self {
+        self.owner = holder.owner.clone();
+        self.fencing_token = holder.fencing_token;
+        self
+    }
+
+    /// Counts the outcome without a line.
+    pub(super) fn quietly(&self, outcome: &'static str) {
+        self.app.metrics.outcome(self.verb, outcome);
+    }
+
+    /// Counts the outcome and writes the line.
+    pub(super) fn end(&self, outcome: &'static str) {
+        self.quietly(outcome);
+        tracing::info!(
+            op = self.op,
+            outcome,
+            lock.key = %self.call.key,
+            lock.owner = self.owner.as_ref().map(Owner::as_str),
+            lock.fencing_token = self.fencing_token.map(FencingToken::number),
+            duration_ms = self.call.id.began.elapsed().as_secs_f64() * 1_000.0,
+            caller = self.call.caller.name(),
+            request_id = &*self.call.id.text,
+        );
+    }
+}
