@@ -14,4 +14,6 @@ pub mod config;
 pub mod wire;
 
 pub mod api;
+pub mod server;
 
+pub mod cli;

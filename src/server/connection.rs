@@ -1,0 +1,264 @@
+//! Connections: accepted up to a limit, each with its timers, ended gracefully.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::task::Context;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::Router;
+use axum::body::Body;
+use hyper::Request;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::TokioIo;
+use hyper_util::rt::TokioTimer;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
+use socket2::TcpKeepalive;
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
+use tokio::io::ReadBuf;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+use tokio::time::Sleep;
+use tokio::time::sleep;
+use tokio_util::task::TaskTracker;
+
+use crate::config::Limits;
+use crate::metrics::Metrics;
+
+/// How long a client may be silent before it is asked whether it is still there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+/// How often it is asked then.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+/// How often it may leave that unanswered: a peer that vanished is noticed within 20 s.
+const KEEPALIVE_TRIES: u32 = 2;
+/// How long what was sent may stay unacknowledged.
+const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+
+/// Between two tries to accept where the system has no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Accepts connections and serves them.
+pub(super) struct Acceptor {
+    router: Router,
+    http: http1::Builder,
+    head_time: Duration,
+    room: Arc<Semaphore>,
+    graceful: GracefulShutdown,
+    tasks: TaskTracker,
+    metrics: Arc<Metrics>,
+}
+
+impl Acceptor {
+    /// Serves `router`, at most `connections` clients at a time.
+    pub(super) fn new(
+        router: Router,
+        limits: &Limits,
+        connections: usize,
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            // hyper counts from the end of the answer before, so this is the idle time.
+            .header_read_timeout(limits.idle_time.get())
+            .max_buf_size(limits.head_bytes);
+        Self {
+            router,
+            http,
+            head_time: limits.head_time.get(),
+            room: Arc::new(Semaphore::new(connections)),
+            graceful: GracefulShutdown::new(),
+            tasks: TaskTracker::new(),
+            metrics,
+        }
+    }
+
+    /// Accepts for as long as it is polled. Where there is no room it leaves new clients in the
+    /// system's queue.
+    pub(super) async fn accept(&mut self, listener: &TcpListener) {
+        loop {
+            let room = self.room.clone().acquire_owned().await.expect("never closed");
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    let connection = self.serve(stream);
+                    let metrics = self.metrics.clone();
+                    self.tasks.spawn(async move {
+                        metrics.connections().inc();
+                        connection.await;
+                        metrics.connections().dec();
+                        drop(room);
+                    });
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "a connection could not be accepted");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Answers what is under way, closes idle connections, and returns after `patience` even if
+    /// some are left.
+    pub(super) async fn finish(self, patience: Duration) {
+        self.tasks.close();
+        let finished = async {
+            self.graceful.shutdown().await;
+            self.tasks.wait().await;
+        };
+        if tokio::time::timeout(patience, finished).await.is_err() {
+            tracing::warn!("some connections were cut: their requests took too long");
+        }
+    }
+
+    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + 'static {
+        if let Err(error) = set_options(&stream) {
+            tracing::debug!(%error, "a connection has no keepalive");
+        }
+        let turns = Arc::new(Turns::default());
+        let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
+        let router = self.router.clone();
+        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
+            let turn = Turn::begin(&turns);
+            let router = TowerToHyperService::new(router.clone());
+            let answer = hyper::service::Service::call(&router, request.map(Body::new));
+            async move {
+                let answer: Result<_, Infallible> = answer.await;
+                drop(turn);
+                answer
+            }
+        });
+        let connection = self.graceful.watch(self.http.serve_connection(io, service));
+        async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "a connection ended early");
+            }
+        }
+    }
+}
+
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_TRIES);
+    let socket = SockRef::from(stream);
+    socket.set_tcp_keepalive(&keepalive)?;
+    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))
+}
+
+/// Whose turn it is on a connection: the client's to send a head, or the service's to answer.
+#[derive(Debug, Default)]
+struct Turns {
+    begun: AtomicU32,
+    ended: AtomicU32,
+}
+
+/// The service's turn, until it is dropped.
+struct Turn(Arc<Turns>);
+
+impl Turn {
+    fn begin(turns: &Arc<Turns>) -> Self {
+        turns.begun.fetch_add(1, Ordering::Relaxed);
+        Self(turns.clone())
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A stream on which a head may take only so long from its first byte on.
+///
+/// hyper has one timer for a head and for the silence before it; the silence may be long, a head
+/// that comes byte by byte must not be.
+struct TimedHead {
+    stream: TcpStream,
+    turns: Arc<Turns>,
+    allowed: Duration,
+    /// How many heads were complete when the one under way began.
+    complete: u32,
+    began: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl TimedHead {
+    fn new(stream: TcpStream, turns: Arc<Turns>, allowed: Duration) -> Self {
+        Self { stream, turns, allowed, complete: 0, began: None, timer: None }
+    }
+
+    /// Whether a head is under way that has taken too long; wakes the task when it will have.
+    fn late(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(began) = self.began else { return false };
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(began + self.allowed)));
+        timer.as_mut().poll(context).is_ready()
+    }
+}
+
+impl AsyncRead for TimedHead {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let begun = self.turns.begun.load(Ordering::Relaxed);
+        if begun != self.complete {
+            (self.complete, self.began, self.timer) = (begun, None, None);
+        }
+        let answering = self.turns.ended.load(Ordering::Relaxed) != begun;
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if answering {
+            return polled;
+        }
+        if polled.is_ready() {
+            self.began = self.began.or_else(|| Some(Instant::now()));
+        } else if self.late(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for TimedHead {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+    }
+}
