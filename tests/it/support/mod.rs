@@ -1,0 +1,30 @@
+//! What the tests stand on: real services, real servers, and a client that sends what it is told.
+
+pub(crate) mod http;
+pub(crate) mod process;
+pub(crate) mod redis;
+pub(crate) mod service;
+
+pub(crate) use crate::support::http::Answer;
+pub(crate) use crate::support::http::Http;
+pub(crate) use crate::support::process::Process;
+pub(crate) use crate::support::redis::Redis;
+pub(crate) use crate::support::service::Service;
+
+use std::time::Duration;
+use std::time::Instant;
+
+/// Asks again until `question` is answered with something, for at most `patience`.
+pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(
+    patience: Duration,
+    mut question: impl FnMut() -> F,
+) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(answer) = question().await {
+            return answer;
+        }
+        assert!(began.elapsed() < patience, "not within {patience:?}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,119 @@
+//! The service as the process that users run.
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::net::SocketAddr;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use crate::support::Http;
+
+/// The binary under test.
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+/// A `lockkeeper serve` on a free port; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Process {
+    child: Child,
+    address: SocketAddr,
+    log: Arc<Mutex<String>>,
+}
+
+impl Process {
+    /// Starts it with `--store`, and these variables.
+    pub(crate) fn start(store: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start_with(&["--store", store], variables)
+    }
+
+    /// Starts it with these arguments and variables, and waits until it serves.
+    pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        let mut child = command(BINARY)
+            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(arguments)
+            .envs(variables.iter().copied())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let log = Arc::new(Mutex::new(String::new()));
+        let (serves, address) = mpsc::channel();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+        let kept = log.clone();
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                if let Some((_, rest)) = line.split_once("serving locks on http://") {
+                    let end = rest.find(|letter: char| letter == '"' || letter.is_whitespace());
+                    let _ = serves.send(rest[..end.unwrap_or(rest.len())].parse().unwrap());
+                }
+                let mut kept = kept.lock().unwrap();
+                kept.push_str(&line);
+                kept.push('\n');
+            }
+        });
+        let Ok(address) = address.recv_timeout(Duration::from_secs(20)) else {
+            panic!("it does not serve: {}", log.lock().unwrap());
+        };
+        Self { child, address, log }
+    }
+
+    /// A client of it.
+    pub(crate) fn http(&self) -> Http {
+        Http::new(self.address)
+    }
+
+    /// Its process number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// All that it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Sends it a signal by name.
+    pub(crate) fn signal(&self, name: &str) {
+        signal(self.pid(), name);
+    }
+
+    /// Waits until it has ended, and gives its exit code.
+    pub(crate) fn wait(mut self) -> Option<i32> {
+        self.child.wait().unwrap().code()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Sends a signal by name to a process that a test started.
+pub(crate) fn signal(pid: u32, name: &str) {
+    let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// A command that dies with the test that started it, without our variables.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LOCKKEEPER_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}

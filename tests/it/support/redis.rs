@@ -1,0 +1,139 @@
+//! A redis-server of the test's own, on a free port, with faults at will.
+
+use std::net::TcpListener;
+use std::process::Child;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use redis::FromRedisValue;
+use tempfile::TempDir;
+
+use crate::support::process::command;
+use crate::support::process::signal;
+
+/// A redis-server; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    child: Child,
+    port: u16,
+    arguments: Vec<String>,
+    directory: TempDir,
+}
+
+impl Redis {
+    /// One that keeps nothing on disk.
+    pub(crate) fn start() -> Self {
+        Self::start_with(&["--save", "", "--appendonly", "no"])
+    }
+
+    /// One with these arguments, once it answers.
+    pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+        let mut directory = tempfile::tempdir().unwrap();
+        for _ in 0..20 {
+            let port = free_port();
+            let child = spawn(port, &arguments, &directory);
+            let mut redis = Self { child, port, arguments: arguments.clone(), directory };
+            if redis.answers() {
+                return redis;
+            }
+            directory = redis.give_up();
+        }
+        panic!("no redis-server starts with {arguments:?}");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.port)
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Runs a command, written as in redis-cli, without quotes.
+    pub(crate) fn run<T: FromRedisValue>(&self, line: &str) -> T {
+        let words: Vec<_> = line.split(' ').collect();
+        self.run_words(&words)
+    }
+
+    /// Runs a command of these words.
+    pub(crate) fn run_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        let client = redis::Client::open(self.url()).unwrap();
+        let mut connection = client.get_connection().unwrap();
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Ends it at once, as `kill -9` does.
+    pub(crate) fn kill(&mut self) {
+        let _ = self.child.kill();
+        self.child.wait().unwrap();
+    }
+
+    /// Starts it again after [`Redis::kill`], on the same port and data.
+    pub(crate) fn restart(&mut self) {
+        self.child = spawn(self.port, &self.arguments, &self.directory);
+        assert!(self.answers(), "redis-server does not come back");
+    }
+
+    /// Stops it in its tracks.
+    pub(crate) fn pause(&self) {
+        signal(self.child.id(), "STOP");
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self) {
+        signal(self.child.id(), "CONT");
+    }
+
+    fn answers(&mut self) -> bool {
+        let client = redis::Client::open(self.url()).unwrap();
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_secs(10) {
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            let connection = client.get_connection_with_timeout(Duration::from_millis(500));
+            let known = connection.and_then(|mut connection| {
+                redis::cmd("INFO").arg("server").query::<String>(&mut connection)
+            });
+            match known {
+                // Another server may have taken the port in the meantime.
+                Ok(info) => return info.contains(&format!("process_id:{}\r", self.child.id())),
+                Err(_) => std::thread::yield_now(),
+            }
+        }
+        false
+    }
+
+    fn give_up(mut self) -> TempDir {
+        self.kill();
+        let other = tempfile::tempdir().unwrap();
+        std::mem::replace(&mut self.directory, other)
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        // It may have been killed by the test.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(port: u16, arguments: &[String], directory: &TempDir) -> Child {
+    command("redis-server")
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
+        .arg(directory.path())
+        .args(arguments)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is there: `make test` installs it")
+}
+
+/// A port that is free at this moment.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
