@@ -13,11 +13,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::middleware::from_fn_with_state;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
 use axum::routing::delete;
 use axum::routing::get;
-use tower_http::catch_panic::CatchPanicLayer;
+use tower::ServiceExt;
+use tower_http::catch_panic::CatchPanic;
 
+use crate::api::extract::RequestId;
 use crate::api::extract::refuse_method;
 use crate::auth::Keyring;
 use crate::lock::locks::Locks;
@@ -51,8 +55,39 @@ pub struct ApiLimits {
     pub body_time: Duration,
 }
 
+/// The whole HTTP edge: the routes, and what every answer passes on its way out.
+#[derive(Clone)]
+pub struct Api {
+    app: Arc<App>,
+    routes: CatchPanic<Router, edge::Panicked>,
+}
+
+impl Api {
+    /// The edge of `app`.
+    pub fn new(app: Arc<App>) -> Self {
+        let routes = CatchPanic::custom(routes(app.clone()), edge::Panicked);
+        Self { app, routes }
+    }
+
+    /// Answers a request: named after it, counted, and a problem if it is not 2xx.
+    ///
+    /// # Cancel safety
+    ///
+    /// As the verbs: a store call that was begun is heard out.
+    pub async fn answer(&self, mut request: Request) -> Response {
+        let id = RequestId::of(request.headers());
+        let label = edge::Label::of(&request);
+        request.extensions_mut().insert(id.clone());
+        let Ok(answer) = self.routes.clone().oneshot(request).await;
+        let answer = edge::complete(answer.map(Body::new), &id);
+        let took = id.began.elapsed().as_secs_f64();
+        self.app.metrics.request(label.route, label.method, answer.status().as_u16(), took);
+        answer
+    }
+}
+
 /// All routes.
-pub fn router(app: Arc<App>) -> Router {
+fn routes(app: Arc<App>) -> Router {
     let key = get(locks::inspect)
         .post(locks::acquire)
         .put(locks::refresh)
@@ -71,7 +106,5 @@ pub fn router(app: Arc<App>) -> Router {
         .route("/metrics", get(health::metrics).fallback(edge::only_get))
         .route("/openapi.yaml", get(health::openapi).fallback(edge::only_get))
         .fallback(edge::no_such_route)
-        .layer(CatchPanicLayer::custom(edge::panicked))
-        .layer(from_fn_with_state(app.clone(), edge::answer))
         .with_state(app)
 }

@@ -11,7 +11,6 @@ use std::task::Context;
 use std::task::Poll;
 use std::time::Duration;
 
-use axum::Router;
 use axum::body::Body;
 use hyper::Request;
 use hyper::body::Incoming;
@@ -19,7 +18,6 @@ use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use socket2::TcpKeepalive;
 use tokio::io::AsyncRead;
@@ -33,6 +31,7 @@ use tokio::time::Sleep;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
+use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
 
@@ -50,7 +49,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Accepts connections and serves them.
 pub(super) struct Acceptor {
-    router: Router,
+    api: Api,
     http: http1::Builder,
     head_time: Duration,
     room: Arc<Semaphore>,
@@ -60,9 +59,9 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Serves `router`, at most `connections` clients at a time.
+    /// Serves `api`, at most `connections` clients at a time.
     pub(super) fn new(
-        router: Router,
+        api: Api,
         limits: &Limits,
         connections: usize,
         metrics: Arc<Metrics>,
@@ -73,7 +72,7 @@ impl Acceptor {
             .header_read_timeout(limits.idle_time.get())
             .max_buf_size(limits.head_bytes);
         Self {
-            router,
+            api,
             http,
             head_time: limits.head_time.get(),
             room: Arc::new(Semaphore::new(connections)),
@@ -126,15 +125,14 @@ impl Acceptor {
         }
         let turns = Arc::new(Turns::default());
         let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
-        let router = self.router.clone();
+        let api = self.api.clone();
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let turn = Turn::begin(&turns);
-            let router = TowerToHyperService::new(router.clone());
-            let answer = hyper::service::Service::call(&router, request.map(Body::new));
+            let api = api.clone();
             async move {
-                let answer: Result<_, Infallible> = answer.await;
+                let answer = api.answer(request.map(Body::new)).await;
                 drop(turn);
-                answer
+                Ok::<_, Infallible>(answer)
             }
         });
         let connection = self.graceful.watch(self.http.serve_connection(io, service));

@@ -13,9 +13,9 @@ use rustix::process::getrlimit;
 use rustix::process::setrlimit;
 use tokio::net::TcpListener;
 
+use crate::api::Api;
 use crate::api::ApiLimits;
 use crate::api::App;
-use crate::api::router;
 use crate::auth::ApiKey;
 use crate::auth::Keyring;
 use crate::auth::Permission;
@@ -92,9 +92,8 @@ impl Server {
     /// Dropping the future closes all connections at once.
     pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let limits = &self.config.limits;
-        let router = router(self.app.clone());
-        let mut acceptor =
-            Acceptor::new(router, limits, self.connections, self.app.metrics.clone());
+        let api = Api::new(self.app.clone());
+        let mut acceptor = Acceptor::new(api, limits, self.connections, self.app.metrics.clone());
         tokio::select! {
             () = acceptor.accept(&listener) => (),
             () = shutdown => (),

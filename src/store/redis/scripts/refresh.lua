@@ -9,7 +9,6 @@ local last, last_ttl, last_token, owner = string.match(redis.call('GET', record)
 local fence = tonumber(last)
 if last_token ~= token then -- A client on Redis took the lock with this token: here its record begins.
   fence = math.max((fence or 0) + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
-  if fence >= 2 ^ 53 then return redis.error_reply('ERR the fencing tokens are used up') end
   last_ttl, owner = default_ttl, ''
 end
 if ttl == '' then ttl = last_ttl end
