@@ -1,1 +1,246 @@
-//! Placeholder.
+//! Random histories: each store does what the rules of `Table` say.
+
+use lockkeeper::lock::lease::Claim;
+use lockkeeper::lock::lease::Holder;
+use lockkeeper::lock::lease::Lease;
+use lockkeeper::lock::lease::LockStatus;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Page;
+use lockkeeper::lock::store::Released;
+use lockkeeper::lock::table::Table;
+use lockkeeper::lock::time::Timestamp;
+use lockkeeper::lock::time::Ttl;
+use proptest::collection::vec;
+use proptest::prelude::Strategy;
+use proptest::prop_oneof;
+use proptest::test_runner::Config;
+use proptest::test_runner::TestRunner;
+
+use crate::conformance::Stage;
+use crate::conformance::claim;
+use crate::conformance::key;
+use crate::conformance::token;
+use crate::support::PATIENCE;
+use crate::support::eventually;
+
+/// Histories a store, and steps a history.
+const HISTORIES: u32 = 96;
+const STEPS: usize = 40;
+
+/// Long enough that no lease ends by itself within a history.
+const LONG: u64 = 3_600_000;
+/// Short enough to be waited for.
+const SHORT: u64 = 100;
+
+/// A step of a history: what is done, to which of three keys, by which of three tokens.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Acquire(u8, u8, u64),
+    /// A lease that is over before the next step.
+    Pass(u8, u8),
+    Refresh(u8, u8, Option<u64>),
+    Release(u8, u8),
+    ForceRelease(u8),
+    Inspect(u8, u8),
+    List,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let key = || 0..3_u8;
+    let token = || 0..3_u8;
+    let step = prop_oneof![
+        8 => (key(), token(), LONG..LONG + 9).prop_map(|(key, token, ttl)| Step::Acquire(key, token, ttl)),
+        1 => (key(), token()).prop_map(|(key, token)| Step::Pass(key, token)),
+        3 => (key(), token(), proptest::option::of(LONG..LONG + 9))
+            .prop_map(|(key, token, ttl)| Step::Refresh(key, token, ttl)),
+        6 => (key(), token()).prop_map(|(key, token)| Step::Release(key, token)),
+        1 => key().prop_map(Step::ForceRelease),
+        2 => (key(), token()).prop_map(|(key, token)| Step::Inspect(key, token)),
+        1 => proptest::strategy::Just(Step::List),
+    ];
+    vec(step, STEPS)
+}
+
+/// What an answer says once fencing tokens are replaced by their order and times left out: the
+/// model counts both in its own way.
+#[derive(Debug, PartialEq)]
+struct Said {
+    what: String,
+    fencing: Option<u64>,
+}
+
+/// The store beside the model, in one history.
+struct Both<'a> {
+    stage: &'a Stage,
+    table: Table,
+    now: Timestamp,
+    history: u32,
+    /// The store's fencing tokens in the order in which they were given: the model gives their
+    /// places in it.
+    given: Vec<u64>,
+}
+
+impl Both<'_> {
+    async fn step(&mut self, step: Step) {
+        let store = &self.stage.store;
+        let (said, expected) = match step {
+            Step::Acquire(key, token, ttl) => self.acquire(&self.claim(key, token, ttl)).await,
+            Step::Pass(key, token) => self.pass(&self.claim(key, token, SHORT)).await,
+            Step::Refresh(at, by, ttl) => {
+                let (key, token, ttl) =
+                    (self.key(at), token(&by.to_string()), ttl.map(Ttl::from_millis));
+                let said = store.refresh(&key, &token, ttl).await.unwrap();
+                (lease(said), lease(self.table.refresh(&key, &token, ttl, self.now)))
+            }
+            Step::Release(at, by) => {
+                let (key, token) = (self.key(at), token(&by.to_string()));
+                let said = store.release(&key, &token).await.unwrap();
+                (released(said), released(self.table.release(&key, &token, self.now)))
+            }
+            Step::ForceRelease(at) => {
+                let key = self.key(at);
+                let said = store.force_release(&key).await.unwrap();
+                (holder(said.as_ref()), holder(self.table.force_release(&key, self.now).as_ref()))
+            }
+            Step::Inspect(at, by) => {
+                let (key, token) = (self.key(at), token(&by.to_string()));
+                let said = store.inspect(&key, Some(&token)).await.unwrap();
+                (status(&said), status(&self.table.inspect(&key, Some(&token), self.now)))
+            }
+            Step::List => {
+                let page = Page { prefix: format!("{}/", self.history), after: None, limit: 9 };
+                let said = store.list(&page).await.unwrap();
+                (listed(&said), listed(&self.table.list(&page, self.now)))
+            }
+        };
+        self.compare(step, said, expected);
+    }
+
+    async fn acquire(&mut self, claim: &Claim) -> (Said, Said) {
+        let said = self.stage.store.try_acquire(claim).await.unwrap();
+        if let Attempt::Granted(lease) = &said {
+            let number = lease.fencing_token.number();
+            assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
+            self.given.push(number);
+        }
+        (attempt(said), attempt(self.table.try_acquire(claim, self.now, 0).unwrap()))
+    }
+
+    /// Takes a lease and lets it end, if the key is to be had.
+    async fn pass(&mut self, claim: &Claim) -> (Said, Said) {
+        let (said, expected) = self.acquire(claim).await;
+        if !said.what.starts_with("held") {
+            eventually(PATIENCE, async || {
+                let status = self.stage.store.inspect(&claim.key, None).await.unwrap();
+                status.holder.is_none().then_some(())
+            })
+            .await;
+            self.now = self.now.after(Ttl::from_millis(SHORT));
+        }
+        (said, expected)
+    }
+
+    fn compare(&self, step: Step, said: Said, expected: Said) {
+        assert_eq!(said.what, expected.what, "{step:?}");
+        // The model has given 1, 2, 3 ...; the store anything that rises.
+        let place = said.fencing.map(|number| {
+            1 + self.given.iter().position(|given| *given == number).expect("never given") as u64
+        });
+        assert_eq!(place, expected.fencing, "{step:?}");
+    }
+
+    fn key(&self, at: u8) -> lockkeeper::lock::key::LockKey {
+        key(&format!("{}/{at}", self.history))
+    }
+
+    fn claim(&self, at: u8, by: u8, ttl: u64) -> Claim {
+        claim(&format!("{}/{at}", self.history), &by.to_string(), ttl)
+    }
+}
+
+fn said(what: String, fencing: Option<lockkeeper::lock::token::FencingToken>) -> Said {
+    Said { what, fencing: fencing.map(|token| token.number()) }
+}
+
+fn attempt(attempt: Attempt) -> Said {
+    match attempt {
+        Attempt::Granted(lease) => {
+            said(format!("granted {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+        }
+        Attempt::Again(lease) => {
+            said(format!("again {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+        }
+        Attempt::Held(held) => {
+            let told = status(&held);
+            Said { what: format!("held {}", told.what), ..told }
+        }
+    }
+}
+
+fn lease(lease: Option<Lease>) -> Said {
+    match lease {
+        Some(lease) => {
+            said(format!("{:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+        }
+        None => said("lost".into(), None),
+    }
+}
+
+fn released(released: Released) -> Said {
+    match released {
+        Released::Lease(one) => holder(Some(&one)),
+        Released::Nothing => said("nothing".into(), None),
+    }
+}
+
+fn holder(holder: Option<&Holder>) -> Said {
+    match holder {
+        Some(holder) => said(format!("{:?}", holder.owner), holder.fencing_token),
+        None => said("nobody".into(), None),
+    }
+}
+
+fn status(status: &LockStatus) -> Said {
+    let told = holder(status.holder.as_ref());
+    let what = format!("{} {} {:?} {}", status.key, told.what, status.mine, status.waiters);
+    Said { what, ..told }
+}
+
+fn listed(statuses: &[LockStatus]) -> Said {
+    let lines = statuses.iter().map(|one| status(one).what).collect::<Vec<_>>();
+    said(lines.join("\n"), None)
+}
+
+fn run(stage: impl Future<Output = Stage>) {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let stage = runtime.block_on(stage);
+    let mut runner = TestRunner::new(Config { cases: HISTORIES, ..Config::default() });
+    let histories = std::cell::Cell::new(0);
+    let ran = runner.run(&steps(), |steps| {
+        histories.set(histories.get() + 1);
+        let mut both = Both {
+            stage: &stage,
+            table: Table::restore([], 0),
+            now: Timestamp::from_micros(0),
+            history: histories.get(),
+            given: Vec::new(),
+        };
+        runtime.block_on(async {
+            for step in steps {
+                both.step(step).await;
+            }
+        });
+        Ok(())
+    });
+    ran.unwrap();
+}
+
+#[test]
+fn the_embedded_store_does_what_the_table_says() {
+    run(Stage::embedded());
+}
+
+#[test]
+fn redis_does_what_the_table_says() {
+    run(Stage::redis());
+}

@@ -1,0 +1,85 @@
+//! Callers that vanish.
+
+use crate::conformance::on_every_store;
+
+on_every_store!(tests:
+    a_grant_that_nobody_received_is_taken_back_if_the_service_made_the_token,
+    a_grant_that_nobody_received_stays_if_the_client_chose_the_token,
+    a_release_whose_caller_is_gone_is_done,
+    a_draining_instance_grants_nothing_and_keeps_what_there_is,
+);
+
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+
+    use lockkeeper::lock::error::LockError;
+    use lockkeeper::lock::lease::Claim;
+    use lockkeeper::lock::lease::Origin;
+    use lockkeeper::lock::locks::Locks;
+
+    use crate::conformance::Stage;
+    use crate::conformance::claim;
+    use crate::conformance::key;
+    use crate::conformance::token;
+    use crate::support::PATIENCE;
+    use crate::support::eventually;
+
+    /// Polls a call once, as for a client that hangs up while the store is asked; `false` if it
+    /// was answered at once.
+    async fn asked_and_gone<F: Future>(call: F) -> bool {
+        let mut call = pin!(call);
+        std::future::poll_fn(|context| {
+            std::task::Poll::Ready(call.as_mut().poll(context).is_pending())
+        })
+        .await
+    }
+
+    pub(super) async fn a_grant_that_nobody_received_is_taken_back_if_the_service_made_the_token(
+        stage: Stage,
+    ) {
+        let locks = Locks::new(stage.store.clone());
+        let mut cut_short = 0;
+        for number in 0..50 {
+            let name = format!("k{number}");
+            let claim = Claim { origin: Origin::Service, ..claim(&name, "one", 60_000) };
+            cut_short += u32::from(asked_and_gone(locks.acquire(claim)).await);
+        }
+        assert!(cut_short > 40, "too few calls were cut short to say anything: {cut_short}");
+        locks.settle(PATIENCE).await;
+        let page = locks.list(vec![String::new()], None, 100).await.unwrap();
+        assert_eq!(page.locks.len(), 50 - cut_short as usize, "only who got an answer holds");
+    }
+
+    pub(super) async fn a_grant_that_nobody_received_stays_if_the_client_chose_the_token(
+        stage: Stage,
+    ) {
+        let locks = Locks::new(stage.store.clone());
+        asked_and_gone(locks.acquire(claim("a", "one", 60_000))).await;
+        eventually(PATIENCE, async || stage.store.inspect(&key("a"), None).await.unwrap().holder)
+            .await;
+        locks.settle(PATIENCE).await;
+        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        assert_eq!(status.mine, Some(true));
+    }
+
+    pub(super) async fn a_release_whose_caller_is_gone_is_done(stage: Stage) {
+        let locks = Locks::new(stage.store.clone());
+        stage.granted(&claim("a", "one", 60_000)).await;
+        asked_and_gone(locks.release(key("a"), token("one"))).await;
+        locks.settle(PATIENCE).await;
+        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+    }
+
+    pub(super) async fn a_draining_instance_grants_nothing_and_keeps_what_there_is(stage: Stage) {
+        let locks = Locks::new(stage.store.clone());
+        stage.granted(&claim("a", "one", 60_000)).await;
+        assert!(locks.ready());
+        locks.drain();
+        assert!(!locks.ready());
+        let refused = locks.acquire(claim("b", "one", 60_000)).await;
+        assert!(matches!(refused, Err(LockError::Draining)), "{refused:?}");
+        assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder, None);
+        assert!(locks.refresh(key("a"), token("one"), None).await.unwrap().is_some());
+    }
+}

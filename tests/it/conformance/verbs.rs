@@ -1,0 +1,227 @@
+//! Acquire, refresh, release, force release and inspect.
+
+use crate::conformance::on_every_store;
+
+on_every_store!(tests:
+    a_free_key_is_granted_with_what_was_claimed,
+    a_held_key_is_refused_and_says_who_has_it,
+    the_same_token_gets_the_same_lease_again,
+    a_lease_ends_when_its_ttl_is_over_and_not_before,
+    a_refresh_moves_the_end_and_keeps_the_rest,
+    a_refresh_never_revives_a_lost_lease,
+    a_release_frees_the_key_for_the_next,
+    a_release_by_another_token_changes_nothing,
+    a_forced_release_ends_whoever_holds_the_key,
+    inspect_tells_who_holds_the_key_and_whether_it_is_me,
+    fencing_tokens_rise_with_every_lease_of_a_key,
+    many_who_ask_at_once_get_one_lease,
+    keys_that_look_alike_are_different,
+    an_undo_frees_the_key_and_touches_nobody_else,
+);
+
+mod tests {
+    use std::collections::BTreeSet;
+    use std::time::Duration;
+    use std::time::Instant;
+
+    use lockkeeper::lock::lease::Holder;
+    use lockkeeper::lock::store::Attempt;
+    use lockkeeper::lock::store::Released;
+    use lockkeeper::lock::time::Ttl;
+
+    use crate::conformance::Stage;
+    use crate::conformance::claim;
+    use crate::conformance::key;
+    use crate::conformance::token;
+    use crate::support::PATIENCE;
+    use crate::support::eventually;
+
+    pub(super) async fn a_free_key_is_granted_with_what_was_claimed(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", 5_000)).await;
+        assert_eq!(lease.key, key("a"));
+        assert_eq!(lease.ttl, Ttl::from_millis(5_000));
+        assert_eq!(lease.owner.unwrap().as_str(), "one@host");
+        let nobody = stage.granted(&super::without_owner("b")).await;
+        assert_eq!(nobody.owner, None);
+        assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder.unwrap().owner, None);
+    }
+
+    pub(super) async fn a_held_key_is_refused_and_says_who_has_it(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        let refused = stage.store.try_acquire(&claim("a", "two", 1_000)).await.unwrap();
+        let Attempt::Held(status) = refused else { panic!("{refused:?}") };
+        let holder = status.holder.unwrap();
+        assert_eq!(holder.owner, lease.owner);
+        assert_eq!(holder.fencing_token, Some(lease.fencing_token));
+        let left = holder.left.unwrap();
+        assert!(left > Duration::from_secs(30) && left <= Duration::from_secs(60), "{left:?}");
+        assert_eq!((status.waiters, status.mine), (0, None));
+    }
+
+    pub(super) async fn the_same_token_gets_the_same_lease_again(stage: Stage) {
+        let first = stage.granted(&claim("a", "one", 60_000)).await;
+        let mut again = claim("a", "one", 7_000);
+        again.owner = None;
+        let answer = stage.store.try_acquire(&again).await.unwrap();
+        let Attempt::Again(lease) = answer else { panic!("{answer:?}") };
+        assert_eq!(lease.fencing_token, first.fencing_token);
+        assert_eq!((lease.ttl, lease.owner), (Ttl::from_millis(7_000), None));
+        let holder = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
+        assert_eq!(holder.owner, None);
+        assert!(holder.left.unwrap() <= Duration::from_secs(7));
+        let refreshed = stage.store.refresh(&key("a"), &token("one"), None).await.unwrap().unwrap();
+        assert_eq!(refreshed.ttl, Ttl::from_millis(7_000));
+    }
+
+    pub(super) async fn a_lease_ends_when_its_ttl_is_over_and_not_before(stage: Stage) {
+        for round in 0..5 {
+            let (sent, ttl) = (Instant::now(), Duration::from_millis(150));
+            let mine = claim("a", &format!("holder-{round}"), 150);
+            let lease = stage.granted(&mine).await;
+            let other = claim("a", &format!("other-{round}"), 60_000);
+            let next = eventually(PATIENCE, async || {
+                match stage.store.try_acquire(&other).await.unwrap() {
+                    Attempt::Granted(next) => Some(next),
+                    _ => None,
+                }
+            });
+            let next = next.await;
+            // Redis counts whole milliseconds of its own clock.
+            assert!(sent.elapsed() + Duration::from_millis(1) >= ttl, "{:?}", sent.elapsed());
+            assert!(next.fencing_token > lease.fencing_token);
+            assert_eq!(stage.store.refresh(&key("a"), &mine.token, None).await.unwrap(), None);
+            stage.store.release(&key("a"), &other.token).await.unwrap();
+        }
+    }
+
+    pub(super) async fn a_refresh_moves_the_end_and_keeps_the_rest(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        let shorter = Some(Ttl::from_millis(10_000));
+        let refreshed = stage.store.refresh(&key("a"), &token("one"), shorter).await.unwrap();
+        let refreshed = refreshed.unwrap();
+        assert_eq!(refreshed.fencing_token, lease.fencing_token);
+        assert_eq!(refreshed.owner, lease.owner);
+        assert_eq!(refreshed.ttl, Ttl::from_millis(10_000));
+        let left = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap().left;
+        assert!(left.unwrap() <= Duration::from_secs(10), "it replaces what is left: {left:?}");
+        let same = stage.store.refresh(&key("a"), &token("one"), None).await.unwrap().unwrap();
+        assert_eq!(same.ttl, Ttl::from_millis(10_000));
+        assert_eq!(stage.store.refresh(&key("a"), &token("two"), None).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("b"), &token("one"), None).await.unwrap(), None);
+    }
+
+    pub(super) async fn a_refresh_never_revives_a_lost_lease(stage: Stage) {
+        stage.granted(&claim("a", "one", 60_000)).await;
+        stage.store.release(&key("a"), &token("one")).await.unwrap();
+        assert_eq!(stage.store.refresh(&key("a"), &token("one"), None).await.unwrap(), None);
+        stage.granted(&claim("a", "two", 60_000)).await;
+        let long = Some(Ttl::from_millis(60_000));
+        assert_eq!(stage.store.refresh(&key("a"), &token("one"), long).await.unwrap(), None);
+        stage.store.force_release(&key("a")).await.unwrap();
+        assert_eq!(stage.store.refresh(&key("a"), &token("two"), long).await.unwrap(), None);
+        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+    }
+
+    pub(super) async fn a_release_frees_the_key_for_the_next(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        let released = stage.store.release(&key("a"), &token("one")).await.unwrap();
+        let Released::Lease(Holder { owner, fencing_token, .. }) = released else {
+            panic!("{released:?}")
+        };
+        assert_eq!((owner, fencing_token), (lease.owner, Some(lease.fencing_token)));
+        let again = stage.store.release(&key("a"), &token("one")).await.unwrap();
+        assert_eq!(again, Released::Nothing);
+        stage.granted(&claim("a", "two", 60_000)).await;
+    }
+
+    pub(super) async fn a_release_by_another_token_changes_nothing(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        for other in ["two", "one-", "on"] {
+            let other = token(&format!("{other}+"));
+            let answer = stage.store.release(&key("a"), &other).await.unwrap();
+            assert_eq!(answer, Released::Nothing);
+        }
+        let kept = stage.store.refresh(&key("a"), &token("one"), None).await.unwrap().unwrap();
+        assert_eq!(kept.fencing_token, lease.fencing_token);
+    }
+
+    pub(super) async fn a_forced_release_ends_whoever_holds_the_key(stage: Stage) {
+        assert_eq!(stage.store.force_release(&key("a")).await.unwrap(), None);
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        let taken = stage.store.force_release(&key("a")).await.unwrap().unwrap();
+        assert_eq!(taken.owner, lease.owner);
+        assert_eq!(taken.fencing_token, Some(lease.fencing_token));
+        let released = stage.store.release(&key("a"), &token("one")).await.unwrap();
+        assert_eq!(released, Released::Nothing);
+        assert!(stage.granted(&claim("a", "two", 1_000)).await.fencing_token > lease.fencing_token);
+    }
+
+    pub(super) async fn inspect_tells_who_holds_the_key_and_whether_it_is_me(stage: Stage) {
+        let free = stage.store.inspect(&key("a"), None).await.unwrap();
+        assert_eq!((free.holder, free.mine, free.waiters), (None, None, 0));
+        let one = token("one");
+        let free = stage.store.inspect(&key("a"), Some(&one)).await.unwrap();
+        assert_eq!(free.mine, Some(false));
+        let lease = stage.granted(&claim("a", "one", 60_000)).await;
+        let mine = stage.store.inspect(&key("a"), Some(&one)).await.unwrap();
+        assert_eq!(mine.mine, Some(true));
+        let other = stage.store.inspect(&key("a"), Some(&token("two"))).await.unwrap();
+        assert_eq!(other.mine, Some(false));
+        assert_eq!(other.holder.unwrap().fencing_token, Some(lease.fencing_token));
+    }
+
+    pub(super) async fn fencing_tokens_rise_with_every_lease_of_a_key(stage: Stage) {
+        let mut last = None;
+        for round in 0..300 {
+            let name = format!("round-{round}");
+            let lease = stage.granted(&claim("a", &name, 60_000)).await;
+            assert!(Some(lease.fencing_token) > last, "{last:?} before {lease:?}");
+            last = Some(lease.fencing_token);
+            stage.store.release(&key("a"), &token(&name)).await.unwrap();
+        }
+    }
+
+    pub(super) async fn many_who_ask_at_once_get_one_lease(stage: Stage) {
+        for round in 0..20 {
+            let mut asking = tokio::task::JoinSet::new();
+            for client in 0..50 {
+                let store = stage.store.clone();
+                let claim = claim(&format!("k{round}"), &format!("client-{client}"), 60_000);
+                asking.spawn(async move { store.try_acquire(&claim).await.unwrap() });
+            }
+            let answers = asking.join_all().await;
+            let granted = answers.iter().filter(|one| matches!(one, Attempt::Granted(_))).count();
+            let held = answers.iter().filter(|one| matches!(one, Attempt::Held(_))).count();
+            assert_eq!((granted, held), (1, 49));
+        }
+    }
+
+    pub(super) async fn keys_that_look_alike_are_different(stage: Stage) {
+        let texts = ["a", "A", "a ", "a/b", "a%2Fb", "{a}", "{a}b", "a}{b", "{}", "é", "e\u{301}"];
+        let mut fencing = BTreeSet::new();
+        for text in texts {
+            fencing.insert(stage.granted(&claim(text, "one", 60_000)).await.fencing_token);
+        }
+        for text in texts {
+            let status = stage.store.inspect(&key(text), Some(&token("one"))).await.unwrap();
+            assert_eq!(status.mine, Some(true), "{text}");
+            assert!(fencing.remove(&status.holder.unwrap().fencing_token.unwrap()), "{text}");
+        }
+    }
+
+    pub(super) async fn an_undo_frees_the_key_and_touches_nobody_else(stage: Stage) {
+        stage.granted(&claim("a", "one", 60_000)).await;
+        stage.store.undo(&key("a"), &token("two")).await.unwrap();
+        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        assert_eq!(status.mine, Some(true));
+        stage.store.undo(&key("a"), &token("one")).await.unwrap();
+        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+    }
+}
+
+fn without_owner(key: &str) -> lockkeeper::lock::lease::Claim {
+    lockkeeper::lock::lease::Claim {
+        owner: None,
+        ..crate::conformance::claim(key, "nobody", 5_000)
+    }
+}
