@@ -1,1 +1,263 @@
-//! Placeholder.
+//! Follows README.md from top to bottom, as a newcomer does: every block is run, and what it shows
+//! has to be what comes.
+
+use std::io::BufRead;
+use std::io::BufReader;
+use std::io::Write;
+use std::process::Child;
+use std::process::ChildStdin;
+use std::process::ChildStdout;
+use std::process::Stdio;
+
+use tempfile::TempDir;
+
+use crate::support::Process;
+use crate::support::Redis;
+use crate::support::process::BINARY;
+use crate::support::process::command;
+
+const README: &str = include_str!("../../README.md");
+const CODES: &str = include_str!("../../src/wire.rs");
+
+/// Where the README says that the service and Redis are.
+const SERVICE: &str = "localhost:8080";
+const REDIS: &str = "127.0.0.1:6379";
+
+/// What stands before the answer to the command in the line above it; elsewhere it is a comment.
+const ANSWER: &str = "# ";
+
+/// Ends what one step printed.
+const END: u8 = 0x1e;
+
+/// What differs from one answer to the next.
+const VOLATILE: [&str; 3] = [r#""token":"#, r#""fencing_token":"#, r#""retry_after_ms":"#];
+
+#[test]
+fn every_block_of_the_readme_does_what_it_says() {
+    let mut newcomer = Newcomer::new();
+    let blocks = blocks(README);
+    for (kind, text) in &blocks {
+        match *kind {
+            "sh" => newcomer.types(text),
+            "php" => newcomer.runs_php(text),
+            "toml" => newcomer.configures(text),
+            "sql" => fences(text),
+            kind => panic!("a block of a kind that nobody tests: {kind:?}\n{text}"),
+        }
+    }
+    for kind in ["sh", "php", "toml", "sql"] {
+        assert!(blocks.iter().any(|(other, _)| *other == kind), "no {kind} block is left");
+    }
+    assert!(newcomer.answers >= 7, "only {} answers are shown", newcomer.answers);
+}
+
+#[test]
+fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
+    let rows: Vec<_> = README.lines().filter_map(|line| line.strip_prefix("| ")).collect();
+    let mut known = 0;
+    for row in rows {
+        let mut columns = row.split('|').map(str::trim);
+        let (status, codes) = (columns.next().unwrap(), columns.next().unwrap());
+        for code in codes.split('`').skip(1).step_by(2) {
+            assert!(CODES.contains(&format!("(\"{code}\", {status}, ")), "{status} {code}");
+            known += 1;
+        }
+    }
+    assert_eq!(known, CODES.matches("=> (\"").count(), "the table does not name every code");
+}
+
+/// Somebody with a terminal, and a service and a Redis as the README told them.
+struct Newcomer {
+    directory: TempDir,
+    shell: Child,
+    typed: ChildStdin,
+    shown: BufReader<ChildStdout>,
+    redis: Redis,
+    service: Option<Process>,
+    answers: usize,
+}
+
+impl Newcomer {
+    fn new() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let mut shell = command("sh");
+        shell.current_dir(directory.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut shell = shell.spawn().unwrap();
+        let typed = shell.stdin.take().unwrap();
+        let shown = BufReader::new(shell.stdout.take().unwrap());
+        let redis = Redis::start();
+        let mut newcomer =
+            Self { directory, shell, typed, shown, redis, service: None, answers: 0 };
+        newcomer.run("exec 2>&1");
+        newcomer
+    }
+
+    /// Runs the commands of a block, each with the answer that is shown below it.
+    fn types(&mut self, block: &str) {
+        let mut command = String::new();
+        for line in block.lines() {
+            let answer = line.strip_prefix(ANSWER);
+            if let Some(answer) = answer.filter(|_| !command.is_empty()) {
+                let real = self.run(&std::mem::take(&mut command));
+                assert!(fits(answer, &real), "{line}\n{real}");
+                self.answers += 1;
+            } else if answer.is_some() {
+                continue;
+            } else if let Some((before, target)) = line.split_once("make ") {
+                self.makes(before, target);
+            } else if let Some(arguments) = line.strip_prefix("docker run ") {
+                runs_in_a_container(arguments);
+            } else {
+                command.push_str(line);
+                command.push('\n');
+                if line.is_empty() {
+                    self.runs_silently(&std::mem::take(&mut command));
+                }
+            }
+        }
+        self.runs_silently(&command);
+    }
+
+    fn runs_silently(&mut self, command: &str) {
+        assert_eq!(self.run(command), "", "{command} shows what the README does not");
+    }
+
+    /// What a command shows, in the one shell that runs them all.
+    fn run(&mut self, command: &str) -> String {
+        let command = command
+            .replace(SERVICE, &self.address())
+            .replace("redis-cli ", &format!("redis-cli -p {} ", self.redis.port()));
+        writeln!(self.typed, "{command}\nprintf '\\036'").unwrap();
+        let mut shown = Vec::new();
+        self.shown.read_until(END, &mut shown).unwrap();
+        assert_eq!(shown.pop(), Some(END), "the shell ended at {command}");
+        String::from_utf8(shown).unwrap()
+    }
+
+    /// What `make` does is in the Makefile; `make run` starts the service, here in this place.
+    fn makes(&mut self, variables: &str, target: &str) {
+        match target {
+            "run" => self.serves(variables),
+            "image" | "test" => (),
+            _ => panic!("no such target: make {target}"),
+        }
+    }
+
+    fn serves(&mut self, variables: &str) {
+        self.service = None;
+        let here = self.directory.path().join("");
+        let redis = self.redis.url();
+        let variables: Vec<(&str, String)> = variables
+            .split_whitespace()
+            .map(|variable| variable.split_once('=').unwrap())
+            .map(|(name, value)| match name {
+                "LOCKKEEPER_CONFIG" => (name, format!("{}{value}", here.display())),
+                _ => (name, value.replace(&format!("redis://{REDIS}"), &redis)),
+            })
+            .collect();
+        let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, &**value)).collect();
+        let store = format!("embedded:{}lockkeeper-data", here.display());
+        let elsewhere = variables.iter().any(|(name, _)| *name == "LOCKKEEPER_STORE");
+        let flags = if elsewhere { &[][..] } else { &["--store", &store] };
+        self.service = Some(Process::start_with(flags, &variables));
+    }
+
+    fn address(&self) -> String {
+        let address = |service: &Process| service.http().address.to_string();
+        self.service.as_ref().map_or_else(|| SERVICE.to_owned(), address)
+    }
+
+    /// A free key is worked under and given back; a held one is not.
+    fn runs_php(&mut self, block: &str) {
+        let script = self.directory.path().join("readme.php");
+        std::fs::write(&script, block.replace(SERVICE, &self.address())).unwrap();
+        let php = "php -d display_errors=stderr -d error_reporting=-1 readme.php";
+        for _ in 0..2 {
+            let shown = self.run(php);
+            assert!(shown.starts_with("at work with fencing token 1"), "{shown}");
+            assert_eq!(shown.lines().count(), 1, "{shown}");
+        }
+        self.run(&format!("curl -sS -X POST 'http://{SERVICE}/locks/invoice/42?owner=me'"));
+        let shown = self.run(php);
+        assert!(shown.starts_with("not now: 'invoice/42' is held by me for another "), "{shown}");
+    }
+
+    /// Settings are in force as they are written.
+    fn configures(&mut self, block: &str) {
+        let file = self.directory.path().join("readme.toml");
+        std::fs::write(&file, block).unwrap();
+        let done = command(BINARY).args(["config", "--config"]).arg(&file).output().unwrap();
+        let shown = String::from_utf8(done.stdout).unwrap();
+        assert!(done.status.success(), "{:?}", done.stderr);
+        let written = block.lines().filter(|line| line.contains(" = ")).count();
+        assert_eq!(shown.matches(&*file.to_string_lossy()).count(), written, "{shown}");
+    }
+}
+
+impl Drop for Newcomer {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
+
+/// The variables of a `docker run` are settings, and the port is the one that they say.
+fn runs_in_a_container(arguments: &str) {
+    let words: Vec<_> = arguments.split_whitespace().collect();
+    let after = |flag| words.windows(2).filter(move |pair| pair[0] == flag).map(|pair| pair[1]);
+    let variables: Vec<_> = after("-e").map(|pair| pair.split_once('=').unwrap()).collect();
+    let done = command(BINARY).arg("config").envs(variables.clone()).output().unwrap();
+    assert!(done.status.success() && !variables.is_empty(), "{arguments}: {:?}", done.stderr);
+    let port = after("-p").next().unwrap().rsplit_once(':').unwrap().1;
+    assert!(variables.contains(&("LOCKKEEPER_LISTEN", &format!("0.0.0.0:{port}"))));
+    assert!(SERVICE.ends_with(port));
+}
+
+/// A statement lets a lease write twice and a later one after it, and refuses the earlier one.
+fn fences(statement: &str) {
+    let program = "
+import sqlite3, sys
+db = sqlite3.connect(':memory:')
+db.execute('CREATE TABLE invoices (id INTEGER, total INTEGER, fence INTEGER)')
+db.execute('INSERT INTO invoices VALUES (42, 0, 0)')
+for fence, changed in [(7, 1), (7, 1), (9, 1), (7, 0), (8, 0), (9, 1)]:
+    done = db.execute(sys.argv[1], {'id': 42, 'total': fence, 'fence': fence})
+    assert done.rowcount == changed, (fence, done.rowcount)
+";
+    let done = command("python3").args(["-c", program, statement]).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// The fenced blocks of a page: kind and text.
+fn blocks(page: &str) -> Vec<(&str, &str)> {
+    let parts: Vec<_> = page.split("\n```").collect();
+    assert!(parts.len() % 2 == 1, "a block does not end");
+    parts.iter().skip(1).step_by(2).map(|block| block.split_once('\n').unwrap()).collect()
+}
+
+/// Whether an answer is the one that is shown, `...` being anything.
+fn fits(shown: &str, real: &str) -> bool {
+    let (shown, real) = (steady(shown), steady(real.trim()));
+    match shown.split_once("...") {
+        Some((begin, end)) => real.starts_with(begin) && real.ends_with(end),
+        None => shown == real,
+    }
+}
+
+/// An answer without what differs each time.
+fn steady(answer: &str) -> String {
+    let mut steady = answer.to_owned();
+    for name in VOLATILE {
+        if let Some((before, rest)) = steady.split_once(name) {
+            let rest = &rest[rest.find([',', '}']).unwrap()..];
+            steady = format!("{before}{name}*{rest}");
+        }
+    }
+    match steady.split_once("for another ") {
+        Some((before, rest)) => {
+            format!("{before}for another *{}", &rest[rest.find('s').unwrap()..])
+        }
+        None => steady,
+    }
+}

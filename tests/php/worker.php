@@ -1,0 +1,30 @@
+<?php
+
+// Adds one to the number in a file, many times, each time under the lock. Reading and writing are
+// two steps with a pause between them, so two workers at a time lose one of their additions.
+// Usage: php worker.php RECIPE PORT|BASE_URL KEY FILE ROUNDS
+
+declare(strict_types=1);
+
+require __DIR__ . '/recipes.php';
+
+const TTL_MS = 60000;
+const PATIENCE_S = 120;
+
+[, $name, $where, $key, $file, $rounds] = $argv;
+$recipe = recipe($name, $where);
+$deadline = microtime(true) + PATIENCE_S;
+for ($round = 0; $round < (int) $rounds; $round++) {
+    while (($proof = $recipe->acquire($key, TTL_MS)) === null) {
+        if (microtime(true) > $deadline) {
+            throw new RuntimeException("$name never had its turn in round $round");
+        }
+        usleep(random_int(500, 3000));
+    }
+    $number = (int) file_get_contents($file);
+    usleep(random_int(0, 1000));
+    file_put_contents($file, (string) ($number + 1));
+    if (!$recipe->release($key, $proof)) {
+        throw new RuntimeException("$name lost its lock in round $round");
+    }
+}
