@@ -1,14 +1,16 @@
-//! Who may call, and what they may do. Pure: headers come in as text.
+//! Who may call, and what they may do. Pure: headers and settings come in.
 
 use std::fmt;
 use std::sync::Arc;
 
-use sha2::Digest;
+use serde::Deserialize;
+use sha2::Digest as _;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
 
 /// What an API key may do under its prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Permission {
     /// Acquire, refresh, release, and look at a single key.
     Acquire,
@@ -18,49 +20,40 @@ pub enum Permission {
     Admin,
 }
 
-impl Permission {
-    /// The permission of this name.
-    pub fn named(name: &str) -> Option<Self> {
-        match name {
-            "acquire" => Some(Self::Acquire),
-            "read" => Some(Self::Read),
-            "admin" => Some(Self::Admin),
-            _ => None,
-        }
-    }
-}
-
-/// A client's right to call: known by the SHA-256 of its secret.
+/// A client's right to call: known by the SHA-256 of its secret. An entry of `[[api_keys]]`.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct ApiKey {
     name: String,
-    digest: [u8; 32],
+    sha256: Digest,
     prefixes: Vec<String>,
     permissions: Vec<Permission>,
-}
-
-impl ApiKey {
-    /// The key whose secret has the SHA-256 `digest`, in 64 hexadecimal digits; `None` if that is
-    /// not what it is.
-    pub fn new(
-        name: String,
-        digest: &str,
-        prefixes: Vec<String>,
-        permissions: Vec<Permission>,
-    ) -> Option<Self> {
-        let mut bytes = [0; 32];
-        if digest.len() != 64 || !digest.bytes().all(|digit| digit.is_ascii_hexdigit()) {
-            return None;
-        }
-        for (byte, digits) in bytes.iter_mut().zip(digest.as_bytes().chunks(2)) {
-            *byte = u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok()?;
-        }
-        Some(Self { name, digest: bytes, prefixes, permissions })
-    }
 }
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ApiKey").field(&self.name).finish()
+    }
+}
+
+/// A SHA-256, written as 64 hexadecimal digits.
+#[derive(Deserialize)]
+#[serde(try_from = "String")]
+struct Digest([u8; 32]);
+
+impl TryFrom<String> for Digest {
+    type Error = &'static str;
+
+    fn try_from(digits: String) -> Result<Self, Self::Error> {
+        const FORM: &str = "a SHA-256 has 64 hexadecimal digits: printf %s \"$SECRET\" | sha256sum";
+        let mut bytes = [0; 32];
+        if digits.len() != 64 || !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(FORM);
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).map_err(|_| FORM)?;
+        }
+        Ok(Self(bytes))
     }
 }
 
@@ -90,7 +83,7 @@ impl Keyring {
         let digest = Sha256::digest(secret.trim_ascii());
         let mut found = None;
         for key in &self.keys {
-            if bool::from(key.digest.as_slice().ct_eq(digest.as_slice())) {
+            if bool::from(key.sha256.0.as_slice().ct_eq(digest.as_slice())) {
                 found = Some(key.clone());
             }
         }
@@ -141,7 +134,7 @@ impl Caller {
 
 #[cfg(test)]
 mod tests {
-    use super::ApiKey;
+    use super::Digest;
     use super::Keyring;
     use super::Permission;
 
@@ -149,9 +142,10 @@ mod tests {
     const SESAME: &str = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
 
     fn keyring(prefixes: &[&str]) -> Keyring {
-        let prefixes = prefixes.iter().map(|&prefix| prefix.to_owned()).collect();
-        let key = ApiKey::new("shop".into(), SESAME, prefixes, vec![Permission::Acquire]);
-        Keyring::new(vec![key.unwrap()])
+        let key = format!(
+            "name = 'shop'\nsha256 = '{SESAME}'\nprefixes = {prefixes:?}\npermissions = ['acquire']"
+        );
+        Keyring::new(vec![toml::from_str(&key).unwrap()])
     }
 
     #[test]
@@ -191,8 +185,9 @@ mod tests {
 
     #[test]
     fn a_digest_is_64_hexadecimal_digits() {
+        assert!(Digest::try_from(SESAME.to_uppercase()).is_ok());
         for digest in ["", "sesame", &SESAME[1..], &SESAME.replace('d', "g"), &"+1".repeat(32)] {
-            assert!(ApiKey::new(String::new(), digest, vec![], vec![]).is_none(), "{digest}");
+            assert!(Digest::try_from(digest.to_owned()).is_err(), "{digest}");
         }
     }
 }

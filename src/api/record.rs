@@ -57,7 +57,7 @@ impl<'a> Record<'a> {
             lock.key = %self.call.key,
             lock.owner = self.owner.as_ref().map(Owner::as_str),
             lock.fencing_token = self.fencing_token.map(FencingToken::number),
-            duration_ms = self.call.id.began.elapsed().as_secs_f64() * 1_000.0,
+            duration_ms = self.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
             caller = self.call.caller.name(),
             request_id = &*self.call.id.text,
         );

@@ -13,6 +13,7 @@ use serde::Deserialize;
 use serde::Deserializer;
 use serde::de::Error as _;
 
+use crate::auth::ApiKey;
 use crate::lock::time::Ttl;
 use crate::lock::time::TtlBounds;
 use crate::lock::time::parse_duration;
@@ -47,7 +48,7 @@ pub struct Config {
     pub log: Log,
     /// Who may call.
     #[serde(default)]
-    pub api_keys: Vec<ApiKeySettings>,
+    pub api_keys: Vec<ApiKey>,
 }
 
 /// The section `ttl`.
@@ -125,20 +126,6 @@ pub enum LogFormat {
     Text,
     /// For machines.
     Json,
-}
-
-/// An entry of `[[api_keys]]`.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ApiKeySettings {
-    /// What the log calls its bearer.
-    pub name: String,
-    /// The SHA-256 of the secret, in hexadecimal digits.
-    pub sha256: String,
-    /// The prefixes of the keys it may use.
-    pub prefixes: Vec<String>,
-    /// What it may do.
-    pub permissions: Vec<String>,
 }
 
 /// Where the locks are kept.

@@ -314,6 +314,8 @@ mod tests {
             ("", vec![("LOCKKEEPER_STORE", "redis-cluster://a:1")], "no redis-cluster:// yet"),
             ("store = [\"redis://a\", \"redis://b\"]", vec![], "several URLs mean Redlock"),
             ("[[api_keys]]\nname = \"a\"", vec![], "missing field"),
+            ("[[api_keys]]\nname = \"a\"\nsha256 = \"b\"", vec![], "64 hexadecimal digits"),
+            ("[[api_keys]]\npermissions = [\"root\"]", vec![], "unknown variant `root`"),
             ("[[api_keys]]\nsecret = \"a\"", vec![], "unknown field `secret`"),
         ] {
             let told = refused(file, &environment);

@@ -16,10 +16,7 @@ use tokio::net::TcpListener;
 use crate::api::Api;
 use crate::api::ApiLimits;
 use crate::api::App;
-use crate::auth::ApiKey;
 use crate::auth::Keyring;
-use crate::auth::Permission;
-use crate::config::ApiKeySettings;
 use crate::config::Config;
 use crate::config::StoreUrl;
 use crate::lock::locks::Locks;
@@ -58,8 +55,7 @@ impl Server {
     /// # Errors
     ///
     /// [`StartError`] says in one sentence what is wrong.
-    pub fn open(config: Config, address: SocketAddr) -> Result<Self, StartError> {
-        let keyring = keyring(&config.api_keys)?;
+    pub fn open(mut config: Config, address: SocketAddr) -> Result<Self, StartError> {
         if config.api_keys.is_empty() && !config.allow_anonymous && !address.ip().is_loopback() {
             return Err(StartError::Setting(format!(
                 "{address} can be reached from other machines, and without [[api_keys]] anybody \
@@ -72,7 +68,7 @@ impl Server {
         let store = store::open(settings, metrics.clone())?;
         let app = Arc::new(App {
             locks: Locks::new(store),
-            keyring,
+            keyring: Keyring::new(std::mem::take(&mut config.api_keys)),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
             metrics,
@@ -107,22 +103,6 @@ impl Server {
         self.app.locks.settle(left).await;
         tracing::info!("ended");
     }
-}
-
-fn keyring(settings: &[ApiKeySettings]) -> Result<Keyring, StartError> {
-    let mut keys = Vec::new();
-    for (at, key) in settings.iter().enumerate() {
-        let wrong =
-            |what: &str| StartError::Setting(format!("`api_keys[{at}]` ({}): {what}", key.name));
-        let permissions: Option<Vec<_>> =
-            key.permissions.iter().map(|name| Permission::named(name)).collect();
-        let permissions =
-            permissions.ok_or_else(|| wrong("a permission is acquire, read or admin"))?;
-        let (name, prefixes) = (key.name.clone(), key.prefixes.clone());
-        let key = ApiKey::new(name, &key.sha256, prefixes, permissions);
-        keys.push(key.ok_or_else(|| wrong("`sha256` has to be 64 hexadecimal digits"))?);
-    }
-    Ok(Keyring::new(keys))
 }
 
 fn store_settings(config: &Config) -> StoreSettings {
