@@ -93,8 +93,7 @@ impl ApiError {
     pub(super) fn lost() -> Self {
         Self::new(
             Code::LockLost,
-            "this token does not hold the key any more: the lease expired, was released, or was \
-             taken; work done under it may have overlapped with another holder",
+            "the lease is lost; work done under it may have overlapped with another holder",
         )
     }
 
@@ -129,7 +128,7 @@ impl From<LockError> for ApiError {
             (Verb::Inspect | Verb::List, _) => (None, "nothing is known; ask again"),
             (_, Effect::None) => (Some("unknown"), "nothing was changed; repeat the request"),
             (_, Effect::Unknown) => {
-                (Some("unknown"), "it may have happened; repeat the request with the same token")
+                (Some("unknown"), "it may have happened; repeat with the same token")
             }
         };
         let more = More { outcome, ..More::default() };

@@ -30,10 +30,13 @@ impl<T: Send + 'static> Future for HeardOut<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let call = self.call.as_mut().expect("polled no more once it is ready");
-        let answer = std::task::ready!(call.as_mut().poll(context));
-        self.call = None;
-        Poll::Ready(answer)
+        // Taken out meanwhile: a call that panics is at its end, and must not go on when dropped.
+        let mut call = self.call.take().expect("polled no more once it is ready");
+        let polled = call.as_mut().poll(context);
+        if polled.is_pending() {
+            self.call = Some(call);
+        }
+        polled
     }
 }
 
@@ -78,6 +81,14 @@ mod tests {
         tasks.close();
         tasks.wait().await;
         assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_call_that_panics_does_not_go_on() {
+        let tasks = TaskTracker::new();
+        let caller = HeardOut::<()>::new(&tasks, async { panic!("on purpose") });
+        assert!(tokio::task::JoinSet::from_iter([caller]).join_next().await.unwrap().is_err());
+        assert!(tasks.is_empty());
     }
 
     #[tokio::test]

@@ -1,12 +1,15 @@
 //! What the tests stand on: real services, real servers, and a client that sends what it is told.
 
 pub(crate) mod http;
+pub(crate) mod openapi;
 pub(crate) mod process;
+pub(crate) mod raw;
 pub(crate) mod redis;
 pub(crate) mod service;
 
 pub(crate) use crate::support::http::Answer;
 pub(crate) use crate::support::http::Http;
+pub(crate) use crate::support::openapi::Checked;
 pub(crate) use crate::support::process::Process;
 pub(crate) use crate::support::redis::Redis;
 pub(crate) use crate::support::service::Service;

@@ -1,0 +1,242 @@
+//! What clients really send as options, each a row of a table.
+
+use crate::api::Lockkeeper;
+use crate::api::TOKEN;
+use crate::support::Answer;
+use crate::support::Checked;
+
+const JSON: &str = "application/json";
+const FORM: &str = "application/x-www-form-urlencoded";
+const NONE: &str = "";
+
+async fn post(http: &Checked, query: &str, media_type: &str, body: &str) -> Answer {
+    let http =
+        if media_type == NONE { http.clone() } else { http.with("Content-Type", media_type) };
+    http.post(&format!("/locks/k{query}"), body).await
+}
+
+#[tokio::test]
+async fn whatever_means_no_options_is_granted_the_defaults() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    for media_type in [NONE, JSON, FORM, "application/json; charset=utf-8", "text/plain", "a"] {
+        for body in ["", "{}", "[]", "null", " \r\n", " {}\n", "{\"ttl_ms\":null}"] {
+            let granted = post(&http, "", media_type, body).await;
+            assert!(granted.status < 300, "{media_type:?} {body:?} {granted:?}");
+            assert_eq!(granted.number("ttl_ms"), 30_000, "{media_type:?} {body:?}");
+        }
+    }
+    let empty = http.with("Content-Type", "multipart/form-data; boundary=x");
+    assert_eq!(empty.post("/locks/k", "").await.status, 200);
+}
+
+#[tokio::test]
+async fn options_are_read_in_every_form_in_which_clients_send_them() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    for (query, media_type, body) in [
+        ("", JSON, r#"{"ttl_ms":5000,"owner":"x"}"#),
+        ("", NONE, r#"{"ttl_ms":5000,"owner":"x"}"#),
+        ("", FORM, r#"{"ttl_ms":5000,"owner":"x"}"#),
+        ("", FORM, "\n {\"ttl_ms\":5000,\"owner\":\"x\"}"),
+        ("", "text/plain", r#"{"ttl_ms":5000,"owner":"x"}"#),
+        ("", "APPLICATION/JSON", r#"{"ttl_ms":5000,"owner":"x"}"#),
+        ("", JSON, r#"{"ttl_ms":"5000","owner":"x","wait_ms":null,"token":null}"#),
+        ("", JSON, r#"{"ttl_ms":5000.0,"owner":"x","wait_ms":0}"#),
+        ("", JSON, r#"{"ttl_ms":"5000.0","owner":"x","wait_ms":"0"}"#),
+        ("", JSON, r#"{"ttl_ms":5e3,"owner":"\u0078","wait_ms":0.0}"#),
+        ("", FORM, "ttl_ms=5000&owner=x"),
+        ("", FORM, "owner=%78&ttl_ms=5000.0&wait_ms=0"),
+        ("", "Application/X-WWW-Form-Urlencoded; charset=UTF-8", "ttl_ms=5000&owner=x"),
+        ("?ttl=5s&owner=x", NONE, ""),
+        ("?ttl=5000ms&owner=x&wait=0s", JSON, ""),
+        ("?ttl=5&owner=%78", FORM, "[]"),
+        ("?ttl=5&", NONE, r#"{"owner":"x"}"#),
+        ("?ttl=1h&owner=y", NONE, r#"{"ttl_ms":5000,"owner":"x"}"#),
+        ("?ttl=1m&owner=y", FORM, "ttl_ms=5000&owner=x"),
+        ("?ttl=5s&owner=x", JSON, r#"{"ttl_ms":null,"owner":null}"#),
+    ] {
+        let granted = post(&http, query, media_type, body).await;
+        assert!(granted.status < 300, "{query} {media_type} {body} {granted:?}");
+        let options = (granted.number("ttl_ms"), granted.text("owner"));
+        assert_eq!(options, (5_000, "x".into()), "{query} {media_type} {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_duration_in_a_query_is_digits_and_a_unit() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    for (text, ttl_ms) in
+        [("250ms", 250), ("30", 30_000), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000)]
+    {
+        let granted = post(&http, &format!("?ttl={text}"), NONE, "").await;
+        assert_eq!(granted.number("ttl_ms"), ttl_ms, "{text}");
+    }
+    for text in ["", "s", "5x", "1.5s", "-5s", "+5s", "5%20s", "1e3", "5S", "99999999999999999999h"]
+    {
+        let answer = post(&http, &format!("?ttl={text}"), NONE, "").await;
+        assert_eq!(answer.told(), (400, "invalid_request".into()), "{text}");
+        assert_eq!(answer.text("field"), "ttl", "{text}");
+    }
+}
+
+#[tokio::test]
+async fn an_option_of_a_wrong_kind_is_refused_by_name() {
+    let http = Lockkeeper::start().await;
+    for (field, values) in [
+        (
+            "ttl_ms",
+            &["\"5s\"", "-1", "1.5", "\"1.5\"", "true", "[]", "{}", "\"\"", "\" 5000\""][..],
+        ),
+        ("wait_ms", &["\"10s\"", "-1", "0.5", "false", "[0]", "\"-0\""]),
+        ("token", &["5", "true", "[]", "\"\"", "\"short\"", "\"a token with blanks\""]),
+        ("owner", &["5", "true", "[\"x\"]", "{}"]),
+    ] {
+        for value in values {
+            let body = format!("{{\"{field}\":{value}}}");
+            let answer = post(&http, "", JSON, &body).await;
+            assert_eq!(answer.told(), (400, "invalid_request".into()), "{body}");
+            assert_eq!(answer.text("field"), field, "{body}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_no_object_is_refused() {
+    let http = Lockkeeper::start().await;
+    for (media_type, body) in [
+        (JSON, "[1]"),
+        (JSON, "[{}]"),
+        (JSON, "5"),
+        (JSON, "\"ttl_ms\""),
+        (JSON, "true"),
+        (JSON, "{"),
+        (JSON, "{\"ttl_ms\":5000"),
+        (JSON, "{} {}"),
+        (JSON, "ttl_ms=5000"),
+        (JSON, "{'ttl_ms':5000}"),
+        (NONE, "ttl_ms=5000"),
+        (FORM, "{"),
+        (FORM, "[5000]"),
+        (JSON, r#"{"ttl_ms":1e999}"#),
+    ] {
+        let answer = post(&http, "", media_type, body).await;
+        assert_eq!(answer.told(), (400, "invalid_request".into()), "{media_type} {body}");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_not_utf_8_is_refused() {
+    let http = Lockkeeper::start().await;
+    let request = b"POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+        Content-Length: 14\r\n\r\n{\"owner\":\"\xff\xfe\"}";
+    assert_eq!(http.raw(request).await.told(), (400, "invalid_request".into()));
+}
+
+#[tokio::test]
+async fn a_multipart_body_is_refused_with_what_to_send_instead() {
+    let http = Lockkeeper::start().await;
+    let body = "--x\r\nContent-Disposition: form-data; name=\"ttl_ms\"\r\n\r\n5000\r\n--x--\r\n";
+    let answer = post(&http, "", "multipart/form-data; boundary=x", body).await;
+    assert_eq!(answer.told(), (400, "invalid_request".into()));
+    assert!(answer.text("detail").contains("JSON"), "{answer:?}");
+}
+
+#[tokio::test]
+async fn an_option_that_there_is_not_is_refused_with_those_that_there_are() {
+    let http = Lockkeeper::start().await;
+    let in_body = ["ttl_ms", "wait_ms", "token", "owner"];
+    let in_query = ["ttl", "wait", "owner"];
+    for (query, media_type, body, field, known) in [
+        ("", JSON, r#"{"ttl":5}"#, "ttl", &in_body[..]),
+        ("", JSON, r#"{"ttl_ms":5000,"Owner":"x"}"#, "Owner", &in_body),
+        ("", JSON, r#"{"ttl":null}"#, "ttl", &in_body),
+        ("", JSON, r#"{"":1}"#, "", &in_body),
+        ("", FORM, "ttl=5", "ttl", &in_body),
+        ("?ttl_ms=5000", NONE, "", "ttl_ms", &in_query),
+        ("?ttl=5s&wat=1s", NONE, "", "wat", &in_query),
+        ("?x", NONE, r#"{"ttl":5}"#, "x", &in_query),
+    ] {
+        let answer = post(&http, query, media_type, body).await;
+        assert_eq!(answer.told(), (400, "unknown_field".into()), "{query} {body}");
+        assert_eq!(answer.text("field"), field, "{query} {body}");
+        assert_eq!(answer.field("known"), serde_json::json!(known), "{query} {body}");
+        let names = known.join(", ");
+        assert!(answer.text("detail").contains(&names), "{query} {body} {answer:?}");
+    }
+    let long = post(&http, "", JSON, &format!("{{\"{}\":1}}", "é".repeat(1_000))).await;
+    assert_eq!(long.text("field").chars().count(), 60);
+}
+
+#[tokio::test]
+async fn an_option_that_is_named_twice_is_refused() {
+    let http = Lockkeeper::start().await;
+    for (query, media_type, body, field) in [
+        ("", JSON, r#"{"ttl_ms":5000,"ttl_ms":9000}"#, "ttl_ms"),
+        ("", JSON, r#"{"owner":"x","\u006fwner":"x"}"#, "owner"),
+        ("", FORM, "ttl_ms=5000&ttl_ms=5000", "ttl_ms"),
+        ("?ttl=5s&ttl=9s", NONE, "", "ttl"),
+    ] {
+        let answer = post(&http, query, media_type, body).await;
+        assert_eq!(answer.told(), (400, "invalid_request".into()), "{query} {body}");
+        assert_eq!(answer.text("field"), field, "{query} {body}");
+    }
+}
+
+#[tokio::test]
+async fn an_empty_chunked_body_that_expects_to_be_awaited_is_no_options() {
+    let http = Lockkeeper::start().await;
+    let head = format!(
+        "POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
+         Content-Type: {FORM}\r\nExpect: 100-continue\r\n\r\n"
+    );
+    let granted = http.raw(format!("{head}0\r\n\r\n").as_bytes()).await;
+    assert_eq!((granted.status, granted.number("ttl_ms")), (201, 30_000));
+}
+
+#[tokio::test]
+async fn a_body_may_come_in_chunks() {
+    let http = Lockkeeper::start().await;
+    let granted = http
+        .raw(
+            b"POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+              Transfer-Encoding: chunked\r\n\r\n7\r\n{\"ttl_m\r\n9\r\ns\":5000 }\r\n0\r\n\r\n",
+        )
+        .await;
+    assert_eq!((granted.status, granted.number("ttl_ms")), (201, 5_000));
+}
+
+#[tokio::test]
+async fn a_request_without_a_length_has_no_body() {
+    let http = Lockkeeper::start().await;
+    let request = b"POST /locks/k?ttl=7s HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+    assert_eq!(http.raw(request).await.number("ttl_ms"), 7_000);
+    let old = b"POST /locks/old?ttl=7s HTTP/1.0\r\n\r\n";
+    assert_eq!(http.raw(old).await.number("ttl_ms"), 7_000);
+}
+
+#[tokio::test]
+async fn refresh_and_release_read_bodies_as_acquire_does() {
+    let http = Lockkeeper::start().await;
+    let token = format!(r#"{{"token":"{TOKEN}"}}"#);
+    http.post("/locks/k", &token).await;
+    for (media_type, body) in [
+        (JSON, format!(r#"{{"token":"{TOKEN}","ttl_ms":"5000"}}"#)),
+        (FORM, format!(r#"{{"token":"{TOKEN}","ttl_ms":5000.0}}"#)),
+        (FORM, format!("token={TOKEN}&ttl_ms=5000")),
+    ] {
+        let refreshed = http.with("Content-Type", media_type).put("/locks/k/refresh", &body).await;
+        assert_eq!(refreshed.number("ttl_ms"), 5_000, "{media_type} {body}");
+    }
+    for (method, path, known) in [
+        ("PUT", "/locks/k/refresh", serde_json::json!(["ttl_ms", "token"])),
+        ("DELETE", "/locks/k", serde_json::json!(["token"])),
+    ] {
+        let unknown = http.token(TOKEN).send(method, path, r#"{"owner":"x"}"#).await;
+        assert_eq!(unknown.told(), (400, "unknown_field".into()), "{method}");
+        assert_eq!(unknown.field("known"), known, "{method}");
+        for nothing in ["", "{}", "[]", "null"] {
+            let none = http.send(method, path, nothing).await;
+            assert_eq!(none.told(), (400, "token_required".into()), "{method} {nothing}");
+        }
+    }
+    assert_eq!(http.send("DELETE", "/locks/k", &token).await.status, 204);
+}

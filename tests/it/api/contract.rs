@@ -1,0 +1,306 @@
+//! openapi.yaml and the service know the same answers.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use lockkeeper::api::ApiLimits;
+use lockkeeper::api::App;
+use lockkeeper::api::router;
+use lockkeeper::auth::Keyring;
+use lockkeeper::lock::error::StoreError;
+use lockkeeper::lock::key::LockKey;
+use lockkeeper::lock::lease::Claim;
+use lockkeeper::lock::lease::Holder;
+use lockkeeper::lock::lease::Lease;
+use lockkeeper::lock::lease::LockStatus;
+use lockkeeper::lock::locks::Locks;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Guarantees;
+use lockkeeper::lock::store::Page;
+use lockkeeper::lock::store::Released;
+use lockkeeper::lock::store::Store;
+use lockkeeper::lock::time::Ttl;
+use lockkeeper::lock::time::TtlBounds;
+use lockkeeper::lock::token::LeaseToken;
+use lockkeeper::lock::token::TokenMaker;
+use lockkeeper::metrics::Metrics;
+use tokio::net::TcpListener;
+use tokio::task::JoinSet;
+
+use crate::api::Lockkeeper;
+use crate::api::TOKEN;
+use crate::api::api_keys;
+use crate::api::ending::acquire_while_draining;
+use crate::support::Answer;
+use crate::support::Checked;
+use crate::support::Http;
+use crate::support::openapi::Row;
+use crate::support::openapi::SPEC;
+
+/// An operation, and a request of it that is granted if it comes right after an acquire.
+struct Operation {
+    id: &'static str,
+    method: &'static str,
+    path: &'static str,
+    /// The status of that request.
+    done: u16,
+    /// Whether it needs an API key where there are any.
+    guarded: bool,
+    /// Whether it asks the store.
+    asks: bool,
+}
+
+const fn operation(
+    id: &'static str,
+    method: &'static str,
+    path: &'static str,
+    done: u16,
+    kind: Kind,
+) -> Operation {
+    let (guarded, asks) = match kind {
+        Kind::Lock => (true, true),
+        Kind::Figures => (true, false),
+        Kind::Open => (false, false),
+    };
+    Operation { id, method, path, done, guarded, asks }
+}
+
+/// What an operation needs.
+#[derive(Clone, Copy)]
+enum Kind {
+    Lock,
+    Figures,
+    Open,
+}
+
+const OPERATIONS: [Operation; 11] = [
+    operation("acquireLock", "POST", "/locks/k", 200, Kind::Lock),
+    operation("refreshLock", "PUT", "/locks/k/refresh", 200, Kind::Lock),
+    operation("getLock", "GET", "/locks/k", 200, Kind::Lock),
+    operation("listLocks", "GET", "/locks", 200, Kind::Lock),
+    operation("releaseLock", "DELETE", "/locks/k", 204, Kind::Lock),
+    operation("forceReleaseLock", "DELETE", "/admin/locks/k", 200, Kind::Lock),
+    operation("getMetrics", "GET", "/metrics", 200, Kind::Figures),
+    operation("getAbout", "GET", "/", 200, Kind::Open),
+    operation("getHealth", "GET", "/healthz", 200, Kind::Open),
+    operation("getReadiness", "GET", "/readyz", 200, Kind::Open),
+    operation("getContract", "GET", "/openapi.yaml", 200, Kind::Open),
+];
+
+/// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
+const PECULIAR: [(&str, &str, &str, &str, u16, &str); 27] = [
+    ("acquireLock", "POST", "/locks/a//b", "", 400, "invalid_key"),
+    ("acquireLock", "POST", "/locks/k", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
+    ("acquireLock", "POST", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
+    ("acquireLock", "POST", "/locks/k/refresh", "", 405, "method_not_allowed"),
+    ("acquireLock", "POST", "/locks/k", LONG, 413, "body_too_large"),
+    ("acquireLock", "POST", "/locks/new", "", 201, ""),
+    ("acquireLock", "POST", "/locks/other", "", 409, "lock_held"),
+    ("refreshLock", "PUT", "/locks/a//b/refresh", "", 400, "invalid_key"),
+    ("refreshLock", "PUT", "/locks/k/refresh", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
+    ("refreshLock", "PUT", "/locks/k/refresh", r#"{"ttl":5}"#, 400, "unknown_field"),
+    ("refreshLock", "PUT", "/locks/k/refresh", LONG, 413, "body_too_large"),
+    ("refreshLock", "PUT", "/locks/other/refresh", "", 409, "lock_lost"),
+    ("getLock", "GET", "/locks/a//b", "", 400, "invalid_key"),
+    ("getLock", "GET", "/locks/k?token=x", "", 400, "invalid_request"),
+    ("getLock", "GET", "/locks/k?x=1", "", 400, "unknown_field"),
+    ("getLock", "GET", "/locks/k/refresh", "", 405, "method_not_allowed"),
+    ("listLocks", "GET", "/locks?limit=0", "", 400, "invalid_request"),
+    ("listLocks", "GET", "/locks?x=1", "", 400, "unknown_field"),
+    ("releaseLock", "DELETE", "/locks/a//b", "", 400, "invalid_key"),
+    ("releaseLock", "DELETE", "/locks/k", r#"{"token":5}"#, 400, "invalid_request"),
+    ("releaseLock", "DELETE", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
+    ("releaseLock", "DELETE", "/locks/k/refresh", "", 405, "method_not_allowed"),
+    ("releaseLock", "DELETE", "/locks/k", LONG, 413, "body_too_large"),
+    ("releaseLock", "DELETE", "/locks/other", "", 409, "lock_lost"),
+    ("forceReleaseLock", "DELETE", "/admin/locks/a//b", "", 400, "invalid_key"),
+    ("forceReleaseLock", "DELETE", "/admin/locks/k?token=x", "", 400, "invalid_request"),
+    ("forceReleaseLock", "DELETE", "/admin/locks/k?x=1", "", 400, "unknown_field"),
+];
+
+/// A body that is too large.
+const LONG: &str = match std::str::from_utf8(&[b' '; 4_097]) {
+    Ok(text) => text,
+    Err(_) => unreachable!(),
+};
+
+/// The answers that were met.
+#[derive(Default)]
+struct Met(BTreeSet<Row>);
+
+impl Met {
+    /// Notes an answer, which has to have this status and code.
+    fn note(&mut self, id: &str, answer: &Answer, status: u16, code: &str) {
+        assert_eq!(answer.told(), (status, code.to_owned()), "{id}: {answer:?}");
+        self.0.insert((id.to_owned(), status, code.to_owned()));
+    }
+}
+
+#[tokio::test]
+async fn every_code_of_the_contract_is_met_and_every_code_that_is_met_is_in_it() {
+    let mut met = Met::default();
+    meet_usual(&mut met).await;
+    meet_peculiar(&mut met).await;
+    meet_rights(&mut met).await;
+    meet_failures(&mut met).await;
+    let documented = SPEC.rows();
+    let missing: Vec<_> = documented.difference(&met.0).collect();
+    let unknown: Vec<_> = met.0.difference(&documented).collect();
+    assert!(missing.is_empty() && unknown.is_empty(), "not met {missing:?}, not there {unknown:?}");
+}
+
+/// What succeeds, and a head that is too large.
+async fn meet_usual(met: &mut Met) {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    for Operation { id, method, path, done, .. } in OPERATIONS {
+        http.post("/locks/k", "").await;
+        met.note(id, &http.send(method, path, "").await, done, "");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nX-Long: ");
+        let head = format!("{head}{}", "x".repeat(16_384 - head.len()));
+        met.note(id, &http.raw(head.as_bytes()).await, 431, "");
+    }
+}
+
+/// What is peculiar to a verb.
+async fn meet_peculiar(met: &mut Met) {
+    let http = Lockkeeper::start().await;
+    http.post("/locks/other", "").await;
+    let mine = http.token(TOKEN);
+    mine.post("/locks/k", "").await;
+    for (id, method, path, body, status, code) in PECULIAR {
+        met.note(id, &mine.send(method, path, body).await, status, code);
+    }
+    for (id, method, path) in
+        [("refreshLock", "PUT", "/locks/k/refresh"), ("releaseLock", "DELETE", "/locks/k")]
+    {
+        met.note(id, &http.send(method, path, "").await, 400, "token_required");
+    }
+    let nobody = http.delete("/admin/locks/free").await;
+    met.note("forceReleaseLock", &nobody, 409, "lock_lost");
+}
+
+/// Who is unknown, and who may not.
+async fn meet_rights(met: &mut Met) {
+    let http = Lockkeeper::with_settings(&api_keys(&[("nobody", "[]", "[]")])).await;
+    for Operation { id, method, path, guarded, .. } in OPERATIONS {
+        if guarded {
+            met.note(id, &http.send(method, path, "").await, 401, "unauthenticated");
+            let nobody = http.bearer("nobody").send(method, path, "").await;
+            met.note(id, &nobody, 403, "forbidden");
+        }
+    }
+}
+
+/// A store that is away, one that panics, and the end.
+async fn meet_failures(met: &mut Met) {
+    let away = Lockkeeper::without_store("").await.holding(TOKEN);
+    let (_serving, panicking) = panicking().await;
+    let panicking = panicking.token(TOKEN);
+    for Operation { id, method, path, asks, .. } in OPERATIONS {
+        if asks {
+            met.note(id, &away.send(method, path, "").await, 503, "store_unavailable");
+            met.note(id, &panicking.send(method, path, "").await, 500, "internal");
+        }
+    }
+    met.note("getReadiness", &away.get("/readyz").await, 503, "not_ready");
+    let Lockkeeper { service, .. } = Lockkeeper::start().await;
+    let (draining, _) = acquire_while_draining(service).await;
+    met.note("acquireLock", &draining, 503, "draining");
+}
+
+#[test]
+fn every_operation_of_the_contract_keeps_the_rules_for_generators() {
+    let mut ids: Vec<_> =
+        SPEC.operations().map(|one| one["operationId"].as_str().unwrap()).collect();
+    let mut tested = OPERATIONS.map(|one| one.id);
+    ids.sort_unstable();
+    tested.sort_unstable();
+    assert_eq!(ids, tested);
+    for operation in SPEC.operations() {
+        let id = &operation["operationId"];
+        assert_eq!(operation["tags"].as_array().unwrap().len(), 1, "{id}");
+        assert!(operation["summary"].is_string(), "{id}");
+        for (at, parameter) in operation["parameters"].as_array().into_iter().flatten().enumerate()
+        {
+            let key = parameter["$ref"] == "#/components/parameters/Key";
+            assert_eq!(key, at == 0 && id != "listLocks", "the key is not first: {id}");
+        }
+        let statuses: Vec<_> = operation["responses"].as_object().unwrap().keys().collect();
+        assert!(statuses.iter().any(|status| status.starts_with('4')), "no 4xx: {id}");
+    }
+    for path in SPEC.paths() {
+        assert!(!path.contains("{*"), "{path}");
+    }
+    let text = include_str!("../../../openapi.yaml");
+    assert!(text.starts_with("openapi: 3.0.3\n"));
+    for word in ["enum:", "default:", "nullable:", "oneOf:", "anyOf:", "allOf:"] {
+        assert!(!text.contains(word), "{word} breaks generators or those who upgrade");
+    }
+}
+
+/// A service whose every store call panics.
+async fn panicking() -> (JoinSet<()>, Checked) {
+    let ttl = Ttl::from_millis(30_000);
+    let app = App {
+        locks: Locks::new(Arc::new(Panicking)),
+        keyring: Keyring::default(),
+        ttl: TtlBounds { min: ttl, default: ttl, max: ttl },
+        tokens: TokenMaker::new("").unwrap(),
+        metrics: Arc::new(Metrics::new("embedded")),
+        limits: ApiLimits { body_bytes: 4_096, body_time: ttl.as_duration() },
+    };
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(async { axum::serve(listener, router(Arc::new(app))).await.unwrap() });
+    (serving, Checked(Http::new(address)))
+}
+
+struct Panicking;
+
+const PURPOSE: &str = "on purpose: a test wants to see what becomes of a panic";
+
+#[async_trait]
+impl Store for Panicking {
+    async fn try_acquire(&self, _: &Claim) -> Result<Attempt, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn refresh(
+        &self,
+        _: &LockKey,
+        _: &LeaseToken,
+        _: Option<Ttl>,
+    ) -> Result<Option<Lease>, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn release(&self, _: &LockKey, _: &LeaseToken) -> Result<Released, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn undo(&self, _: &LockKey, _: &LeaseToken) -> Result<(), StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn force_release(&self, _: &LockKey) -> Result<Option<Holder>, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn inspect(&self, _: &LockKey, _: Option<&LeaseToken>) -> Result<LockStatus, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn list(&self, _: &Page) -> Result<Vec<LockStatus>, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    fn contacted(&self) -> bool {
+        true
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees { store: "panicking", order: "none", fencing: "none", survives: "nothing" }
+    }
+}
