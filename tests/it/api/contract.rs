@@ -4,9 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use axum::Router;
+use axum::extract::Request;
+use lockkeeper::api::Api;
 use lockkeeper::api::ApiLimits;
 use lockkeeper::api::App;
-use lockkeeper::api::router;
+
 use lockkeeper::auth::Keyring;
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
@@ -252,8 +255,10 @@ async fn panicking() -> (JoinSet<()>, Checked) {
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
+    let api = Api::new(Arc::new(app));
+    let routes = Router::new().fallback(async move |request: Request| api.answer(request).await);
     let mut serving = JoinSet::new();
-    serving.spawn(async { axum::serve(listener, router(Arc::new(app))).await.unwrap() });
+    serving.spawn(async { axum::serve(listener, routes).await.unwrap() });
     (serving, Checked(Http::new(address)))
 }
 
