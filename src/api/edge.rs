@@ -9,6 +9,7 @@ use axum::http::HeaderName;
 use axum::http::HeaderValue;
 use axum::http::Method;
 use axum::http::header::CACHE_CONTROL;
+use axum::http::header::CONTENT_LENGTH;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -26,6 +27,7 @@ pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
         let body =
             serde_json::to_vec(&error.problem).expect("a problem has only texts and numbers");
         *answer.body_mut() = Body::from(body);
+        answer.headers_mut().remove(CONTENT_LENGTH); // The router's, of the empty body before.
         let problem = HeaderValue::from_static("application/problem+json");
         answer.headers_mut().insert(CONTENT_TYPE, problem);
     }

@@ -1,0 +1,286 @@
+//! Who may name whom: a module names only what stands below it, and a crate for the outside world
+//! has one place.
+
+use crate::source::File;
+use crate::source::assert_found;
+use crate::source::assert_none;
+use crate::source::files;
+use crate::source::is_word;
+use crate::source::words;
+
+/// A module and what it may name beside itself; of several rows the longest name counts.
+const LAYERS: &[(&str, &[&str])] = &[
+    ("lock", &[]),
+    ("metrics", &[]),
+    ("store", &["lock", "metrics"]), // And its children: mod.rs alone knows every store.
+    ("store::embedded", &["lock", "metrics"]),
+    ("store::redis", &["lock", "metrics"]),
+    ("auth", &["lock"]),
+    ("config", &["lock", "auth"]), // It reads [[api_keys]] into what `auth` keeps.
+    ("wire", &["lock"]),
+    ("api", &["lock", "wire", "auth", "metrics"]),
+    ("server", &["config", "auth", "store", "lock", "api", "metrics"]),
+    ("cli", &["config", "server", "lock"]),
+    ("main", &["cli"]),
+];
+
+/// A crate and the only modules that may name it.
+const WORLDS: &[(&str, &[&str])] = &[
+    ("axum", &["api", "server"]),
+    ("hyper", &["server", "cli"]),
+    ("redis", &["store::redis"]),
+    ("deadpool_redis", &["store::redis"]),
+    ("rustls", &["store::redis"]),
+    ("redb", &["store::embedded"]),
+    ("clap", &["cli"]),
+    ("tracing_subscriber", &["cli"]),
+    ("prometheus_client", &["metrics"]),
+];
+
+/// Files that state rules without I/O, and what would be I/O, a clock or chance.
+const PURE: &[&str] = &["src/lock/table.rs"];
+const IMPURE: &[&str] =
+    &["async", "await", "tokio", "Instant", "SystemTime", "Clock", "Uuid", "rand", "fs", "net"];
+
+#[test]
+fn a_module_names_only_what_stands_below_it() {
+    assert_none(&files("src", "rs").iter().flat_map(upward_names).collect::<Vec<_>>());
+}
+
+#[test]
+fn nothing_hides_whom_a_module_names() {
+    assert_none(&files("src", "rs").iter().flat_map(evasions).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_use_names_one_path() {
+    let mut all = files("src", "rs");
+    all.extend(files("tests", "rs"));
+    assert_none(&all.iter().flat_map(bundled_uses).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_crate_for_the_outside_world_has_one_place() {
+    assert_none(&files("src", "rs").iter().flat_map(strayed_crates).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_rules_of_a_lock_know_no_clock_no_chance_and_no_waiting() {
+    let pure: Vec<_> = PURE.iter().map(|path| File::read(path)).collect();
+    assert_none(&pure.iter().flat_map(impurities).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_map_of_the_crate_has_every_layer_behind_those_that_it_names() {
+    assert_none(&disorder(&File::read("src/lib.rs"), LAYERS));
+}
+
+fn upward_names(file: &File) -> Vec<String> {
+    let module = module(&file.path);
+    if module == "lib" {
+        return Vec::new();
+    }
+    let Some((layer, allowed)) = layer(&module) else {
+        return vec![format!("{}: give it a row in LAYERS", file.path)];
+    };
+    let mut faults = Vec::new();
+    for named in named(&file.code()) {
+        let allowed = allowed.iter().any(|root| within(root, &named));
+        if !within(layer, &named) && !allowed {
+            faults.push(format!("{}: {layer} may not name {named}", file.path));
+        }
+    }
+    faults
+}
+
+fn evasions(file: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    let (code, own) = (file.code(), file.code_before_tests());
+    for (found, what) in [
+        (code.contains("super::super"), "write `super::super` out as crate::module"),
+        (own.contains("super::"), "write `super::` out as crate::module"),
+        (code.contains("crate::*"), "name each item of the crate"),
+        (code.contains("use crate as"), "the crate has one name"),
+    ] {
+        faults.extend(found.then(|| format!("{}: {what}", file.path)));
+    }
+    faults
+}
+
+fn bundled_uses(file: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (at, line) in file.code().lines().enumerate() {
+        let used = line.split_once("use ").filter(|(before, _)| {
+            before.trim().is_empty() || before.trim_start().starts_with("pub")
+        });
+        if used.is_some_and(|(_, path)| path.contains(['{', '*'])) {
+            faults.push(format!("{}:{}: one path for each `use`", file.path, at + 1));
+        }
+    }
+    faults
+}
+
+fn strayed_crates(file: &File) -> Vec<String> {
+    let (module, code) = (module(&file.path), file.code());
+    let strayed = WORLDS.iter().filter(|(name, places)| {
+        names_crate(&code, name) && !places.iter().any(|place| within(place, &module))
+    });
+    strayed.map(|(name, places)| format!("{}: {name} is for {places:?}", file.path)).collect()
+}
+
+fn impurities(file: &File) -> Vec<String> {
+    let code = file.code();
+    let found = IMPURE.iter().filter(|name| words(&code).any(|word| word == **name));
+    found.map(|name| format!("{}: `{name}` has to come in as an argument", file.path)).collect()
+}
+
+fn disorder(lib: &File, layers: &[(&str, &[&str])]) -> Vec<String> {
+    let code = lib.code();
+    let order: Vec<_> = code.lines().filter_map(|line| line.strip_prefix("pub mod ")).collect();
+    let place = |layer: &str| order.iter().position(|name| name.trim_end_matches(';') == layer);
+    let mut faults = Vec::new();
+    for (layer, allowed) in layers.iter().filter(|(layer, _)| !layer.contains("::")) {
+        if *layer == "main" {
+            continue;
+        }
+        let Some(at) = place(layer) else {
+            faults.push(format!("{}: there is no module {layer}", lib.path));
+            continue;
+        };
+        for below in allowed.iter().filter(|below| place(below).is_none_or(|place| place > at)) {
+            faults.push(format!("{}: {layer} stands before {below}", lib.path));
+        }
+    }
+    faults
+}
+
+/// `src/store/redis/node.rs` is `store::redis::node`.
+fn module(path: &str) -> String {
+    let path = path.strip_prefix("src/").unwrap().strip_suffix(".rs").unwrap();
+    path.strip_suffix("/mod").unwrap_or(path).replace('/', "::")
+}
+
+fn layer(module: &str) -> Option<&'static (&'static str, &'static [&'static str])> {
+    let rows = LAYERS.iter().filter(|(root, _)| within(root, module));
+    rows.max_by_key(|(root, _)| root.len())
+}
+
+fn within(root: &str, module: &str) -> bool {
+    module.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
+}
+
+/// Every module of ours in code, by its full name: a path up to its first capital letter.
+fn named(code: &str) -> Vec<String> {
+    let begins = |name: &'static str| code.split(name).skip(1);
+    begins("crate::").chain(begins("lockkeeper::")).map(module_part).collect()
+}
+
+fn module_part(path: &str) -> String {
+    let end = path.find(|letter| !is_word(letter) && letter != ':').unwrap_or(path.len());
+    let lower = |part: &&str| part.starts_with(char::is_lowercase);
+    let parts = path[..end].trim_end_matches(':').split("::");
+    parts.take_while(lower).collect::<Vec<_>>().join("::")
+}
+
+/// Whether code has a path that begins with this crate, and not with a module of the same name.
+fn names_crate(code: &str, name: &str) -> bool {
+    let child = code.lines().any(|line| line.trim_start().ends_with(&format!("mod {name};")));
+    code.match_indices(name).any(|(at, _)| {
+        let (before, after) = (&code[..at], &code[at + name.len()..]);
+        let path = after.starts_with("::")
+            || (before.ends_with("use ") && after.starts_with([';', ' ']))
+            || before.ends_with("extern crate ");
+        let absolute = before.strip_suffix("::").is_some_and(|root| !root.ends_with(is_word));
+        let relative = !before.ends_with(is_word) && !before.ends_with("::") && !child;
+        path && (absolute || relative)
+    })
+}
+
+#[test]
+fn a_name_that_goes_upward_or_sideways_is_found() {
+    for (path, code, fault) in [
+        ("src/lock/key.rs", "use crate::wire::Code;", "lock may not name wire"),
+        ("src/metrics.rs", "fn a(b: &crate::lock::key::LockKey)", "may not name lock::key"),
+        (
+            "src/store/embedded/log.rs",
+            "use crate::store::redis::node::Node;",
+            "store::embedded may not name store::redis::node",
+        ),
+        ("src/store/redis/mod.rs", "crate::store::open(a)", "may not name store::open"),
+        ("src/api/mod.rs", "use crate::store;", "api may not name store"),
+        ("src/api/new.rs", "crate::config::Config::of(a)", "api may not name config"),
+        ("src/wire.rs", "use crate::auth::ApiKey;", "wire may not name auth"),
+        ("src/config/mod.rs", "use crate::api::App;", "config may not name api"),
+        ("src/server/mod.rs", "use crate::cli;", "server may not name cli"),
+        ("src/cli/mod.rs", "let a = crate::api::Api::new();", "cli may not name api"),
+        ("src/main.rs", "lockkeeper::server::run()", "main may not name server"),
+        ("src/new.rs", "", "give it a row"),
+    ] {
+        assert_found(&upward_names(&File::planted(path, code)), fault);
+    }
+    for (path, code) in [
+        ("src/store/mod.rs", "use crate::store::redis::RedisStore; use crate::lock::store::Store;"),
+        ("src/lock/key.rs", "// use crate::wire;\nlet a = \"crate::wire\"; crate::lock::key::A"),
+        ("src/server/mod.rs", "crate::store::redis::RedisSettings"),
+    ] {
+        assert_none(&upward_names(&File::planted(path, code)));
+    }
+}
+
+#[test]
+fn a_hidden_name_is_found() {
+    for (code, fault) in [
+        ("fn a() { super::redis::open() }", "write `super::` out"),
+        ("#[cfg(test)]\nmod tests { use super::super::a; }", "write `super::super` out"),
+        ("use crate as lib;", "one name"),
+    ] {
+        assert_found(&evasions(&File::planted("src/store/embedded/mod.rs", code)), fault);
+    }
+    for code in ["use crate::{lock, wire};", "    pub(super) use std::fmt::*;"] {
+        assert_found(&bundled_uses(&File::planted("src/a.rs", code)), "one path");
+    }
+    assert_none(&evasions(&File::planted("src/a.rs", "#[cfg(test)]\nmod tests { use super::a; }")));
+}
+
+#[test]
+fn a_crate_that_strayed_is_found() {
+    for (path, code, fault) in [
+        ("src/lock/key.rs", "use axum::Json;", "axum is for"),
+        ("src/wire.rs", "fn a() -> axum::Json<u8> {}", "axum is for"),
+        ("src/cli/mod.rs", "use redis::Cmd;", "redis is for"),
+        ("src/store/mod.rs", "pub mod redis;\nfn a(b: ::redis::Cmd) {}", "redis is for"),
+        ("src/server/mod.rs", "use redis;", "redis is for"),
+        ("src/store/redis/node.rs", "use redb::Database;", "redb is for"),
+        ("src/store/embedded/log.rs", "deadpool_redis::Pool", "deadpool_redis is for"),
+        ("src/config/mod.rs", "#[derive(clap::Args)]", "clap is for"),
+    ] {
+        assert_found(&strayed_crates(&File::planted(path, code)), fault);
+    }
+    for (path, code) in [
+        ("src/server/mod.rs", "use crate::store::redis::RedisSettings; use axum::Body;"),
+        ("src/store/mod.rs", "pub mod redis;\nfn a() -> redis::SettingsError {}"),
+        ("src/store/redis/node.rs", "use redis::Cmd; use deadpool_redis::Pool;"),
+    ] {
+        assert_none(&strayed_crates(&File::planted(path, code)));
+    }
+}
+
+#[test]
+fn a_clock_in_a_pure_file_is_found() {
+    for code in ["let now = Instant::now();", "async {}", "use std::fs;", "Uuid::new_v4()"] {
+        assert_eq!(impurities(&File::planted("src/lock/table.rs", code)).len(), 1, "{code}");
+    }
+    assert_none(&impurities(&File::planted(
+        "src/lock/table.rs",
+        "// no Instant\nfn asynchronous()",
+    )));
+}
+
+#[test]
+fn a_map_out_of_order_is_found() {
+    let layers: &[(&str, &[&str])] = &[("lock", &[]), ("wire", &["lock"])];
+    let lib = |text| File::planted("src/lib.rs", text);
+    assert_none(&disorder(&lib("pub mod lock;\npub mod wire;\n"), layers));
+    assert_found(&disorder(&lib("pub mod wire;\npub mod lock;\n"), layers), "wire stands before");
+    assert_found(&disorder(&lib("pub mod lock;\n"), layers), "no module wire");
+}

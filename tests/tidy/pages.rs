@@ -1,0 +1,311 @@
+//! The pages for people, and the files that build and run the service: what they name is there.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use lockkeeper::metrics::Counted;
+use lockkeeper::metrics::Metrics;
+
+use crate::settings::documented;
+use crate::source::File;
+use crate::source::assert_found;
+use crate::source::assert_none;
+use crate::source::files;
+use crate::source::is_word;
+
+/// A variable in a page that stands for any.
+const PLACEHOLDER: &str = "LOCKKEEPER_SECTION_KEY";
+
+#[test]
+fn every_variable_in_a_page_is_one_that_is_read() {
+    let known = variables();
+    let mut all = pages();
+    all.extend(["Dockerfile", "compose.yaml", "Makefile"].map(File::read));
+    assert_none(&all.iter().flat_map(|page| strange_variables(page, &known)).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_command_in_a_page_is_there() {
+    let commands = Commands::read();
+    let mut all = pages();
+    all.push(File::read("Dockerfile"));
+    assert_none(&all.iter().flat_map(|page| commands.missing(page)).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_link_in_a_page_leads_to_a_file() {
+    let there = |path: &str| Path::new(path).exists();
+    assert_none(&pages().iter().flat_map(|page| dead_links(page, there)).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_command_of_the_makefile_is_there() {
+    let there = |path: &str| Path::new(path).exists();
+    let makefile = File::read("Makefile");
+    assert_none(&broken_targets(&makefile, &File::read("Cargo.toml"), there));
+    let ci = File::read(".ci/run");
+    let known = targets(&makefile);
+    let called = ci.text.lines().filter_map(|line| line.strip_prefix("make "));
+    assert!(called.clone().count() > 0, "the CI makes nothing");
+    assert_none(&called.filter(|one| !known.contains(*one)).map(str::to_owned).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_the_sources_include_reaches_the_image() {
+    let ignored = File::read(".dockerignore");
+    assert_none(&left_out(&files("src", "rs"), &ignored));
+}
+
+#[test]
+fn every_figure_is_in_the_operations_page_and_every_figure_there_exists() {
+    let exported = exported();
+    let registered = File::read("src/metrics.rs").code().matches("registry.register").count();
+    assert_eq!(exported.len(), registered, "a figure that this test does not count: {exported:?}");
+    assert_none(&wrong_figures(&File::read("docs/operations.md"), &exported));
+}
+
+/// Every page for people.
+fn pages() -> Vec<File> {
+    let mut pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(File::read).to_vec();
+    pages.extend(files("docs", "md"));
+    pages
+}
+
+/// Every variable that is read: one for each setting, and those that the sources name.
+fn variables() -> BTreeSet<String> {
+    let variable = |path: String| format!("LOCKKEEPER_{}", path.replace('.', "_").to_uppercase());
+    let mut known: BTreeSet<_> = documented().into_iter().map(variable).collect();
+    for file in files("src", "rs") {
+        let text: Vec<_> = file.text.lines().take(file.lines_before_tests()).collect();
+        known.extend(named_variables(&text.join("\n")));
+    }
+    known
+}
+
+fn named_variables(text: &str) -> BTreeSet<String> {
+    let begins = text.match_indices("LOCKKEEPER_").map(|(at, _)| &text[at..]);
+    let names = begins.filter_map(|rest| rest.split(|letter| !is_word(letter)).next());
+    names.filter(|name| !name.ends_with('_')).map(str::to_owned).collect()
+}
+
+fn strange_variables(page: &File, known: &BTreeSet<String>) -> Vec<String> {
+    let named = named_variables(&page.text);
+    let strange = named.difference(known).filter(|name| *name != PLACEHOLDER);
+    strange.map(|name| format!("{}: {name} is read by nothing", page.path)).collect()
+}
+
+/// What can be typed.
+struct Commands {
+    targets: BTreeSet<String>,
+    words: BTreeSet<String>,
+}
+
+impl Commands {
+    fn read() -> Self {
+        Self::of(&File::read("Makefile"), &File::read("src/cli/mod.rs"))
+    }
+
+    /// The targets of the Makefile, and the words of the command line.
+    fn of(makefile: &File, cli: &File) -> Self {
+        let code = cli.code();
+        let words = code.split_once("enum Command {").unwrap().1.split("\n}").next().unwrap();
+        let words =
+            words.lines().map(|line| line.trim().trim_end_matches([',', '{', '(', ')', ' ']));
+        let words = words.filter(|word| word.starts_with(char::is_uppercase));
+        let words = words.filter(|word| word.chars().all(is_word)).map(str::to_lowercase).collect();
+        Self { targets: targets(makefile), words }
+    }
+
+    fn missing(&self, page: &File) -> Vec<String> {
+        let code = shown_code(page);
+        let targets = typed(&code, "make ").into_iter().filter(|one| !self.targets.contains(one));
+        let mut words = typed(&code, "lockkeeper ");
+        words.extend(typed(&code, "lockkeeper\", \""));
+        let words = words.into_iter().filter(|one| !self.words.contains(one));
+        targets
+            .map(|target| format!("{}: there is no `make {target}`", page.path))
+            .chain(words.map(|word| format!("{}: there is no `lockkeeper {word}`", page.path)))
+            .collect()
+    }
+}
+
+/// What a page shows as code, without comments; of another file all.
+fn shown_code(page: &File) -> String {
+    if !page.path.ends_with(".md") {
+        return page.text.clone();
+    }
+    let mut shown = String::new();
+    for (at, part) in page.text.split("\n```").enumerate() {
+        if at % 2 == 1 {
+            let lines = part.lines().skip(1).filter(|line| !line.trim_start().starts_with('#'));
+            lines.for_each(|line| shown.push_str(&format!("{line}\n")));
+        } else {
+            let spans = part.split('`').skip(1).step_by(2);
+            spans.for_each(|span| shown.push_str(&format!("{}\n", span.replace('\n', " "))));
+        }
+    }
+    shown
+}
+
+/// The words that stand behind `command`, in code.
+fn typed(code: &str, command: &str) -> BTreeSet<String> {
+    let begins = code.match_indices(command).filter(|(at, _)| {
+        let before = &code[..*at];
+        before.is_empty()
+            || before.ends_with(|letter: char| letter.is_whitespace() || letter == '/')
+    });
+    let words = begins.filter_map(|(at, _)| {
+        let rest = &code[at + command.len()..];
+        rest.split(|letter: char| !letter.is_ascii_lowercase() && letter != '-').next()
+    });
+    words.filter(|word| word.starts_with(char::is_alphabetic)).map(str::to_owned).collect()
+}
+
+fn targets(makefile: &File) -> BTreeSet<String> {
+    let lines = makefile.text.lines().filter(|line| !line.starts_with(['\t', '#', '.']));
+    lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect()
+}
+
+fn broken_targets(makefile: &File, manifest: &File, there: impl Fn(&str) -> bool) -> Vec<String> {
+    let known = targets(makefile);
+    let mut faults = Vec::new();
+    for line in makefile.text.lines() {
+        let phony = line.strip_prefix(".PHONY: ").unwrap_or_default().split(' ');
+        let made = typed(line, "$(MAKE) ").into_iter();
+        let needed = line.split_once(": ").filter(|_| !line.starts_with(['\t', '#', '.']));
+        let needed = needed.map_or("", |(_, rest)| rest).split(' ');
+        for name in phony.chain(needed).map(str::to_owned).chain(made) {
+            if !name.is_empty() && !known.contains(&name) {
+                faults.push(format!("{}: there is no target {name}", makefile.path));
+            }
+        }
+        let recipe: Vec<_> = line.split_whitespace().filter(|_| line.starts_with('\t')).collect();
+        for pair in
+            recipe.windows(2).filter(|pair| ["--bench", "--test", "--bin"].contains(&pair[0]))
+        {
+            if !manifest.text.contains(&format!("name = \"{}\"", pair[1])) {
+                faults.push(format!("{}: there is no {} {}", makefile.path, pair[0], pair[1]));
+            }
+        }
+        let image = recipe.starts_with(&["docker", "build"]).then_some("Dockerfile");
+        let scripts = recipe.iter().copied().filter(|word| word.starts_with("./"));
+        for path in scripts.chain(image).filter(|path| !there(path)) {
+            faults.push(format!("{}: there is no {path}", makefile.path));
+        }
+    }
+    faults
+}
+
+fn dead_links(page: &File, there: impl Fn(&str) -> bool) -> Vec<String> {
+    let directory = page.path.rsplit_once('/').map_or("", |(directory, _)| directory);
+    let links = page.text.split("](").skip(1).filter_map(|rest| rest.split([')', '#']).next());
+    let links = links.filter(|link| !link.is_empty() && !link.contains("://"));
+    let path = |link: &str| Path::new(directory).join(link).to_str().unwrap().to_owned();
+    let dead = links.filter(|link| !there(&path(link)));
+    dead.map(|link| format!("{}: {link} is not there", page.path)).collect()
+}
+
+/// Files outside of `src` that the sources include and the image's build does not get.
+fn left_out(sources: &[File], ignored: &File) -> Vec<String> {
+    let kept: Vec<_> = ignored.text.lines().filter_map(|line| line.strip_prefix('!')).collect();
+    let mut faults = Vec::new();
+    for file in sources {
+        let included = file.text.split("include_str!(\"").skip(1);
+        for path in included.filter_map(|rest| rest.split('"').next()) {
+            let outside = path.strip_prefix("../../").filter(|path| !path.starts_with(".."));
+            let lost = |path: &str| !kept.iter().any(|kept| Path::new(path).starts_with(kept));
+            if let Some(outside) = outside.filter(|path| lost(path)) {
+                faults.push(format!("{}: .dockerignore leaves out {outside}", file.path));
+            }
+        }
+    }
+    faults
+}
+
+/// The names of all figures as a scrape has them, every one of them counted once.
+fn exported() -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for store in ["embedded", "redis"] {
+        let metrics = Metrics::new(store);
+        metrics.request("/", "GET", 200, 0.1);
+        for verb in [Counted::Acquire, Counted::Refresh, Counted::Release, Counted::ForceRelease] {
+            metrics.outcome(verb, "ok");
+        }
+        metrics.redis_call("inspect", 0.1);
+        metrics.redis_error("timeout");
+        for line in metrics.render().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+            names.insert(match line.split_once(' ').unwrap() {
+                (name, "counter") => format!("{name}_total"),
+                (name, "info") => format!("{name}_info"),
+                (name, _) => name.to_owned(),
+            });
+        }
+    }
+    names
+}
+
+fn wrong_figures(page: &File, exported: &BTreeSet<String>) -> Vec<String> {
+    let begins = page.text.match_indices("lockkeeper_").map(|(at, _)| &page.text[at..]);
+    let names = begins.filter_map(|rest| rest.split(|letter| !is_word(letter)).next());
+    let of_histogram = |name: &str| {
+        let parts = ["_bucket", "_sum", "_count"].iter().filter_map(|end| name.strip_suffix(end));
+        parts.into_iter().find(|whole| exported.contains(*whole)).map(str::to_owned)
+    };
+    let names = names.map(|name| of_histogram(name).unwrap_or_else(|| name.to_owned()));
+    let shown: BTreeSet<_> = names.collect();
+    let unknown = shown.difference(exported).map(|name| format!("there is no figure {name}"));
+    let silent = exported.difference(&shown).map(|name| format!("{name} is not explained"));
+    unknown.chain(silent).collect()
+}
+
+#[test]
+fn a_variable_or_figure_that_there_is_not_is_found() {
+    let known = variables();
+    let page = |text| File::planted("README.md", text);
+    assert_none(&strange_variables(&page("LOCKKEEPER_TTL_MIN=1s LOCKKEEPER_CONFIG=a"), &known));
+    let strange = "`LOCKKEEPER_TTL_MINIMUM`, or LOCKKEEPER_SECTION_KEY";
+    assert_found(&strange_variables(&page(strange), &known), "LOCKKEEPER_TTL_MINIMUM");
+    let exported = ["lockkeeper_a", "lockkeeper_b_total"].map(str::to_owned).into();
+    assert_none(&wrong_figures(&page("`lockkeeper_a_bucket{}` lockkeeper_b_total"), &exported));
+    assert_found(&wrong_figures(&page("lockkeeper_a"), &exported), "_b_total is not explained");
+    let other = page("lockkeeper_a lockkeeper_b_total lockkeeper_c");
+    assert_found(&wrong_figures(&other, &exported), "no figure lockkeeper_c");
+}
+
+#[test]
+fn a_command_that_there_is_not_is_found() {
+    let makefile = File::planted("Makefile", ".PHONY: run\nrun: tools\n\ta\ntools:\n\tb\n");
+    let cli = "enum Command {\n    /// Serve.\n    Serve,\n    Exec(Exec),\n}\n";
+    let commands = Commands::of(&makefile, &File::planted("src/cli/mod.rs", cli));
+    let page = |text| File::planted("README.md", text);
+    let fine =
+        "make a wish\n\n```sh\nA=1 make run\n# make hay\nlockkeeper serve\n```\n`make tools`";
+    assert_none(&commands.missing(&page(fine)));
+    assert_found(&commands.missing(&page("Type `make hay`.")), "no `make hay`");
+    assert_found(&commands.missing(&page("a\n```sh\nmake hay\n```\n")), "no `make hay`");
+    assert_found(&commands.missing(&page("`lockkeeper unlock`")), "no `lockkeeper unlock`");
+    let image = File::planted("Dockerfile", "CMD [\"/bin/lockkeeper\", \"check\"]");
+    assert_found(&commands.missing(&image), "no `lockkeeper check`");
+}
+
+#[test]
+fn a_target_a_link_and_an_include_that_lead_nowhere_are_found() {
+    let manifest = File::planted("Cargo.toml", "[[bench]]\nname = \"http\"");
+    let makefile = |text| File::planted("Makefile", text);
+    let broken = |text| broken_targets(&makefile(text), &manifest, |_| false);
+    assert_none(&broken("a: b\n\tcargo bench --bench http\nb:\n\t$(MAKE) a\n"));
+    assert_found(&broken(".PHONY: a\n"), "no target a");
+    assert_found(&broken("a: b\n\tc\n"), "no target b");
+    assert_found(&broken("a:\n\t$(MAKE) b\n"), "no target b");
+    assert_found(&broken("a:\n\tcargo bench --bench locks\n"), "no --bench locks");
+    assert_found(&broken("a:\n\t./tests/tools\n"), "no ./tests/tools");
+    assert_found(&broken("a:\n\tdocker build .\n"), "no Dockerfile");
+    let page = File::planted("docs/a.md", "[a](b.md#c) [d](https://e) [f](#g)");
+    assert_none(&dead_links(&page, |path| path == "docs/b.md"));
+    assert_found(&dead_links(&page, |_| false), "b.md is not there");
+    let source = File::planted("src/a/mod.rs", "include_str!(\"../../config/a.toml\")");
+    let ignored = |text| File::planted(".dockerignore", text);
+    assert_none(&left_out(&[source], &ignored("*\n!config\n")));
+    let source = File::planted("src/a/mod.rs", "include_str!(\"../../config/a.toml\")");
+    assert_found(&left_out(&[source], &ignored("*\n!src\n")), "leaves out config/a.toml");
+}

@@ -1,0 +1,167 @@
+//! The Lua scripts: one file a verb, with a head that says what goes in and comes out.
+
+use crate::source::File;
+use crate::source::assert_found;
+use crate::source::assert_none;
+use crate::source::files;
+
+const DIRECTORY: &str = "src/store/redis/scripts";
+
+/// What stands before every script; it names the keys and takes the time.
+const PRELUDE: &str = "prelude.lua";
+
+const MAX_LINES: usize = 40;
+
+#[test]
+fn a_script_is_short_and_its_head_says_purpose_keys_arguments_and_answer() {
+    assert_none(&files(DIRECTORY, "lua").iter().flat_map(head).collect::<Vec<_>>());
+}
+
+#[test]
+fn every_key_and_argument_of_a_script_gets_a_name_first() {
+    let scripts = files(DIRECTORY, "lua");
+    let prelude = scripts.iter().find(|script| script.path.ends_with(PRELUDE)).unwrap();
+    assert_none(&scripts.iter().flat_map(|script| unnamed(script, prelude)).collect::<Vec<_>>());
+}
+
+#[test]
+fn the_time_of_redis_is_taken_in_one_place() {
+    assert_none(&files(DIRECTORY, "lua").iter().flat_map(clocks).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_script_has_the_name_of_its_verb() {
+    let verbs = File::read("src/lock/error.rs");
+    assert_none(
+        &files(DIRECTORY, "lua").iter().filter_map(|one| stray(one, &verbs)).collect::<Vec<_>>(),
+    );
+}
+
+#[test]
+fn no_rust_file_holds_lua() {
+    let mut all = files("src", "rs");
+    all.extend(files("tests/it", "rs"));
+    assert_none(&all.iter().filter_map(embedded).collect::<Vec<_>>());
+}
+
+fn name(script: &File) -> &str {
+    script.path.rsplit('/').next().unwrap()
+}
+
+fn head(script: &File) -> Vec<String> {
+    let begins = [&*format!("-- {}: ", name(script)), "-- KEYS: ", "-- ARGV: ", "-- Returns: "];
+    let mut lines = script.text.lines();
+    let mut faults = Vec::new();
+    for begin in begins {
+        if !lines.next().is_some_and(|line| line.len() > begin.len() && line.starts_with(begin)) {
+            faults.push(format!("{}: the head has no line `{begin}...`", script.path));
+        }
+    }
+    let lines = script.text.lines().count();
+    if lines > MAX_LINES {
+        faults.push(format!("{}: {lines} lines, at most {MAX_LINES}", script.path));
+    }
+    faults
+}
+
+fn unnamed(script: &File, prelude: &File) -> Vec<String> {
+    let mut faults = Vec::new();
+    for kind in ["KEYS", "ARGV"] {
+        let begin = format!("-- {kind}: ");
+        let line = script.text.lines().find_map(|line| line.strip_prefix(&begin));
+        let said = numbered(line.unwrap_or_default());
+        let of_prelude = if kind == "KEYS" { locals(prelude, kind) } else { 0 };
+        let own = if script.path == prelude.path { 0 } else { locals(script, kind) };
+        let named = of_prelude + own;
+        if named != said {
+            faults.push(format!("{}: {kind}: {said} in the head, {named} named", script.path));
+        }
+        for line in code(script).filter(|line| line.contains(kind) && !line.starts_with("local ")) {
+            faults.push(format!("{}: without a name: {line}", script.path));
+        }
+    }
+    faults
+}
+
+/// How many entries a line of the head has: `1 lock  2 record` is two.
+fn numbered(line: &str) -> usize {
+    let entries = (1..).take_while(|number| {
+        line.starts_with(&format!("{number} ")) || line.contains(&format!("  {number} "))
+    });
+    entries.count()
+}
+
+/// How many names code gives to entries of `kind`.
+fn locals(script: &File, kind: &str) -> usize {
+    let mut names = 0;
+    for line in code(script).filter_map(|line| line.strip_prefix("local ")) {
+        let Some((left, right)) = line.split_once(" = ") else { continue };
+        if right.contains(&format!("unpack({kind})")) {
+            names += left.split(", ").count();
+        } else {
+            names += right.matches(&format!("{kind}[")).count();
+        }
+    }
+    names
+}
+
+fn code(script: &File) -> impl Iterator<Item = &str> {
+    let lines = script.text.lines().map(str::trim);
+    lines.map(|line| line.split("--").next().unwrap_or_default())
+}
+
+fn clocks(script: &File) -> Option<String> {
+    let times = code(script).filter(|line| line.to_ascii_uppercase().contains("'TIME'")).count();
+    let right = if script.path.ends_with(PRELUDE) { 1 } else { 0 };
+    (times != right).then(|| format!("{}: TIME is for the prelude, once", script.path))
+}
+
+fn stray(script: &File, verbs: &File) -> Option<String> {
+    let verb = name(script).strip_suffix(".lua").unwrap();
+    let known = name(script) == PRELUDE || verbs.text.contains(&format!("=> \"{verb}\""));
+    (!known).then(|| format!("{}: is named after no verb", script.path))
+}
+
+fn embedded(file: &File) -> Option<String> {
+    let lua = ["redis.call", "redis.pcall"].iter().any(|call| file.text.contains(call));
+    lua.then(|| format!("{}: Lua has files of its own", file.path))
+}
+
+fn script(lines: &[&str]) -> File {
+    let head = ["-- a.lua: b.", "-- KEYS: 1 lock", "-- ARGV: 1 token  2 ttl (ms)", "-- Returns: c"];
+    File::planted("scripts/a.lua", &[&head, lines].concat().join("\n"))
+}
+
+#[test]
+fn a_head_that_is_not_whole_is_found() {
+    assert_none(&head(&script(&[])));
+    assert_found(&head(&script(&["\n"; 36])), "lines, at most 40");
+    let other = File::planted("scripts/b.lua", &script(&[]).text);
+    assert_found(&head(&other), "no line `-- b.lua: ...`");
+    let bare = File::planted("scripts/a.lua", &script(&[]).text.replace("Returns: c", "Returns: "));
+    assert_found(&head(&bare), "no line `-- Returns: ...`");
+}
+
+#[test]
+fn a_key_or_argument_without_a_name_is_found() {
+    let prelude = File::planted("scripts/prelude.lua", "-- KEYS: 1 lock\nlocal lock = KEYS[1]");
+    assert_none(&unnamed(&script(&["local token, ttl = unpack(ARGV)"]), &prelude));
+    assert_none(&unnamed(&script(&["local token = ARGV[1]", "local ttl = ARGV[2]"]), &prelude));
+    assert_found(&unnamed(&script(&["local token = ARGV[1]"]), &prelude), "2 in the head, 1 named");
+    let twice = script(&["local token, ttl = unpack(ARGV)", "redis.call('GET', KEYS[1])"]);
+    assert_found(&unnamed(&twice, &prelude), "without a name: redis.call('GET', KEYS[1])");
+    assert_none(&unnamed(&prelude, &prelude));
+}
+
+#[test]
+fn a_second_clock_a_strange_name_and_lua_in_rust_are_found() {
+    let clock = script(&["local now = redis.call('TIME')"]);
+    assert_found(&Vec::from_iter(clocks(&clock)), "for the prelude");
+    assert_none(&Vec::from_iter(clocks(&script(&["-- 'TIME' is taken before"]))));
+    let verbs = File::planted("src/lock/error.rs", "Self::A => \"a\",");
+    assert_none(&Vec::from_iter(stray(&script(&[]), &verbs)));
+    let strange = File::planted("scripts/unlock.lua", "");
+    assert_found(&Vec::from_iter(stray(&strange, &verbs)), "after no verb");
+    let rust = File::planted("src/a.rs", "let a = \"return redis.call('GET', KEYS[1])\";");
+    assert_found(&Vec::from_iter(embedded(&rust)), "files of its own");
+}
