@@ -135,7 +135,11 @@ impl Sources {
         let text = std::fs::read_to_string(file)
             .map_err(|error| ConfigError(format!("{origin} cannot be read: {error}")))?;
         let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
-            ConfigError(format!("{origin} is no TOML: {}", error.to_string().trim_end()))
+            // Not the line itself, which may hold a password.
+            let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
+            let line = before.matches('\n').count() + 1;
+            let what = error.message().replace('\n', ", ");
+            ConfigError(format!("{origin} is no TOML in line {line}: {what}"))
         })?;
         if let Some(keys) = table.remove(API_KEYS) {
             self.api_keys = Some((keys, origin.clone()));

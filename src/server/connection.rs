@@ -2,8 +2,10 @@
 
 use std::convert::Infallible;
 use std::future::Future;
+use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
@@ -125,7 +127,7 @@ impl Acceptor {
         }
         let turns = Arc::new(Turns::default());
         let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
-        let api = self.api.clone();
+        let (api, moments) = (self.api.clone(), turns.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
             let turn = Turn::begin(&turns);
             let api = api.clone();
@@ -137,7 +139,12 @@ impl Acceptor {
         });
         let connection = self.graceful.watch(self.http.serve_connection(io, service));
         async move {
-            if let Err(error) = connection.await {
+            let mut connection = pin!(connection);
+            let ended = poll_fn(|context| {
+                moments.moments.fetch_add(1, Ordering::Relaxed);
+                connection.as_mut().poll(context)
+            });
+            if let Err(error) = ended.await {
                 tracing::debug!(%error, "a connection ended early");
             }
         }
@@ -155,11 +162,14 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))
 }
 
-/// Whose turn it is on a connection: the client's to send a head, or the service's to answer.
+/// Whose turn it is on a connection: the client's to send a head, or the service's to answer; and
+/// how time goes by on it.
 #[derive(Debug, Default)]
 struct Turns {
     begun: AtomicU32,
     ended: AtomicU32,
+    /// How often the connection's task has run.
+    moments: AtomicU32,
 }
 
 /// The service's turn, until it is dropped.
@@ -178,10 +188,12 @@ impl Drop for Turn {
     }
 }
 
-/// A stream on which a head may take only so long from its first byte on.
+/// A stream on which a head may take only so long from its first byte on, and whose end is not
+/// found in the same moment as what came before it.
 ///
 /// hyper has one timer for a head and for the silence before it; the silence may be long, a head
-/// that comes byte by byte must not be.
+/// that comes byte by byte must not be. And where it finds a request and the end at once, it drops
+/// the handler before its first step; but who sends a release and hangs up has released.
 struct TimedHead {
     stream: TcpStream,
     turns: Arc<Turns>,
@@ -190,11 +202,13 @@ struct TimedHead {
     complete: u32,
     began: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// At which moment of the connection there was something to read.
+    read_at: u32,
 }
 
 impl TimedHead {
     fn new(stream: TcpStream, turns: Arc<Turns>, allowed: Duration) -> Self {
-        Self { stream, turns, allowed, complete: 0, began: None, timer: None }
+        Self { stream, turns, allowed, complete: 0, began: None, timer: None, read_at: 0 }
     }
 
     /// Whether a head is under way that has taken too long; wakes the task when it will have.
@@ -218,7 +232,15 @@ impl AsyncRead for TimedHead {
             (self.complete, self.began, self.timer) = (begun, None, None);
         }
         let answering = self.turns.ended.load(Ordering::Relaxed) != begun;
+        let (moment, filled) = (self.turns.moments.load(Ordering::Relaxed), buffer.filled().len());
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        if buffer.filled().len() > filled {
+            self.read_at = moment;
+        } else if answering && polled.is_ready() && self.read_at == moment {
+            // The end will be found again at the next moment, after the handler's first step.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
         if answering {
             return polled;
         }

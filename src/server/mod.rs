@@ -88,6 +88,11 @@ impl Server {
     /// Dropping the future closes all connections at once.
     pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let limits = &self.config.limits;
+        let (wanted, room) = (limits.connections, self.connections);
+        if room < wanted {
+            // Said only by a service that serves: who cannot start says just why.
+            tracing::info!(wanted, room, "the limit of descriptors leaves room for fewer clients");
+        }
         let api = Api::new(self.app.clone());
         let mut acceptor = Acceptor::new(api, limits, self.connections, self.app.metrics.clone());
         tokio::select! {
@@ -135,9 +140,5 @@ fn connections(wanted: usize) -> Result<usize, StartError> {
              those of clients; raise it with `ulimit -n`"
         )));
     }
-    let room = usize::try_from(room).unwrap_or(usize::MAX);
-    if room < wanted {
-        tracing::info!(wanted, room, "the limit of descriptors leaves room for fewer connections");
-    }
-    Ok(room.min(wanted))
+    Ok(usize::try_from(room).unwrap_or(usize::MAX).min(wanted))
 }

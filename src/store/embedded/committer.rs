@@ -139,33 +139,47 @@ impl Committer {
     fn fail(&mut self, error: &LogError) -> Result<(), Failure> {
         let reason: Arc<str> = error.to_string().into();
         if !error.is_full() {
-            tracing::error!(%error, "the embedded store has failed: free the disk and restart");
-            self.state = State::Failed(reason.clone());
-            return Err(Failure::new(Effect::Unknown, reason));
+            return Err(self.give_up(error));
         }
         tracing::error!(%error, "the disk is full: nothing is granted until it has room");
         self.state = State::Full(Instant::now(), reason.clone());
         match self.read_again() {
             Ok(true) => Ok(()),
             Ok(false) => Err(Failure::new(Effect::None, reason)),
-            Err(_) => Err(Failure::new(Effect::Unknown, reason)),
+            Err(error) if error.may_pass() => Err(Failure::new(Effect::Unknown, reason)),
+            Err(error) => Err(self.give_up(&error)),
         }
+    }
+
+    /// Writes nothing any more.
+    fn give_up(&mut self, error: &LogError) -> Failure {
+        tracing::error!(%error, "the embedded store has failed: look after the disk and restart");
+        let reason: Arc<str> = error.to_string().into();
+        self.state = State::Failed(reason.clone());
+        Failure::new(Effect::Unknown, reason)
     }
 
     /// Makes the table what is on disk again after the disk was full, if it is time.
     fn recover(&mut self) -> Result<(), Failure> {
-        match &self.state {
-            State::Serving => Ok(()),
-            State::Failed(reason) => Err(Failure::new(Effect::None, reason.clone())),
-            State::Full(since, reason) => {
-                let refused = Failure::new(Effect::None, reason.clone());
-                if since.elapsed() < PAUSE_WHEN_FULL || self.read_again().is_err() {
-                    return Err(refused);
+        let (since, reason) = match &self.state {
+            State::Serving => return Ok(()),
+            State::Failed(reason) => return Err(Failure::new(Effect::None, reason.clone())),
+            State::Full(since, reason) => (*since, reason.clone()),
+        };
+        if since.elapsed() >= PAUSE_WHEN_FULL {
+            match self.read_again() {
+                Ok(_) => {
+                    self.state = State::Serving;
+                    return Ok(());
                 }
-                self.state = State::Serving;
-                Ok(())
+                Err(error) if error.may_pass() => {
+                    self.state = State::Full(Instant::now(), reason.clone());
+                }
+                // What is asked now was not tried.
+                Err(error) => return Err(Failure { effect: Effect::None, ..self.give_up(&error) }),
             }
         }
+        Err(Failure::new(Effect::None, reason))
     }
 
     /// Reads what is on disk, and says whether the last commit is there.

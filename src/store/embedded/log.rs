@@ -18,6 +18,7 @@ use redb::Database;
 use redb::DatabaseError;
 use redb::ReadableDatabase;
 use redb::ReadableTable;
+use redb::StorageBackend;
 use redb::TableDefinition;
 
 use crate::lock::key::LockKey;
@@ -28,6 +29,7 @@ use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
+use crate::store::embedded::file::DatabaseFile;
 
 /// Token, owner (empty if none), fencing token, TTL in milliseconds, end in microseconds of the
 /// store's clock.
@@ -71,7 +73,11 @@ impl Log {
         let file = options
             .open(&self.path)
             .map_err(|source| LogError::Directory { path: self.path.clone(), source })?;
-        let opened = Builder::new().set_cache_size(CACHE_BYTES).create_file(file);
+        let opened = DatabaseFile::new(file).and_then(|file| {
+            // What is there but not yet safe must not be taken for what is on disk.
+            file.sync_data().map_err(redb::StorageError::from)?;
+            Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file)
+        });
         self.database = Some(opened.map_err(|error| match error {
             DatabaseError::DatabaseAlreadyOpen => LogError::InUse(self.path.clone()),
             error => LogError::Database(error.into()),
@@ -206,6 +212,11 @@ pub(super) enum LogError {
 }
 
 impl LogError {
+    /// Whether what could not be read again may be read later: nothing was lost.
+    pub(super) fn may_pass(&self) -> bool {
+        self.is_full() || matches!(self, Self::Directory { .. })
+    }
+
     /// Whether it is only room that lacks.
     pub(super) fn is_full(&self) -> bool {
         use io::ErrorKind::FileTooLarge;

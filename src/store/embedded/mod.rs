@@ -5,6 +5,7 @@
 //! batch share one fsync. Whatever the rules say is in [`Table`]; this is only its keeper.
 
 mod committer;
+mod file;
 mod log;
 
 use std::fmt;

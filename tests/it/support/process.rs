@@ -32,8 +32,13 @@ impl Process {
 
     /// Starts it with these arguments and variables, and waits until it serves.
     pub(crate) fn start_with(arguments: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::start_on("127.0.0.1:0", arguments, variables)
+    }
+
+    /// Starts it where it is told to listen.
+    pub(crate) fn start_on(listen: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut child = command(BINARY)
-            .args(["serve", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--listen", listen])
             .args(arguments)
             .envs(variables.iter().copied())
             .stderr(Stdio::piped())

@@ -18,6 +18,7 @@ pub(crate) struct Redis {
     child: Child,
     port: u16,
     arguments: Vec<String>,
+    environment: Vec<(String, String)>,
     directory: TempDir,
 }
 
@@ -29,12 +30,20 @@ impl Redis {
 
     /// One with these arguments, once it answers.
     pub(crate) fn start_with(arguments: &[&str]) -> Self {
+        Self::start_in(&[], arguments)
+    }
+
+    /// One with these variables and arguments, once it answers.
+    pub(crate) fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
         let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+        let environment: Vec<(String, String)> =
+            environment.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
         let mut directory = tempfile::tempdir().unwrap();
         for _ in 0..20 {
+            let (arguments, environment) = (arguments.clone(), environment.clone());
             let port = free_port();
-            let child = spawn(port, &arguments, &directory);
-            let mut redis = Self { child, port, arguments: arguments.clone(), directory };
+            let child = spawn(port, &arguments, &environment, &directory);
+            let mut redis = Self { child, port, arguments, environment, directory };
             if redis.answers() {
                 return redis;
             }
@@ -74,7 +83,7 @@ impl Redis {
 
     /// Starts it again after [`Redis::kill`], on the same port and data.
     pub(crate) fn restart(&mut self) {
-        self.child = spawn(self.port, &self.arguments, &self.directory);
+        self.child = spawn(self.port, &self.arguments, &self.environment, &self.directory);
         assert!(self.answers(), "redis-server does not come back");
     }
 
@@ -123,8 +132,14 @@ impl Drop for Redis {
     }
 }
 
-fn spawn(port: u16, arguments: &[String], directory: &TempDir) -> Child {
+fn spawn(
+    port: u16,
+    arguments: &[String],
+    environment: &[(String, String)],
+    directory: &TempDir,
+) -> Child {
     command("redis-server")
+        .envs(environment.iter().cloned())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
         .arg(directory.path())
         .args(arguments)

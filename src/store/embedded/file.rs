@@ -1,0 +1,81 @@
+//! The database's file, whose failures tell a disk that is full from one that has lost something.
+
+use std::fs::File;
+use std::io;
+use std::ops::Bound;
+
+use redb::BackendError;
+use redb::DatabaseError;
+use redb::StorageBackend;
+use redb::backends::FileBackend;
+
+/// What was written may not be on the disk, and a second sync may report a success that is none:
+/// the system forgets what it could not write. So this is never mere lack of room, even where a
+/// disk that fills up only while it syncs says so.
+#[derive(Debug, thiserror::Error)]
+#[error("what was written is not safe: {0}")]
+struct NotSafe(io::Error);
+
+/// A file for redb.
+#[derive(Debug)]
+pub(super) struct DatabaseFile(FileBackend);
+
+impl DatabaseFile {
+    pub(super) fn new(file: File) -> Result<Self, DatabaseError> {
+        FileBackend::new(file).map(Self)
+    }
+}
+
+impl StorageBackend for DatabaseFile {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data().map_err(|error| io::Error::other(NotSafe(error)))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.0.close()
+    }
+
+    fn try_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.try_lock_range(start, end)
+    }
+
+    fn try_lock_shared_range(
+        &self,
+        start: Bound<u64>,
+        end: Bound<u64>,
+    ) -> Result<bool, BackendError> {
+        self.0.try_lock_shared_range(start, end)
+    }
+
+    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_range(start, end)
+    }
+
+    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.lock_shared_range(start, end)
+    }
+
+    fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
+        self.0.unlock_range(start, end)
+    }
+
+    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
+        self.0.query_lock_range(start, end)
+    }
+}

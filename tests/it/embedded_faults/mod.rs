@@ -1,0 +1,6 @@
+//! The embedded store on bad days: killed, ended, out of room, on a disk that fails.
+
+mod disk;
+mod kill;
+mod load;
+mod others;

@@ -1,0 +1,141 @@
+//! Redis is killed, comes back, is not there yet, or drops its clients.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::redis_faults::LONG;
+use crate::redis_faults::PATIENCE;
+use crate::redis_faults::acquire;
+use crate::redis_faults::contest::Contest;
+use crate::redis_faults::look;
+use crate::redis_faults::lost;
+use crate::redis_faults::refresh;
+use crate::redis_faults::release;
+use crate::redis_faults::service;
+use crate::redis_faults::unavailable;
+use crate::support::Http;
+use crate::support::Redis;
+use crate::support::eventually;
+
+const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_keeps_its_data_is_served_within_a_second_of_its_return() {
+    killed_and_restarted(Redis::start_with(SAFE), true).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_keeps_nothing_is_served_within_a_second_of_its_return() {
+    killed_and_restarted(Redis::start(), false).await;
+}
+
+async fn killed_and_restarted(mut redis: Redis, keeps: bool) {
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let token = "token-of-the-old-lease";
+    let mut slowest = Duration::ZERO;
+    for round in 0..5 {
+        let key = format!("old/{round}");
+        let old = eventually(PATIENCE, async || {
+            Some(acquire(&http, &key, token, LONG).await).filter(|answer| answer.status == 201)
+        })
+        .await;
+        redis.kill();
+        all_is_unavailable(&http, &key, token).await;
+        redis.restart();
+        let returned = Instant::now();
+        let new = format!("new/{round}");
+        eventually(PATIENCE, async || {
+            (acquire(&http, &new, token, LONG).await.status == 201).then_some(())
+        })
+        .await;
+        slowest = slowest.max(returned.elapsed());
+
+        let refreshed = refresh(&http, &key, token).await;
+        if keeps {
+            assert_eq!(refreshed.status, 200, "{refreshed:?}");
+            assert_eq!(refreshed.number("fencing_token"), old.number("fencing_token"));
+        } else {
+            assert_eq!(refreshed.told(), lost());
+            let next = acquire(&http, &key, "token-of-the-next-one", LONG).await;
+            assert!(next.number("fencing_token") > old.number("fencing_token"), "{next:?}");
+        }
+    }
+    assert!(slowest < Duration::from_secs(1), "served only after {slowest:?}");
+    eprintln!("Redis back 5 times (keeps its data: {keeps}): served within {slowest:?}");
+}
+
+async fn all_is_unavailable(http: &Http, key: &str, token: &str) {
+    // A call that meets the broken connection is in doubt, later ones were never sent.
+    eventually(PATIENCE, async || {
+        let answer = acquire(http, "meanwhile", token, LONG).await;
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        assert_eq!(answer.header("retry-after"), Some("1"));
+        (answer.text("outcome") == "not_acquired").then_some(())
+    })
+    .await;
+    for answer in [refresh(http, key, token).await, release(http, "other", token).await] {
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
+    }
+    for path in ["/locks/other", "/locks"] {
+        let answer = http.get(path).await;
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        assert!(answer.field("outcome").is_null(), "{answer:?}");
+    }
+    assert_eq!(http.get("/healthz").await.status, 200);
+    assert_eq!(http.get("/readyz").await.status, 200, "it must not drop when the store blips");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_finds_no_redis_starts_and_serves_once_it_is_there() {
+    let mut redis = Redis::start();
+    redis.kill();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    assert_eq!(http.get("/healthz").await.status, 200);
+    assert_eq!(http.get("/readyz").await.told(), (503, "not_ready".to_owned()));
+    let answer = acquire(&http, "early", "token-of-the-early-one", LONG).await;
+    assert_eq!(answer.told(), unavailable());
+    assert_eq!(answer.text("outcome"), "not_acquired");
+    redis.restart();
+    let returned = Instant::now();
+    eventually(PATIENCE, async || (http.get("/readyz").await.status == 200).then_some(())).await;
+    assert_eq!(acquire(&http, "early", "token-of-the-early-one", LONG).await.status, 201);
+    assert!(returned.elapsed() < Duration::from_secs(1), "after {:?}", returned.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_is_killed_under_load_never_lets_two_hold_a_key() {
+    let mut redis = Redis::start_with(SAFE);
+    let service = service(&redis, &[]).await;
+    let contest = Contest::begin(&service.http());
+    for _ in 0..10 {
+        contest.goes_on(50).await;
+        redis.kill();
+        redis.restart();
+    }
+    contest.goes_on(50).await;
+    let tally = contest.finish().await;
+    eprintln!("10 kills of Redis: {} grants, {} times 503", tally.grants, tally.unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_redis_closes_again_and_again_lead_to_no_wrong_answer() {
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let contest = Contest::begin(&http);
+    for _ in 0..100 {
+        contest.goes_on(10).await;
+        redis.run::<i64>("CLIENT KILL TYPE normal");
+    }
+    contest.goes_on(50).await;
+    let tally = contest.finish().await;
+    assert!(tally.unavailable < tally.grants, "{tally:?}");
+    eprintln!("100 CLIENT KILL: {} grants, {} times 503", tally.grants, tally.unavailable);
+    // Whatever was in doubt was settled by the clients themselves.
+    let found = http.get("/locks").await;
+    assert_eq!(found.field("locks"), serde_json::json!([]), "{found:?}");
+    assert_eq!(look(&http, "contest/0").await.field("held"), false);
+}

@@ -1,0 +1,99 @@
+//! The clock of Redis steps.
+
+use std::path::Path;
+use std::time::Duration;
+
+use lockkeeper::lock::time::wall_clock_micros;
+use tempfile::TempDir;
+
+use crate::redis_faults::acquire;
+use crate::redis_faults::contest::Contest;
+use crate::redis_faults::service;
+use crate::support::Redis;
+use crate::support::process::command;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_clock_of_redis_leads_to_no_wrong_answer() {
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let service = service(&redis, &[]).await;
+    let contest = Contest::begin(&service.http());
+    // The leases of the contest are longer than all steps together.
+    for seconds in [60, 0, -60, 0, 60, -60, 5, -5, 1, -1, 0] {
+        contest.goes_on(50).await;
+        clock.step(seconds);
+        let shown = redis.run::<(i64, i64)>("TIME").0 - now();
+        assert!((shown - seconds).abs() <= 2, "{shown} s ahead, not {seconds}");
+    }
+    contest.goes_on(50).await;
+    let tally = contest.finish().await;
+    eprintln!("11 steps: {} grants, {} times 503", tally.grants, tally.unavailable);
+    assert!(tally.unavailable < 100, "{tally:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let mut last = 0;
+    for (round, seconds) in [0, -60, -120, 60, -3600, 3600, 0].into_iter().enumerate() {
+        clock.step(seconds);
+        redis.run::<()>("FLUSHALL");
+        for time in 0..5 {
+            let token = format!("token-of-the-round-{round}-{time}");
+            let key = format!("stepped/{round}/{time}");
+            let granted = acquire(&http, &key, &token, Duration::from_secs(1)).await;
+            assert_eq!(granted.status, 201, "{granted:?}");
+            assert!(granted.number("fencing_token") > last, "{granted:?} after {last}");
+            last = granted.number("fencing_token");
+        }
+    }
+    // A clock that is far ahead is not believed: it would use up the protection.
+    let micros = wall_clock_micros();
+    assert!(last < micros + 10_000_000, "{last} is ahead of {micros}");
+}
+
+/// A clock that a Redis goes by.
+struct Clock(TempDir);
+
+impl Clock {
+    fn make() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/redis_faults/skew.c");
+        let built = command("cc")
+            .args(["-shared", "-fPIC", "-O1", "-o"])
+            .arg(directory.path().join("skew.so"))
+            .arg(source)
+            .status()
+            .expect("cc is there: Rust links with it");
+        assert!(built.success());
+        let clock = Self(directory);
+        clock.step(0);
+        clock
+    }
+
+    fn redis(&self) -> Redis {
+        let path = |name| self.0.path().join(name).display().to_string();
+        let (library, file) = (path("skew.so"), path("ahead"));
+        let environment = [("LD_PRELOAD", library.as_str()), ("SKEW_FILE", file.as_str())];
+        Redis::start_in(&environment, &["--save", "", "--appendonly", "no"])
+    }
+
+    /// Sets the clock so far ahead of the true one.
+    fn step(&self, seconds: i64) {
+        use std::io::Write;
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(self.0.path().join("ahead"));
+        file.unwrap().write_all(&(seconds * 1_000_000_000).to_ne_bytes()).unwrap();
+    }
+}
+
+/// The true time in seconds.
+fn now() -> i64 {
+    i64::try_from(wall_clock_micros() / 1_000_000).unwrap()
+}

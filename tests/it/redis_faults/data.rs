@@ -1,0 +1,70 @@
+//! Redis loses its data or its scripts, or has no room for more.
+
+use crate::redis_faults::LONG;
+use crate::redis_faults::acquire;
+use crate::redis_faults::contest::Contest;
+use crate::redis_faults::look;
+use crate::redis_faults::lost;
+use crate::redis_faults::refresh;
+use crate::redis_faults::release;
+use crate::redis_faults::service;
+use crate::redis_faults::unavailable;
+use crate::support::Redis;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flushed_lease_is_lost_and_fencing_tokens_rise_over_200_flushes() {
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let mut last = 0;
+    for round in 0..200 {
+        let token = format!("token-of-the-round-{round}");
+        let granted = acquire(&http, "flushed", &token, LONG).await;
+        assert_eq!(granted.status, 201, "{granted:?}");
+        assert!(granted.number("fencing_token") > last, "{granted:?} after {last}");
+        last = granted.number("fencing_token");
+        redis.run::<()>("FLUSHALL");
+        assert_eq!(refresh(&http, "flushed", &token).await.told(), lost());
+        assert_eq!(release(&http, "flushed", &token).await.told(), lost());
+        assert_eq!(redis.run::<u64>("DBSIZE"), 0, "something was created anew");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_that_are_flushed_under_load_cost_no_request() {
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let contest = Contest::begin(&service.http());
+    for _ in 0..100 {
+        contest.goes_on(5).await;
+        redis.run::<()>("SCRIPT FLUSH");
+    }
+    let tally = contest.finish().await;
+    assert_eq!(tally.unavailable, 0, "{tally:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_without_memory_refuses_new_leases_and_keeps_serving_the_old() {
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    for (key, token) in [("old/1", "token-of-the-first-one"), ("old/2", "token-of-the-second")] {
+        assert_eq!(acquire(&http, key, token, LONG).await.status, 201);
+    }
+    redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
+    redis.run::<()>("CONFIG SET maxmemory 1");
+    for _ in 0..5 {
+        let refused = acquire(&http, "new", "token-of-the-new-one", LONG).await;
+        assert_eq!(refused.told(), unavailable());
+        assert_eq!(refused.text("outcome"), "not_acquired", "{refused:?}");
+    }
+    assert_eq!(redis.run::<u64>("EXISTS lock:new"), 0);
+    let refreshed = refresh(&http, "old/1", "token-of-the-first-one").await;
+    assert_eq!(refreshed.status, 200, "{refreshed:?}");
+    assert_eq!(look(&http, "old/1").await.field("held"), true);
+    assert_eq!(release(&http, "old/1", "token-of-the-first-one").await.status, 204);
+    assert_eq!(http.delete("/admin/locks/old/2").await.status, 200);
+    redis.run::<()>("CONFIG SET maxmemory 0");
+    assert_eq!(acquire(&http, "new", "token-of-the-new-one", LONG).await.status, 201);
+    assert_eq!(acquire(&http, "old/1", "token-of-the-new-one", LONG).await.status, 201);
+}

@@ -1,0 +1,92 @@
+//! `config`, `healthcheck` and `version`.
+
+use std::net::TcpListener;
+
+use crate::startup::run;
+use crate::startup::text;
+use crate::support::Process;
+use crate::support::redis::free_port;
+
+#[test]
+fn config_prints_what_is_in_force_with_where_it_came_from_and_without_secrets() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("mine.toml").display().to_string();
+    let content = "listen = \"127.0.0.1:1\"\n[ttl]\ndefault = \"7s\"\nmax = \"1h\"\n\
+                   [[api_keys]]\nname = \"shop\"\nsha256 = \"d0c04f4b1951\"\n\
+                   prefixes = [\"shop/\"]\npermissions = [\"acquire\"]\n";
+    std::fs::write(&path, content).unwrap();
+    let variables = [
+        ("LOCKKEEPER_TTL_MAX", "2h"),
+        ("LOCKKEEPER_STORE", "redis://user:s3cret@redis.internal:6379/3"),
+        ("LOCKKEEPER_CONFIG", path.as_str()),
+    ];
+    let output = run(&["config", "--listen", "127.0.0.1:2"], &variables);
+    assert!(output.status.success(), "{output:?}");
+    assert!(output.stderr.is_empty(), "{}", text(&output.stderr));
+    let shown = text(&output.stdout);
+    for (setting, origin) in [
+        ("listen = \"127.0.0.1:2\"", "--listen"),
+        ("store = \"redis://user:...@redis.internal:6379/3\"", "LOCKKEEPER_STORE"),
+        ("default = \"7s\"", path.as_str()),
+        ("max = \"2h\"", "LOCKKEEPER_TTL_MAX"),
+        ("min = \"100ms\"", "default"),
+        ("key_prefix = \"lock:\"", "default"),
+        ("[[api_keys]]", path.as_str()),
+    ] {
+        let line = shown.lines().find(|line| line.starts_with(setting));
+        let line = line.unwrap_or_else(|| panic!("no {setting} in {shown}"));
+        assert!(line.ends_with(&format!("# {origin}")), "{line}");
+    }
+    assert!(!shown.contains("s3cret") && !shown.contains("d0c04f"), "{shown}");
+}
+
+#[test]
+fn what_config_prints_is_a_settings_file_with_the_same_meaning() {
+    let directory = tempfile::tempdir().unwrap();
+    let first = text(&run(&["config"], &[("LOCKKEEPER_TTL_MAX", "2h")]).stdout);
+    let path = directory.path().join("printed.toml").display().to_string();
+    std::fs::write(&path, &first).unwrap();
+    let second = text(&run(&["config", "--config", &path], &[]).stdout);
+    let values = |shown: &str| -> Vec<String> {
+        shown.lines().map(|line| line.split(" # ").next().unwrap().trim().to_owned()).collect()
+    };
+    assert_eq!(values(&first), values(&second));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn healthcheck_tells_a_living_service_from_anything_else() {
+    let directory = tempfile::tempdir().unwrap();
+    let service = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
+    let address = service.http().address.to_string();
+    let output = run(&["healthcheck", "--listen", &address], &[]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let output = run(&["healthcheck"], &[("LOCKKEEPER_LISTEN", &address)]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    // Where it listens on all addresses, it is asked on its own machine.
+    let everywhere = format!("0.0.0.0:{}", service.http().address.port());
+    assert_eq!(run(&["healthcheck", "--listen", &everywhere], &[]).status.code(), Some(0));
+
+    service.kill();
+    assert_unhealthy(&address, "cannot be asked");
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    assert_unhealthy(&silent.local_addr().unwrap().to_string(), "did not answer within 3 s");
+    assert_unhealthy(&format!("127.0.0.1:{}", free_port()), "cannot be asked");
+}
+
+fn assert_unhealthy(address: &str, expected: &str) {
+    let output = run(&["healthcheck", "--listen", address], &[]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains(expected) && told.lines().count() == 1, "{told}");
+    assert!(output.stdout.is_empty());
+}
+
+#[test]
+fn the_version_is_printed_by_word_and_by_flag() {
+    let expected = format!("lockkeeper {}\n", env!("CARGO_PKG_VERSION"));
+    for arguments in [["version"], ["--version"]] {
+        let output = run(&arguments, &[]);
+        assert!(output.status.success());
+        assert_eq!(text(&output.stdout), expected);
+    }
+}

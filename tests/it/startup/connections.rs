@@ -1,0 +1,236 @@
+//! Clients that are slow, silent, too many, or still there when the service ends.
+
+use std::io::ErrorKind;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpStream;
+use std::time::Duration;
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::support::Process;
+use crate::support::eventually;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+const REQUEST: &str = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n";
+
+/// A service with these limits, on a store of its own.
+fn start(limits: &[(&str, &str)]) -> (Process, TempDir) {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    (Process::start(&store, limits), directory)
+}
+
+/// A connection that is spoken by hand.
+struct Line(TcpStream);
+
+impl Line {
+    fn to(service: &Process) -> Self {
+        let stream = TcpStream::connect(service.http().address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self(stream)
+    }
+
+    fn say(&mut self, text: &str) {
+        self.0.write_all(text.as_bytes()).unwrap();
+    }
+
+    /// The status of the next answer, which has to come whole.
+    fn status(&mut self) -> u16 {
+        let mut heard = Vec::new();
+        loop {
+            let mut piece = [0; 1024];
+            let length = self.0.read(&mut piece).unwrap();
+            assert!(length > 0, "closed after {:?}", String::from_utf8_lossy(&heard));
+            heard.extend_from_slice(&piece[..length]);
+            let text = String::from_utf8_lossy(&heard).to_lowercase();
+            let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+            let whole = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() >= whole.map_or(0, |length| length.parse().unwrap()) {
+                return head.split(' ').nth(1).unwrap().parse().unwrap();
+            }
+        }
+    }
+
+    /// What comes until the service closes the connection.
+    fn rest(mut self) -> Vec<u8> {
+        let mut heard = Vec::new();
+        match self.0.read_to_end(&mut heard) {
+            Err(error) if error.kind() != ErrorKind::ConnectionReset => panic!("{error}"),
+            _ => heard,
+        }
+    }
+
+    /// Whether nothing comes for a while.
+    fn is_silent(&mut self) -> bool {
+        self.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+        let heard = self.0.read(&mut [0]);
+        self.0.set_read_timeout(Some(PATIENCE)).unwrap();
+        heard
+            .is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
+    }
+}
+
+#[test]
+fn a_head_that_comes_byte_by_byte_is_cut_while_an_idle_connection_stays() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_HEAD_TIME", "1s")]);
+    let (mut idle, mut silent) = (Line::to(&service), Line::to(&service));
+    idle.say(REQUEST);
+    assert_eq!(idle.status(), 200);
+    for kept_alive in [false, true] {
+        let mut slow = Line::to(&service);
+        if kept_alive {
+            slow.say(REQUEST);
+            assert_eq!(slow.status(), 200);
+        }
+        let began = Instant::now();
+        let cut = REQUEST.bytes().cycle().any(|byte| {
+            // A byte whenever half a second has brought no answer.
+            slow.0.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+            match slow.0.write_all(&[byte]).and_then(|()| slow.0.read(&mut [0; 512])) {
+                Ok(length) => length == 0,
+                Err(error) => !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut),
+            }
+        });
+        assert!(cut);
+        assert!(began.elapsed() >= Duration::from_secs(1), "after {:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "after {:?}", began.elapsed());
+    }
+    for line in [&mut idle, &mut silent] {
+        line.say(REQUEST);
+        assert_eq!(line.status(), 200);
+    }
+}
+
+#[test]
+fn an_idle_connection_is_closed_without_a_word() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_IDLE_TIME", "1s")]);
+    let mut used = Line::to(&service);
+    for _ in 0..3 {
+        used.say(REQUEST);
+        assert_eq!(used.status(), 200);
+    }
+    let began = Instant::now();
+    let never_used = Line::to(&service);
+    for idle in [used, never_used] {
+        let heard = idle.rest();
+        assert!(heard.is_empty(), "{:?}", String::from_utf8_lossy(&heard));
+    }
+    assert!(began.elapsed() >= Duration::from_millis(900), "after {:?}", began.elapsed());
+}
+
+#[test]
+fn a_body_that_does_not_come_is_answered() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_BODY_TIME", "500ms")]);
+    for piece in ["", "{\"ttl_ms\":"] {
+        let mut slow = Line::to(&service);
+        slow.say("POST /locks/slow HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n");
+        slow.say(piece);
+        assert_eq!(slow.status(), 400);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_client_too_many_waits_until_another_leaves() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_CONNECTIONS", "4")]);
+    let mut clients: Vec<_> = (0..4).map(|_| Line::to(&service)).collect();
+    for client in &mut clients {
+        client.say(REQUEST);
+        assert_eq!(client.status(), 200);
+    }
+    let mut fifth = Line::to(&service);
+    fifth.say(REQUEST);
+    assert!(fifth.is_silent(), "it was served");
+    drop(clients.pop());
+    assert_eq!(fifth.status(), 200);
+    drop((clients, fifth));
+    // No place was lost on the way.
+    for _ in 0..12 {
+        eventually(PATIENCE, async || {
+            (service.http().get("/healthz").await.status == 200).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_sends_a_release_and_hangs_up_has_released() {
+    let (service, _directory) = start(&[]);
+    let http = service.http();
+    for number in 0..50 {
+        let (key, token) =
+            (format!("left/{number}"), format!("token-of-the-one-that-left-{number}"));
+        let body = format!(r#"{{"token":"{token}","ttl_ms":600000}}"#);
+        assert_eq!(http.post(&format!("/locks/{key}"), &body).await.status, 201);
+        let mut client = Line::to(&service);
+        if number % 2 == 0 {
+            client.say(&format!(
+                "DELETE /locks/{key} HTTP/1.1\r\nhost: test\r\nlock-token: {token}\r\n\r\n"
+            ));
+        } else {
+            let body = format!(r#"{{"token":"{token}"}}"#);
+            let length = body.len();
+            client.say(&format!(
+                "DELETE /locks/{key} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{body}"
+            ));
+        }
+        drop(client);
+        eventually(PATIENCE, async || {
+            let found = http.get(&format!("/locks/{key}")).await;
+            (found.field("held") == false).then_some(())
+        })
+        .await;
+    }
+}
+
+#[test]
+fn half_a_request_does_not_keep_the_service_from_ending() {
+    let limits = [
+        ("LOCKKEEPER_LIMITS_SHUTDOWN_TIME", "1s"),
+        ("LOCKKEEPER_LIMITS_HEAD_TIME", "60s"),
+        ("LOCKKEEPER_LIMITS_BODY_TIME", "60s"),
+    ];
+    let head = "POST /locks/half HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n";
+    for half in ["", "GET /heal", head] {
+        let (service, _directory) = start(&limits);
+        let mut client = Line::to(&service);
+        client.say(half);
+        // So that what was said before was read.
+        let mut other = Line::to(&service);
+        other.say(REQUEST);
+        assert_eq!(other.status(), 200);
+        let began = Instant::now();
+        service.signal("TERM");
+        assert_eq!(service.wait(), Some(0));
+        assert!(began.elapsed() < Duration::from_secs(5), "{half:?}: {:?}", began.elapsed());
+        assert!(client.rest().is_empty());
+    }
+}
+
+#[test]
+fn idle_connections_are_closed_at_once_when_the_service_ends() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_SHUTDOWN_TIME", "60s")]);
+    let mut idle = Line::to(&service);
+    idle.say(REQUEST);
+    assert_eq!(idle.status(), 200);
+    for name in ["TERM", "INT"] {
+        let (another, _directory) = start(&[("LOCKKEEPER_LIMITS_SHUTDOWN_TIME", "60s")]);
+        let mut idle = Line::to(&another);
+        idle.say(REQUEST);
+        assert_eq!(idle.status(), 200);
+        let began = Instant::now();
+        another.signal(name);
+        assert_eq!(another.wait(), Some(0));
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+        assert!(idle.rest().is_empty());
+    }
+    // A second signal ends it whatever is under way.
+    let mut half = Line::to(&service);
+    half.say("POST /locks/half HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n");
+    service.signal("TERM");
+    assert!(idle.rest().is_empty());
+    service.signal("TERM");
+    assert_eq!(service.wait(), Some(0));
+}

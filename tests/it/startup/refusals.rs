@@ -1,0 +1,165 @@
+//! What the service does not start with: one clear sentence, no panic, an exit code.
+
+use std::net::TcpListener;
+use std::path::Path;
+
+use crate::startup::run;
+use crate::startup::text;
+use crate::support::Process;
+
+/// Asserts that `lockkeeper` with these arguments and variables says nothing but this.
+fn assert_refused(arguments: &[&str], variables: &[(&str, &str)], expected: &str) {
+    let output = run(arguments, variables);
+    let told = text(&output.stderr);
+    assert!(told.contains(expected), "{arguments:?} {variables:?}: {told}");
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.starts_with("lockkeeper: ") && told.ends_with('\n'), "{told}");
+    assert_eq!(told.lines().count(), 1, "{told}");
+    assert!(!told.contains("panicked"), "{told}");
+    assert!(output.stdout.is_empty(), "{}", text(&output.stdout));
+}
+
+/// A settings file that holds `content`, in a directory that lives as long.
+fn file(directory: &Path, content: &str) -> String {
+    let path = directory.join("mine.toml");
+    std::fs::write(&path, content).unwrap();
+    path.display().to_string()
+}
+
+#[test]
+fn a_wrong_flag_is_one_sentence() {
+    for (arguments, expected) in [
+        (vec!["--store", "redis-cluster://a:1"], "this version has no redis-cluster:// yet"),
+        (vec!["--store", "redis-sentinel://a:1"], "this version has no redis-sentinel:// yet"),
+        (vec!["--store", "redis://a:1", "--store", "redis://b:1"], "several URLs mean Redlock"),
+        (vec!["--store", "memcached://a"], "is none of embedded:DIRECTORY"),
+        (vec!["--store", "embedded:"], "name a directory"),
+        (vec!["--store", ""], "`` is none of embedded:DIRECTORY"),
+        (vec!["--store", "redis://a:no-port"], "`store` is no URL of a Redis"),
+        (vec!["--listen", "nonsense"], "cannot listen on nonsense (setting `listen`)"),
+        (vec!["--listen", "192.0.2.123:0"], "cannot listen on 192.0.2.123:0"),
+        (vec!["--config", "/nonexistent/mine.toml"], "/nonexistent/mine.toml cannot be read"),
+    ] {
+        let mut all = vec!["serve"];
+        if !arguments.contains(&"--listen") {
+            all.extend(["--listen", "127.0.0.1:0"]);
+        }
+        all.extend(&arguments);
+        assert_refused(&all, &[], expected);
+        // Serving is what is done without a word, too.
+        assert_refused(&all[1..], &[], expected);
+    }
+}
+
+#[test]
+fn a_wrong_variable_is_one_sentence() {
+    for (name, value, expected) in [
+        ("LOCKKEEPER_LISTN", "127.0.0.1:0", "the variable LOCKKEEPER_LISTN is no setting"),
+        ("LOCKKEEPER_LIMITS_CONNECTIONS", "many", "has to be a whole number"),
+        ("LOCKKEEPER_LIMITS_CONNECTIONS", "0", "`limits.connections`"),
+        ("LOCKKEEPER_ALLOW_ANONYMOUS", "perhaps", "has to be true or false"),
+        ("LOCKKEEPER_TTL_DEFAULT", "25h", "`ttl.default` (from LOCKKEEPER_TTL_DEFAULT)"),
+        ("LOCKKEEPER_TTL_MIN", "soon", "`soon` is no duration"),
+        ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s", "is 1ms to 10s"),
+        ("LOCKKEEPER_LOG_LEVEL", "loud", "`log.level` (from LOCKKEEPER_LOG_LEVEL)"),
+        ("LOCKKEEPER_STORE", "redis://user:s3cret@host:x", "`store` is no URL of a Redis"),
+        ("LOCKKEEPER_STORE", "redis://a:1 redis://b:1", "several URLs mean Redlock"),
+        ("LOCKKEEPER_STORE", "nats://user:s3cret@host", "nats://user:...@host"),
+        ("LOCKKEEPER_CONFIG", "/nonexistent", "/nonexistent cannot be read"),
+    ] {
+        assert_refused(&["--listen", "127.0.0.1:0"], &[(name, value)], expected);
+        let told = text(&run(&["--listen", "127.0.0.1:0"], &[(name, value)]).stderr);
+        assert!(!told.contains("s3cret"), "{told}");
+    }
+}
+
+#[test]
+fn a_wrong_file_is_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let digest = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d27";
+    let key = |sha256: &str, permission: &str| {
+        format!(
+            "[[api_keys]]\nname = \"shop\"\nsha256 = \"{sha256}\"\nprefixes = [\"\"]\n\
+             permissions = [\"{permission}\"]\n"
+        )
+    };
+    for (content, expected) in [
+        ("listen = \"127.0.0.1:0\nstore = \"s3cret\"".to_owned(), "is no TOML in line 1: "),
+        ("\n\nttl = [".to_owned(), "is no TOML in line 3: "),
+        ("lisen = \"127.0.0.1:0\"".to_owned(), "there is no setting `lisen`"),
+        ("[redis]\nprefix = \"a\"".to_owned(), "there is no setting `redis.prefix`"),
+        ("[ttl]\nmax = \"50ms\"".to_owned(), "`ttl.max`"),
+        ("store = 6379".to_owned(), "`store` (from "),
+        (key(digest, "read"), "`api_keys[0]` (shop): `sha256` has to be 64 hexadecimal digits"),
+        (key(&format!("{digest}z"), "read"), "`sha256` has to be 64 hexadecimal digits"),
+        (key(&format!("{digest}2"), "write"), "a permission is acquire, read or admin"),
+        ("[[api_keys]]\nname = \"shop\"".to_owned(), "missing field"),
+    ] {
+        let path = file(directory.path(), &content);
+        assert_refused(&["--listen", "127.0.0.1:0", "--config", &path], &[], expected);
+        let told = text(&run(&["--listen", "127.0.0.1:0", "--config", &path], &[]).stderr);
+        assert!(!told.contains("s3cret") && !told.contains(digest), "{told}");
+    }
+}
+
+#[test]
+fn a_port_that_is_taken_is_one_sentence() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}/data", directory.path().display());
+    assert_refused(&["--listen", &address, "--store", &store], &[], &format!("on {address}"));
+    assert!(!directory.path().join("data").exists(), "nothing is made for a service that is none");
+}
+
+#[test]
+fn a_directory_that_cannot_be_used_is_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("file");
+    std::fs::write(&file, "no directory").unwrap();
+    for store in [file.clone(), file.join("below")] {
+        let store = format!("embedded:{}", store.display());
+        assert_refused(&["--listen", "127.0.0.1:0", "--store", &store], &[], "cannot be used");
+    }
+    std::fs::write(directory.path().join("locks.redb"), "no database at all").unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    assert_refused(&["--listen", "127.0.0.1:0", "--store", &store], &[], "");
+}
+
+#[test]
+fn without_keys_only_this_machine_is_served_unless_it_is_said_in_so_many_words() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    for listen in ["0.0.0.0:0", "[::]:0"] {
+        let arguments = ["serve", "--listen", listen, "--store", &store];
+        assert_refused(&arguments, &[], "`allow_anonymous = true`");
+    }
+    let digest = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
+    let keys = format!(
+        "[[api_keys]]\nname = \"shop\"\nsha256 = \"{digest}\"\nprefixes = [\"\"]\n\
+         permissions = [\"acquire\"]\n"
+    );
+    let path = file(directory.path(), &keys);
+    for (arguments, variables) in [
+        (vec!["--store", store.as_str(), "--config", path.as_str()], vec![]),
+        (vec!["--store", store.as_str()], vec![("LOCKKEEPER_ALLOW_ANONYMOUS", "true")]),
+    ] {
+        drop(Process::start_on("0.0.0.0:0", &arguments, &variables));
+    }
+}
+
+#[test]
+fn a_word_or_flag_that_there_is_not_is_told_apart() {
+    for (arguments, expected) in [
+        (vec!["sevre"], "unrecognized subcommand 'sevre'"),
+        (vec!["serve", "--prot", "1"], "unexpected argument '--prot'"),
+        (vec!["--listen"], "a value is required for '--listen"),
+    ] {
+        let output = run(&arguments, &[]);
+        let told = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{told}");
+        assert!(told.lines().next().unwrap().contains(expected), "{told}");
+        assert!(!told.contains("panicked"), "{told}");
+        assert!(output.stdout.is_empty());
+    }
+}
