@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::Sub;
 use std::process::Stdio;
 
 use tempfile::TempDir;
 
+use crate::cpu;
 use crate::servers::Redis;
 use crate::servers::Server;
 use crate::servers::command;
@@ -51,6 +53,8 @@ pub(crate) struct Sample {
     pub(crate) server_micros: f64,
     /// The same of Redis, whoever uses it.
     pub(crate) redis_micros: f64,
+    /// How many processors had something else to do.
+    pub(crate) others: f64,
 }
 
 /// Sends load; the scripts are in a directory of its own.
@@ -58,6 +62,41 @@ pub(crate) struct Load<'a> {
     directory: TempDir,
     redis: &'a Redis,
     runs: u64,
+}
+
+/// Processor time in microseconds.
+#[derive(Clone, Copy)]
+struct Used {
+    server: f64,
+    redis: f64,
+    /// The children of this process that have ended: wrk, mostly.
+    wrk: f64,
+    /// All processes of the machine.
+    all: f64,
+}
+
+impl Used {
+    fn until_now(server: &Server, redis: &Redis) -> Self {
+        Self {
+            server: server.cpu_micros(),
+            redis: redis.server.cpu_micros(),
+            wrk: cpu::of_ended_children(),
+            all: cpu::of_all(),
+        }
+    }
+}
+
+impl Sub for Used {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            server: self.server - earlier.server,
+            redis: self.redis - earlier.redis,
+            wrk: self.wrk - earlier.wrk,
+            all: self.all - earlier.all,
+        }
+    }
 }
 
 /// What wrk has counted.
@@ -82,20 +121,23 @@ impl<'a> Load<'a> {
             Peer::Lockkeeper => server.outcomes(),
             Peer::Bare | Peer::Webdis => BTreeMap::new(),
         };
-        let before = (server.cpu_micros(), self.redis.server.cpu_micros(), outcomes());
+        let before = outcomes();
+        let began = Used::until_now(server, self.redis);
         let answered = self.wrk(server.port, peer, work, seconds);
-        let after = (server.cpu_micros(), self.redis.server.cpu_micros(), outcomes());
+        let used = Used::until_now(server, self.redis) - began;
         let operations = match peer {
             Peer::Bare => answered.requests,
             Peer::Webdis => webdis_operations(answered.requests, self.redis.keys(), work),
-            Peer::Lockkeeper => operations(answered.requests, &before.2, &after.2, work),
+            Peer::Lockkeeper => operations(answered.requests, &before, &outcomes(), work),
         };
         let requests = answered.requests as f64;
         Sample {
             requests: requests / answered.seconds,
             operations: operations as f64 / answered.seconds,
-            server_micros: (after.0 - before.0) as f64 / requests,
-            redis_micros: (after.1 - before.1) as f64 / requests,
+            server_micros: used.server / requests,
+            redis_micros: used.redis / requests,
+            others: (used.all - used.server - used.redis - used.wrk).max(0.0)
+                / (answered.seconds * 1e6),
         }
     }
 
@@ -134,8 +176,9 @@ fn webdis_operations(requests: u64, keys: u64, work: Work) -> u64 {
             requests
         }
         Work::Cycle => {
-            // What is given up late, by each of the two threads, and what was under way.
+            // What the two threads of wrk give up late, and what was under way.
             assert!(keys <= 2 * (LAG + 1) + CONNECTIONS, "{what}");
+            assert!(keys + CONNECTIONS >= LAG.min(requests), "{what}");
             requests.saturating_sub(keys) / 2
         }
     }

@@ -7,6 +7,7 @@
 #![expect(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
 mod bare;
+mod cpu;
 mod load;
 mod report;
 mod servers;

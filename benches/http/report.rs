@@ -70,8 +70,10 @@ pub(crate) fn print(rows: &[Row<'_>]) {
             median(row.samples.iter().map(|sample| sample.server_micros)),
         );
     }
+    let others = rows.iter().flat_map(|row| row.samples.iter().map(|sample| sample.others));
+    println!("\nOther processes kept {} processors busy.", spread(others, 2));
     println!(
-        "\nThe rows with a release count cycles, of two requests each; over the bare route they are\n\
+        "The rows with a release count cycles, of two requests each; over the bare route they are\n\
          compared by requests. The last two columns are processor time for a request.\n\
          Ratios count, each taken within one round: absolute figures are noise on a shared machine."
     );

@@ -15,14 +15,13 @@ use std::time::Instant;
 
 use tempfile::TempDir;
 
+use crate::cpu;
+
 /// How long a server may take until it serves.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How often another port is tried: somebody may take a free one first.
 const TRIES: usize = 10;
-
-/// What Linux counts processor time in, on every architecture in use.
-const MICROS_PER_TICK: u64 = 10_000;
 
 /// A server; killed when it is dropped.
 #[derive(Debug)]
@@ -74,13 +73,9 @@ impl Server {
         })
     }
 
-    /// The processor time that it has used.
-    pub(crate) fn cpu_micros(&self) -> u64 {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        // After the name, which may hold anything: the state, and ten numbers before `utime`.
-        let (_, fields) = stat.rsplit_once(')').unwrap();
-        let ticks = fields.split_ascii_whitespace().skip(11).take(2);
-        ticks.map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * MICROS_PER_TICK
+    /// The processor time that it has used, in microseconds.
+    pub(crate) fn cpu_micros(&self) -> f64 {
+        cpu::of(self.child.id())
     }
 
     /// The service's counts of acquires and releases, by their outcomes.
