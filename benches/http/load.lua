@@ -1,0 +1,50 @@
+-- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
+-- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG.
+
+local END = " HTTP/1.1\r\nHost: bench\r\n"
+
+local function key(n) return TAG .. "-" .. id .. "-" .. n end
+local function token(n) return string.format("%08x-0000-4000-8000-%012x", id, n) end
+
+local peers = {
+  lockkeeper = {
+    take = function(n)
+      local header = CYCLE and "Lock-Token: " .. token(n) .. "\r\n" or ""
+      return "POST /locks/" .. key(n) .. "?ttl=60s" .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
+    end,
+    give = function(n)
+      return "DELETE /locks/" .. key(n) .. END .. "Lock-Token: " .. token(n) .. "\r\n\r\n"
+    end,
+  },
+  webdis = {
+    take = function(n) return "GET /SET/" .. key(n) .. "/" .. token(n) .. "/NX/PX/60000" .. END .. "\r\n" end,
+    give = function(n) return "GET /DEL/" .. key(n) .. END .. "\r\n" end,
+  },
+}
+local peer = peers[PEER]
+
+local threads = 0
+function setup(thread)
+  thread:set("id", threads)
+  threads = threads + 1
+end
+
+-- The first request of the first thread is only looked at by wrk and never sent: key 0 is taken by
+-- it and never given.
+local taken, due = -1, nil
+function request()
+  if due then
+    local n = due
+    due = nil
+    return peer.give(n)
+  end
+  taken = taken + 1
+  if CYCLE and taken > LAG then due = taken - LAG end
+  return peer.take(taken)
+end
+
+function done(summary)
+  local e = summary.errors
+  local errors = e.connect + e.read + e.write + e.status + e.timeout
+  io.write(string.format("RESULT %d %d %d\n", summary.requests, summary.duration, errors))
+end

@@ -1,0 +1,214 @@
+//! Load by wrk, and whether all of it was answered as it should be.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Sub;
+use std::process::Stdio;
+
+use tempfile::TempDir;
+
+use crate::cpu;
+use crate::servers::Redis;
+use crate::servers::Server;
+use crate::servers::command;
+
+/// Clients at a time, over two threads of wrk.
+pub(crate) const CONNECTIONS: u64 = 64;
+
+/// A release follows its acquire by so many acquires of the same thread of wrk. Its 32 connections
+/// are answered some 30 times in between, so that the acquire has been answered whatever overtakes
+/// it.
+const LAG: u64 = 512;
+
+const SCRIPT: &str = include_str!("load.lua");
+
+/// What the clients do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Each request takes a key that nobody has used.
+    Acquire,
+    /// The same, and the keys are given up again.
+    Cycle,
+}
+
+/// Whose words the clients speak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Peer {
+    /// The bare route; it counts nothing.
+    Bare,
+    /// `SET key value NX PX ttl`, and `DEL key`.
+    Webdis,
+    /// `POST` and `DELETE`.
+    Lockkeeper,
+}
+
+/// What a run has shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sample {
+    /// Answers per second.
+    pub(crate) requests: f64,
+    /// Acquires per second, or acquires that were released again.
+    pub(crate) operations: f64,
+    /// Processor time of the server for a request, in microseconds.
+    pub(crate) server_micros: f64,
+    /// The same of Redis, whoever uses it.
+    pub(crate) redis_micros: f64,
+    /// How many processors had something else to do.
+    pub(crate) others: f64,
+}
+
+/// Sends load; the scripts are in a directory of its own.
+pub(crate) struct Load<'a> {
+    directory: TempDir,
+    redis: &'a Redis,
+    runs: u64,
+}
+
+/// Processor time in microseconds.
+#[derive(Clone, Copy)]
+struct Used {
+    server: f64,
+    redis: f64,
+    /// The children of this process that have ended: wrk, mostly.
+    wrk: f64,
+    /// All processes of the machine.
+    all: f64,
+}
+
+impl Used {
+    fn until_now(server: &Server, redis: &Redis) -> Self {
+        Self {
+            server: server.cpu_micros(),
+            redis: redis.server.cpu_micros(),
+            wrk: cpu::of_ended_children(),
+            all: cpu::of_all(),
+        }
+    }
+}
+
+impl Sub for Used {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            server: self.server - earlier.server,
+            redis: self.redis - earlier.redis,
+            wrk: self.wrk - earlier.wrk,
+            all: self.all - earlier.all,
+        }
+    }
+}
+
+/// What wrk has counted.
+struct Answered {
+    requests: u64,
+    seconds: f64,
+}
+
+impl<'a> Load<'a> {
+    pub(crate) fn new(redis: &'a Redis) -> Self {
+        Self { directory: tempfile::tempdir().unwrap(), redis, runs: 0 }
+    }
+
+    /// Loads a server on a Redis without keys for so many seconds.
+    ///
+    /// # Panics
+    ///
+    /// If any answer was not what the work asks for.
+    pub(crate) fn run(&mut self, server: &Server, peer: Peer, work: Work, seconds: u64) -> Sample {
+        self.redis.flush();
+        let outcomes = || match peer {
+            Peer::Lockkeeper => server.outcomes(),
+            Peer::Bare | Peer::Webdis => BTreeMap::new(),
+        };
+        let before = outcomes();
+        let began = Used::until_now(server, self.redis);
+        let answered = self.wrk(server.port, peer, work, seconds);
+        let used = Used::until_now(server, self.redis) - began;
+        let operations = match peer {
+            Peer::Bare => answered.requests,
+            Peer::Webdis => webdis_operations(answered.requests, self.redis.keys(), work),
+            Peer::Lockkeeper => operations(answered.requests, &before, &outcomes(), work),
+        };
+        let requests = answered.requests as f64;
+        Sample {
+            requests: requests / answered.seconds,
+            operations: operations as f64 / answered.seconds,
+            server_micros: used.server / requests,
+            redis_micros: used.redis / requests,
+            others: (used.all - used.server - used.redis - used.wrk).max(0.0)
+                / (answered.seconds * 1e6),
+        }
+    }
+
+    fn wrk(&mut self, port: u16, peer: Peer, work: Work, seconds: u64) -> Answered {
+        self.runs += 1;
+        let name = if peer == Peer::Webdis { "webdis" } else { "lockkeeper" };
+        let cycle = work == Work::Cycle;
+        let tag = format!("bench-{}", self.runs);
+        let head = format!("TAG, PEER, CYCLE, LAG = {tag:?}, {name:?}, {cycle}, {LAG}\n");
+        let script = self.directory.path().join("load.lua");
+        fs::write(&script, head + SCRIPT).unwrap();
+        let output = command("wrk")
+            .args(["--threads", "2", "--connections", &CONNECTIONS.to_string()])
+            .args(["--timeout", "60s", "--duration", &format!("{seconds}s"), "--script"])
+            .arg(&script)
+            .arg(format!("http://127.0.0.1:{port}"))
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        let result = text.lines().find_map(|line| line.strip_prefix("RESULT "));
+        let result = result.unwrap_or_else(|| panic!("wrk has no result: {text}"));
+        let numbers: Vec<u64> = result.split(' ').map(|number| number.parse().unwrap()).collect();
+        let [requests, micros, errors] = numbers[..] else { panic!("no result: {result}") };
+        assert!(requests > 0 && errors == 0, "{peer:?}, {work:?}: not all is well: {text}");
+        Answered { requests, seconds: micros as f64 / 1e6 }
+    }
+}
+
+/// What webdis has done, told by the keys that are left: it answers 200 whatever happened.
+fn webdis_operations(requests: u64, keys: u64, work: Work) -> u64 {
+    let what = format!("webdis answered {requests} requests and left {keys} keys");
+    match work {
+        Work::Acquire => {
+            assert!(settled(requests).contains(&keys), "{what}");
+            requests
+        }
+        Work::Cycle => {
+            // What the two threads of wrk give up late, and what was under way.
+            assert!(keys <= 2 * (LAG + 1) + CONNECTIONS, "{what}");
+            assert!(keys + CONNECTIONS >= LAG.min(requests), "{what}");
+            requests.saturating_sub(keys) / 2
+        }
+    }
+}
+
+/// What the service has done by its own count, which has to be all that was answered, done well.
+fn operations(
+    requests: u64,
+    before: &BTreeMap<String, u64>,
+    after: &BTreeMap<String, u64>,
+    work: Work,
+) -> u64 {
+    const GRANTED: &str = "lockkeeper_acquire_total{outcome=\"granted\"}";
+    const RELEASED: &str = "lockkeeper_release_total{outcome=\"ok\"}";
+    let mut counts = after.clone();
+    for (name, count) in before {
+        *counts.get_mut(name).unwrap() -= count;
+    }
+    let what = format!("the service answered {requests} requests and counted {counts:?}");
+    let granted = counts.remove(GRANTED).unwrap_or(0);
+    let released = counts.remove(RELEASED).unwrap_or(0);
+    assert!(counts.values().all(|&count| count == 0), "{what}");
+    assert!(settled(requests).contains(&(granted + released)), "{what}");
+    match work {
+        Work::Acquire => requests.min(granted),
+        Work::Cycle => released,
+    }
+}
+
+/// How much may have been done when so much was answered: wrk leaves with requests under way.
+fn settled(requests: u64) -> std::ops::RangeInclusive<u64> {
+    requests..=requests + CONNECTIONS
+}

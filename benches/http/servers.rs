@@ -1,0 +1,204 @@
+//! The servers that are compared, each a process on a free port that ends with its value.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::io::Write;
+use std::net::TcpListener;
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Child;
+use std::process::Command;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use tempfile::TempDir;
+
+use crate::cpu;
+
+/// How long a server may take until it serves.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How often another port is tried: somebody may take a free one first.
+const TRIES: usize = 10;
+
+/// A server; killed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    pub(crate) port: u16,
+}
+
+impl Server {
+    /// The service on this store, with its log thrown away.
+    pub(crate) fn lockkeeper(store: &str, variables: &[(&str, &str)]) -> Self {
+        Self::start("/readyz", |port| {
+            let mut command = command(env!("CARGO_BIN_EXE_lockkeeper"));
+            command.args(["serve", "--store", store, "--listen"]).arg(format!("127.0.0.1:{port}"));
+            command.envs(variables.iter().copied());
+            command
+        })
+    }
+
+    /// webdis before a Redis, with its settings in `directory`.
+    pub(crate) fn webdis(redis: &Redis, directory: &Path) -> Self {
+        Self::start("/PING", |port| {
+            let settings = serde_json::json!({
+                "redis_host": "127.0.0.1",
+                "redis_port": redis.server.port,
+                "http_host": "127.0.0.1",
+                "http_port": port,
+                "threads": 2,
+                "daemonize": false,
+                "database": 0,
+                "verbosity": 0,
+                "logfile": directory.join("webdis.log"),
+            });
+            let path = directory.join("webdis.json");
+            fs::write(&path, settings.to_string()).unwrap();
+            let mut command = command("webdis");
+            // It opens a log where it stands before it reads where its log should be.
+            command.arg(path).current_dir(directory);
+            command
+        })
+    }
+
+    /// The bare route: this program once more.
+    pub(crate) fn bare() -> Self {
+        Self::start("/readyz", |port| {
+            let mut command = command(std::env::current_exe().unwrap().to_str().unwrap());
+            command.args([crate::BARE, &port.to_string()]);
+            command
+        })
+    }
+
+    /// The processor time that it has used, in microseconds.
+    pub(crate) fn cpu_micros(&self) -> f64 {
+        cpu::of(self.child.id())
+    }
+
+    /// The service's counts of acquires and releases, by their outcomes.
+    pub(crate) fn outcomes(&self) -> BTreeMap<String, u64> {
+        let text = self.get("/metrics").expect("the service shows its figures");
+        let verbs = ["lockkeeper_acquire_total", "lockkeeper_release_total"];
+        let lines = text.lines().filter(|line| verbs.iter().any(|verb| line.starts_with(verb)));
+        let counts = lines.filter_map(|line| line.rsplit_once(' '));
+        counts.map(|(name, count)| (name.to_owned(), count.parse().unwrap())).collect()
+    }
+
+    fn start(ready: &str, command: impl Fn(u16) -> Command) -> Self {
+        for _ in 0..TRIES {
+            let port = free_port();
+            let mut server = Self { child: spawn(command(port)), port };
+            if server.comes_up(|server| server.get(ready).is_some()) {
+                return server;
+            }
+        }
+        panic!("does not start: {:?}", command(0));
+    }
+
+    /// Waits until it serves; false if it ends instead.
+    fn comes_up(&mut self, serves: impl Fn(&Self) -> bool) -> bool {
+        let began = Instant::now();
+        while began.elapsed() < PATIENCE {
+            let served = serves(self);
+            if self.child.try_wait().unwrap().is_some() {
+                return false;
+            }
+            if served {
+                return true;
+            }
+            std::thread::yield_now();
+        }
+        false
+    }
+
+    /// The answer to a GET, if it is 200.
+    fn get(&self, path: &str) -> Option<String> {
+        let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+        connection.set_read_timeout(Some(PATIENCE)).ok()?;
+        write!(connection, "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
+            .ok()?;
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).ok()?;
+        answer.starts_with("HTTP/1.1 200 ").then_some(answer)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A redis-server that keeps nothing on disk.
+#[derive(Debug)]
+pub(crate) struct Redis {
+    pub(crate) server: Server,
+    _directory: TempDir,
+}
+
+impl Redis {
+    pub(crate) fn start() -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        for _ in 0..TRIES {
+            let port = free_port();
+            let mut command = command("redis-server");
+            command.args(["--save", "", "--appendonly", "no", "--bind", "127.0.0.1"]);
+            command.args(["--port", &port.to_string(), "--dir"]).arg(directory.path());
+            let mut server = Server { child: spawn(command), port };
+            let id = format!("process_id:{}\r", server.child.id());
+            let answers = |server: &Server| {
+                run::<String>(server.port, &["INFO", "server"]).is_ok_and(|info| info.contains(&id))
+            };
+            if server.comes_up(answers) {
+                return Self { server, _directory: directory };
+            }
+        }
+        panic!("redis-server does not start");
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}", self.server.port)
+    }
+
+    /// Forgets all keys.
+    pub(crate) fn flush(&self) {
+        run::<()>(self.server.port, &["FLUSHALL"]).unwrap();
+    }
+
+    /// How many keys there are.
+    pub(crate) fn keys(&self) -> u64 {
+        run(self.server.port, &["DBSIZE"]).unwrap()
+    }
+}
+
+/// A command that dies with this process, without the variables that are meant for it.
+pub(crate) fn command(program: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", program]).stdin(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LOCKKEEPER_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+fn spawn(mut command: Command) -> Child {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("setpriv is there")
+}
+
+fn run<T: redis::FromRedisValue>(port: u16, words: &[&str]) -> redis::RedisResult<T> {
+    let client = redis::Client::open(("127.0.0.1", port))?;
+    let mut connection = client.get_connection_with_timeout(PATIENCE)?;
+    redis::cmd(words[0]).arg(&words[1..]).query(&mut connection)
+}
+
+/// A port that is free at this moment.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
