@@ -150,7 +150,7 @@ impl<'a> Load<'a> {
         let script = self.directory.path().join("load.lua");
         fs::write(&script, head + SCRIPT).unwrap();
         let output = command("wrk")
-            .args(["--threads", "2", "--connections", &CONNECTIONS.to_string()])
+            .args(["--threads", "1", "--connections", &CONNECTIONS.to_string()])
             .args(["--timeout", "60s", "--duration", &format!("{seconds}s"), "--script"])
             .arg(&script)
             .arg(format!("http://127.0.0.1:{port}"))
