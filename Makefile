@@ -8,7 +8,7 @@ run:
 
 # Everything that can fail, with the servers that it needs; on Debian it installs what is missing.
 test: tools
-	cargo test --all-targets -- --nocapture --test-threads=4
+	cargo test --all-targets -- --test-threads=4
 	cargo test --doc
 
 # The style and the rules that need no server.

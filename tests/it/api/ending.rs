@@ -3,7 +3,6 @@
 use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
-use tokio::task::JoinHandle;
 
 use crate::api::Lockkeeper;
 use crate::api::TOKEN;
@@ -14,7 +13,7 @@ use crate::support::raw::last_answer;
 use crate::support::raw::read_until;
 
 /// Begins an acquire of `late`, ends the service, and gives what it answers and its end.
-pub(super) async fn acquire_while_draining(service: Service) -> (Answer, JoinHandle<()>) {
+pub(super) async fn acquire_while_draining(service: Service) -> (Answer, impl Future<Output = ()>) {
     let address = service.http().address;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
@@ -40,7 +39,7 @@ async fn an_acquire_under_way_when_the_end_begins_is_sent_to_another_instance() 
     let (answer, ended) = acquire_while_draining(service).await;
     assert_eq!(answer.told(), (503, "draining".into()));
     assert_eq!(answer.header("retry-after"), Some("0"));
-    ended.await.unwrap();
+    ended.await;
     let next = Service::embedded(&directory).await;
     assert_eq!(next.http().get("/locks/late").await.field("held"), false);
 }
@@ -60,7 +59,7 @@ async fn an_open_connection_acquires_nothing_once_the_end_has_begun() {
     let sent_away =
         answer.starts_with("HTTP/1.1 503 ") && answer.contains("\r\nretry-after: 0\r\n");
     assert!(answer.is_empty() || sent_away, "{answer}");
-    ended.await.unwrap();
+    ended.await;
     let next = Service::embedded(&directory).await;
     assert_eq!(next.http().get("/locks/late").await.field("held"), false);
 }
@@ -69,7 +68,7 @@ async fn an_open_connection_acquires_nothing_once_the_end_has_begun() {
 async fn leases_outlive_the_instance_that_granted_them() {
     let Lockkeeper { http, service, directory } = Lockkeeper::start().await;
     let granted = http.token(TOKEN).post("/locks/k", "").await;
-    service.shut_down().await.unwrap();
+    service.shut_down().await;
     let next = Service::embedded(&directory).await;
     let refreshed = next.http().token(TOKEN).put("/locks/k/refresh", "").await;
     assert_eq!(refreshed.status, 200);

@@ -68,7 +68,8 @@ mod tests {
             stage.granted(&claim(name, "one", 600_000)).await;
         }
         let store = stage.store.clone();
-        let others = tokio::task::spawn(async move {
+        let mut others = tokio::task::JoinSet::new();
+        others.spawn(async move {
             for number in 0.. {
                 let other = claim(&format!("held/x{}", number % 97), "two", 60_000);
                 store.try_acquire(&other).await.unwrap();
@@ -85,7 +86,7 @@ mod tests {
                 break;
             }
         }
-        others.abort();
+        others.abort_all();
         seen.retain(|name| !name.starts_with("held/x"));
         assert_eq!(seen.len(), held.len(), "none twice and none left out");
         assert_eq!(seen.into_iter().collect::<BTreeSet<_>>(), held);

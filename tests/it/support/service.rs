@@ -7,7 +7,7 @@ use lockkeeper::server::Server;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 use crate::support::Http;
 
@@ -16,7 +16,7 @@ use crate::support::Http;
 pub(crate) struct Service {
     http: Http,
     shutdown: oneshot::Sender<()>,
-    running: JoinHandle<()>,
+    running: JoinSet<()>,
 }
 
 impl Service {
@@ -38,7 +38,9 @@ impl Service {
         let address = listener.local_addr().unwrap();
         let server = Server::open(config, address).unwrap();
         let (shutdown, begun) = oneshot::channel();
-        let running = tokio::task::spawn(server.run(listener, async {
+        let mut running = JoinSet::new();
+        running.spawn(server.run(listener, async {
+            // The test that ends it may also just drop it.
             let _ = begun.await;
         }));
         Self { http: Http::new(address), shutdown, running }
@@ -49,9 +51,10 @@ impl Service {
         self.http.clone()
     }
 
-    /// Begins its end; the handle is done when it has ended.
-    pub(crate) fn shut_down(self) -> JoinHandle<()> {
-        let _ = self.shutdown.send(());
-        self.running
+    /// Begins its end; done when it has ended.
+    pub(crate) fn shut_down(self) -> impl Future<Output = ()> {
+        let Self { shutdown, mut running, .. } = self;
+        let _ = shutdown.send(());
+        async move { running.join_next().await.unwrap().unwrap() }
     }
 }
