@@ -12,9 +12,10 @@ fn config_prints_what_is_in_force_with_where_it_came_from_and_without_secrets() 
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("mine.toml").display().to_string();
     let content = "listen = \"127.0.0.1:1\"\n[ttl]\ndefault = \"7s\"\nmax = \"1h\"\n\
-                   [[api_keys]]\nname = \"shop\"\nsha256 = \"d0c04f4b1951\"\n\
+                   [[api_keys]]\nname = \"shop\"\nsha256 = \"{digest}\"\n\
                    prefixes = [\"shop/\"]\npermissions = [\"acquire\"]\n";
-    std::fs::write(&path, content).unwrap();
+    let digest = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
+    std::fs::write(&path, content.replace("{digest}", digest)).unwrap();
     let variables = [
         ("LOCKKEEPER_TTL_MAX", "2h"),
         ("LOCKKEEPER_STORE", "redis://user:s3cret@redis.internal:6379/3"),

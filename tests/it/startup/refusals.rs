@@ -90,9 +90,9 @@ fn a_wrong_file_is_one_sentence() {
         ("[redis]\nprefix = \"a\"".to_owned(), "there is no setting `redis.prefix`"),
         ("[ttl]\nmax = \"50ms\"".to_owned(), "`ttl.max`"),
         ("store = 6379".to_owned(), "`store` (from "),
-        (key(digest, "read"), "`api_keys[0]` (shop): `sha256` has to be 64 hexadecimal digits"),
-        (key(&format!("{digest}z"), "read"), "`sha256` has to be 64 hexadecimal digits"),
-        (key(&format!("{digest}2"), "write"), "a permission is acquire, read or admin"),
+        (key(digest, "read"), "`api_keys[0].sha256`"),
+        (key(&format!("{digest}z"), "read"), "64 hexadecimal digits"),
+        (key(&format!("{digest}2"), "write"), "unknown variant `write`"),
         ("[[api_keys]]\nname = \"shop\"".to_owned(), "missing field"),
     ] {
         let path = file(directory.path(), &content);
