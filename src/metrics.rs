@@ -28,11 +28,13 @@ pub struct Metrics {
     registry: Registry,
     requests: Family<Request, Counter>,
     request_seconds: Histogram,
+    wait_seconds: Histogram,
     acquire: Family<Outcome, Counter>,
     refresh: Family<Outcome, Counter>,
     release: Family<Outcome, Counter>,
     force_release: Family<Outcome, Counter>,
     connections: Gauge,
+    waiters: Gauge,
     locks_held: Gauge,
     redis_up: Gauge,
     redis_seconds: Family<Command, Histogram, fn() -> Histogram>,
@@ -84,11 +86,13 @@ impl Metrics {
             registry: Registry::with_prefix("lockkeeper"),
             requests: Family::default(),
             request_seconds: seconds(),
+            wait_seconds: seconds(),
             acquire: Family::default(),
             refresh: Family::default(),
             release: Family::default(),
             force_release: Family::default(),
             connections: Gauge::default(),
+            waiters: Gauge::default(),
             locks_held: Gauge::default(),
             redis_up: Gauge::default(),
             redis_seconds: Family::new_with_constructor(seconds),
@@ -112,10 +116,19 @@ impl Metrics {
         text
     }
 
-    /// Counts an answered request and how long it took in seconds.
-    pub fn request(&self, route: &'static str, method: &'static str, status: u16, took: f64) {
+    /// Counts an answered request.
+    pub fn request(&self, route: &'static str, method: &'static str, status: u16) {
         self.requests.get_or_create(&Request { route, method, status }).inc();
-        self.request_seconds.observe(took);
+    }
+
+    /// Says in how many seconds a request was answered that did not wait in line.
+    pub fn took(&self, seconds: f64) {
+        self.request_seconds.observe(seconds);
+    }
+
+    /// Says how many seconds a request waited in line.
+    pub fn waited(&self, seconds: f64) {
+        self.wait_seconds.observe(seconds);
     }
 
     /// Counts how a verb ended: `granted`, `again`, `ok`, `held`, `lost` or `error`.
@@ -132,6 +145,11 @@ impl Metrics {
     /// How many clients are connected.
     pub fn connections(&self) -> &Gauge {
         &self.connections
+    }
+
+    /// Says how many requests wait in line.
+    pub fn waiters(&self, waiting: usize) {
+        self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
     /// How many keys the embedded store holds, after a commit that took so many seconds.
@@ -170,9 +188,15 @@ impl Metrics {
         registry.register("http_requests", "Requests by their answers", self.requests.clone());
         registry.register_with_unit(
             "http_request_duration",
-            "From the end of the head to the answer",
+            "From the end of the head to the answer, without waits in line",
             Unit::Seconds,
             self.request_seconds.clone(),
+        );
+        registry.register_with_unit(
+            "acquire_wait",
+            "How long acquires waited in line",
+            Unit::Seconds,
+            self.wait_seconds.clone(),
         );
         registry.register("acquire", "Acquires by their outcomes", self.acquire.clone());
         registry.register("refresh", "Refreshes by their outcomes", self.refresh.clone());
@@ -182,6 +206,7 @@ impl Metrics {
             "Forced releases by their outcomes",
             self.force_release.clone(),
         );
+        registry.register("waiters", "Requests that wait in line", self.waiters.clone());
         registry.register("http_connections", "Connected clients", self.connections.clone());
     }
 

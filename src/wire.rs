@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::lock::hold::HoldEvent;
+use crate::lock::hold::Loss;
 use crate::lock::lease::Grant;
 use crate::lock::lease::Holder;
 use crate::lock::lease::LockStatus;
@@ -29,15 +31,69 @@ pub struct GrantBody<'a> {
 }
 
 impl<'a> GrantBody<'a> {
-    /// The body of `grant`, for which nobody waited.
+    /// The body of `grant`.
     pub fn of(grant: &'a Grant) -> Self {
         Self {
             token: grant.token.expose(),
             key: grant.lease.key.as_str(),
             fencing_token: grant.lease.fencing_token.number(),
             ttl_ms: grant.lease.ttl.as_millis(),
-            waited_ms: 0,
+            waited_ms: millis_down(grant.waited),
             owner: grant.lease.owner.as_ref().map(|owner| owner.as_str()),
+        }
+    }
+}
+
+/// A line of a hold's stream.
+#[derive(Debug, Serialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventBody<'a> {
+    /// In line.
+    Waiting {
+        /// How many stand before it.
+        ahead: u64,
+    },
+    /// The lease is there.
+    Acquired(GrantBody<'a>),
+    /// It goes on.
+    Alive {
+        /// What is left of it.
+        ttl_ms: u64,
+    },
+    /// It is lost.
+    Lost {
+        /// `expired`, `released`, `forced` or `taken_over`.
+        reason: &'static str,
+    },
+    /// The wait is over.
+    Timeout,
+    /// The instance is going down.
+    Draining,
+    /// The store did not answer, and nothing is held.
+    Failed {
+        /// As in a problem.
+        code: Code,
+    },
+}
+
+impl<'a> EventBody<'a> {
+    /// The line of an event.
+    pub fn of(event: &'a HoldEvent) -> Self {
+        match event {
+            HoldEvent::Waiting(ahead) => Self::Waiting { ahead: *ahead },
+            HoldEvent::Acquired(grant) => Self::Acquired(GrantBody::of(grant)),
+            HoldEvent::Alive(left) => Self::Alive { ttl_ms: millis_down(*left) },
+            HoldEvent::Lost(loss) => Self::Lost {
+                reason: match loss {
+                    Loss::Expired => "expired",
+                    Loss::Released => "released",
+                    Loss::Forced => "forced",
+                    Loss::TakenOver => "taken_over",
+                },
+            },
+            HoldEvent::TimedOut => Self::Timeout,
+            HoldEvent::Draining => Self::Draining,
+            HoldEvent::Failed(_) => Self::Failed { code: Code::StoreUnavailable },
         }
     }
 }
@@ -164,6 +220,7 @@ pub enum Code {
     TokenRequired,
     LockHeld,
     LockLost,
+    TooManyWaiters,
     StoreUnavailable,
     Draining,
     NotReady,
@@ -185,6 +242,7 @@ impl Code {
             Self::TokenRequired => ("token_required", 400, "The lease token is missing"),
             Self::LockHeld => ("lock_held", 409, "The lock is held"),
             Self::LockLost => ("lock_lost", 409, "The lease is not yours any more"),
+            Self::TooManyWaiters => ("too_many_waiters", 429, "There is no room to wait"),
             Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),
             Self::Draining => ("draining", 503, "This instance is going down"),
             Self::NotReady => ("not_ready", 503, "This instance is not ready"),
@@ -254,6 +312,11 @@ impl Problem {
 /// What is left in whole milliseconds, never less than it is.
 pub fn millis_up(left: Duration) -> u64 {
     u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds, never more than it is.
+pub fn millis_down(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn owner_text(holder: &Holder) -> Option<String> {

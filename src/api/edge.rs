@@ -32,7 +32,8 @@ pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
         answer.headers_mut().insert(CONTENT_TYPE, problem);
     }
     let headers = answer.headers_mut();
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    // A stream says more than this.
+    headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let named = HeaderValue::from_str(&id.text).expect("a request id is visible ASCII");
     headers.insert(HeaderName::from_static(REQUEST_ID), named);
     answer
@@ -58,6 +59,7 @@ impl Label {
         let route = match request.uri().path() {
             path if path.starts_with("/locks/") && method == "PUT" => "/locks/{key}/refresh",
             path if path.starts_with("/locks/") => "/locks/{key}",
+            path if path.starts_with("/hold/") => "/hold/{key}",
             path if path.starts_with("/admin/locks/") => "/admin/locks/{key}",
             "/locks" => "/locks",
             "/" => "/",
@@ -79,6 +81,11 @@ pub(super) async fn no_such_route() -> ApiError {
 /// Answers another method than GET.
 pub(super) async fn only_get() -> ApiError {
     ApiError::method("GET, HEAD")
+}
+
+/// Answers another method than POST.
+pub(super) async fn only_post() -> ApiError {
+    ApiError::method("POST")
 }
 
 /// Answers another method than DELETE.

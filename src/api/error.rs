@@ -13,6 +13,7 @@ use axum::http::header::WWW_AUTHENTICATE;
 use axum::response::IntoResponse;
 use axum::response::Response;
 
+use crate::api::Waited;
 use crate::lock::error::Effect;
 use crate::lock::error::LockError;
 use crate::lock::error::Verb;
@@ -21,6 +22,7 @@ use crate::lock::lease::LockStatus;
 use crate::wire::Code;
 use crate::wire::More;
 use crate::wire::Problem;
+use crate::wire::millis_down;
 use crate::wire::millis_up;
 
 /// The most of a key that a detail shows; a body is for people with narrow logs.
@@ -68,8 +70,8 @@ impl ApiError {
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// A key that somebody else has.
-    pub(super) fn held(status: &LockStatus) -> Self {
+    /// A key that somebody else has; the wait may have been cut to the longest that is allowed.
+    pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let holder = status.holder.clone().unwrap_or_default();
         let by = holder.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
         let left = holder.left.map_or_else(
@@ -80,7 +82,7 @@ impl ApiError {
         let more = More {
             retry_after_ms: holder.left.map(millis_up),
             owner: holder.owner.map(|owner| owner.to_string()),
-            waited_ms: Some(0),
+            waited_ms: Some(millis_down(waited)),
             waiters: Some(status.waiters),
             ..More::default()
         };
@@ -95,6 +97,12 @@ impl ApiError {
             Code::LockLost,
             "the lease is lost; work done under it may have overlapped with another holder",
         )
+    }
+
+    /// The same, with more to read.
+    pub(super) fn saying(mut self, more: &str) -> Self {
+        self.problem.detail.push_str(more);
+        self
     }
 
     fn with(code: Code, detail: impl Into<String>, more: More) -> Self {
@@ -120,11 +128,17 @@ impl From<LockError> for ApiError {
                 return Self::new(Code::Draining, "nothing was acquired: ask another instance")
                     .header(RETRY_AFTER, HeaderValue::from_static("0"));
             }
+            LockError::TooManyWaiters(what) => {
+                return Self::new(Code::TooManyWaiters, format!("{what}: ask again later"))
+                    .header(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
             LockError::Store(error) => error,
         };
         tracing::warn!(op = %error.verb, effect = ?error.effect, cause = chain(&error), "no answer");
         let (outcome, detail) = match (error.verb, error.effect) {
-            (Verb::TryAcquire, Effect::None) => (Some("not_acquired"), "nothing was acquired"),
+            (Verb::TryAcquire | Verb::WaitTurn, Effect::None) => {
+                (Some("not_acquired"), "nothing was acquired")
+            }
             (Verb::Inspect | Verb::List, _) => (None, "nothing is known; ask again"),
             (_, Effect::None) => (Some("unknown"), "nothing was changed; repeat the request"),
             (_, Effect::Unknown) => {
@@ -144,6 +158,9 @@ impl IntoResponse for ApiError {
         let mut response = StatusCode::from_u16(status).unwrap_or_default().into_response();
         if let Some((name, value)) = self.header.clone() {
             response.headers_mut().insert(name, value);
+        }
+        if let Some(waited @ 1..) = self.problem.more.waited_ms {
+            response.extensions_mut().insert(Waited(Duration::from_millis(waited)));
         }
         response.extensions_mut().insert(self);
         response

@@ -98,31 +98,30 @@ pub(super) async fn refuse_method(uri: axum::http::Uri) -> ApiError {
 struct KeyPath {
     bytes: Option<Vec<u8>>,
     refresh: bool,
-    admin: bool,
+    /// Under `/locks/`, where alone there is a refresh.
+    plain: bool,
 }
 
 impl KeyPath {
     fn of(path: &str) -> Self {
-        let (admin, rest) = match path.strip_prefix("/admin") {
-            Some(rest) => (true, rest),
-            None => (false, path),
-        };
-        let rest = rest.strip_prefix("/locks/").unwrap_or_default();
+        let plain = path.strip_prefix("/locks/");
+        let rest = plain.or_else(|| path.strip_prefix("/hold/"));
+        let rest = rest.or_else(|| path.strip_prefix("/admin/locks/")).unwrap_or_default();
         let mut bytes: Vec<u8> = percent_decode_str(rest).collect();
         let mut refresh = false;
-        if !admin && (bytes.ends_with(b"/refresh") || bytes == b"refresh") {
+        if plain.is_some() && (bytes.ends_with(b"/refresh") || bytes == b"refresh") {
             bytes.truncate(bytes.len().saturating_sub("/refresh".len()));
             refresh = true;
         }
-        Self { bytes: well_encoded(rest).then_some(bytes), refresh, admin }
+        Self { bytes: well_encoded(rest).then_some(bytes), refresh, plain: plain.is_some() }
     }
 
     /// `PUT` is for `/refresh`, and `/refresh` is for `PUT`: `curl -d` without `-X PUT` is a POST,
     /// and must not acquire another lock.
     fn check(&self, method: &Method) -> Result<(), ApiError> {
-        match (self.admin, self.refresh, method == Method::PUT) {
-            (false, true, false) => Err(ApiError::method(REFRESH_METHODS)),
-            (false, false, true) => Err(ApiError::method(KEY_METHODS)),
+        match (self.plain, self.refresh, method == Method::PUT) {
+            (true, true, false) => Err(ApiError::method(REFRESH_METHODS)),
+            (true, false, true) => Err(ApiError::method(KEY_METHODS)),
             _ => Ok(()),
         }
     }

@@ -39,6 +39,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthBod
 
 /// `GET /metrics`: the figures.
 pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> impl IntoResponse {
+    app.metrics.waiters(app.locks.waiting());
     ([(CONTENT_TYPE, MEDIA_TYPE)], app.metrics.render())
 }
 

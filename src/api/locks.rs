@@ -1,6 +1,7 @@
 //! The verbs over HTTP: allow, read the options, one call, translate.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Json;
 use axum::extract::Request;
@@ -19,6 +20,7 @@ use percent_encoding::utf8_percent_encode;
 use serde_json::Value;
 
 use crate::api::App;
+use crate::api::Waited;
 use crate::api::error::ApiError;
 use crate::api::extract::Call;
 use crate::api::extract::Reader;
@@ -30,9 +32,7 @@ use crate::api::options::query;
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
 use crate::lock::lease::Grant;
-use crate::lock::lease::Origin;
 use crate::lock::locks::Acquired;
 use crate::lock::store::Released;
 use crate::metrics::Counted;
@@ -56,7 +56,7 @@ const MAX_PAGE: usize = 1_000;
 const IN_PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// `POST /locks/{key}`: takes the key if it is free.
+/// `POST /locks/{key}`: takes the key, waiting in line if that is asked for.
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
     call: Call,
@@ -65,17 +65,11 @@ pub(super) async fn acquire(
     call.allow(&[Permission::Acquire])?;
     let as_text = wants_text(request.headers());
     let options = Options::read(request, &app.limits, ACQUIRE).await?;
-    options.no_wait()?;
-    let (token, origin) = match options.token()? {
-        Some(token) => (token, Origin::Client),
-        None => (app.tokens.make(), Origin::Service),
-    };
-    let ttl = options.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
-    let key = call.key.clone();
-    let claim = Claim { key, token, origin, ttl, owner: options.owner()? };
+    let (patience, cut) = options.wait(app.limits.max_wait)?;
+    let claim = options.claim(&app, &call.key)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
     record.owner(claim.owner.as_ref());
-    match app.locks.acquire(claim).await {
+    match app.locks.acquire(claim, patience).await {
         Ok(Acquired::Granted(grant)) => {
             record.fencing_token(grant.lease.fencing_token).end("granted");
             let location = [(LOCATION, location(&call.key))];
@@ -83,11 +77,12 @@ pub(super) async fn acquire(
         }
         Ok(Acquired::Again(grant)) => {
             record.fencing_token(grant.lease.fencing_token).end("again");
-            Ok((StatusCode::OK, granted(&grant, as_text)).into_response())
+            Ok(granted(&grant, as_text))
         }
-        Ok(Acquired::Held(status)) => {
-            record.end("held");
-            Err(ApiError::held(&status))
+        Ok(Acquired::Held(status, waited)) => {
+            record.end(if waited.is_zero() { "held" } else { "timed_out" });
+            let held = ApiError::held(&status, waited);
+            Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
         Err(error) => {
             record.end("error");
@@ -110,7 +105,7 @@ pub(super) async fn refresh(
     match app.locks.refresh(call.key.clone(), token.clone(), ttl).await {
         Ok(Some(lease)) => {
             record.quietly("ok");
-            Ok(granted(&Grant { lease, token }, false))
+            Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
         Ok(None) => {
             record.end("lost");
@@ -136,6 +131,10 @@ pub(super) async fn release(
     match app.locks.release(call.key.clone(), token).await {
         Ok(Released::Lease(holder)) => {
             record.holder(&holder).end("ok");
+            Ok(StatusCode::NO_CONTENT)
+        }
+        Ok(Released::Place) => {
+            record.end("place");
             Ok(StatusCode::NO_CONTENT)
         }
         Ok(Released::Nothing) => {
@@ -186,11 +185,15 @@ pub(super) async fn list(
 fn granted(grant: &Grant, as_text: bool) -> Response {
     let token = grant.token.expose();
     let header = [(HeaderName::from_static(LOCK_TOKEN), token.to_owned())];
-    if as_text {
+    let mut answer = if as_text {
         (header, format!("{token}\n")).into_response()
     } else {
         (header, Json(GrantBody::of(grant))).into_response()
+    };
+    if !grant.waited.is_zero() {
+        answer.extensions_mut().insert(Waited(grant.waited));
     }
+    answer
 }
 
 /// Whether the client asked for text and for nothing else that could be meant.

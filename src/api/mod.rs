@@ -5,6 +5,7 @@ mod edge;
 mod error;
 mod extract;
 mod health;
+mod hold;
 mod locks;
 mod options;
 mod record;
@@ -18,6 +19,8 @@ use axum::extract::Request;
 use axum::response::Response;
 use axum::routing::delete;
 use axum::routing::get;
+use axum::routing::post;
+use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
 
@@ -44,7 +47,13 @@ pub struct App {
     pub metrics: Arc<Metrics>,
     /// What a request may cost.
     pub limits: ApiLimits,
+    /// Room for streams of `POST /hold/{key}`.
+    pub hold_streams: Arc<Semaphore>,
 }
+
+/// How long the request behind an answer waited in line, where it did.
+#[derive(Clone, Copy, Debug)]
+struct Waited(Duration);
 
 /// What a request may cost.
 #[derive(Clone, Copy, Debug)]
@@ -53,6 +62,8 @@ pub struct ApiLimits {
     pub body_bytes: usize,
     /// How long it may take to arrive.
     pub body_time: Duration,
+    /// How long it may wait in line.
+    pub max_wait: Duration,
 }
 
 /// The whole HTTP edge: the routes, and what every answer passes on its way out.
@@ -81,7 +92,12 @@ impl Api {
         let Ok(answer) = self.routes.clone().oneshot(request).await;
         let answer = edge::complete(answer.map(Body::new), &id);
         let took = id.began.elapsed().as_secs_f64();
-        self.app.metrics.request(label.route, label.method, answer.status().as_u16(), took);
+        // Waits are figures of their own: they say nothing of how fast the service is.
+        match answer.extensions().get::<Waited>() {
+            Some(Waited(waited)) => self.app.metrics.waited(waited.as_secs_f64()),
+            None => self.app.metrics.took(took),
+        }
+        self.app.metrics.request(label.route, label.method, answer.status().as_u16());
         answer
     }
 }
@@ -93,11 +109,14 @@ fn routes(app: Arc<App>) -> Router {
         .put(locks::refresh)
         .delete(locks::release)
         .fallback(refuse_method);
+    let held = post(hold::hold).fallback(edge::only_post);
     let forced = delete(admin::force_release).fallback(edge::only_delete);
     Router::new()
         .route("/locks", get(locks::list).fallback(edge::only_get))
         .route("/locks/", key.clone()) // The empty key, which is none.
         .route("/locks/{*key}", key)
+        .route("/hold/", held.clone())
+        .route("/hold/{*key}", held)
         .route("/admin/locks/", forced.clone())
         .route("/admin/locks/{*key}", forced)
         .route("/", get(health::about).fallback(edge::only_get))

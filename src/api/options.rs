@@ -2,6 +2,7 @@
 //! JSON under any type; a form; the query of a shell. What is not known is refused by name, for a
 //! misspelt TTL must never silently mean the default.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -18,16 +19,23 @@ use serde::de::Visitor;
 use serde_json::Value;
 
 use crate::api::ApiLimits;
+use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::header_token;
 use crate::api::extract::parse_token;
 use crate::api::extract::two_tokens;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Origin;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::time::TtlBounds;
 use crate::lock::time::parse_duration;
 use crate::lock::token::LeaseToken;
 use crate::wire::Code;
+
+/// Long enough to take a lease over after a dropped connection, short enough to wait out.
+const MAX_LINGER_MS: u64 = 60_000;
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -89,19 +97,44 @@ impl Options {
         bounds.admit(wish).map(Some).ok_or_else(out)
     }
 
-    /// Refuses to wait, which this version cannot.
-    pub(super) fn no_wait(&self) -> Result<(), ApiError> {
-        match self.millis("wait_ms", "wait")? {
-            Some((name, wait)) if wait > 0 => Err(ApiError::invalid(
-                name,
-                "this version does not wait in line: leave it out, and ask again after 409",
-            )),
-            _ => Ok(()),
+    /// How long to wait in line, which is cut to `longest`, and whether it was.
+    pub(super) fn wait(&self, longest: Duration) -> Result<(Duration, bool), ApiError> {
+        let wish = self.millis("wait_ms", "wait")?;
+        let wish = wish.map_or(Duration::ZERO, |(_, wish)| Duration::from_millis(wish));
+        Ok((wish.min(longest), wish > longest))
+    }
+
+    /// How long to wait in line, without a longest: `None` is for as long as it takes.
+    pub(super) fn endless_wait(&self) -> Result<Option<Duration>, ApiError> {
+        let forever = match find(&self.body, "wait_ms") {
+            Some(wish) => *wish == -1 || *wish == "-1",
+            None => find(&self.query, "wait").is_some_and(|wish| wish == "forever"),
+        };
+        if forever { Ok(None) } else { self.wait(Duration::MAX).map(|(wait, _)| Some(wait)) }
+    }
+
+    /// How long a lease stays when its connection is gone.
+    pub(super) fn linger(&self) -> Result<Option<Ttl>, ApiError> {
+        let Some((name, wish)) = self.millis("linger_ms", "linger")? else { return Ok(None) };
+        if wish > MAX_LINGER_MS {
+            let detail = format!("a lease lingers {MAX_LINGER_MS} milliseconds at most");
+            return Err(ApiError::invalid(name, detail));
         }
+        Ok((wish > 0).then(|| Ttl::from_millis(wish)))
+    }
+
+    /// What the request wants to have.
+    pub(super) fn claim(&self, app: &App, key: &LockKey) -> Result<Claim, ApiError> {
+        let (token, origin) = match self.token()? {
+            Some(token) => (token, Origin::Client),
+            None => (app.tokens.make(), Origin::Service),
+        };
+        let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
+        Ok(Claim { key: key.clone(), token, origin, ttl, owner: self.owner()? })
     }
 
     /// Who asks.
-    pub(super) fn owner(&self) -> Result<Option<Owner>, ApiError> {
+    fn owner(&self) -> Result<Option<Owner>, ApiError> {
         match find(&self.body, "owner").or_else(|| find(&self.query, "owner")) {
             Some(Value::String(text)) => {
                 Owner::parse(text).map_err(|error| ApiError::invalid("owner", error.to_string()))
@@ -204,8 +237,9 @@ fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiE
 }
 
 fn once(fields: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, ApiError> {
-    for (at, (name, _)) in fields.iter().enumerate() {
-        if fields[..at].iter().any(|(earlier, _)| earlier == name) {
+    let mut names = HashSet::new();
+    for (name, _) in &fields {
+        if !names.insert(name) {
             let shown: String = name.chars().take(60).collect();
             return Err(ApiError::invalid(&shown, format!("the request names `{shown}` twice")));
         }

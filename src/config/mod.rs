@@ -18,6 +18,7 @@ use crate::lock::time::Ttl;
 use crate::lock::time::TtlBounds;
 use crate::lock::time::parse_duration;
 use crate::lock::token::TokenMaker;
+use crate::lock::waiting::WaitLimits;
 
 pub use crate::config::sources::Flags;
 pub use crate::config::sources::Sources;
@@ -76,6 +77,18 @@ pub struct Limits {
     pub body_time: Span,
     /// How long a connection may stay without a request.
     pub idle_time: Span,
+    /// How long a request may wait in line.
+    pub max_wait: Span,
+    /// Requests that wait for one key.
+    pub waiters_per_key: usize,
+    /// Requests that wait.
+    pub waiters_per_instance: usize,
+    /// Keys that are waited for.
+    pub waited_keys_per_instance: usize,
+    /// Streams of `POST /hold/{key}`.
+    pub hold_streams: usize,
+    /// How long a claim that is away keeps its place in line.
+    pub position_kept: Span,
     /// How long the end may take.
     pub shutdown_time: Span,
 }
@@ -245,6 +258,20 @@ impl Config {
         TtlBounds { min, default, max }
     }
 
+    /// How many may wait in line.
+    pub fn wait_limits(&self) -> WaitLimits {
+        WaitLimits {
+            per_key: self.limits.waiters_per_key,
+            per_instance: self.limits.waiters_per_instance,
+            keys: self.limits.waited_keys_per_instance,
+        }
+    }
+
+    /// How long a claim that is away keeps its place in line.
+    pub fn position_kept(&self) -> Ttl {
+        Ttl::from_millis(self.limits.position_kept.millis())
+    }
+
     /// What makes the tokens of clients that bring none.
     ///
     /// # Panics
@@ -255,7 +282,7 @@ impl Config {
     }
 
     /// For each setting with bounds, whether it keeps them, and what they are.
-    fn bounds(&self) -> [(&'static str, bool, &'static str); 13] {
+    fn bounds(&self) -> [(&'static str, bool, &'static str); 15] {
         let (ttl, limits, redis) = (&self.ttl, &self.limits, &self.redis);
         let above_zero = |span: Span| !span.get().is_zero();
         let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
@@ -275,6 +302,16 @@ impl Config {
             ("limits.body_bytes", limits.body_bytes > 0, "has to be above 0"),
             ("limits.head_time", above_zero(limits.head_time), "has to be above 0"),
             ("limits.body_time", above_zero(limits.body_time), "has to be above 0"),
+            (
+                "limits.max_wait",
+                limits.max_wait.get() <= Duration::from_secs(3_600),
+                "is an hour at most",
+            ),
+            (
+                "limits.position_kept",
+                limits.position_kept.get() <= Duration::from_secs(60),
+                "is 60s at most",
+            ),
             ("redis.command_timeout", timeout(redis.command_timeout), "is 1ms to 10s"),
             ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
             ("redis.key_prefix", plain, "must not hold control characters"),

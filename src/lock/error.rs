@@ -9,6 +9,9 @@ pub enum LockError {
     /// The instance is going down and takes nothing on; another one will.
     #[error("this instance is going down")]
     Draining,
+    /// The line, or this instance, has no room for one more.
+    #[error("{0}")]
+    TooManyWaiters(&'static str),
     /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -41,8 +44,16 @@ pub enum Effect {
 pub enum Verb {
     /// Take a key, if it is free.
     TryAcquire,
+    /// Join the line for a key, or ask again.
+    WaitTurn,
+    /// Step out of the line.
+    Leave,
     /// Make a lease last longer.
     Refresh,
+    /// Refresh a lease that a connection keeps.
+    Keep,
+    /// End a lease that a connection kept.
+    LetGo,
     /// Give a lease up.
     Release,
     /// End whoever holds a key.
@@ -58,7 +69,11 @@ impl Verb {
     pub const fn name(self) -> &'static str {
         match self {
             Self::TryAcquire => "try_acquire",
+            Self::WaitTurn => "wait_turn",
+            Self::Leave => "leave",
             Self::Refresh => "refresh",
+            Self::Keep => "keep",
+            Self::LetGo => "let_go",
             Self::Release => "release",
             Self::ForceRelease => "force_release",
             Self::Inspect => "inspect",

@@ -82,6 +82,54 @@ pub struct Lease {
     pub fencing_token: FencingToken,
     /// How long it lasts from the moment of the grant or refresh.
     pub ttl: Ttl,
+    /// How often it was refreshed or taken over since the grant.
+    pub renewals: Renewals,
+}
+
+/// How often a lease was refreshed, and how often its token acquired it again: whoever cares for
+/// a lease can tell from it whether somebody else has done so in the meantime.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Renewals(u64);
+
+impl Renewals {
+    /// What taking over adds: more than any lease is refreshed.
+    const TAKE_OVER: u64 = 1 << 20;
+
+    /// As the store keeps it.
+    pub const fn from_number(number: u64) -> Self {
+        Self(number)
+    }
+
+    /// As the store keeps it.
+    pub const fn number(self) -> u64 {
+        self.0
+    }
+
+    /// After one more refresh.
+    pub const fn refreshed(self) -> Self {
+        Self(self.0 + 1)
+    }
+
+    /// After the token has acquired the lease once more.
+    pub const fn taken_over(self) -> Self {
+        Self(self.0 + Self::TAKE_OVER)
+    }
+
+    /// Whether nobody has taken over between the two.
+    pub const fn same_care(self, other: Self) -> bool {
+        self.0 / Self::TAKE_OVER == other.0 / Self::TAKE_OVER
+    }
+}
+
+/// A lease as somebody knows it who cares for it.
+#[derive(Clone, Debug)]
+pub struct Holding {
+    /// What is held.
+    pub key: LockKey,
+    /// The holder's secret.
+    pub token: LeaseToken,
+    /// How often it had been renewed when its keeper last did so.
+    pub renewals: Renewals,
 }
 
 /// What the winner receives: the lease and the secret that proves it.
@@ -91,6 +139,8 @@ pub struct Grant {
     pub lease: Lease,
     /// Its secret.
     pub token: LeaseToken,
+    /// How long its holder waited: the lease began no earlier.
+    pub waited: Duration,
 }
 
 /// Who holds a key, as far as the store can tell. A client that locks on Redis directly has

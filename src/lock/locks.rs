@@ -1,35 +1,48 @@
 //! The verbs over one store, for callers that may vanish at any moment.
 //!
 //! What it owns: that a call once sent is heard out, that what nobody received is taken back, and
-//! that a draining instance takes nothing on. What is true of a lock is for the store to say.
-//! Waiting in line will live here as the only loop: listen, ask the store, sleep.
+//! that a draining instance takes nothing on. What is true of a lock is for the store to say;
+//! the loop in which waiters ask it is next door.
 
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::sync::Mutex;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::lock::error::LockError;
 use crate::lock::error::StoreError;
 use crate::lock::heard_out::HeardOut;
+use crate::lock::hold::Loss;
+use crate::lock::holds::Holds;
 use crate::lock::key::LockKey;
+use crate::lock::key_line::Delivery;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Grant;
 use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
+use crate::lock::lease::Origin;
 use crate::lock::owed::Owed;
 use crate::lock::store::Attempt;
 use crate::lock::store::Guarantees;
+use crate::lock::store::Kept;
 use crate::lock::store::Page;
 use crate::lock::store::Released;
 use crate::lock::store::Store;
+use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::LeaseToken;
+use crate::lock::waiting::WaitLimits;
+use crate::lock::waiting::Waiters;
+
+/// Between two tries to let go of a lease whose keeper is gone.
+const LET_GO_PAUSE: Duration = Duration::from_millis(500);
 
 /// The lock service: the verbs, over one store.
 #[derive(Clone)]
@@ -37,7 +50,9 @@ pub struct Locks {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
     owed: Arc<Owed>,
-    draining: Arc<AtomicBool>,
+    waiters: Arc<Waiters>,
+    holds: Arc<Holds>,
+    draining: CancellationToken,
 }
 
 /// The answer to [`Locks::acquire`].
@@ -47,8 +62,8 @@ pub enum Acquired {
     Granted(Grant),
     /// The lease that the token had already.
     Again(Grant),
-    /// Somebody else has the key.
-    Held(LockStatus),
+    /// Somebody else has the key, also after so long a wait.
+    Held(LockStatus, Duration),
 }
 
 /// Several parts of the list of held keys as one: what a caller with these prefixes may see.
@@ -60,6 +75,16 @@ pub struct Listing {
     pub cursor: Option<String>,
 }
 
+impl Acquired {
+    fn of(attempt: Attempt, token: LeaseToken, waited: Duration) -> Self {
+        match attempt {
+            Attempt::Granted(lease) => Self::Granted(Grant { lease, token, waited }),
+            Attempt::Again(lease) => Self::Again(Grant { lease, token, waited }),
+            Attempt::Held(status) => Self::Held(status, waited),
+        }
+    }
+}
+
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Locks")
@@ -68,26 +93,86 @@ impl fmt::Debug for Locks {
 
 impl Locks {
     /// The service over `store`.
-    pub fn new(store: Arc<dyn Store>) -> Self {
+    pub fn new(store: Arc<dyn Store>, limits: WaitLimits) -> Self {
         let tasks = TaskTracker::new();
         let owed = Arc::new(Owed::new(store.clone(), tasks.clone()));
-        Self { store, tasks, owed, draining: Arc::default() }
+        let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
+        let waiters = Arc::new(waiters);
+        let (holds, draining) = (Arc::default(), CancellationToken::new());
+        Self { store, tasks, owed, waiters, holds, draining }
     }
 
-    /// Takes the key for the claim if it is free.
+    /// Takes the key for the claim, waiting in line for at most `patience` if it is held.
     ///
     /// # Errors
     ///
-    /// [`LockError::Draining`] once [`Locks::drain`] was called; [`LockError::Store`] without an
-    /// answer. A grant to a token of the service that may have happened all the same is taken
-    /// back, by a task of its own.
+    /// [`LockError::Draining`] once [`Locks::drain`] was called; [`LockError::TooManyWaiters`] if
+    /// there is no room to wait; [`LockError::Store`] without an answer. A grant to a token of the
+    /// service that may have happened all the same is taken back, by a task of its own.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the claim up: the call to the store is heard out, and a grant
-    /// to a token of the service is taken back. A token that the client chose keeps its lease.
-    pub async fn acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
-        if self.draining.load(Ordering::Relaxed) {
+    /// Dropping the future gives the claim up: the call to the store is heard out, a place in line
+    /// is left (for a token that the client chose it is kept for a while), and a grant to a token
+    /// of the service goes on to the next. A token that the client chose keeps its lease.
+    pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
+        let began = Instant::now();
+        let first = self.try_acquire(claim.clone(), Duration::ZERO).await?;
+        if let Acquired::Again(Grant { lease, token, .. }) = &first {
+            self.holds.tell(&lease.key, Some(token), Loss::TakenOver);
+        }
+        if patience.is_zero() || !matches!(first, Acquired::Held(..)) {
+            return Ok(first);
+        }
+        let token = claim.token.clone();
+        let mut ticket = self.waiters.enter(claim.clone())?;
+        let told = tokio::select! {
+            biased;
+            told = ticket.told() => told,
+            () = self.draining.cancelled() => {
+                Some(ticket.give_back().ok_or(LockError::Draining)?)
+            }
+            () = tokio::time::sleep_until(began + patience) => None,
+        };
+        let Some(Delivery { answer, asked, .. }) = told else {
+            return self.ask_last(claim, ticket, began).await;
+        };
+        Ok(Acquired::of(answer.deliver()?, token, asked - began))
+    }
+
+    /// The last question: a key that is free by now is not called held. Meanwhile the request
+    /// stays in line, so an answer that crosses with this one finds somebody to tell.
+    async fn ask_last(
+        &self,
+        claim: Claim,
+        mut ticket: Ticket,
+        began: Instant,
+    ) -> Result<Acquired, LockError> {
+        let (token, origin) = (claim.token.clone(), claim.origin);
+        let last = match self.try_acquire(claim, began.elapsed()).await? {
+            // A token of the service is in no other hands: it was granted to this very request.
+            Acquired::Again(grant) if origin == Origin::Service => Acquired::Granted(grant),
+            last => last,
+        };
+        if !matches!(last, Acquired::Held(..)) {
+            ticket.settle();
+            return Ok(last);
+        }
+        match ticket.give_back() {
+            Some(Delivery { answer, asked, .. }) => {
+                Ok(Acquired::of(answer.deliver()?, token, asked - began))
+            }
+            None => Ok(last),
+        }
+    }
+
+    /// Takes the key if it is free, and nobody in line stands before the claim.
+    pub(crate) async fn try_acquire(
+        &self,
+        claim: Claim,
+        waited: Duration,
+    ) -> Result<Acquired, LockError> {
+        if self.draining.is_cancelled() {
             return Err(LockError::Draining);
         }
         let (store, owed, token) = (self.store.clone(), self.owed.clone(), claim.token.clone());
@@ -95,11 +180,12 @@ impl Locks {
             let attempt = store.try_acquire(&claim).await;
             owed.undelivered(claim, attempt)
         });
-        Ok(match attempt.await.deliver()? {
-            Attempt::Granted(lease) => Acquired::Granted(Grant { lease, token }),
-            Attempt::Again(lease) => Acquired::Again(Grant { lease, token }),
-            Attempt::Held(status) => Acquired::Held(status),
-        })
+        Ok(Acquired::of(attempt.await.deliver()?, token, waited))
+    }
+
+    /// How many requests wait in line.
+    pub fn waiting(&self) -> usize {
+        self.waiters.len()
     }
 
     /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
@@ -134,7 +220,14 @@ impl Locks {
     /// The call to the store is heard out: who sends a release and hangs up has released.
     pub async fn release(&self, key: LockKey, token: LeaseToken) -> Result<Released, LockError> {
         let store = self.store.clone();
-        let call = self.hear_out(async move { store.release(&key, &token).await });
+        let holds = self.holds.clone();
+        let call = self.hear_out(async move {
+            let released = store.release(&key, &token).await;
+            if let Ok(Released::Lease(_)) = released {
+                holds.tell(&key, Some(&token), Loss::Released);
+            }
+            released
+        });
         Ok(call.await?)
     }
 
@@ -149,7 +242,14 @@ impl Locks {
     /// The call to the store is heard out.
     pub async fn force_release(&self, key: LockKey) -> Result<Option<Holder>, LockError> {
         let store = self.store.clone();
-        let call = self.hear_out(async move { store.force_release(&key).await });
+        let holds = self.holds.clone();
+        let call = self.hear_out(async move {
+            let taken = store.force_release(&key).await;
+            if let Ok(Some(_)) = taken {
+                holds.tell(&key, None, Loss::Forced);
+            }
+            taken
+        });
         Ok(call.await?)
     }
 
@@ -204,12 +304,12 @@ impl Locks {
 
     /// Whether to send requests here: the store has answered once, and the end has not begun.
     pub fn ready(&self) -> bool {
-        self.store.contacted() && !self.draining.load(Ordering::Relaxed)
+        self.store.contacted() && !self.draining.is_cancelled()
     }
 
-    /// Begins the end: from here on nothing is acquired. Leases stay.
+    /// Begins the end: from here on nothing is acquired, and who waits is told so. Leases stay.
     pub fn drain(&self) {
-        self.draining.store(true, Ordering::Relaxed);
+        self.draining.cancel();
     }
 
     /// Waits, at most `patience`, for the calls that go on without their callers, and for what
@@ -223,6 +323,54 @@ impl Locks {
         if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
             tracing::warn!(open = self.tasks.len(), "ending with store calls still open");
         }
+    }
+
+    /// Lets a claim wait in line.
+    pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
+        self.waiters.enter(claim)
+    }
+
+    /// The holds of this instance.
+    pub(crate) fn holds(&self) -> &Arc<Holds> {
+        &self.holds
+    }
+
+    /// Waits for the end to begin.
+    pub(crate) async fn drained(&self) {
+        self.draining.cancelled().await;
+    }
+
+    /// Refreshes a lease that is kept. Nobody lets go of it before that is heard out.
+    pub(crate) fn keep(
+        &self,
+        holding: Arc<Mutex<Holding>>,
+        ttl: Ttl,
+    ) -> HeardOut<Result<Kept, StoreError>> {
+        let store = self.store.clone();
+        self.hear_out(async move {
+            let mut holding = holding.lock().await;
+            let kept = store.keep(&holding, ttl).await;
+            if let Ok(Kept::Lease(lease)) = &kept {
+                holding.renewals = lease.renewals;
+            }
+            kept
+        })
+    }
+
+    /// Lets go of a lease that was kept; tries on until it would be over anyway.
+    pub(crate) fn let_go(
+        &self,
+        holding: Arc<Mutex<Holding>>,
+        linger: Option<Ttl>,
+        over_at: Instant,
+    ) {
+        let store = self.store.clone();
+        self.tasks.spawn(async move {
+            let holding = holding.lock().await;
+            while store.let_go(&holding, linger).await.is_err() && Instant::now() < over_at {
+                tokio::time::sleep(LET_GO_PAUSE).await;
+            }
+        });
     }
 
     fn hear_out<T: Send + 'static>(

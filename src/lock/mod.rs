@@ -4,15 +4,23 @@
 //! [`lease::Lease`] or with who has it. The lease ends when its holder releases it, when its
 //! [`time::Ttl`] passes without a refresh, or by force; it is never revived. Each new lease of a
 //! key has a higher [`token::FencingToken`]. [`table::Table`] states these rules without I/O,
-//! [`locks::Locks`] offers them to callers that may vanish.
+//! [`locks::Locks`] offers them to callers that may vanish, and lets them wait in line.
 
+pub mod entry;
 pub mod error;
 mod heard_out;
+pub mod hold;
+mod holds;
 pub mod key;
+mod key_line;
 pub mod lease;
+mod line;
 pub mod locks;
 mod owed;
 pub mod store;
 pub mod table;
+mod ticket;
 pub mod time;
 pub mod token;
+pub mod waiting;
+pub mod wakeup;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
@@ -32,12 +33,13 @@ const LONGEST_CALL: Duration = Duration::from_secs(30);
 pub(crate) struct Owed {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
+    room: Arc<Semaphore>,
 }
 
 impl Owed {
     /// Owes to `store`, in `tasks`.
     pub(crate) fn new(store: Arc<dyn Store>, tasks: TaskTracker) -> Self {
-        Self { store, tasks }
+        Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
 
     /// An answer to the claim that is taken back unless somebody receives it.
@@ -47,12 +49,13 @@ impl Owed {
 
     /// Takes back whatever the claim's token has or may get.
     fn take_back(&self, claim: &Claim) {
-        if self.tasks.len() >= MAX_OWED {
+        let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %claim.key, "too much is owed: this lease ends by its TTL");
             return;
-        }
+        };
         let (store, claim) = (self.store.clone(), claim.clone());
         self.tasks.spawn(async move {
+            let _room = room;
             let over_at = Instant::now() + claim.ttl.as_duration() + LONGEST_CALL;
             let mut pause = FIRST_PAUSE;
             while let Err(error) = store.undo(&claim.key, &claim.token).await {
@@ -83,6 +86,11 @@ impl Undelivered {
             self.owe();
         }
         answer
+    }
+
+    /// Drops the answer without taking anything back: the caller has the lease.
+    pub(crate) fn forget(mut self) {
+        self.answer = None;
     }
 
     fn owe(&self) {

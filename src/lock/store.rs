@@ -1,15 +1,19 @@
 //! The seam: what the rules of a lock need from whatever keeps the locks.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
 use crate::lock::time::Ttl;
 use crate::lock::token::LeaseToken;
+use crate::lock::wakeup::Wakeup;
 
 /// Whatever keeps the locks.
 ///
@@ -21,6 +25,18 @@ pub trait Store: Send + Sync + 'static {
     /// Grants the key if it is free, or again to the token that holds it already.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
 
+    /// Joins the line for the key, or asks again for a claim that stands in it. Idempotent by
+    /// token: a claim has one place, and has it back if it was away for no longer than it keeps.
+    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError>;
+
+    /// Steps out of the line; `Keep` says whether the place stays for a while. What was handed to
+    /// the claim and not yet confirmed goes on to the next. A confirmed lease is left alone.
+    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError>;
+
+    /// Listens for hints that the key was handed to a claim of this instance. To be called before
+    /// asking, so that no hand-off falls between the question and the sleep.
+    fn listen(&self, key: &LockKey) -> Wakeup;
+
     /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
     /// `None`: the token does not hold the key any more; nothing is ever re-created.
     async fn refresh(
@@ -29,6 +45,14 @@ pub trait Store: Send + Sync + 'static {
         token: &LeaseToken,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError>;
+
+    /// Refreshes a lease that somebody cares for, unless its token has acquired it elsewhere
+    /// since.
+    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
+
+    /// Ends a lease that somebody cared for, or leaves it `linger`, if nobody has refreshed or
+    /// acquired it since. In one step: afterwards nothing is owed.
+    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError>;
 
     /// Gives up what the token has of the key. Nobody else's lease is touched.
     async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError>;
@@ -70,11 +94,59 @@ pub enum Attempt {
     Held(LockStatus),
 }
 
+/// The answer to [`Store::wait_turn`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Turn {
+    /// The lease: a new one, or confirmed after a hand-off.
+    Granted(Lease),
+    /// The lease that the token has already, its TTL begun anew.
+    Again(Lease),
+    /// Not yet.
+    Waiting(Waiting),
+}
+
+/// A claim's standing in the line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// Its place; places are in the order in which the store saw the claims.
+    pub place: u64,
+    /// How many live claims stand before it.
+    pub ahead: u64,
+    /// Whether the store has only now heard of it.
+    pub new: bool,
+    /// How long one may sleep at most before asking again.
+    pub recheck_after: Duration,
+    /// A claim of this instance to which the key was handed and that has not asked since.
+    pub handed: Option<LeaseToken>,
+}
+
+/// Whether a claim that steps out of the line keeps its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// For the time of the settings; passed over meanwhile.
+    Place,
+    /// Not at all.
+    Nothing,
+}
+
+/// The answer to [`Store::keep`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kept {
+    /// The lease, its TTL begun anew.
+    Lease(Lease),
+    /// The token has acquired it elsewhere, and whoever did so cares for it now.
+    TakenOver,
+    /// The token does not hold the key any more.
+    Lost,
+}
+
 /// The answer to [`Store::release`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {
     /// The lease, as it was.
     Lease(Holder),
+    /// A place in line.
+    Place,
     /// The token had nothing of the key.
     Nothing,
 }

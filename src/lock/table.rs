@@ -2,30 +2,48 @@
 //! proposal of a fencing token come in as arguments.
 //!
 //! The embedded store is this table with a durable log beneath; the tests hold every other store
-//! against it. A line of waiters belongs into [`Entry`], beside the lease that it waits for.
+//! against it. A key that ends while somebody waits for it is handed to the head of its line for a
+//! short while; the lease begins when the head confirms it by asking.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use std::collections::HashMap;
 use std::ops::Bound;
 
+use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
-use crate::lock::lease::Owner;
+use crate::lock::lease::Renewals;
+use crate::lock::line::Line;
 use crate::lock::store::Attempt;
+use crate::lock::store::Keep;
+use crate::lock::store::Kept;
 use crate::lock::store::Page;
 use crate::lock::store::Released;
+use crate::lock::store::Turn;
+use crate::lock::store::Waiting;
 use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 
-/// All leases of a store.
+/// How long a hand-off waits to be confirmed: within one process that takes microseconds, unless
+/// the process stands still.
+const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
+
+/// All leases of a store, and who waits for them.
 #[derive(Debug)]
 pub struct Table {
     leases: BTreeMap<LockKey, Entry>,
+    lines: HashMap<LockKey, Line>,
+    /// How long a claim that is away keeps its place.
+    position_kept: Ttl,
+    /// The keys that were handed on since [`Table::take_handed_on`].
+    handed_on: Vec<LockKey>,
     /// The same leases by their ends, so that those that are over are found without a search.
     ends: BTreeSet<(Timestamp, LockKey)>,
     /// The highest fencing token ever given, over all keys: one number outlives every key, so a
@@ -33,21 +51,6 @@ pub struct Table {
     last_fencing_token: u64,
     /// The keys that were touched since [`Table::take_changes`].
     changes: BTreeSet<LockKey>,
-}
-
-/// What the table knows of a held key; over once `ends_at` has come.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// The holder's secret.
-    pub token: LeaseToken,
-    /// Who the holder is.
-    pub owner: Option<Owner>,
-    /// The number of the lease.
-    pub fencing_token: FencingToken,
-    /// The TTL last asked for.
-    pub ttl: Ttl,
-    /// When the lease is over.
-    pub ends_at: Timestamp,
 }
 
 impl Table {
@@ -59,34 +62,77 @@ impl Table {
     ) -> Self {
         let leases = BTreeMap::from_iter(leases);
         let ends = leases.iter().map(|(key, entry)| (entry.ends_at, key.clone())).collect();
-        Self { leases, ends, last_fencing_token, changes: BTreeSet::new() }
+        Self {
+            leases,
+            lines: HashMap::new(),
+            position_kept: Ttl::from_millis(5_000),
+            handed_on: Vec::new(),
+            ends,
+            last_fencing_token,
+            changes: BTreeSet::new(),
+        }
     }
 
-    /// Grants the key if it is free, or again to the token that holds it. The fencing token is
-    /// `proposal` unless that is not above all earlier ones.
+    /// The same table, in which a claim that is away keeps its place so long.
+    pub fn keeping_positions(self, position_kept: Ttl) -> Self {
+        Self { position_kept, ..self }
+    }
+
+    /// Grants the key if it is free and nobody stands before the claim, or again to the token
+    /// that holds it. The fencing token is `proposal` unless that is not above all earlier ones.
     ///
     /// Returns `None` if the fencing tokens are used up: there are 2^53 of them.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
-        self.expire(now);
-        if let Some(entry) = self.leases.get(&claim.key) {
-            if entry.token != claim.token {
-                return Some(Attempt::Held(self.status(&claim.key, None, now)));
-            }
-            let entry = Entry { owner: claim.owner.clone(), ..entry.clone() };
-            return Some(Attempt::Again(self.grant(&claim.key, entry, claim.ttl, now)));
+        self.settle(&claim.key, now);
+        if let Some(again) = self.again(claim, now) {
+            return Some(Attempt::Again(again));
         }
-        let next = self.last_fencing_token + 1;
-        let fencing_token = FencingToken::from_number(proposal.max(next))
-            .or_else(|| FencingToken::from_number(next))?;
-        self.last_fencing_token = fencing_token.number();
-        let entry = Entry {
-            token: claim.token.clone(),
-            owner: claim.owner.clone(),
-            fencing_token,
-            ttl: claim.ttl,
-            ends_at: now,
-        };
-        Some(Attempt::Granted(self.grant(&claim.key, entry, claim.ttl, now)))
+        if !self.is_turn_of(&claim.key, &claim.token) {
+            self.hand_on_if_free(&claim.key, now);
+            return Some(Attempt::Held(self.status(&claim.key, None, now)));
+        }
+        self.begin(claim, now, proposal).map(Attempt::Granted)
+    }
+
+    /// Joins the line, or asks again; grants the key if it is the claim's turn.
+    ///
+    /// Returns `None` if the fencing tokens are used up.
+    pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
+        self.settle(&claim.key, now);
+        if let Some(again) = self.again(claim, now) {
+            return Some(Turn::Again(again));
+        }
+        if self.is_turn_of(&claim.key, &claim.token) {
+            return self.begin(claim, now, proposal).map(Turn::Granted);
+        }
+        let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(&claim.token);
+        self.hand_on_if_free(&claim.key, now);
+        let holder = self.status(&claim.key, None, now).holder.unwrap_or_default();
+        let line = self.lines.entry(claim.key.clone()).or_default();
+        Some(Turn::Waiting(Waiting {
+            place,
+            ahead: line.ahead(place),
+            new,
+            recheck_after: holder.left.unwrap_or_default(),
+            handed: line.handed().map(|(token, _)| token.clone()),
+        }))
+    }
+
+    /// Steps out of the line. What was handed to the claim goes on to the next; a lease stays.
+    pub fn leave(&mut self, key: &LockKey, token: &LeaseToken, keep: Keep, now: Timestamp) {
+        self.settle(key, now);
+        let until = now.after(self.position_kept);
+        let Some(line) = self.lines.get_mut(key) else { return };
+        let was_handed = line.handed().is_some_and(|(handed, _)| handed == token);
+        match keep {
+            Keep::Place => line.park(token, until),
+            Keep::Nothing => _ = line.drop(token),
+        }
+        if was_handed {
+            line.take_handed();
+            self.hand_on_if_free(key, now);
+        }
+        self.forget_empty_line(key);
     }
 
     /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
@@ -97,30 +143,58 @@ impl Table {
         ttl: Option<Ttl>,
         now: Timestamp,
     ) -> Option<Lease> {
-        self.expire(now);
+        self.settle(key, now);
         let entry = self.leases.get(key).filter(|entry| entry.token == *token)?.clone();
         let ttl = ttl.unwrap_or(entry.ttl);
+        let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
         Some(self.grant(key, entry, ttl, now))
     }
 
-    /// Gives up the lease of `token`, if it has the key.
-    pub fn release(&mut self, key: &LockKey, token: &LeaseToken, now: Timestamp) -> Released {
-        self.expire(now);
-        match self.leases.get(key) {
-            Some(entry) if entry.token == *token => {
-                let holder = entry.holder(now);
-                self.end(key);
-                Released::Lease(holder)
+    /// Refreshes a lease that somebody cares for, unless somebody else does so by now.
+    pub fn keep(&mut self, holding: &Holding, ttl: Ttl, now: Timestamp) -> Kept {
+        self.settle(&holding.key, now);
+        match self.leases.get(&holding.key).filter(|entry| entry.token == holding.token) {
+            None => Kept::Lost,
+            Some(entry) if !entry.renewals.same_care(holding.renewals) => Kept::TakenOver,
+            Some(entry) => {
+                let entry = Entry { renewals: entry.renewals.refreshed(), ..entry.clone() };
+                Kept::Lease(self.grant(&holding.key, entry, ttl, now))
             }
-            _ => Released::Nothing,
         }
+    }
+
+    /// Ends a lease that somebody cared for, or leaves it `linger`, if nobody has renewed it since.
+    pub fn let_go(&mut self, holding: &Holding, linger: Option<Ttl>, now: Timestamp) {
+        self.settle(&holding.key, now);
+        let entry = self
+            .leases
+            .get(&holding.key)
+            .filter(|entry| entry.token == holding.token && entry.renewals == holding.renewals);
+        let Some(entry) = entry.cloned() else { return };
+        match linger {
+            Some(linger) => _ = self.grant(&holding.key, entry, linger, now),
+            None => self.end(&holding.key, now),
+        }
+    }
+
+    /// Gives up what the token has of the key: the lease, or its place in line.
+    pub fn release(&mut self, key: &LockKey, token: &LeaseToken, now: Timestamp) -> Released {
+        self.settle(key, now);
+        let Some(entry) = self.leases.get(key).filter(|entry| entry.token == *token) else {
+            let place = self.lines.get(key).is_some_and(|line| line.place(token).is_some());
+            self.leave(key, token, Keep::Nothing, now);
+            return if place { Released::Place } else { Released::Nothing };
+        };
+        let holder = entry.holder(now);
+        self.end(key, now);
+        Released::Lease(holder)
     }
 
     /// Ends whoever holds the key.
     pub fn force_release(&mut self, key: &LockKey, now: Timestamp) -> Option<Holder> {
-        self.expire(now);
+        self.settle(key, now);
         let holder = self.leases.get(key)?.holder(now);
-        self.end(key);
+        self.end(key, now);
         Some(holder)
     }
 
@@ -131,7 +205,7 @@ impl Table {
         token: Option<&LeaseToken>,
         now: Timestamp,
     ) -> LockStatus {
-        self.expire(now);
+        self.settle(key, now);
         self.status(key, token, now)
     }
 
@@ -157,8 +231,16 @@ impl Table {
                 break;
             }
             let key = key.clone();
-            self.end(&key);
+            self.end(&key, now);
         }
+    }
+
+    /// Forgets the lines in which all are away for too long: nobody asks for their keys any more.
+    pub fn sweep(&mut self, now: Timestamp) {
+        self.lines.retain(|_, line| {
+            line.expire(now);
+            !line.is_empty()
+        });
     }
 
     /// How many keys are held.
@@ -191,6 +273,81 @@ impl Table {
         std::mem::take(&mut self.changes)
     }
 
+    /// The keys that were handed on since the last time it was asked.
+    pub fn take_handed_on(&mut self) -> Vec<LockKey> {
+        std::mem::take(&mut self.handed_on)
+    }
+
+    /// Ends what is over, of all leases and of the line of this key.
+    fn settle(&mut self, key: &LockKey, now: Timestamp) {
+        self.expire(now);
+        if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
+            self.hand_on_if_free(key, now);
+        }
+        self.forget_empty_line(key);
+    }
+
+    /// The lease once more, if the claim's token holds it.
+    fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Lease> {
+        let entry = self.leases.get(&claim.key).filter(|entry| entry.token == claim.token)?;
+        let renewals = entry.renewals.taken_over();
+        let entry = Entry { owner: claim.owner.clone(), renewals, ..entry.clone() };
+        Some(self.grant(&claim.key, entry, claim.ttl, now))
+    }
+
+    /// Whether a token would have the key if it asked: the key is free, and was handed to the
+    /// token, or to nobody while nobody who is there stands before it.
+    fn is_turn_of(&self, key: &LockKey, token: &LeaseToken) -> bool {
+        if self.leases.contains_key(key) {
+            return false;
+        }
+        let Some(line) = self.lines.get(key) else { return true };
+        match (line.handed(), line.head()) {
+            (Some((handed, _)), _) => handed == token,
+            (None, Some((head, _))) => line.place(token).is_some_and(|place| place <= head),
+            (None, None) => true,
+        }
+    }
+
+    fn hand_on_if_free(&mut self, key: &LockKey, now: Timestamp) {
+        let Some(line) = self.lines.get_mut(key) else { return };
+        if self.leases.contains_key(key) || line.handed().is_some() {
+            return;
+        }
+        let until = now.after(CONFIRM_WITHIN);
+        if line.hand_on(until, until.after(self.position_kept)).is_some() {
+            self.handed_on.push(key.clone());
+        }
+    }
+
+    fn forget_empty_line(&mut self, key: &LockKey) {
+        if self.lines.get(key).is_some_and(Line::is_empty) {
+            self.lines.remove(key);
+        }
+    }
+
+    /// Begins a new lease.
+    fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Lease> {
+        let next = self.last_fencing_token + 1;
+        let fencing_token = FencingToken::from_number(proposal.max(next))
+            .or_else(|| FencingToken::from_number(next))?;
+        self.last_fencing_token = fencing_token.number();
+        if let Some(line) = self.lines.get_mut(&claim.key) {
+            line.take_handed();
+            line.drop(&claim.token);
+            self.forget_empty_line(&claim.key);
+        }
+        let entry = Entry {
+            token: claim.token.clone(),
+            owner: claim.owner.clone(),
+            fencing_token,
+            ttl: claim.ttl,
+            ends_at: now,
+            renewals: Renewals::default(),
+        };
+        Some(self.grant(&claim.key, entry, claim.ttl, now))
+    }
+
     fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
         self.ends.remove(&(entry.ends_at, key.clone()));
         entry.ttl = ttl;
@@ -200,6 +357,7 @@ impl Table {
             owner: entry.owner.clone(),
             fencing_token: entry.fencing_token,
             ttl,
+            renewals: entry.renewals,
         };
         self.ends.insert((entry.ends_at, key.clone()));
         self.leases.insert(key.clone(), entry);
@@ -207,30 +365,26 @@ impl Table {
         lease
     }
 
-    fn end(&mut self, key: &LockKey) {
+    /// Ends a lease; the head of the line is handed the key.
+    fn end(&mut self, key: &LockKey, now: Timestamp) {
         if let Some(entry) = self.leases.remove(key) {
             self.ends.remove(&(entry.ends_at, key.clone()));
             self.changes.insert(key.clone());
+            self.hand_on_if_free(key, now);
         }
     }
 
     fn status(&self, key: &LockKey, token: Option<&LeaseToken>, now: Timestamp) -> LockStatus {
         let entry = self.leases.get(key);
+        let line = self.lines.get(key);
+        let handed = line
+            .and_then(Line::handed)
+            .map(|(_, until)| Holder { left: Some(until.left(now)), ..Holder::default() });
         LockStatus {
             key: key.clone(),
-            holder: entry.map(|entry| entry.holder(now)),
-            waiters: 0,
+            holder: entry.map(|entry| entry.holder(now)).or(handed),
+            waiters: line.map_or(0, Line::len),
             mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
-        }
-    }
-}
-
-impl Entry {
-    fn holder(&self, now: Timestamp) -> Holder {
-        Holder {
-            owner: self.owner.clone(),
-            fencing_token: Some(self.fencing_token),
-            left: Some(self.ends_at.left(now)),
         }
     }
 }

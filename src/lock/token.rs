@@ -48,6 +48,12 @@ impl PartialEq for LeaseToken {
 
 impl Eq for LeaseToken {}
 
+impl std::hash::Hash for LeaseToken {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.hash(state);
+    }
+}
+
 impl fmt::Debug for LeaseToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("LeaseToken(…)")

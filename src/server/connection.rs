@@ -14,6 +14,8 @@ use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
+use axum::body::HttpBody;
+use http_body_util::BodyExt;
 use hyper::Request;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
@@ -48,6 +50,12 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// Between two tries to accept where the system has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a handler is at work before a client that has sent more behind its request is watched:
+/// one that waits. What is answered at once is not worth the trouble.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+/// How much is read ahead to see the end behind it.
+const AHEAD: usize = 16 * 1024;
 
 /// Accepts connections and serves them.
 pub(super) struct Acceptor {
@@ -133,8 +141,16 @@ impl Acceptor {
             let api = api.clone();
             async move {
                 let answer = api.answer(request.map(Body::new)).await;
-                drop(turn);
-                Ok::<_, Infallible>(answer)
+                Ok::<_, Infallible>(match answer.body().size_hint().exact() {
+                    Some(_) => answer,
+                    // A stream is under way until it ends.
+                    None => answer.map(|body| {
+                        Body::new(body.map_frame(move |frame| {
+                            let _ = &turn;
+                            frame
+                        }))
+                    }),
+                })
             }
         });
         let connection = self.graceful.watch(self.http.serve_connection(io, service));
@@ -194,6 +210,8 @@ impl Drop for Turn {
 /// hyper has one timer for a head and for the silence before it; the silence may be long, a head
 /// that comes byte by byte must not be. And where it finds a request and the end at once, it drops
 /// the handler before its first step; but who sends a release and hangs up has released.
+/// hyper reads no further, either, once it has a byte of the next request: then the stream reads
+/// ahead itself while a handler is at work, lest that byte hide that the client is gone.
 struct TimedHead {
     stream: TcpStream,
     turns: Arc<Turns>,
@@ -204,11 +222,28 @@ struct TimedHead {
     timer: Option<Pin<Box<Sleep>>>,
     /// At which moment of the connection there was something to read.
     read_at: u32,
+    /// At which moment hyper waited for more: as long as it does, it sees the end itself.
+    wanted_at: u32,
+    /// When to begin to read ahead.
+    watch: Option<Pin<Box<Sleep>>>,
+    /// What was read ahead.
+    ahead: Vec<u8>,
 }
 
 impl TimedHead {
     fn new(stream: TcpStream, turns: Arc<Turns>, allowed: Duration) -> Self {
-        Self { stream, turns, allowed, complete: 0, began: None, timer: None, read_at: 0 }
+        Self {
+            stream,
+            turns,
+            allowed,
+            complete: 0,
+            began: None,
+            timer: None,
+            read_at: 0,
+            wanted_at: 0,
+            watch: None,
+            ahead: Vec::new(),
+        }
     }
 
     /// Whether a head is under way that has taken too long; wakes the task when it will have.
@@ -218,6 +253,55 @@ impl TimedHead {
             .timer
             .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(began + self.allowed)));
         timer.as_mut().poll(context).is_ready()
+    }
+
+    fn is_answering(&self) -> bool {
+        self.turns.ended.load(Ordering::Relaxed) != self.turns.begun.load(Ordering::Relaxed)
+    }
+
+    /// Reads what was read ahead, and then the stream.
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let length = self.ahead.len().min(buffer.remaining());
+        buffer.put_slice(&self.ahead[..length]);
+        self.ahead.drain(..length);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fails if a handler is at work, hyper does not look, and the client is gone.
+    fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let moment = self.turns.moments.load(Ordering::Relaxed);
+        if !self.is_answering() || self.wanted_at == moment {
+            self.watch = None;
+            return Ok(());
+        }
+        let watch = self.watch.get_or_insert_with(|| Box::pin(sleep(WATCH_AFTER)));
+        if !watch.is_elapsed() && watch.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        let mut piece = [0; 1024];
+        while self.ahead.len() < AHEAD {
+            let mut buffer = ReadBuf::new(&mut piece);
+            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+                Poll::Pending => break,
+                Poll::Ready(read) => read?,
+            }
+            if buffer.filled().is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.ahead.extend_from_slice(buffer.filled());
+        }
+        if self.ahead.len() >= AHEAD {
+            // The end behind so much could not be seen any more.
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(())
     }
 }
 
@@ -231,9 +315,12 @@ impl AsyncRead for TimedHead {
         if begun != self.complete {
             (self.complete, self.began, self.timer) = (begun, None, None);
         }
-        let answering = self.turns.ended.load(Ordering::Relaxed) != begun;
+        let answering = self.is_answering();
         let (moment, filled) = (self.turns.moments.load(Ordering::Relaxed), buffer.filled().len());
-        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let polled = self.read(context, buffer);
+        if polled.is_pending() {
+            self.wanted_at = moment;
+        }
         if buffer.filled().len() > filled {
             self.read_at = moment;
         } else if answering && polled.is_ready() && self.read_at == moment {
@@ -263,6 +350,8 @@ impl AsyncWrite for TimedHead {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes at every moment, whether or not there is anything to be flushed.
+        self.watch(context)?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
 

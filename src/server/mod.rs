@@ -12,6 +12,7 @@ use rustix::process::Rlimit;
 use rustix::process::getrlimit;
 use rustix::process::setrlimit;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 
 use crate::api::Api;
 use crate::api::ApiLimits;
@@ -67,14 +68,16 @@ impl Server {
         let metrics = Arc::new(Metrics::new(settings.name()));
         let store = store::open(settings, metrics.clone())?;
         let app = Arc::new(App {
-            locks: Locks::new(store),
+            locks: Locks::new(store, config.wait_limits()),
             keyring: Keyring::new(std::mem::take(&mut config.api_keys)),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
             metrics,
+            hold_streams: Arc::new(Semaphore::new(config.limits.hold_streams)),
             limits: ApiLimits {
                 body_bytes: config.limits.body_bytes,
                 body_time: config.limits.body_time.get(),
+                max_wait: config.limits.max_wait.get(),
             },
         });
         Ok(Self { app, config, connections })
@@ -112,13 +115,16 @@ impl Server {
 
 fn store_settings(config: &Config) -> StoreSettings {
     match &config.store {
-        StoreUrl::Embedded(directory) => StoreSettings::Embedded(directory.clone()),
+        StoreUrl::Embedded(directory) => {
+            StoreSettings::Embedded(directory.clone(), config.position_kept())
+        }
         StoreUrl::Redis(url) => StoreSettings::Redis(RedisSettings {
             url: url.clone(),
             key_prefix: config.redis.key_prefix.clone(),
             command_timeout: config.redis.command_timeout.get(),
             connect_timeout: config.redis.connect_timeout.get(),
             default_ttl: config.ttl_bounds().default,
+            position_kept: config.position_kept(),
         }),
     }
 }

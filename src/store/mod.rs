@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::lock::store::Store;
+use crate::lock::time::Ttl;
 use crate::metrics::Metrics;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::redis::RedisSettings;
@@ -14,8 +15,8 @@ use crate::store::redis::RedisStore;
 
 /// Which store, and what it has to know.
 pub enum StoreSettings {
-    /// The embedded store in this directory.
-    Embedded(PathBuf),
+    /// The embedded store in this directory, and how long a claim that is away keeps its place.
+    Embedded(PathBuf, Ttl),
     /// One Redis.
     Redis(RedisSettings),
 }
@@ -24,7 +25,7 @@ impl StoreSettings {
     /// The store's name in the figures.
     pub fn name(&self) -> &'static str {
         match self {
-            Self::Embedded(_) => "embedded",
+            Self::Embedded(..) => "embedded",
             Self::Redis(_) => "redis",
         }
     }
@@ -49,7 +50,9 @@ pub enum OpenError {
 /// serves as soon as it is there.
 pub fn open(settings: StoreSettings, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, OpenError> {
     Ok(match settings {
-        StoreSettings::Embedded(directory) => Arc::new(EmbeddedStore::open(&directory, metrics)?),
+        StoreSettings::Embedded(directory, position_kept) => {
+            Arc::new(EmbeddedStore::open(&directory, position_kept, metrics)?)
+        }
         StoreSettings::Redis(settings) => Arc::new(RedisStore::new(settings, metrics)?),
     })
 }

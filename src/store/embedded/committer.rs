@@ -9,6 +9,7 @@ use crate::lock::error::Effect;
 use crate::lock::table::Table;
 use crate::lock::time::Clock;
 use crate::lock::time::Timestamp;
+use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::embedded::log::Log;
 use crate::store::embedded::log::LogError;
@@ -19,6 +20,9 @@ const MAX_BATCH: usize = 1_024;
 /// How far the clock on disk may lag behind while keys are held: after a crash a lease lasts at
 /// most this much longer than it had left.
 const CLOCK_LAG: Duration = Duration::from_secs(5);
+
+/// How often the lines are looked through for those that nobody asks for any more.
+const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
 /// How long nothing is tried after the disk was full.
 const PAUSE_WHEN_FULL: Duration = Duration::from_millis(250);
@@ -52,8 +56,10 @@ pub(super) struct Committer {
     clock: Clock,
     clock_on_disk: Timestamp,
     queue: mpsc::Receiver<Box<dyn Job>>,
+    wakeups: Arc<Wakeups>,
     metrics: Arc<Metrics>,
     state: State,
+    swept: Timestamp,
 }
 
 enum State {
@@ -71,13 +77,16 @@ impl Committer {
     pub(super) fn new(
         log: Log,
         queue: mpsc::Receiver<Box<dyn Job>>,
+        wakeups: Arc<Wakeups>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, LogError> {
         let (table, clock_on_disk) = log.read()?;
         tracing::info!(held = table.len(), "the embedded store is open");
         metrics.embedded(table.len(), None);
         let clock = Clock::starting_at(clock_on_disk);
-        Ok(Self { log, table, clock, clock_on_disk, queue, metrics, state: State::Serving })
+        let state = State::Serving;
+        let swept = clock_on_disk;
+        Ok(Self { log, table, clock, clock_on_disk, queue, wakeups, metrics, state, swept })
     }
 
     /// Serves until all who could ask are gone.
@@ -86,6 +95,9 @@ impl Committer {
             let outcome = self.serve(&mut batch);
             for job in batch {
                 job.reply(outcome.clone());
+            }
+            for key in self.table.take_handed_on() {
+                self.wakeups.ring(&key);
             }
         }
         if let State::Serving = self.state {
@@ -113,6 +125,10 @@ impl Committer {
         self.recover()?;
         let now = self.clock.now();
         self.table.expire(now);
+        if now.left(self.swept) >= SWEEP_EVERY {
+            self.table.sweep(now);
+            self.swept = now;
+        }
         for job in batch {
             job.run(&mut self.table, now);
         }
@@ -188,6 +204,7 @@ impl Committer {
         self.log.reopen()?;
         let (table, _) = self.log.read()?;
         self.table = table;
+        self.wakeups.ring_all(); // The lines are gone with the old table: all join again.
         Ok(self.log.committed() == attempted)
     }
 }

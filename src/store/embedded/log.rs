@@ -21,9 +21,10 @@ use redb::ReadableTable;
 use redb::StorageBackend;
 use redb::TableDefinition;
 
+use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
-use crate::lock::table::Entry;
+use crate::lock::lease::Renewals;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
@@ -32,8 +33,8 @@ use crate::lock::token::LeaseToken;
 use crate::store::embedded::file::DatabaseFile;
 
 /// Token, owner (empty if none), fencing token, TTL in milliseconds, end in microseconds of the
-/// store's clock.
-type LeaseRow = (&'static str, &'static str, u64, u64, u64);
+/// store's clock, renewals.
+type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
 
 const LEASES: TableDefinition<'_, &str, LeaseRow> = TableDefinition::new("leases");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
@@ -47,6 +48,7 @@ const CACHE_BYTES: usize = 16 << 20;
 /// The database and how far it has come.
 pub(super) struct Log {
     path: PathBuf,
+    position_kept: Ttl,
     database: Option<Database>,
     committed: u64,
     attempted: u64,
@@ -54,11 +56,11 @@ pub(super) struct Log {
 
 impl Log {
     /// Opens the log in `directory`, or makes both.
-    pub(super) fn open(directory: &Path) -> Result<Self, LogError> {
+    pub(super) fn open(directory: &Path, position_kept: Ttl) -> Result<Self, LogError> {
         let unusable = |source| LogError::Directory { path: directory.to_owned(), source };
         fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
         let path = directory.join(FILE);
-        let mut log = Self { path, database: None, committed: 0, attempted: 0 };
+        let mut log = Self { path, position_kept, database: None, committed: 0, attempted: 0 };
         log.reopen()?;
         // The new file's name has to survive a loss of power as well.
         File::open(directory).and_then(|directory| directory.sync_all()).map_err(unusable)?;
@@ -97,7 +99,8 @@ impl Log {
         let leases = if self.committed > 0 { self.leases()? } else { Vec::new() };
         let leases: Option<Vec<_>> = leases.into_iter().collect();
         let leases = leases.ok_or(LogError::Unreadable)?;
-        Ok((Table::restore(leases, self.meta("last_fencing_token")?), clock))
+        let table = Table::restore(leases, self.meta("last_fencing_token")?);
+        Ok((table.keeping_positions(self.position_kept), clock))
     }
 
     /// Brings the `changes` of the table to the disk, and the moment they are from. When it
@@ -172,24 +175,26 @@ impl Log {
     }
 }
 
-fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64) {
+fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
     (
         entry.token.expose(),
         entry.owner.as_ref().map_or("", Owner::as_str),
         entry.fencing_token.number(),
         entry.ttl.as_millis(),
         entry.ends_at.as_micros(),
+        entry.renewals.number(),
     )
 }
 
-fn decode(key: &str, row: (&str, &str, u64, u64, u64)) -> Option<(LockKey, Entry)> {
-    let (token, owner, fencing_token, ttl, ends_at) = row;
+fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option<(LockKey, Entry)> {
+    let (token, owner, fencing_token, ttl, ends_at, renewals) = row;
     let entry = Entry {
         token: LeaseToken::parse(token).ok()?,
         owner: Owner::parse(owner).ok()?,
         fencing_token: FencingToken::from_number(fencing_token)?,
         ttl: Ttl::from_millis(ttl),
         ends_at: Timestamp::from_micros(ends_at),
+        renewals: Renewals::from_number(renewals),
     };
     Some((LockKey::parse(key).ok()?, entry))
 }

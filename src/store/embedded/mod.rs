@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::oneshot;
@@ -23,18 +24,24 @@ use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
 use crate::lock::store::Attempt;
 use crate::lock::store::Guarantees;
+use crate::lock::store::Keep;
+use crate::lock::store::Kept;
 use crate::lock::store::Page;
 use crate::lock::store::Released;
 use crate::lock::store::Store;
+use crate::lock::store::Turn;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::LeaseToken;
+use crate::lock::wakeup::Wakeup;
+use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::embedded::committer::Committer;
 use crate::store::embedded::committer::Failure;
@@ -42,10 +49,18 @@ use crate::store::embedded::committer::Job;
 use crate::store::embedded::log::Log;
 use crate::store::embedded::log::LogError;
 
+/// How long a waiter sleeps at most: a hint cannot be lost within a process, so this only bounds
+/// what a fault of our own could do.
+const ASK_EVERY: Duration = Duration::from_secs(5);
+
+/// A question at the very end of a lease would come a moment too early.
+const PAST_THE_END: Duration = Duration::from_millis(1);
+
 /// A store in a directory of its own, for one process at a time.
 pub struct EmbeddedStore {
     jobs: Option<mpsc::Sender<Box<dyn Job>>>,
     committer: Option<JoinHandle<()>>,
+    wakeups: Arc<Wakeups>,
 }
 
 impl EmbeddedStore {
@@ -55,15 +70,20 @@ impl EmbeddedStore {
     ///
     /// One sentence if the directory cannot be used, if another process uses it, or if what is in
     /// it cannot be read.
-    pub fn open(directory: &Path, metrics: Arc<Metrics>) -> Result<Self, OpenError> {
-        let log = Log::open(directory)?;
+    pub fn open(
+        directory: &Path,
+        position_kept: Ttl,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, OpenError> {
+        let log = Log::open(directory, position_kept)?;
         let (jobs, queue) = mpsc::channel();
-        let committer = Committer::new(log, queue, metrics)?;
+        let wakeups = Arc::new(Wakeups::default());
+        let committer = Committer::new(log, queue, wakeups.clone(), metrics)?;
         let committer = std::thread::Builder::new()
             .name("committer".into())
             .spawn(move || committer.run())
             .map_err(LogError::from)?;
-        Ok(Self { jobs: Some(jobs), committer: Some(committer) })
+        Ok(Self { jobs: Some(jobs), committer: Some(committer), wakeups })
     }
 
     /// Has `op` done on the table, and answered once it is on disk.
@@ -107,6 +127,10 @@ impl fmt::Debug for EmbeddedStore {
 #[error(transparent)]
 pub struct OpenError(#[from] LogError);
 
+fn used_up(verb: Verb) -> StoreError {
+    StoreError { verb, effect: Effect::None, reason: "the fencing tokens are used up".into() }
+}
+
 /// An operation on its way through the committer.
 struct Call<T, F> {
     op: Option<F>,
@@ -134,11 +158,28 @@ impl Store for EmbeddedStore {
         let granted = self.call(Verb::TryAcquire, move |table, now| {
             table.try_acquire(&claim, now, wall_clock_micros())
         });
-        granted.await?.ok_or_else(|| StoreError {
-            verb: Verb::TryAcquire,
-            effect: Effect::None,
-            reason: "the fencing tokens are used up".into(),
-        })
+        granted.await?.ok_or_else(|| used_up(Verb::TryAcquire))
+    }
+
+    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
+        let claim = claim.clone();
+        let asked = self.call(Verb::WaitTurn, move |table, now| {
+            table.wait_turn(&claim, now, wall_clock_micros())
+        });
+        let mut turn = asked.await?.ok_or_else(|| used_up(Verb::WaitTurn))?;
+        if let Turn::Waiting(waiting) = &mut turn {
+            waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
+        }
+        Ok(turn)
+    }
+
+    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
+        let (key, token) = (key.clone(), token.clone());
+        self.call(Verb::Leave, move |table, now| table.leave(&key, &token, keep, now)).await
+    }
+
+    fn listen(&self, key: &LockKey) -> Wakeup {
+        self.wakeups.listen(key)
     }
 
     async fn refresh(
@@ -149,6 +190,16 @@ impl Store for EmbeddedStore {
     ) -> Result<Option<Lease>, StoreError> {
         let (key, token) = (key.clone(), token.clone());
         self.call(Verb::Refresh, move |table, now| table.refresh(&key, &token, ttl, now)).await
+    }
+
+    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
+        let holding = holding.clone();
+        self.call(Verb::Keep, move |table, now| table.keep(&holding, ttl, now)).await
+    }
+
+    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
+        let holding = holding.clone();
+        self.call(Verb::LetGo, move |table, now| table.let_go(&holding, linger, now)).await
     }
 
     async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
@@ -187,7 +238,7 @@ impl Store for EmbeddedStore {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             store: "embedded",
-            order: "none: whoever asks first after the end of a lease has it",
+            order: "first come, first served, among those who wait",
             fencing: "rises with every lease, over restarts, crashes and clock steps",
             survives: "crash and restart of the process: every answered change is on disk; \
                        not the loss of the disk",

@@ -1,9 +1,10 @@
 //! How a lock is named on Redis.
 //!
 //! The lock is `<key_prefix><key>`, the very key that an application on Redis directly would use.
-//! Its record stands beside it in the same Cluster slot. Redis finds the slot of the lock from its
-//! name, braces of the user included, and a tag made of that name would often land elsewhere; so
-//! the record's tag is taken from a table with one short text for each slot.
+//! Its record stands beside it in the same Cluster slot, and while somebody waits its line and the
+//! line's crew. Redis finds the slot of the lock from its name, braces of the user included, and a
+//! tag made of that name would often land elsewhere; so the tag of what stands beside it is taken
+//! from a table with one short text for each slot.
 
 use std::sync::LazyLock;
 
@@ -12,9 +13,9 @@ use crc::Crc;
 
 use crate::lock::key::LockKey;
 
-/// What the names of records begin with. No lock can be called so: a [`LockKey`] has no empty
+/// What the names of all that stands beside locks begin with. No lock can be called so: a [`LockKey`] has no empty
 /// segment, and a `key_prefix` that begins so is refused.
-pub(super) const RECORD_PREFIX: &str = "lk//";
+pub(super) const SIDE_PREFIX: &str = "lk//";
 
 const SLOTS: usize = 16_384;
 const SLOT_HASH: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
@@ -42,21 +43,24 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
 pub(super) struct Keys {
     /// The lock itself.
     pub(super) lock: String,
-    /// Its record.
-    pub(super) record: String,
+    record: String,
+    line: String,
+    crew: String,
 }
 
 impl Keys {
     /// The names of `key` under the prefix of the settings.
     pub(super) fn of(key_prefix: &str, key: &LockKey) -> Self {
         let lock = format!("{key_prefix}{key}");
-        let record = format!("{RECORD_PREFIX}{{{}}}{lock}", TAGS[slot(lock.as_bytes())]);
-        Self { lock, record }
+        let beside = format!("{SIDE_PREFIX}{{{}}}", TAGS[slot(lock.as_bytes())]);
+        let record = format!("{beside}{lock}");
+        let (line, crew) = (format!("{beside}/line//{lock}"), format!("{beside}/crew//{lock}"));
+        Self { lock, record, line, crew }
     }
 
-    /// Both, in the order of the scripts.
-    pub(super) fn all(&self) -> [&str; 2] {
-        [&self.lock, &self.record]
+    /// All, in the order of the scripts.
+    pub(super) fn all(&self) -> [&str; 4] {
+        [&self.lock, &self.record, &self.line, &self.crew]
     }
 }
 
@@ -118,13 +122,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_record_stands_in_the_slot_of_its_lock(
+        fn what_stands_beside_a_lock_is_in_its_slot(
             text in "[ab{}:/é]{1,12}",
             prefixed in any::<bool>(),
         ) {
             if let Ok(key) = LockKey::parse(&text) {
                 let keys = Keys::of(if prefixed { "lock:" } else { "" }, &key);
-                prop_assert_eq!(slot(keys.lock.as_bytes()), slot(keys.record.as_bytes()));
+                for beside in keys.all() {
+                    prop_assert_eq!(slot(keys.lock.as_bytes()), slot(beside.as_bytes()));
+                }
             }
         }
     }

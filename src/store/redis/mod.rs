@@ -8,9 +8,12 @@
 //! release that was answered by nobody is not repeated by the service.
 
 mod clock;
+mod connect;
 mod keys;
 mod list;
 mod node;
+mod replies;
+mod rings;
 mod script;
 
 use std::fmt;
@@ -19,6 +22,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::time::sleep;
+use uuid::Uuid;
 
 use crate::lock::error::Effect;
 use crate::lock::error::StoreError;
@@ -26,36 +30,57 @@ use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
 use crate::lock::lease::Owner;
 use crate::lock::store::Attempt;
 use crate::lock::store::Guarantees;
+use crate::lock::store::Keep;
+use crate::lock::store::Kept;
 use crate::lock::store::Page;
 use crate::lock::store::Released;
 use crate::lock::store::Store;
+use crate::lock::store::Turn;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
+use crate::lock::wakeup::Wakeup;
+use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::keys::Keys;
-use crate::store::redis::keys::RECORD_PREFIX;
+use crate::store::redis::keys::SIDE_PREFIX;
 use crate::store::redis::node::Node;
 use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
+use crate::store::redis::replies::fencing_token;
+use crate::store::redis::replies::holder;
+use crate::store::redis::replies::malformed;
+use crate::store::redis::replies::owner;
+use crate::store::redis::replies::refreshed;
+use crate::store::redis::replies::renewals;
+use crate::store::redis::replies::status;
+use crate::store::redis::replies::waiting;
+use crate::store::redis::rings::Rings;
 use crate::store::redis::script::FORCE_RELEASE;
 use crate::store::redis::script::INSPECT;
+use crate::store::redis::script::LEAVE;
 use crate::store::redis::script::REFRESH;
 use crate::store::redis::script::RELEASE;
 use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
 use crate::store::redis::script::TRY_ACQUIRE;
+use crate::store::redis::script::WAIT_TURN;
 
 /// How long the last fencing token of a key is kept beyond its lease: longer than any step of a
 /// clock that nobody notices. A key that is not used for so long costs nothing any more.
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// How long the waiters of an instance that has died may keep the line waiting. Each question of
+/// an instance moves this window, so it has to be several times [`ASK_EVERY`].
+const WINDOW_MS: &str = "3000";
 
 /// How often [`Store::undo`] asks before it lets its caller try again later.
 const UNDO_TRIES: u32 = 3;
@@ -73,6 +98,8 @@ pub struct RedisSettings {
     pub connect_timeout: Duration,
     /// The TTL of a lease that was taken without one, by a client on Redis with a token of ours.
     pub default_ttl: Ttl,
+    /// How long a claim that is away keeps its place in line.
+    pub position_kept: Ttl,
 }
 
 /// Locks on one Redis.
@@ -80,7 +107,10 @@ pub struct RedisStore {
     node: Node,
     key_prefix: String,
     default_ttl: Ttl,
+    position_kept: String,
     floor: FencingFloor,
+    instance: String,
+    wakeups: Arc<Wakeups>,
 }
 
 /// Why the store cannot be made.
@@ -91,7 +121,7 @@ pub enum SettingsError {
     Url(#[from] redis::RedisError),
     /// The locks would lie among the records.
     #[error(
-        "`redis.key_prefix` must not begin with `{RECORD_PREFIX}`, as the service's own records do"
+        "`redis.key_prefix` must not begin with `{SIDE_PREFIX}`, as the service's own records do"
     )]
     KeyPrefix,
 }
@@ -104,16 +134,23 @@ impl RedisStore {
     ///
     /// [`SettingsError`] names the setting that is wrong.
     pub fn new(settings: RedisSettings, metrics: Arc<Metrics>) -> Result<Self, SettingsError> {
-        if settings.key_prefix.starts_with(RECORD_PREFIX) {
+        if settings.key_prefix.starts_with(SIDE_PREFIX) {
             return Err(SettingsError::KeyPrefix);
         }
         // Another part of the process may have chosen before; both are one and the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
+        let instance = Uuid::new_v4().to_string();
+        let wakeups = Arc::new(Wakeups::default());
+        let rings = Rings { key_prefix: settings.key_prefix.clone(), wakeups: wakeups.clone() };
+        let channel = format!("{SIDE_PREFIX}{instance}");
         Ok(Self {
-            node: Node::new(&settings, metrics.clone())?,
+            node: Node::new(&settings, channel, Arc::new(rings), metrics.clone())?,
             key_prefix: settings.key_prefix,
             default_ttl: settings.default_ttl,
+            position_kept: settings.position_kept.as_millis().to_string(),
             floor: FencingFloor::new(metrics),
+            instance,
+            wakeups,
         })
     }
 
@@ -121,18 +158,68 @@ impl RedisStore {
         Keys::of(&self.key_prefix, key)
     }
 
-    /// Runs a script that gives out a fencing token.
+    /// Runs a script that gives out a fencing token; what `rest` names follows its arguments.
     async fn run_fenced(
         &self,
         script: &'static Script,
         key: &LockKey,
         args: [&str; 4],
+        rest: &[&str],
     ) -> Result<Reply, StoreError> {
         let floor = self.floor.least().to_string();
         let believable = latest_believable_micros().to_string();
         let [one, two, three, four] = args;
-        let args = [one, two, three, four, &floor, &believable];
+        let mut args = vec![one, two, three, four, &floor, &believable];
+        args.extend_from_slice(rest);
         self.node.run_in_time(script, &self.keys(key), &args).await
+    }
+
+    /// Runs a script that grants a claim.
+    async fn run_claim(
+        &self,
+        script: &'static Script,
+        claim: &Claim,
+        rest: &[&str],
+    ) -> Result<Reply, StoreError> {
+        let ttl = claim.ttl.as_millis().to_string();
+        let owner = claim.owner.as_ref().map_or("", Owner::as_str);
+        let retention = (claim.ttl.as_millis() + millis(RETENTION)).to_string();
+        let args = [claim.token.expose(), &ttl, owner, &retention];
+        self.run_fenced(script, &claim.key, args, rest).await
+    }
+
+    /// Refreshes a lease; `care` is what a keeper knows of it.
+    async fn run_refresh(
+        &self,
+        verb: Verb,
+        key: &LockKey,
+        token: &LeaseToken,
+        (ttl, care): (Option<Ttl>, [&str; 2]),
+    ) -> Result<Kept, StoreError> {
+        let ttl = ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string());
+        let default_ttl = self.default_ttl.as_millis().to_string();
+        let retention = millis(RETENTION).to_string();
+        let args = [token.expose(), &ttl, &default_ttl, &retention];
+        let mut reply = self.run_fenced(&REFRESH, key, args, &care).await?;
+        match reply.word() {
+            "taken_over" => return Ok(Kept::TakenOver),
+            "lost" => return Ok(Kept::Lost),
+            _ => (),
+        }
+        let fencing_token = self.fencing_token(verb, &mut reply)?;
+        let lease = refreshed(key, fencing_token, &mut reply);
+        lease.map(Kept::Lease).ok_or_else(|| malformed(verb))
+    }
+
+    /// The lease that a reply grants.
+    fn lease(&self, verb: Verb, claim: &Claim, reply: &mut Reply) -> Result<Lease, StoreError> {
+        Ok(Lease {
+            key: claim.key.clone(),
+            owner: claim.owner.clone(),
+            fencing_token: self.fencing_token(verb, reply)?,
+            ttl: claim.ttl,
+            renewals: renewals(reply).ok_or_else(|| malformed(verb))?,
+        })
     }
 
     fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
@@ -151,26 +238,48 @@ impl fmt::Debug for RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        let ttl = claim.ttl.as_millis().to_string();
-        let owner = claim.owner.as_ref().map_or("", Owner::as_str);
-        let retention = (claim.ttl.as_millis() + millis(RETENTION)).to_string();
-        let args = [claim.token.expose(), &ttl, owner, &retention];
-        let mut reply = self.run_fenced(&TRY_ACQUIRE, &claim.key, args).await?;
-        if reply.word() == "held" {
-            let holder = holder(&mut reply).ok_or_else(|| malformed(Verb::TryAcquire))?;
-            return Ok(Attempt::Held(status(&claim.key, Some(holder), None)));
+        let mut reply = self.run_claim(&TRY_ACQUIRE, claim, &[]).await?;
+        if reply.word() == "line" {
+            // Nothing was done: whoever stands in line comes first, so it has to be looked at.
+            let rest = ["", "0", &self.position_kept];
+            reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
         }
-        let lease = Lease {
-            key: claim.key.clone(),
-            owner: claim.owner.clone(),
-            fencing_token: self.fencing_token(Verb::TryAcquire, &mut reply)?,
-            ttl: claim.ttl,
-        };
+        let verb = Verb::TryAcquire;
         match reply.word() {
-            "granted" => Ok(Attempt::Granted(lease)),
-            "again" => Ok(Attempt::Again(lease)),
-            _ => Err(malformed(Verb::TryAcquire)),
+            "granted" => self.lease(verb, claim, &mut reply).map(Attempt::Granted),
+            "again" => self.lease(verb, claim, &mut reply).map(Attempt::Again),
+            "held" => {
+                let holder = holder(&mut reply).ok_or_else(|| malformed(verb))?;
+                let waiters = reply.number().unwrap_or_default();
+                Ok(Attempt::Held(status(&claim.key, Some(holder), waiters)))
+            }
+            _ => Err(malformed(verb)),
         }
+    }
+
+    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
+        let rest = [&self.instance, WINDOW_MS, &self.position_kept];
+        let mut reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
+        let verb = Verb::WaitTurn;
+        match reply.word() {
+            "granted" => self.lease(verb, claim, &mut reply).map(Turn::Granted),
+            "again" => self.lease(verb, claim, &mut reply).map(Turn::Again),
+            "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
+            _ => Err(malformed(verb)),
+        }
+    }
+
+    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
+        let kept = match keep {
+            Keep::Place => &self.position_kept,
+            Keep::Nothing => "0",
+        };
+        let args = [token.expose(), &self.instance, kept, &self.position_kept];
+        self.node.run(&LEAVE, &self.keys(key), &args).await.map(|_| ())
+    }
+
+    fn listen(&self, key: &LockKey) -> Wakeup {
+        self.wakeups.listen(key)
     }
 
     async fn refresh(
@@ -179,23 +288,37 @@ impl Store for RedisStore {
         token: &LeaseToken,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        let ttl = ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string());
-        let default_ttl = self.default_ttl.as_millis().to_string();
-        let retention = millis(RETENTION).to_string();
-        let args = [token.expose(), &ttl, &default_ttl, &retention];
-        let mut reply = self.run_fenced(&REFRESH, key, args).await?;
-        if reply.word() == "lost" {
-            return Ok(None);
+        match self.run_refresh(Verb::Refresh, key, token, (ttl, ["", ""])).await? {
+            Kept::Lease(lease) => Ok(Some(lease)),
+            Kept::TakenOver | Kept::Lost => Ok(None),
         }
-        let fencing_token = self.fencing_token(Verb::Refresh, &mut reply)?;
-        let ttl = reply.number().and_then(|ms| u64::try_from(ms).ok());
-        let ttl = Ttl::from_millis(ttl.ok_or_else(|| malformed(Verb::Refresh))?);
-        Ok(Some(Lease { key: key.clone(), owner: owner(&mut reply), fencing_token, ttl }))
+    }
+
+    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
+        let Holding { key, token, renewals } = holding;
+        let known = renewals.number().to_string();
+        self.run_refresh(Verb::Keep, key, token, (Some(ttl), [&known, ""])).await
+    }
+
+    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
+        let Holding { key, token, renewals } = holding;
+        let known = renewals.number().to_string();
+        if linger.is_some() {
+            let last_word = [known.as_str(), "1"];
+            return self
+                .run_refresh(Verb::LetGo, key, token, (linger, last_word))
+                .await
+                .map(|_| ());
+        }
+        let args = [token.expose(), &self.position_kept, &known];
+        self.node.run(&RELEASE, &self.keys(key), &args).await.map(|_| ())
     }
 
     async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
-        let mut reply = self.node.run(&RELEASE, &self.keys(key), &[token.expose()]).await?;
+        let args = [token.expose(), &self.position_kept, ""];
+        let mut reply = self.node.run(&RELEASE, &self.keys(key), &args).await?;
         Ok(match reply.word() {
+            "place" => Released::Place,
             "lease" => Released::Lease(Holder {
                 fencing_token: fencing_token(&mut reply),
                 owner: owner(&mut reply),
@@ -210,7 +333,8 @@ impl Store for RedisStore {
         // stands still; none of them acts later than this.
         let settled_after = self.node.clock().now() + millis(self.node.deadline());
         for _ in 0..UNDO_TRIES {
-            let reply = self.node.run(&RELEASE, &self.keys(key), &[token.expose()]).await?;
+            let args = [token.expose(), &self.position_kept, ""];
+            let reply = self.node.run(&RELEASE, &self.keys(key), &args).await?;
             if reply.now > settled_after {
                 return Ok(());
             }
@@ -221,7 +345,8 @@ impl Store for RedisStore {
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        let mut reply = self.node.run(&FORCE_RELEASE, &self.keys(key), &[]).await?;
+        let mut reply =
+            self.node.run(&FORCE_RELEASE, &self.keys(key), &[&self.position_kept]).await?;
         match reply.word() {
             "taken" => holder(&mut reply).map(Some).ok_or_else(|| malformed(Verb::ForceRelease)),
             _ => Ok(None),
@@ -237,11 +362,14 @@ impl Store for RedisStore {
         let reply = self.node.run(&INSPECT, &self.keys(key), &[asked]).await;
         let mut reply = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
         if reply.word() == "free" {
-            return Ok(status(key, None, token.map(|_| false)));
+            let waiters = reply.number().unwrap_or_default();
+            let free = status(key, None, waiters);
+            return Ok(LockStatus { mine: token.map(|_| false), ..free });
         }
         let holder = holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
+        let held = status(key, Some(holder), reply.number().unwrap_or_default());
         let mine = reply.number() == Some(1);
-        Ok(status(key, Some(holder), token.map(|_| mine)))
+        Ok(LockStatus { mine: token.map(|_| mine), ..held })
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
@@ -255,7 +383,7 @@ impl Store for RedisStore {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             store: "redis",
-            order: "none: whoever asks first after the end of a lease has it",
+            order: "first come, first served, among those who wait, across instances",
             fencing: "rises with every lease, over a loss of Redis' data and over a step of its \
                       clock; after both at once only while this process lives",
             survives: "crash and restart of the service; of Redis what its persistence keeps; not \
@@ -263,27 +391,4 @@ impl Store for RedisStore {
                        token is the protection",
         }
     }
-}
-
-fn status(key: &LockKey, holder: Option<Holder>, mine: Option<bool>) -> LockStatus {
-    LockStatus { key: key.clone(), holder, waiters: 0, mine }
-}
-
-/// Reads milliseconds left, fencing token and owner.
-fn holder(reply: &mut Reply) -> Option<Holder> {
-    // A lock without an end, of a client on Redis, has -1 left.
-    let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
-    Some(Holder { left, fencing_token: fencing_token(reply), owner: owner(reply) })
-}
-
-fn fencing_token(reply: &mut Reply) -> Option<FencingToken> {
-    FencingToken::from_number(reply.number()?.try_into().ok()?)
-}
-
-fn owner(reply: &mut Reply) -> Option<Owner> {
-    Owner::parse(&reply.text()?).ok()?
-}
-
-fn malformed(verb: Verb) -> StoreError {
-    failure(verb, Effect::Unknown, "an answer of unknown form")
 }

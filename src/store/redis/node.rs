@@ -11,20 +11,13 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
-use deadpool_redis::Manager;
 use deadpool_redis::Pool;
-use deadpool_redis::Runtime;
-use deadpool_redis::Timeouts;
 use redis::AsyncConnectionConfig;
 use redis::Cmd;
-use redis::ConnectionAddr;
-use redis::ConnectionInfo;
-use redis::ProtocolVersion;
 use redis::RedisError;
 use redis::ServerErrorKind;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
-use redis::io::tcp::TcpSettings;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -37,6 +30,9 @@ use crate::lock::error::Verb;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
+use crate::store::redis::connect::connect;
+use crate::store::redis::connect::connection_info;
+use crate::store::redis::connect::pool;
 use crate::store::redis::keys::Keys;
 use crate::store::redis::keys::spread;
 use crate::store::redis::script::Reply;
@@ -49,10 +45,7 @@ const LINKS: usize = 2;
 const POOL_SIZE: usize = 4;
 
 /// Between two tries to connect: Redis is served again well within a second of its return.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-
-/// How soon a peer that vanished without a word is noticed.
-const VANISHED_AFTER: Duration = Duration::from_secs(3);
+pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// One Redis, single and independent.
 pub(super) struct Node {
@@ -64,11 +57,22 @@ pub(super) struct Node {
 }
 
 /// What the keepers of the connections share with the node.
-struct Inner {
-    name: String,
-    clock: StoreClock,
+pub(super) struct Inner {
+    pub(super) name: String,
+    pub(super) clock: StoreClock,
     contacted: AtomicBool,
+    pub(super) channel: String,
+    hints: Arc<dyn Hints>,
     metrics: Arc<Metrics>,
+}
+
+/// Who takes the hints that other instances publish.
+pub(super) trait Hints: Send + Sync {
+    /// The lock of this name was handed to this instance.
+    fn handed(&self, lock: &str);
+
+    /// Some hints may have been lost.
+    fn lost(&self);
 }
 
 /// A shared connection as it stands.
@@ -84,25 +88,35 @@ enum Link {
 
 impl Node {
     /// The Redis of the settings; connects in the background.
-    pub(super) fn new(settings: &RedisSettings, metrics: Arc<Metrics>) -> Result<Self, RedisError> {
+    pub(super) fn new(
+        settings: &RedisSettings,
+        channel: String,
+        hints: Arc<dyn Hints>,
+        metrics: Arc<Metrics>,
+    ) -> Result<Self, RedisError> {
         let info = connection_info(settings)?;
-        let pool = pool(&info, settings.connect_timeout, POOL_SIZE, AsyncConnectionConfig::new())?;
+        let rare = pool(&info, settings.connect_timeout, POOL_SIZE, AsyncConnectionConfig::new())?;
         let inner = Arc::new(Inner {
             name: info.addr().to_string(),
             clock: StoreClock::new(),
             contacted: AtomicBool::new(false),
+            channel,
+            hints,
             metrics,
         });
         let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
-        for _ in 0..LINKS {
+        for number in 0..LINKS {
             let (pushes, lost) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let pool = self::pool(&info, settings.connect_timeout, 1, config)?;
+            let one = pool(&info, settings.connect_timeout, 1, config)?;
             let (state, link) = watch::channel(Link::Connecting);
             links.push(link);
-            keepers.spawn(keep(pool, lost, state, inner.clone()));
+            // One listens: two would hear each hint twice, and ask twice.
+            let listens = number == 0;
+            keepers.spawn(keep(one, lost, state, inner.clone(), listens));
         }
-        Ok(Self { links, pool, deadline: settings.command_timeout, inner, _keepers: keepers })
+        let deadline = settings.command_timeout;
+        Ok(Self { links, pool: rare, deadline, inner, _keepers: keepers })
     }
 
     /// Whether it was ever connected.
@@ -165,11 +179,10 @@ impl Node {
         let verb = script.verb();
         let mut link = self.link(deadline, verb, spread(&keys.lock)).await?;
         let sent = Instant::now();
-        let keys = keys.all();
         let asked = async {
-            match send(&mut link, &script.by_hash(&keys, args)).await {
+            match send(&mut link, &script.by_hash(keys, args)).await {
                 Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
-                    send(&mut link, &script.by_source(&keys, args)).await
+                    send(&mut link, &script.by_source(keys, args)).await
                 }
                 answered => answered,
             }
@@ -247,22 +260,27 @@ impl fmt::Debug for Node {
 /// Keeps one shared connection: makes it, waits for its loss, makes it anew.
 async fn keep(
     pool: Pool,
-    mut lost: mpsc::UnboundedReceiver<redis::PushInfo>,
+    mut pushes: mpsc::UnboundedReceiver<redis::PushInfo>,
     state: watch::Sender<Link>,
     inner: Arc<Inner>,
+    listens: bool,
 ) {
     loop {
-        match connect(&pool, &inner).await {
+        match connect(&pool, &inner, listens).await {
             Ok(connection) => {
                 tracing::info!(redis = inner.name, "connected");
                 inner.contacted.store(true, Ordering::Relaxed);
                 inner.metrics.redis_up(true);
                 state.send_replace(Link::Up(connection));
-                while lost
-                    .recv()
-                    .await
-                    .is_some_and(|push| push.kind != redis::PushKind::Disconnection)
+                inner.hints.lost();
+                while let Some(push) = pushes.recv().await
+                    && push.kind != redis::PushKind::Disconnection
                 {
+                    if let (redis::PushKind::Message, Some(Value::BulkString(lock))) =
+                        (push.kind, push.data.get(1))
+                    {
+                        inner.hints.handed(&String::from_utf8_lossy(lock));
+                    }
                 }
                 tracing::warn!(redis = inner.name, "the connection is lost");
                 inner.metrics.redis_up(false);
@@ -282,70 +300,6 @@ async fn keep(
 /// Sends a command; a refusal by the server is an error like any other.
 async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
     connection.send_packed_command(command).await.and_then(Value::extract_error)
-}
-
-/// A new connection out of the pool, its clock read, its settings looked at.
-async fn connect(pool: &Pool, inner: &Inner) -> Result<MultiplexedConnection, String> {
-    let connection = pool.get().await.map_err(|error| error.to_string())?;
-    let mut connection = deadpool_redis::Connection::take(connection);
-    let asked = async {
-        let sent = Instant::now();
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
-        inner.clock.learn(sent, seconds * 1_000 + micros / 1_000);
-        redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection).await
-    };
-    let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
-    let memory = tokio::time::timeout(patience, asked)
-        .await
-        .map_err(|_| "it did not answer in time".to_owned())?
-        .map_err(|error| error.to_string())?;
-    let setting = |name: &str| memory.lines().find_map(|line| line.strip_prefix(name));
-    if let (Some(limit), Some(policy)) = (setting("maxmemory:"), setting("maxmemory_policy:"))
-        && limit != "0"
-        && policy != "noeviction"
-    {
-        tracing::warn!(
-            redis = inner.name,
-            policy,
-            "may evict locks: set maxmemory-policy noeviction"
-        );
-    }
-    Ok(connection)
-}
-
-fn connection_info(settings: &RedisSettings) -> Result<ConnectionInfo, RedisError> {
-    let info = redis::IntoConnectionInfo::into_connection_info(settings.url.as_str())?;
-    // Requests in flight are sent together where an answer comes back at once; over a network
-    // waiting for them costs more than it saves.
-    let nodelay = match info.addr() {
-        ConnectionAddr::Tcp(host, _) => !matches!(host.as_str(), "127.0.0.1" | "localhost" | "::1"),
-        _ => true,
-    };
-    let keepalive = socket2::TcpKeepalive::new()
-        .with_time(VANISHED_AFTER)
-        .with_interval(VANISHED_AFTER / 3)
-        .with_retries(3);
-    let tcp = TcpSettings::default()
-        .set_nodelay(nodelay)
-        .set_keepalive(keepalive)
-        .set_user_timeout(VANISHED_AFTER);
-    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
-}
-
-fn pool(
-    info: &ConnectionInfo,
-    patience: Duration,
-    size: usize,
-    config: AsyncConnectionConfig,
-) -> Result<Pool, RedisError> {
-    // Each call brings its own deadline, which is the one that counts.
-    let config = config.set_connection_timeout(Some(patience)).set_response_timeout(None);
-    let patience = Some(patience);
-    let timeouts = Timeouts { wait: patience, create: patience, recycle: patience };
-    let manager = Manager::new_with_config(info.clone(), config)?;
-    let pool = Pool::builder(manager).max_size(size).timeouts(timeouts).runtime(Runtime::Tokio1);
-    Ok(pool.build().expect("a runtime is given, so the timeouts are possible"))
 }
 
 /// A call without an answer.

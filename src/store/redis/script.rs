@@ -6,29 +6,35 @@ use redis::Cmd;
 use redis::Value;
 
 use crate::lock::error::Verb;
+use crate::store::redis::keys::Keys;
 
 /// A verb's script: run by its hash, sent whole where the server does not know it.
 pub(super) struct Script {
     verb: Verb,
+    /// How many of a lock's keys it needs.
+    keys: usize,
     source: &'static str,
     hash: LazyLock<String>,
 }
 
 macro_rules! script {
-    ($name:ident, $verb:expr, $file:literal) => {
+    ($name:ident, $verb:expr, $keys:literal: $($file:literal)+) => {
         pub(super) static $name: Script = Script {
             verb: $verb,
-            source: concat!(include_str!("scripts/prelude.lua"), include_str!($file)),
+            keys: $keys,
+            source: concat!($(include_str!(concat!("scripts/", $file)), "\n"),+),
             hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
         };
     };
 }
 
-script!(TRY_ACQUIRE, Verb::TryAcquire, "scripts/try_acquire.lua");
-script!(REFRESH, Verb::Refresh, "scripts/refresh.lua");
-script!(RELEASE, Verb::Release, "scripts/release.lua");
-script!(FORCE_RELEASE, Verb::ForceRelease, "scripts/force_release.lua");
-script!(INSPECT, Verb::Inspect, "scripts/inspect.lua");
+script!(TRY_ACQUIRE, Verb::TryAcquire, 2: "prelude.lua" "try_acquire.lua");
+script!(WAIT_TURN, Verb::WaitTurn, 4: "prelude.lua" "line.lua" "join.lua" "wait_turn.lua");
+script!(LEAVE, Verb::Leave, 4: "prelude.lua" "line.lua" "leave.lua");
+script!(REFRESH, Verb::Refresh, 2: "prelude.lua" "refresh.lua");
+script!(RELEASE, Verb::Release, 4: "prelude.lua" "line.lua" "release.lua");
+script!(FORCE_RELEASE, Verb::ForceRelease, 4: "prelude.lua" "line.lua" "force_release.lua");
+script!(INSPECT, Verb::Inspect, 4: "prelude.lua" "line.lua" "inspect.lua");
 
 impl Script {
     /// The verb that it carries out.
@@ -37,13 +43,13 @@ impl Script {
     }
 
     /// `EVALSHA`, which sends only the hash.
-    pub(super) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVALSHA", self.hash.as_str(), keys, args)
+    pub(super) fn by_hash(&self, keys: &Keys, args: &[&str]) -> Cmd {
+        command("EVALSHA", self.hash.as_str(), &keys.all()[..self.keys], args)
     }
 
     /// `EVAL`, which the server needs once after it has started or was flushed.
-    pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVAL", self.source, keys, args)
+    pub(super) fn by_source(&self, keys: &Keys, args: &[&str]) -> Cmd {
+        command("EVAL", self.source, &keys.all()[..self.keys], args)
     }
 }
 

@@ -1,0 +1,113 @@
+//! A lease that lives as long as its connection, as a stream of events, one JSON object a line.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::extract::Request;
+use axum::extract::State;
+use axum::http::HeaderName;
+use axum::http::Version;
+use axum::http::header::CACHE_CONTROL;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use futures_util::stream::unfold;
+use tokio::sync::OwnedSemaphorePermit;
+
+use crate::api::App;
+use crate::api::error::ApiError;
+use crate::api::extract::Call;
+use crate::api::options::Known;
+use crate::api::options::Options;
+use crate::api::record::Record;
+use crate::auth::Permission;
+use crate::lock::error::LockError;
+use crate::lock::hold::Hold;
+use crate::lock::hold::HoldEvent;
+use crate::lock::hold::HoldStart;
+use crate::lock::hold::HoldWish;
+use crate::metrics::Counted;
+use crate::wire::EventBody;
+
+const HOLD: Known = Known {
+    query: &["ttl", "wait", "owner", "linger"],
+    body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms"],
+};
+
+/// Each event goes out at once: no proxy may keep it, and none may compress it.
+const HEADERS: [(HeaderName, &str); 3] = [
+    (CONTENT_TYPE, "application/x-ndjson"),
+    (CACHE_CONTROL, "no-store, no-transform"),
+    (HeaderName::from_static("x-accel-buffering"), "no"),
+];
+
+/// `POST /hold/{key}`: takes the key, and keeps it for as long as the client reads.
+pub(super) async fn hold(
+    State(app): State<Arc<App>>,
+    call: Call,
+    request: Request,
+) -> Result<Response, ApiError> {
+    call.allow(&[Permission::Acquire])?;
+    let options = Options::read(request, &app.limits, HOLD).await?;
+    let (patience, linger) = (options.endless_wait()?, options.linger()?);
+    let claim = options.claim(&app, &call.key)?;
+    let full = LockError::TooManyWaiters("this instance has too many hold streams");
+    let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
+    let mut record = Record::of(&app, &call, Counted::Acquire, "hold");
+    record.owner(claim.owner.as_ref());
+    match app.locks.hold(HoldWish { claim, patience, linger }).await {
+        Ok(HoldStart::Held(status)) => {
+            record.end("held");
+            Err(ApiError::held(&status, std::time::Duration::ZERO))
+        }
+        Ok(HoldStart::Hold(hold)) => {
+            let stream = Stream { hold, app: app.clone(), call, _room: room };
+            let mut answer =
+                (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
+            // Not in chunks: PHP's fopen would wait for 8 KiB of them.
+            *answer.version_mut() = Version::HTTP_10;
+            Ok(answer)
+        }
+        Err(error) => {
+            record.end("error");
+            Err(error.into())
+        }
+    }
+}
+
+/// A hold on its way to a client; it ends when the client is gone.
+struct Stream {
+    hold: Box<Hold>,
+    app: Arc<App>,
+    call: Call,
+    _room: OwnedSemaphorePermit,
+}
+
+impl Stream {
+    async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
+        let event = self.hold.next().await?;
+        self.note(&event);
+        let mut line = serde_json::to_vec(&EventBody::of(&event))
+            .expect("an event has only texts and numbers");
+        line.push(b'\n');
+        Some((Ok(line.into()), self))
+    }
+
+    /// Writes what befell the lease into the log; that it goes on is no news.
+    fn note(&self, event: &HoldEvent) {
+        let mut record = Record::of(&self.app, &self.call, Counted::Acquire, "hold");
+        match event {
+            HoldEvent::Waiting(_) | HoldEvent::Alive(_) => (),
+            HoldEvent::Acquired(grant) => {
+                record.owner(grant.lease.owner.as_ref());
+                record.fencing_token(grant.lease.fencing_token).end("granted");
+            }
+            HoldEvent::Lost(_) => record.end("lost"),
+            HoldEvent::TimedOut => record.end("timed_out"),
+            HoldEvent::Draining => record.end("drained"),
+            HoldEvent::Failed(_) => record.end("error"),
+        }
+    }
+}

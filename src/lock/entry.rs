@@ -1,0 +1,37 @@
+//! A held key as the table knows it and the embedded store keeps it.
+
+use crate::lock::lease::Holder;
+use crate::lock::lease::Owner;
+use crate::lock::lease::Renewals;
+use crate::lock::time::Timestamp;
+use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
+use crate::lock::token::LeaseToken;
+
+/// What the table knows of a held key; over once `ends_at` has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The holder's secret.
+    pub token: LeaseToken,
+    /// Who the holder is.
+    pub owner: Option<Owner>,
+    /// The number of the lease.
+    pub fencing_token: FencingToken,
+    /// The TTL last asked for.
+    pub ttl: Ttl,
+    /// When the lease is over.
+    pub ends_at: Timestamp,
+    /// How often it was renewed since the grant.
+    pub renewals: Renewals,
+}
+
+impl Entry {
+    /// Who holds the key, as others may know it.
+    pub(super) fn holder(&self, now: Timestamp) -> Holder {
+        Holder {
+            owner: self.owner.clone(),
+            fencing_token: Some(self.fencing_token),
+            left: Some(self.ends_at.left(now)),
+        }
+    }
+}

@@ -1,0 +1,326 @@
+//! A lease that lives as long as somebody listens: acquired, kept, and let go when they are gone.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::Mutex;
+use tokio::sync::mpsc;
+use tokio::time::Instant;
+use tokio::time::sleep_until;
+
+use crate::lock::error::LockError;
+use crate::lock::error::StoreError;
+use crate::lock::holds::Registered;
+use crate::lock::key_line::Delivery;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Grant;
+use crate::lock::lease::Holding;
+use crate::lock::lease::Lease;
+use crate::lock::lease::LockStatus;
+use crate::lock::locks::Acquired;
+use crate::lock::locks::Locks;
+use crate::lock::store::Attempt;
+use crate::lock::store::Kept;
+use crate::lock::ticket::Ticket;
+use crate::lock::time::Ttl;
+
+/// How often a listener hears that all is well: below every idle time of a proxy, and often
+/// enough that a proxy notices within two of them that its client is gone.
+const HEARTBEAT: Duration = Duration::from_secs(10);
+
+/// Between two looks at a place that the store has not told yet.
+const JOINING: Duration = Duration::from_millis(50);
+
+/// Between two tries to refresh where the store does not answer.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// What a listener is told, one after another.
+#[derive(Debug)]
+pub enum HoldEvent {
+    /// In line, with so many ahead as far as this instance knows.
+    Waiting(u64),
+    /// The lease is there.
+    Acquired(Grant),
+    /// It goes on, with so much left.
+    Alive(Duration),
+    /// It is lost; the last event.
+    Lost(Loss),
+    /// The wait is over; the last event.
+    TimedOut,
+    /// The instance is going down; the last event. A lease stays for what is left of it.
+    Draining,
+    /// The store did not answer, and nothing is held; the last event.
+    Failed(StoreError),
+}
+
+/// How a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It ran out.
+    Expired,
+    /// Its token released it; or it was ended otherwise before its time, where this instance
+    /// cannot tell how.
+    Released,
+    /// An administrator ended it.
+    Forced,
+    /// Its token acquired it elsewhere, and cares for it there.
+    TakenOver,
+}
+
+/// What one hold is to be like.
+#[derive(Clone, Debug)]
+pub struct HoldWish {
+    /// What is to be held.
+    pub claim: Claim,
+    /// How long to wait for it; `None` for as long as it takes.
+    pub patience: Option<Duration>,
+    /// How long the lease stays when the listener is gone; `None` for not at all.
+    pub linger: Option<Ttl>,
+}
+
+/// The answer to [`Locks::hold`].
+pub enum HoldStart {
+    /// A stream of events.
+    Hold(Box<Hold>),
+    /// Somebody else has the key, and waiting was not asked for.
+    Held(LockStatus),
+}
+
+/// A lease that is kept, or waited for, until this is dropped.
+pub struct Hold {
+    locks: Locks,
+    wish: HoldWish,
+    state: State,
+    /// From its first moment on, so that of two that wait under one token the newer is served.
+    registered: Registered,
+}
+
+enum State {
+    /// Granted at a call that was sent at this moment, and not yet told.
+    Granted(Grant, Instant),
+    Waiting(Box<InLine>),
+    Holding(Box<Care>),
+    Ended,
+}
+
+struct InLine {
+    ticket: Ticket,
+    began: Instant,
+    beat: Instant,
+}
+
+/// The care for a lease.
+struct Care {
+    /// Shared with the refresh under way, so that nobody lets go of the lease before it is heard.
+    holding: Arc<Mutex<Holding>>,
+    ttl: Ttl,
+    /// When the lease is over if it is not refreshed.
+    over_at: Instant,
+    beat: Instant,
+    /// Whether nobody else was told of this grant, so that the end of this hold is the lease's.
+    alone: bool,
+}
+
+impl Locks {
+    /// Acquires the key to keep it for as long as the answer lives.
+    ///
+    /// # Errors
+    ///
+    /// As [`Locks::acquire`].
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`Locks::acquire`].
+    pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
+        let began = Instant::now();
+        let (key, token) = (wish.claim.key.clone(), wish.claim.token.clone());
+        let state = match self.try_acquire(wish.claim.clone(), Duration::ZERO).await? {
+            Acquired::Granted(grant) | Acquired::Again(grant) => State::Granted(grant, began),
+            Acquired::Held(status, _) if wish.patience == Some(Duration::ZERO) => {
+                return Ok(HoldStart::Held(status));
+            }
+            Acquired::Held(..) => {
+                let ticket = self.enter(wish.claim.clone())?;
+                State::Waiting(Box::new(InLine { ticket, began, beat: began }))
+            }
+        };
+        let registered = self.holds().register(&key, &token);
+        Ok(HoldStart::Hold(Box::new(Hold { locks: self.clone(), wish, state, registered })))
+    }
+}
+
+impl Hold {
+    /// The next event; `None` after the last.
+    ///
+    /// # Cancel safety
+    ///
+    /// No event is lost.
+    pub async fn next(&mut self) -> Option<HoldEvent> {
+        match &mut self.state {
+            State::Granted(..) => self.begin(),
+            State::Waiting(_) => Some(self.wait().await),
+            State::Holding(_) => Some(self.keep().await),
+            State::Ended => None,
+        }
+    }
+
+    /// Begins to care for the lease that was granted.
+    fn begin(&mut self) -> Option<HoldEvent> {
+        let State::Granted(grant, asked) = std::mem::replace(&mut self.state, State::Ended) else {
+            return None;
+        };
+        self.care_for(&grant.lease, asked);
+        Some(HoldEvent::Acquired(grant))
+    }
+
+    /// Cares for a lease that was asked for at this moment, and so began no earlier.
+    fn care_for(&mut self, lease: &Lease, asked: Instant) {
+        self.registered.has_it();
+        let claim = &self.wish.claim;
+        let (key, token) = (claim.key.clone(), claim.token.clone());
+        let holding = Holding { key, token, renewals: lease.renewals };
+        self.state = State::Holding(Box::new(Care {
+            holding: Arc::new(Mutex::new(holding)),
+            ttl: lease.ttl,
+            over_at: asked + lease.ttl.as_duration(),
+            beat: asked + interval(lease.ttl),
+            alone: true,
+        }));
+    }
+
+    async fn wait(&mut self) -> HoldEvent {
+        loop {
+            let State::Waiting(line) = &mut self.state else { return HoldEvent::TimedOut };
+            // What is longer than the clock can count is for as long as it takes.
+            let give_up = self.wish.patience.and_then(|patience| line.began.checked_add(patience));
+            tokio::select! {
+                biased;
+                loss = self.registered.told() => return self.lost(loss),
+                told = line.ticket.told() => match told {
+                    Some(delivery) => return self.delivered(delivery),
+                    None => return self.leave(HoldEvent::TimedOut),
+                },
+                () = self.locks.drained() => return self.leave(HoldEvent::Draining),
+                () = until(give_up) => return self.leave(HoldEvent::TimedOut),
+                () = sleep_until(line.beat) => match line.ticket.ahead() {
+                    Some(ahead) => {
+                        line.beat = Instant::now() + HEARTBEAT;
+                        return HoldEvent::Waiting(ahead);
+                    }
+                    // Still joining: it is told its place, or the lease, in a moment.
+                    None => line.beat = Instant::now() + JOINING,
+                },
+            }
+        }
+    }
+
+    /// Leaves the line; unless the lease was granted in that very moment.
+    fn leave(&mut self, event: HoldEvent) -> HoldEvent {
+        let State::Waiting(mut line) = std::mem::replace(&mut self.state, State::Ended) else {
+            return event;
+        };
+        match line.ticket.give_back() {
+            Some(delivery) => self.delivered(delivery),
+            None => event,
+        }
+    }
+
+    /// Takes what the line has told. Another request of the same claim may have been told the same
+    /// lease, here or on another instance; then its end is for that one.
+    fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
+        let began = match &self.state {
+            State::Waiting(line) => line.began,
+            _ => asked,
+        };
+        self.state = State::Ended;
+        match answer.deliver() {
+            Ok(attempt @ (Attempt::Granted(_) | Attempt::Again(_))) => {
+                let alone = alone && matches!(attempt, Attempt::Granted(_));
+                let (Attempt::Granted(lease) | Attempt::Again(lease)) = attempt else {
+                    return HoldEvent::TimedOut;
+                };
+                self.care_for(&lease, asked);
+                if let State::Holding(care) = &mut self.state {
+                    care.alone = alone;
+                }
+                let token = self.wish.claim.token.clone();
+                HoldEvent::Acquired(Grant { lease, token, waited: asked - began })
+            }
+            Ok(Attempt::Held(_)) => HoldEvent::TimedOut,
+            Err(error) => HoldEvent::Failed(error),
+        }
+    }
+
+    async fn keep(&mut self) -> HoldEvent {
+        let State::Holding(care) = &mut self.state else { return HoldEvent::Lost(Loss::Expired) };
+        tokio::select! {
+            biased;
+            loss = self.registered.told() => return self.lost(loss),
+            () = self.locks.drained() => {
+                self.state = State::Ended;
+                return HoldEvent::Draining;
+            }
+            () = sleep_until(care.beat.min(care.over_at)) => (),
+        }
+        let sent = Instant::now();
+        let kept = self.locks.keep(care.holding.clone(), care.ttl).await;
+        match kept {
+            Ok(Kept::Lease(_)) => {
+                care.over_at = sent + care.ttl.as_duration();
+                care.beat = sent + interval(care.ttl);
+                HoldEvent::Alive(care.over_at - Instant::now())
+            }
+            Ok(Kept::TakenOver) => self.lost(Loss::TakenOver),
+            Ok(Kept::Lost) if sent < care.over_at => self.lost(Loss::Released),
+            Ok(Kept::Lost) => self.lost(Loss::Expired),
+            Err(_) if Instant::now() < care.over_at => {
+                care.beat = Instant::now() + RETRY.min(interval(care.ttl));
+                HoldEvent::Alive(care.over_at - Instant::now())
+            }
+            Err(_) => self.lost(Loss::Expired),
+        }
+    }
+
+    fn lost(&mut self, loss: Loss) -> HoldEvent {
+        self.state = State::Ended;
+        HoldEvent::Lost(loss)
+    }
+}
+
+impl Drop for Hold {
+    /// The listener is gone: the lease lingers or ends, unless somebody else has cared for it.
+    fn drop(&mut self) {
+        if self.registered.was_told() {
+            return;
+        }
+        match std::mem::replace(&mut self.state, State::Ended) {
+            State::Granted(grant, asked) => self.care_for(&grant.lease, asked),
+            // It may have been granted in that very moment.
+            State::Waiting(mut line) => {
+                _ = line.ticket.give_back().map(|delivery| self.delivered(delivery));
+            }
+            state => self.state = state,
+        }
+        if let State::Holding(care) = &self.state
+            && care.alone
+        {
+            self.locks.let_go(care.holding.clone(), self.wish.linger, care.over_at);
+        }
+    }
+}
+
+/// How often a lease is refreshed: three times before it ends, and at every heartbeat.
+fn interval(ttl: Ttl) -> Duration {
+    HEARTBEAT.min(ttl.as_duration() / 3)
+}
+
+fn until(moment: Option<Instant>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    match moment {
+        Some(moment) => Box::pin(sleep_until(moment)),
+        None => Box::pin(std::future::pending()),
+    }
+}
+
+/// Where the losses of a hold come from.
+pub(crate) type Losses = mpsc::UnboundedReceiver<Loss>;

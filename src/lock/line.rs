@@ -1,0 +1,128 @@
+//! The line of one key, as the table keeps it: claims by their places, those that are away apart.
+//! Pure, as the table is.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+
+use crate::lock::time::Timestamp;
+use crate::lock::token::LeaseToken;
+
+/// Claims in the order of their arrival.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    next: u64,
+    places: HashMap<LeaseToken, u64>,
+    /// Those that are there, and may be handed the key.
+    waiting: BTreeMap<u64, LeaseToken>,
+    /// Those that keep a place while nobody waits for them; they are passed over.
+    away: BTreeMap<u64, (LeaseToken, Timestamp)>,
+    away_ends: BTreeSet<(Timestamp, u64)>,
+    /// To whom the key was handed, and until when that has to be confirmed.
+    handed: Option<(LeaseToken, Timestamp)>,
+}
+
+impl Line {
+    /// The place of a claim that is there, a new one at the end unless it has one. The flag says
+    /// whether it is new.
+    pub(crate) fn join(&mut self, token: &LeaseToken) -> (u64, bool) {
+        let known = self.places.get(token).copied();
+        let place = known.unwrap_or_else(|| {
+            self.next += 1;
+            self.places.insert(token.clone(), self.next);
+            self.next
+        });
+        self.come_back(place);
+        self.waiting.insert(place, token.clone());
+        (place, known.is_none())
+    }
+
+    /// Keeps the place of a claim until `until`, and passes over it meanwhile.
+    pub(crate) fn park(&mut self, token: &LeaseToken, until: Timestamp) {
+        if let Some(&place) = self.places.get(token) {
+            self.come_back(place);
+            self.waiting.remove(&place);
+            self.away.insert(place, (token.clone(), until));
+            self.away_ends.insert((until, place));
+        }
+    }
+
+    /// Takes a claim out of the line; says whether it had a place.
+    pub(crate) fn drop(&mut self, token: &LeaseToken) -> bool {
+        let Some(place) = self.places.remove(token) else { return false };
+        self.come_back(place);
+        self.waiting.remove(&place);
+        true
+    }
+
+    /// The oldest claim that is there.
+    pub(crate) fn head(&self) -> Option<(u64, &LeaseToken)> {
+        self.waiting.first_key_value().map(|(place, token)| (*place, token))
+    }
+
+    /// Where a claim stands, there or away.
+    pub(crate) fn place(&self, token: &LeaseToken) -> Option<u64> {
+        self.places.get(token).copied()
+    }
+
+    /// How many claims that are there stand before a place.
+    pub(crate) fn ahead(&self, place: u64) -> u64 {
+        self.waiting.range(..place).count() as u64
+    }
+
+    /// How many claims are there.
+    pub(crate) fn len(&self) -> u64 {
+        self.waiting.len() as u64
+    }
+
+    /// Hands the key to the head until `until`, keeping its place for `keep_until`: `None` if
+    /// nobody is there.
+    pub(crate) fn hand_on(&mut self, until: Timestamp, keep_until: Timestamp) -> Option<()> {
+        self.handed = None;
+        let (_, token) = self.head()?;
+        let token = token.clone();
+        self.park(&token, keep_until);
+        self.handed = Some((token, until));
+        Some(())
+    }
+
+    /// To whom the key was handed, unless it was confirmed or it lapsed.
+    pub(crate) fn handed(&self) -> Option<&(LeaseToken, Timestamp)> {
+        self.handed.as_ref()
+    }
+
+    /// Nobody is handed the key any more.
+    pub(crate) fn take_handed(&mut self) {
+        self.handed = None;
+    }
+
+    /// Ends what is over: kept places, and a hand-off that nobody confirmed. Says whether there
+    /// was one.
+    pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
+        while let Some(&(until, place)) = self.away_ends.first() {
+            if until > now {
+                break;
+            }
+            if let Some((token, _)) = self.away.get(&place) {
+                let token = token.clone();
+                self.drop(&token);
+            }
+        }
+        let lapsed = self.handed.as_ref().is_some_and(|(_, until)| *until <= now);
+        if lapsed {
+            self.handed = None;
+        }
+        lapsed
+    }
+
+    /// Whether nothing is left of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty() && self.handed.is_none()
+    }
+
+    fn come_back(&mut self, place: u64) {
+        if let Some((_, until)) = self.away.remove(&place) {
+            self.away_ends.remove(&(until, place));
+        }
+    }
+}

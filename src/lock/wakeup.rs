@@ -1,0 +1,108 @@
+//! Hints that a key was handed on. A hint may be lost: whoever sleeps asks again in time.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::Weak;
+
+use tokio::sync::Notify;
+
+use crate::lock::key::LockKey;
+
+/// Who listens for which key, in one instance.
+#[derive(Debug, Default)]
+pub struct Wakeups {
+    listeners: Mutex<HashMap<LockKey, Weak<Notify>>>,
+}
+
+/// The listener of one key, until it is dropped.
+#[derive(Debug)]
+pub struct Wakeup {
+    bell: Arc<Notify>,
+    key: LockKey,
+    wakeups: Arc<Wakeups>,
+}
+
+impl Wakeups {
+    /// Listens for `key`. There is one listener a key: a new one takes the place of an old one.
+    pub fn listen(self: &Arc<Self>, key: &LockKey) -> Wakeup {
+        let bell = Arc::new(Notify::new());
+        self.with(|listeners| listeners.insert(key.clone(), Arc::downgrade(&bell)));
+        Wakeup { bell, key: key.clone(), wakeups: self.clone() }
+    }
+
+    /// Rings for one key.
+    pub fn ring(&self, key: &LockKey) {
+        if let Some(bell) = self.with(|listeners| listeners.get(key).and_then(Weak::upgrade)) {
+            bell.notify_one();
+        }
+    }
+
+    /// Rings for all: hints may have been lost.
+    pub fn ring_all(&self) {
+        let bells = self.with(|listeners| listeners.values().cloned().collect::<Vec<_>>());
+        for bell in bells.iter().filter_map(Weak::upgrade) {
+            bell.notify_one();
+        }
+    }
+
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Weak<Notify>>) -> T) -> T {
+        use_them(&mut self.listeners.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Wakeup {
+    /// Waits for a hint; one that came before the call counts.
+    ///
+    /// # Cancel safety
+    ///
+    /// A hint that was not waited for to the end is not lost.
+    pub async fn rung(&self) {
+        self.bell.notified().await;
+    }
+}
+
+impl Drop for Wakeup {
+    fn drop(&mut self) {
+        let mine = Arc::as_ptr(&self.bell);
+        self.wakeups.with(|listeners| {
+            if listeners.get(&self.key).is_some_and(|bell| bell.as_ptr() == mine) {
+                listeners.remove(&self.key);
+            }
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::Wakeups;
+    use crate::lock::key::LockKey;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_hint_before_the_wait_is_not_lost_and_rings_one_key_only() {
+        let wakeups = Arc::new(Wakeups::default());
+        let [one, two] = ["one", "two"].map(|text| LockKey::parse(text).unwrap());
+        let (first, second) = (wakeups.listen(&one), wakeups.listen(&two));
+        wakeups.ring(&one);
+        first.rung().await;
+        let silent = tokio::time::timeout(std::time::Duration::from_secs(1), second.rung()).await;
+        assert!(silent.is_err());
+        wakeups.ring_all();
+        second.rung().await;
+    }
+
+    #[test]
+    fn a_listener_that_is_gone_leaves_nothing_behind_and_takes_no_other_along() {
+        let wakeups = Arc::new(Wakeups::default());
+        let key = LockKey::parse("a").unwrap();
+        let old = wakeups.listen(&key);
+        let new = wakeups.listen(&key);
+        drop(old);
+        assert_eq!(wakeups.with(|listeners| listeners.len()), 1);
+        drop(new);
+        assert_eq!(wakeups.with(|listeners| listeners.len()), 0);
+    }
+}

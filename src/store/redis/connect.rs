@@ -1,0 +1,109 @@
+//! How connections to Redis are made.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use deadpool_redis::Manager;
+use deadpool_redis::Pool;
+use deadpool_redis::Runtime;
+use deadpool_redis::Timeouts;
+use redis::AsyncConnectionConfig;
+use redis::ConnectionAddr;
+use redis::ConnectionInfo;
+use redis::ProtocolVersion;
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use redis::io::tcp::TcpSettings;
+
+use crate::store::redis::RedisSettings;
+use crate::store::redis::node::Inner;
+use crate::store::redis::node::RECONNECT_PAUSE;
+
+/// How soon a peer that vanished without a word is noticed.
+const VANISHED_AFTER: Duration = Duration::from_secs(3);
+
+/// Listens for hints. Without the right to, waiters are served all the same, by their own
+/// questions.
+pub(super) async fn listen(
+    connection: &mut MultiplexedConnection,
+    inner: &Inner,
+) -> Result<(), RedisError> {
+    match connection.subscribe(&inner.channel).await {
+        Err(error) if matches!(error.kind(), redis::ErrorKind::Server(_)) => {
+            tracing::warn!(redis = inner.name, %error, "waiters are served late: allow the channels lk//*");
+            Ok(())
+        }
+        listening => listening,
+    }
+}
+
+/// A new connection out of the pool, its clock read, its settings looked at.
+pub(super) async fn connect(
+    pool: &Pool,
+    inner: &Inner,
+    listens: bool,
+) -> Result<MultiplexedConnection, String> {
+    let connection = pool.get().await.map_err(|error| error.to_string())?;
+    let mut connection = deadpool_redis::Connection::take(connection);
+    let asked = async {
+        let sent = Instant::now();
+        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
+        inner.clock.learn(sent, seconds * 1_000 + micros / 1_000);
+        if listens {
+            listen(&mut connection, inner).await?;
+        }
+        redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection).await
+    };
+    let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
+    let memory = tokio::time::timeout(patience, asked)
+        .await
+        .map_err(|_| "it did not answer in time".to_owned())?
+        .map_err(|error| error.to_string())?;
+    let setting = |name: &str| memory.lines().find_map(|line| line.strip_prefix(name));
+    if let (Some(limit), Some(policy)) = (setting("maxmemory:"), setting("maxmemory_policy:"))
+        && limit != "0"
+        && policy != "noeviction"
+    {
+        tracing::warn!(
+            redis = inner.name,
+            policy,
+            "may evict locks: set maxmemory-policy noeviction"
+        );
+    }
+    Ok(connection)
+}
+
+pub(super) fn connection_info(settings: &RedisSettings) -> Result<ConnectionInfo, RedisError> {
+    let info = redis::IntoConnectionInfo::into_connection_info(settings.url.as_str())?;
+    // Requests in flight are sent together where an answer comes back at once; over a network
+    // waiting for them costs more than it saves.
+    let nodelay = match info.addr() {
+        ConnectionAddr::Tcp(host, _) => !matches!(host.as_str(), "127.0.0.1" | "localhost" | "::1"),
+        _ => true,
+    };
+    let keepalive = socket2::TcpKeepalive::new()
+        .with_time(VANISHED_AFTER)
+        .with_interval(VANISHED_AFTER / 3)
+        .with_retries(3);
+    let tcp = TcpSettings::default()
+        .set_nodelay(nodelay)
+        .set_keepalive(keepalive)
+        .set_user_timeout(VANISHED_AFTER);
+    let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
+}
+
+pub(super) fn pool(
+    info: &ConnectionInfo,
+    patience: Duration,
+    size: usize,
+    config: AsyncConnectionConfig,
+) -> Result<Pool, RedisError> {
+    // Each call brings its own deadline, which is the one that counts.
+    let config = config.set_connection_timeout(Some(patience)).set_response_timeout(None);
+    let patience = Some(patience);
+    let timeouts = Timeouts { wait: patience, create: patience, recycle: patience };
+    let manager = Manager::new_with_config(info.clone(), config)?;
+    let pool = Pool::builder(manager).max_size(size).timeouts(timeouts).runtime(Runtime::Tokio1);
+    Ok(pool.build().expect("a runtime is given, so the timeouts are possible"))
+}

@@ -1,0 +1,26 @@
+//! Hints from Redis, for the waiters of this instance.
+
+use std::sync::Arc;
+
+use crate::lock::key::LockKey;
+use crate::lock::wakeup::Wakeups;
+use crate::store::redis::node::Hints;
+
+/// Rings for the locks that are handed to this instance.
+pub(super) struct Rings {
+    pub(super) key_prefix: String,
+    pub(super) wakeups: Arc<Wakeups>,
+}
+
+impl Hints for Rings {
+    fn handed(&self, lock: &str) {
+        let key = lock.strip_prefix(&self.key_prefix).and_then(|key| LockKey::parse(key).ok());
+        if let Some(key) = key {
+            self.wakeups.ring(&key);
+        }
+    }
+
+    fn lost(&self) {
+        self.wakeups.ring_all();
+    }
+}
