@@ -12,12 +12,14 @@ on_every_store!(tests:
 mod tests {
     use std::future::Future;
     use std::pin::pin;
+    use std::time::Duration;
 
     use lockkeeper::lock::error::LockError;
     use lockkeeper::lock::lease::Claim;
     use lockkeeper::lock::lease::Origin;
     use lockkeeper::lock::locks::Locks;
 
+    use crate::conformance::LIMITS;
     use crate::conformance::Stage;
     use crate::conformance::claim;
     use crate::conformance::key;
@@ -38,12 +40,12 @@ mod tests {
     pub(super) async fn a_grant_that_nobody_received_is_taken_back_if_the_service_made_the_token(
         stage: Stage,
     ) {
-        let locks = Locks::new(stage.store.clone());
+        let locks = Locks::new(stage.store.clone(), LIMITS);
         let mut cut_short = 0;
         for number in 0..50 {
             let name = format!("k{number}");
             let claim = Claim { origin: Origin::Service, ..claim(&name, "one", 60_000) };
-            cut_short += u32::from(asked_and_gone(locks.acquire(claim)).await);
+            cut_short += u32::from(asked_and_gone(locks.acquire(claim, Duration::ZERO)).await);
         }
         assert!(cut_short > 40, "too few calls were cut short to say anything: {cut_short}");
         locks.settle(PATIENCE).await;
@@ -54,8 +56,8 @@ mod tests {
     pub(super) async fn a_grant_that_nobody_received_stays_if_the_client_chose_the_token(
         stage: Stage,
     ) {
-        let locks = Locks::new(stage.store.clone());
-        asked_and_gone(locks.acquire(claim("a", "one", 60_000))).await;
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        asked_and_gone(locks.acquire(claim("a", "one", 60_000), Duration::ZERO)).await;
         eventually(PATIENCE, async || stage.store.inspect(&key("a"), None).await.unwrap().holder)
             .await;
         locks.settle(PATIENCE).await;
@@ -64,7 +66,7 @@ mod tests {
     }
 
     pub(super) async fn a_release_whose_caller_is_gone_is_done(stage: Stage) {
-        let locks = Locks::new(stage.store.clone());
+        let locks = Locks::new(stage.store.clone(), LIMITS);
         stage.granted(&claim("a", "one", 60_000)).await;
         asked_and_gone(locks.release(key("a"), token("one"))).await;
         locks.settle(PATIENCE).await;
@@ -72,12 +74,12 @@ mod tests {
     }
 
     pub(super) async fn a_draining_instance_grants_nothing_and_keeps_what_there_is(stage: Stage) {
-        let locks = Locks::new(stage.store.clone());
+        let locks = Locks::new(stage.store.clone(), LIMITS);
         stage.granted(&claim("a", "one", 60_000)).await;
         assert!(locks.ready());
         locks.drain();
         assert!(!locks.ready());
-        let refused = locks.acquire(claim("b", "one", 60_000)).await;
+        let refused = locks.acquire(claim("b", "one", 60_000), Duration::ZERO).await;
         assert!(matches!(refused, Err(LockError::Draining)), "{refused:?}");
         assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder, None);
         assert!(locks.refresh(key("a"), token("one"), None).await.unwrap().is_some());

@@ -14,6 +14,7 @@ mod tests {
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::Page;
 
+    use crate::conformance::LIMITS;
     use crate::conformance::Stage;
     use crate::conformance::claim;
     use crate::conformance::key;
@@ -76,7 +77,7 @@ mod tests {
                 store.release(&other.key, &other.token).await.unwrap();
             }
         });
-        let locks = Locks::new(stage.store.clone());
+        let locks = Locks::new(stage.store.clone(), LIMITS);
         let (mut seen, mut cursor) = (Vec::new(), None);
         loop {
             let page = locks.list(vec!["held/".into()], cursor, 70).await.unwrap();

@@ -1,0 +1,275 @@
+//! Waits that cross with something else: callers that vanish half-way, stores that are slow or
+//! fail, answers that come too late.
+
+use crate::conformance::on_every_store;
+
+on_every_store!(tests:
+    a_wait_that_is_cut_short_at_any_moment_leaves_nothing_behind,
+    a_wait_that_is_cut_short_as_it_is_granted_passes_the_key_on,
+    a_claim_that_is_dropped_while_it_joins_leaves_no_ghost,
+    a_claim_that_comes_back_while_it_joins_is_served,
+    a_store_that_fails_does_not_end_a_wait,
+    a_join_that_is_refused_is_told,
+    a_join_whose_outcome_is_unknown_is_taken_back,
+    a_join_of_nobody_whose_outcome_is_unknown_is_taken_back,
+    the_last_question_and_a_grant_on_its_way_are_one_lease,
+    a_departure_that_the_store_did_not_hear_of_costs_the_line_little,
+);
+
+mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::Arc;
+    use std::task::Poll;
+    use std::time::Duration;
+    use std::time::Instant;
+
+    use lockkeeper::lock::error::LockError;
+    use lockkeeper::lock::error::Verb;
+    use lockkeeper::lock::locks::Acquired;
+    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::store::Store;
+
+    use crate::conformance::LIMITS;
+    use crate::conformance::Stage;
+    use crate::conformance::toy::Toy;
+    use crate::conformance::toy::Way;
+    use crate::conformance::waiting::AT_ONCE;
+    use crate::conformance::waiting::Request;
+    use crate::conformance::waiting::chosen;
+    use crate::conformance::waiting::deserted;
+    use crate::conformance::waiting::holds;
+    use crate::conformance::waiting::made;
+    use crate::conformance::waiting::release;
+    use crate::conformance::waiting::waiters;
+    use crate::conformance::waiting::waiting;
+    use crate::support::PATIENCE;
+    use crate::support::eventually;
+
+    fn locks(stage: &Stage) -> Locks {
+        Locks::new(stage.store.clone(), LIMITS)
+    }
+
+    /// How far a wait is followed: a few polls more than any has.
+    const MOST_POLLS: usize = 40;
+
+    /// Polls a call so many times, each time when it asks for it, and drops it; says whether it
+    /// was answered before.
+    async fn polled_and_gone<F: Future>(call: F, polls: usize) -> Option<F::Output> {
+        let (mut call, mut left) = (pin!(call), polls);
+        std::future::poll_fn(|context| {
+            left -= 1;
+            match call.as_mut().poll(context) {
+                Poll::Ready(answer) => Poll::Ready(Some(answer)),
+                Poll::Pending if left == 0 => Poll::Ready(None),
+                Poll::Pending => Poll::Pending,
+            }
+        })
+        .await
+    }
+
+    /// Locks over a toy over the store, and the key held.
+    async fn with_toy(stage: &Stage) -> (Locks, Arc<Toy>) {
+        stage.granted(&chosen("holder")).await;
+        let toy = Toy::over(stage.store.clone());
+        (Locks::new(toy.clone() as Arc<dyn Store>, LIMITS), toy)
+    }
+
+    pub(super) async fn a_wait_that_is_cut_short_at_any_moment_leaves_nothing_behind(stage: Stage) {
+        let (locks, store) = (locks(&stage), &stage.store);
+        let mut cut_short = 0;
+        for claim in [made("one"), chosen("one")] {
+            for polls in 1..MOST_POLLS {
+                stage.granted(&chosen("holder")).await;
+                let wait = locks.acquire(claim.clone(), Duration::from_millis(30));
+                let answered = polled_and_gone(wait, polls).await;
+                cut_short += u32::from(answered.is_none());
+                waiting(store, 0).await;
+                release(store, "holder").await;
+                // Whatever is still under way finds nobody.
+                eventually(PATIENCE, async || (locks.waiting() == 0).then_some(())).await;
+                deserted(store, AT_ONCE).await;
+                if answered.is_some() {
+                    break;
+                }
+            }
+        }
+        assert!(cut_short >= 4, "too few waits were cut short to say anything: {cut_short}");
+        locks.settle(PATIENCE).await;
+        deserted(store, AT_ONCE).await;
+    }
+
+    pub(super) async fn a_wait_that_is_cut_short_as_it_is_granted_passes_the_key_on(stage: Stage) {
+        let (locks, store) = (locks(&stage), &stage.store);
+        let mut cut_short = 0;
+        for round in 0..60_u32 {
+            stage.granted(&chosen("holder")).await;
+            let (gone, next) = (format!("gone-{round}"), format!("next-{round}"));
+            let first = Request::of(&locks, made(&gone));
+            waiting(store, 1).await;
+            let second = Request::of(&locks, made(&next));
+            waiting(store, 2).await;
+            let releasing = {
+                let store = store.clone();
+                async move { release(&store, "holder").await }
+            };
+            // Sooner or later than the hand-off, from one round to the next.
+            let leaving = async move {
+                for _ in 0..round % 20 {
+                    tokio::task::yield_now().await;
+                }
+                first.gone().await
+            };
+            let (_, told) = tokio::join!(releasing, leaving);
+            if told {
+                // It was too late to be cut short: the lease is in the hands of a client.
+                release(store, &gone).await;
+            }
+            let began = Instant::now();
+            second.granted().await;
+            assert!(began.elapsed() < AT_ONCE * 4, "{round}: {:?}", began.elapsed());
+            cut_short += u32::from(!told);
+            release(store, &next).await;
+            deserted(store, PATIENCE).await;
+        }
+        assert!(cut_short > 10, "too few were cut short to say anything: {cut_short}");
+        locks.settle(PATIENCE).await;
+        deserted(store, AT_ONCE).await;
+    }
+
+    pub(super) async fn a_claim_that_is_dropped_while_it_joins_leaves_no_ghost(stage: Stage) {
+        let (locks, toy) = with_toy(&stage).await;
+        for (claim, way) in [
+            (made("one"), Way::Before),
+            (made("two"), Way::After),
+            (chosen("three"), Way::Before),
+            (chosen("four"), Way::After),
+        ] {
+            let before = toy.calls(Verb::WaitTurn);
+            toy.let_go(Verb::WaitTurn, way);
+            let request = Request::of(&locks, claim);
+            toy.called(Verb::WaitTurn, before).await;
+            drop(request);
+            eventually(PATIENCE, async || (locks.waiting() == 0).then_some(())).await;
+            let left = toy.calls(Verb::Leave);
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            toy.called(Verb::Leave, left).await;
+            assert_eq!(waiters(&stage.store).await, 0);
+        }
+        release(&stage.store, "holder").await;
+        deserted(&stage.store, AT_ONCE).await;
+    }
+
+    pub(super) async fn a_claim_that_comes_back_while_it_joins_is_served(stage: Stage) {
+        for way in [Way::Before, Way::After] {
+            let (locks, toy) = with_toy(&stage).await;
+            toy.let_go(Verb::WaitTurn, way);
+            let gone = Request::of(&locks, chosen("one"));
+            toy.called(Verb::WaitTurn, 0).await;
+            drop(gone);
+            eventually(PATIENCE, async || (locks.waiting() == 0).then_some(())).await;
+            let back = Request::of(&locks, chosen("one"));
+            eventually(PATIENCE, async || (locks.waiting() == 1).then_some(())).await;
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            waiting(&stage.store, 1).await;
+            release(&stage.store, "holder").await;
+            let answer = back.answer().await.unwrap();
+            assert!(matches!(answer, Acquired::Granted(_) | Acquired::Again(_)), "{answer:?}");
+            holds(&stage.store, "one").await;
+            release(&stage.store, "one").await;
+        }
+    }
+
+    pub(super) async fn a_store_that_fails_does_not_end_a_wait(stage: Stage) {
+        for (name, way) in [("one", Way::Refused), ("two", Way::Lost)] {
+            let (locks, toy) = with_toy(&stage).await;
+            let request = Request::of(&locks, made(name));
+            waiting(&stage.store, 1).await;
+            toy.let_go(Verb::WaitTurn, way);
+            release(&stage.store, "holder").await;
+            let asked = toy.calls(Verb::WaitTurn);
+            toy.called(Verb::WaitTurn, asked + 1).await;
+            assert_eq!(locks.waiting(), 1);
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            let answer = request.answer().await.unwrap();
+            // After a lost answer it has it already.
+            assert!(matches!(answer, Acquired::Granted(_) | Acquired::Again(_)), "{answer:?}");
+            holds(&stage.store, name).await;
+            release(&stage.store, name).await;
+        }
+    }
+
+    pub(super) async fn a_join_that_is_refused_is_told(stage: Stage) {
+        let (locks, toy) = with_toy(&stage).await;
+        toy.let_go(Verb::WaitTurn, Way::Refused);
+        let answer = Request::of(&locks, made("one")).answer().await;
+        assert!(matches!(answer, Err(LockError::Store(_))), "{answer:?}");
+        assert_eq!((locks.waiting(), waiters(&stage.store).await), (0, 0));
+    }
+
+    pub(super) async fn a_join_whose_outcome_is_unknown_is_taken_back(stage: Stage) {
+        let (locks, toy) = with_toy(&stage).await;
+        toy.let_go(Verb::WaitTurn, Way::Lost);
+        for claim in [made("one"), chosen("two")] {
+            let answer = Request::of(&locks, claim).answer().await;
+            assert!(matches!(answer, Err(LockError::Store(_))), "{answer:?}");
+            waiting(&stage.store, 0).await;
+        }
+        release(&stage.store, "holder").await;
+        deserted(&stage.store, AT_ONCE).await;
+    }
+
+    pub(super) async fn a_join_of_nobody_whose_outcome_is_unknown_is_taken_back(stage: Stage) {
+        let (locks, toy) = with_toy(&stage).await;
+        toy.let_go(Verb::TryAcquire, Way::After);
+        let request = Request::of(&locks, made("one"));
+        toy.called(Verb::TryAcquire, 0).await;
+        // The key is free when it joins: it has the lease, and nobody is told.
+        release(&stage.store, "holder").await;
+        toy.let_go(Verb::WaitTurn, Way::After);
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        toy.called(Verb::WaitTurn, 0).await;
+        holds(&stage.store, "one").await;
+        drop(request);
+        eventually(PATIENCE, async || (locks.waiting() == 0).then_some(())).await;
+        toy.let_go(Verb::WaitTurn, Way::Lost);
+        deserted(&stage.store, PATIENCE).await;
+    }
+
+    pub(super) async fn the_last_question_and_a_grant_on_its_way_are_one_lease(stage: Stage) {
+        for (name, way) in [("one", Way::Straight), ("two", Way::Lost)] {
+            let (locks, toy) = with_toy(&stage).await;
+            toy.let_go(Verb::TryAcquire, Way::After);
+            let request = Request::with(&locks, made(name), AT_ONCE);
+            toy.called(Verb::TryAcquire, 0).await;
+            release(&stage.store, "holder").await;
+            toy.let_go(Verb::WaitTurn, Way::After);
+            toy.let_go(Verb::TryAcquire, Way::Straight);
+            // It is granted, and not told so before its patience is over.
+            let answer = request.answer().await.unwrap();
+            assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+            toy.let_go(Verb::WaitTurn, way);
+            locks.settle(PATIENCE).await;
+            holds(&stage.store, name).await;
+            release(&stage.store, name).await;
+        }
+    }
+
+    pub(super) async fn a_departure_that_the_store_did_not_hear_of_costs_the_line_little(
+        stage: Stage,
+    ) {
+        let (locks, toy) = with_toy(&stage).await;
+        let gone = Request::of(&locks, made("gone"));
+        waiting(&stage.store, 1).await;
+        let next = Request::of(&locks, made("next"));
+        waiting(&stage.store, 2).await;
+        toy.let_go(Verb::Leave, Way::Refused);
+        drop(gone);
+        toy.called(Verb::Leave, 0).await;
+        toy.let_go(Verb::Leave, Way::Straight);
+        release(&stage.store, "holder").await;
+        let began = Instant::now();
+        next.granted().await;
+        assert!(began.elapsed() < AT_ONCE * 2, "{:?}", began.elapsed());
+    }
+}

@@ -1,0 +1,329 @@
+//! The line at the level of the seam: who is next, and what of it stays.
+
+use std::sync::Arc;
+
+use lockkeeper::lock::lease::Claim;
+use lockkeeper::lock::lease::Lease;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Store;
+use lockkeeper::lock::store::Turn;
+use lockkeeper::lock::store::Waiting;
+
+use crate::conformance::claim;
+use crate::conformance::key;
+use crate::conformance::on_every_store;
+use crate::conformance::token;
+
+/// Longer than any test takes.
+const LONG: u64 = 600_000;
+
+on_every_store!(tests:
+    a_claim_has_one_place_however_often_it_asks,
+    places_are_in_the_order_of_the_joins,
+    a_free_key_that_nobody_waits_for_is_granted_at_once,
+    a_holder_that_asks_again_has_its_lease_and_no_place,
+    a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
+    what_was_handed_is_nobodys_lease_until_it_is_confirmed,
+    a_fencing_token_is_drawn_when_the_lease_is_confirmed,
+    the_last_holder_has_a_new_number_when_it_comes_through_the_line,
+    a_hand_off_rings_for_its_key_only,
+    whoever_finds_the_key_over_makes_the_head_have_it,
+    the_head_finds_the_key_over_and_has_it,
+    a_forced_release_hands_the_key_on,
+    a_forced_release_ends_no_hand_off,
+    waiters_are_counted_while_they_are_there,
+    waiters_of_one_key_are_nothing_to_another,
+    a_hundred_waiters_are_served_in_order,
+);
+
+/// The place of a claim that has to wait; anything else fails the test.
+pub(crate) async fn waits(store: &Arc<dyn Store>, claim: &Claim) -> Waiting {
+    match store.wait_turn(claim).await.unwrap() {
+        Turn::Waiting(waiting) => waiting,
+        other => panic!("not waiting: {other:?}"),
+    }
+}
+
+/// The lease of a claim whose turn it is; anything else fails the test.
+pub(crate) async fn confirmed(store: &Arc<dyn Store>, claim: &Claim) -> Lease {
+    match store.wait_turn(claim).await.unwrap() {
+        Turn::Granted(lease) => lease,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+/// Fails the test if a claim that may not have the key gets it.
+pub(crate) async fn refused(store: &Arc<dyn Store>, claim: &Claim) {
+    let attempt = store.try_acquire(claim).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)), "{claim:?} has it: {attempt:?}");
+}
+
+/// A long claim for the key of most tests.
+pub(crate) fn long(name: &str) -> Claim {
+    claim("a", name, LONG)
+}
+
+/// Lets `holder` have the key and the others stand in line for it, in this order.
+pub(crate) async fn line_up<const N: usize>(
+    store: &Arc<dyn Store>,
+    names: [&str; N],
+) -> [Claim; N] {
+    let held = store.try_acquire(&long("holder")).await.unwrap();
+    assert!(matches!(held, Attempt::Granted(_)), "{held:?}");
+    let claims = names.map(long);
+    for claim in &claims {
+        assert!(waits(store, claim).await.new);
+    }
+    claims
+}
+
+pub(crate) async fn release(store: &Arc<dyn Store>, name: &str) {
+    store.release(&key("a"), &token(name)).await.unwrap();
+}
+
+pub(crate) async fn waiters(store: &Arc<dyn Store>) -> u64 {
+    store.inspect(&key("a"), None).await.unwrap().waiters
+}
+
+mod tests {
+    use std::time::Duration;
+
+    use lockkeeper::lock::store::Attempt;
+    use lockkeeper::lock::store::Keep;
+    use lockkeeper::lock::store::Turn;
+    use lockkeeper::lock::time::Ttl;
+
+    use super::LONG;
+    use super::confirmed;
+    use super::line_up;
+    use super::long;
+    use super::refused;
+    use super::release;
+    use super::waiters;
+    use super::waits;
+    use crate::conformance::Stage;
+    use crate::conformance::claim;
+    use crate::conformance::key;
+    use crate::conformance::token;
+    use crate::support::PATIENCE;
+    use crate::support::eventually;
+
+    pub(super) async fn a_claim_has_one_place_however_often_it_asks(stage: Stage) {
+        let [one, two] = line_up(&stage.store, ["one", "two"]).await;
+        let first = waits(&stage.store, &one).await;
+        for _ in 0..5 {
+            let again = waits(&stage.store, &one).await;
+            assert_eq!((again.place, again.ahead, again.new), (first.place, 0, false));
+        }
+        assert_eq!(waits(&stage.store, &two).await.ahead, 1);
+        assert_eq!(waiters(&stage.store).await, 2);
+    }
+
+    pub(super) async fn places_are_in_the_order_of_the_joins(stage: Stage) {
+        stage.granted(&long("holder")).await;
+        let mut last = None;
+        for number in 0..20 {
+            let waiting = waits(&stage.store, &long(&format!("waiter-{number}"))).await;
+            assert!(waiting.new);
+            assert_eq!(waiting.ahead, number);
+            assert!(Some(waiting.place) > last, "{last:?} before {waiting:?}");
+            assert_eq!(waiting.handed, None);
+            assert!(waiting.recheck_after <= Duration::from_millis(LONG));
+            last = Some(waiting.place);
+        }
+    }
+
+    pub(super) async fn a_free_key_that_nobody_waits_for_is_granted_at_once(stage: Stage) {
+        let lease = confirmed(&stage.store, &long("one")).await;
+        assert_eq!(lease.ttl.as_millis(), LONG);
+        assert_eq!(lease.owner.unwrap().as_str(), "one@host");
+        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        assert_eq!((status.mine, status.waiters), (Some(true), 0));
+    }
+
+    pub(super) async fn a_holder_that_asks_again_has_its_lease_and_no_place(stage: Stage) {
+        let lease = stage.granted(&long("one")).await;
+        let again = stage.store.wait_turn(&claim("a", "one", 7_000)).await.unwrap();
+        let Turn::Again(again) = again else { panic!("{again:?}") };
+        assert_eq!(again.fencing_token, lease.fencing_token);
+        assert_eq!(again.ttl.as_millis(), 7_000);
+        assert_eq!(waiters(&stage.store).await, 0);
+    }
+
+    pub(super) async fn a_release_hands_the_key_to_the_oldest_and_to_nobody_else(stage: Stage) {
+        let [one, two] = line_up(&stage.store, ["one", "two"]).await;
+        release(&stage.store, "holder").await;
+        refused(&stage.store, &two).await;
+        refused(&stage.store, &long("other")).await;
+        refused(&stage.store, &long("holder")).await;
+        let behind = waits(&stage.store, &two).await;
+        assert_eq!(behind.handed.as_ref(), Some(&one.token), "{behind:?}");
+        let granted = stage.store.try_acquire(&one).await.unwrap();
+        assert!(matches!(granted, Attempt::Granted(_)), "{granted:?}");
+        assert_eq!(waits(&stage.store, &two).await.handed, None);
+        release(&stage.store, "one").await;
+        refused(&stage.store, &one).await;
+        confirmed(&stage.store, &two).await;
+    }
+
+    pub(super) async fn what_was_handed_is_nobodys_lease_until_it_is_confirmed(stage: Stage) {
+        let [one] = line_up(&stage.store, ["one"]).await;
+        release(&stage.store, "holder").await;
+        assert_eq!(stage.store.refresh(&key("a"), &one.token, None).await.unwrap(), None);
+        let long_ttl = Some(Ttl::from_millis(LONG));
+        assert_eq!(stage.store.refresh(&key("a"), &one.token, long_ttl).await.unwrap(), None);
+        let status = stage.store.inspect(&key("a"), Some(&one.token)).await.unwrap();
+        assert_eq!((status.mine, status.waiters), (Some(false), 0));
+        let holder = status.holder.unwrap();
+        assert_eq!((holder.owner, holder.fencing_token), (None, None));
+        assert!(holder.left.unwrap() <= Duration::from_secs(3), "{:?}", holder.left);
+        let lease = confirmed(&stage.store, &one).await;
+        let status = stage.store.inspect(&key("a"), Some(&one.token)).await.unwrap();
+        assert_eq!(status.mine, Some(true));
+        let holder = status.holder.unwrap();
+        assert_eq!((holder.owner, holder.fencing_token), (one.owner, Some(lease.fencing_token)));
+        assert!(holder.left.unwrap() > Duration::from_secs(300), "{:?}", holder.left);
+        let refreshed = stage.store.refresh(&key("a"), &one.token, None).await.unwrap().unwrap();
+        assert_eq!(refreshed.fencing_token, lease.fencing_token);
+    }
+
+    pub(super) async fn a_fencing_token_is_drawn_when_the_lease_is_confirmed(stage: Stage) {
+        let [one] = line_up(&stage.store, ["one"]).await;
+        release(&stage.store, "holder").await;
+        let between = stage.granted(&claim("b", "other", LONG)).await.fencing_token;
+        let lease = confirmed(&stage.store, &one).await;
+        assert!(lease.fencing_token > between, "{lease:?} was drawn before {between:?}");
+    }
+
+    pub(super) async fn the_last_holder_has_a_new_number_when_it_comes_through_the_line(
+        stage: Stage,
+    ) {
+        let first = stage.granted(&long("one")).await.fencing_token;
+        waits(&stage.store, &long("two")).await;
+        release(&stage.store, "one").await;
+        waits(&stage.store, &long("one")).await;
+        let second = confirmed(&stage.store, &long("two")).await.fencing_token;
+        release(&stage.store, "two").await;
+        let third = confirmed(&stage.store, &long("one")).await.fencing_token;
+        assert!(first < second && second < third, "{first:?} {second:?} {third:?}");
+    }
+
+    pub(super) async fn a_hand_off_rings_for_its_key_only(stage: Stage) {
+        let (mine, other) = (stage.store.listen(&key("a")), stage.store.listen(&key("b")));
+        stage.granted(&claim("b", "holder", LONG)).await;
+        waits(&stage.store, &claim("b", "one", LONG)).await;
+        line_up(&stage.store, ["one"]).await;
+        // A new connection rings for all, since hints may have been lost.
+        let rung = async || {
+            let rung = tokio::time::timeout(Duration::from_millis(50), other.rung());
+            rung.await.is_err().then_some(())
+        };
+        eventually(PATIENCE, rung).await;
+        release(&stage.store, "holder").await;
+        tokio::time::timeout(PATIENCE, mine.rung()).await.unwrap();
+        let silent = tokio::time::timeout(Duration::from_millis(50), other.rung()).await;
+        assert!(silent.is_err(), "it rang for a key that nobody released");
+    }
+
+    pub(super) async fn whoever_finds_the_key_over_makes_the_head_have_it(stage: Stage) {
+        for round in ["try", "ask", "look"] {
+            stage.granted(&claim("a", "holder", 150)).await;
+            let (one, two) = (long(&format!("{round}-one")), long(&format!("{round}-two")));
+            waits(&stage.store, &one).await;
+            waits(&stage.store, &two).await;
+            let over = async || {
+                match round {
+                    "try" => refused(&stage.store, &long("other")).await,
+                    "ask" => _ = waits(&stage.store, &two).await,
+                    _ => (),
+                }
+                let status = stage.store.inspect(&key("a"), None).await.unwrap();
+                let holder = status.holder.unwrap_or_default();
+                (holder.fencing_token.is_none()).then_some(())
+            };
+            eventually(PATIENCE, over).await;
+            refused(&stage.store, &long("other")).await;
+            refused(&stage.store, &two).await;
+            confirmed(&stage.store, &one).await;
+            stage.store.release(&key("a"), &two.token).await.unwrap();
+            stage.store.release(&key("a"), &one.token).await.unwrap();
+        }
+    }
+
+    pub(super) async fn the_head_finds_the_key_over_and_has_it(stage: Stage) {
+        stage.granted(&claim("a", "holder", 150)).await;
+        let one = long("one");
+        let lease =
+            eventually(PATIENCE, async || match stage.store.wait_turn(&one).await.unwrap() {
+                Turn::Granted(lease) => Some(lease),
+                Turn::Waiting(_) => None,
+                other @ Turn::Again(_) => panic!("{other:?}"),
+            });
+        assert_eq!(lease.await.ttl.as_millis(), LONG);
+        assert_eq!(waiters(&stage.store).await, 0);
+    }
+
+    pub(super) async fn a_forced_release_hands_the_key_on(stage: Stage) {
+        let [one, two] = line_up(&stage.store, ["one", "two"]).await;
+        let bell = stage.store.listen(&key("a"));
+        let taken = stage.store.force_release(&key("a")).await.unwrap().unwrap();
+        assert_eq!(taken.owner.unwrap().as_str(), "holder@host");
+        tokio::time::timeout(PATIENCE, bell.rung()).await.unwrap();
+        refused(&stage.store, &two).await;
+        confirmed(&stage.store, &one).await;
+    }
+
+    pub(super) async fn a_forced_release_ends_no_hand_off(stage: Stage) {
+        let [one] = line_up(&stage.store, ["one"]).await;
+        release(&stage.store, "holder").await;
+        assert_eq!(stage.store.force_release(&key("a")).await.unwrap(), None);
+        confirmed(&stage.store, &one).await;
+    }
+
+    pub(super) async fn waiters_are_counted_while_they_are_there(stage: Stage) {
+        let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
+        let counted = async || {
+            let attempt = stage.store.try_acquire(&long("other")).await.unwrap();
+            let Attempt::Held(status) = attempt else { panic!("{attempt:?}") };
+            assert_eq!(status.waiters, waiters(&stage.store).await);
+            status.waiters
+        };
+        assert_eq!(counted().await, 3);
+        stage.store.leave(&key("a"), &three.token, Keep::Place).await.unwrap();
+        assert_eq!(counted().await, 2);
+        release(&stage.store, "holder").await;
+        assert_eq!(counted().await, 1);
+        confirmed(&stage.store, &one).await;
+        assert_eq!(counted().await, 1);
+        stage.store.release(&key("a"), &two.token).await.unwrap();
+        assert_eq!(counted().await, 0);
+    }
+
+    pub(super) async fn waiters_of_one_key_are_nothing_to_another(stage: Stage) {
+        line_up(&stage.store, ["one"]).await;
+        stage.granted(&claim("b", "one", LONG)).await;
+        release(&stage.store, "holder").await;
+        stage.granted(&claim("c", "one", LONG)).await;
+        let both = stage.store.refresh(&key("b"), &token("one"), None).await.unwrap();
+        assert!(both.is_some());
+    }
+
+    pub(super) async fn a_hundred_waiters_are_served_in_order(stage: Stage) {
+        stage.granted(&long("holder")).await;
+        let claims: Vec<_> = (0..100).map(|number| long(&format!("waiter-{number}"))).collect();
+        for claim in &claims {
+            waits(&stage.store, claim).await;
+        }
+        let mut last = ("holder".to_owned(), None);
+        for (number, claim) in claims.iter().enumerate() {
+            release(&stage.store, &last.0).await;
+            if let Some(behind) = claims.get(number + 1) {
+                let handed = waits(&stage.store, behind).await.handed;
+                assert_eq!(handed.as_ref(), Some(&claim.token));
+            }
+            let lease = confirmed(&stage.store, claim).await;
+            assert!(Some(lease.fencing_token) > last.1);
+            last = (format!("waiter-{number}"), Some(lease.fencing_token));
+        }
+    }
+}
