@@ -5,6 +5,7 @@ mod clock;
 mod contest;
 mod data;
 mod foreign;
+mod line;
 mod login;
 mod paused;
 

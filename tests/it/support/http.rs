@@ -7,10 +7,15 @@ use http_body_util::Full;
 use hyper::HeaderMap;
 use hyper::Request;
 use hyper::body::Bytes;
+use hyper::body::Incoming;
 use hyper::client::conn::http1;
+use hyper::header::CONTENT_TYPE;
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
+
+/// The type of an answer that goes on for as long as it is read.
+pub(crate) const STREAM: &str = "application/x-ndjson";
 
 /// A client of one service.
 #[derive(Clone, Debug)]
@@ -80,7 +85,10 @@ impl Http {
         let request = request.body(Full::new(Bytes::copy_from_slice(body.as_bytes())))?;
         let answered = async {
             let (head, body) = sender.send_request(request).await?.into_parts();
-            let body = body.collect().await?.to_bytes();
+            let body = match head.headers.get(CONTENT_TYPE).is_some_and(|kind| kind == STREAM) {
+                false => body.collect().await?.to_bytes(),
+                true => first_frame(body).await?,
+            };
             Ok(Answer { status: head.status.as_u16(), headers: head.headers, body })
         };
         tokio::pin!(connection);
@@ -90,6 +98,12 @@ impl Http {
             _ = &mut connection => answered.await,
         }
     }
+}
+
+/// The beginning of a stream, which ends with this.
+async fn first_frame(mut body: Incoming) -> hyper::Result<Bytes> {
+    let frame = body.frame().await.transpose()?;
+    Ok(frame.and_then(|frame| frame.into_data().ok()).unwrap_or_default())
 }
 
 impl Answer {

@@ -9,6 +9,7 @@ use serde_json::json;
 
 use crate::support::Answer;
 use crate::support::Http;
+use crate::support::http::STREAM;
 
 /// The contract as generators read it.
 pub(crate) static SPEC: LazyLock<Spec> = LazyLock::new(Spec::load);
@@ -72,7 +73,9 @@ impl Spec {
             assert!(matches!(answer.status, 400 | 414 | 431) && answer.body.is_empty(), "{what}");
             return;
         };
-        assert_eq!(answer.header("cache-control"), Some("no-store"), "{what}");
+        let stream = answer.header("content-type") == Some(STREAM);
+        let kept = if stream { "no-store, no-transform" } else { "no-store" };
+        assert_eq!(answer.header("cache-control"), Some(kept), "{what}");
         let head = method == "HEAD";
         assert!(!head || answer.body.is_empty(), "{what}");
         if answer.status >= 400 && !head {
@@ -143,6 +146,7 @@ impl Spec {
                 "/locks/{key}/refresh"
             }
             _ if path.starts_with("/locks/") => "/locks/{key}",
+            _ if path.starts_with("/hold/") => "/hold/{key}",
             _ if path.starts_with("/admin/locks/") => "/admin/locks/{key}",
             other => other,
         };

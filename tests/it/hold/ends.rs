@@ -1,0 +1,63 @@
+//! The instance ends: with SIGTERM its leases stay for others to take over, with SIGKILL they end
+//! by their TTL.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::hold::Listener;
+use crate::hold::OTHER;
+use crate::hold::SOON;
+use crate::hold::TOKEN;
+use crate::hold::freed;
+use crate::hold::is_held;
+use crate::hold::stays_held;
+use crate::support::Redis;
+use crate::waiting::process;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_goes_on_when_its_instance_ends_and_another_takes_it_over() {
+    for by_stream in [false, true] {
+        let redis = Redis::start();
+        let (ends, stays) = (process(&redis.url(), &[]).await, process(&redis.url(), &[]).await);
+        let http = stays.http();
+        let mut listener = Listener::open(&ends.http(), "drained?ttl=5s").await;
+        let grant = listener.hears("acquired").await;
+        let mut waits = Listener::open_as(&ends.http(), "drained?wait=forever", OTHER).await;
+        waits.hears("waiting").await;
+        let began = Instant::now();
+        ends.signal("TERM");
+        for listener in [&mut listener, &mut waits] {
+            listener.hears_after_all("draining").await;
+            assert_eq!(listener.next().await, None);
+        }
+        assert!(began.elapsed() < SOON);
+        assert_eq!(ends.wait(), Some(0));
+        assert!(is_held(&http, "drained").await);
+        let fence = if by_stream {
+            let mut next = Listener::open(&http, "drained?ttl=900ms").await;
+            let again = next.hears("acquired").await;
+            assert!(stays_held(&http, "drained").await);
+            again["fencing_token"].clone()
+        } else {
+            let again = http.token(TOKEN).post("/locks/drained?ttl=1m", "").await;
+            assert_eq!(again.status, 200);
+            assert!(stays_held(&http, "drained").await);
+            again.field("fencing_token")
+        };
+        assert_eq!(fence, grant["fencing_token"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_ends_by_its_ttl_when_its_instance_is_killed() {
+    let redis = Redis::start();
+    let (dies, lives) = (process(&redis.url(), &[]).await, process(&redis.url(), &[]).await);
+    let http = lives.http();
+    let mut listener = Listener::open(&dies.http(), "killed?ttl=3s").await;
+    listener.hears("acquired").await;
+    listener.hears("alive").await;
+    dies.kill();
+    assert!(is_held(&http, "killed").await);
+    let took = freed(&http, "killed").await;
+    assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&took), "{took:?}");
+}

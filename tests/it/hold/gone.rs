@@ -1,0 +1,205 @@
+//! The connection ends: the key is free at once, or lingers, or is somebody's who took it over.
+
+use std::io::Read;
+use std::process::Stdio;
+use std::time::Duration;
+use std::time::Instant;
+
+use socket2::SockRef;
+use tokio::io::AsyncWriteExt;
+
+use crate::hold::Listener;
+use crate::hold::OTHER;
+use crate::hold::SOON;
+use crate::hold::TOKEN;
+use crate::hold::freed;
+use crate::hold::is_held;
+use crate::hold::stays_held;
+use crate::support::Http;
+use crate::support::process::command;
+use crate::waiting::Stage;
+use crate::waiting::until_waiters;
+
+/// How a listener goes.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    Closes,
+    Resets,
+    HalfCloses,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Closes, Self::Resets, Self::HalfCloses];
+
+    /// Goes; what is returned is kept open.
+    async fn go(self, mut listener: Listener) -> Option<Listener> {
+        match self {
+            Self::Closes => None,
+            Self::Resets => {
+                let stream = listener.stream.get_ref();
+                SockRef::from(stream).set_linger(Some(Duration::ZERO)).unwrap();
+                None
+            }
+            Self::HalfCloses => {
+                listener.stream.get_mut().shutdown().await.unwrap();
+                Some(listener)
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_is_free_as_soon_as_the_connection_ends() {
+    let much = "x".repeat(10_000);
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        for behind in ["", "G", "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n", &much] {
+            for way in Way::ALL {
+                let mut listener = Listener::open_with(&http, "gone", TOKEN, behind).await;
+                listener.hears("acquired").await;
+                let kept = way.go(listener).await;
+                let took = freed(&http, "gone").await;
+                assert!(took < SOON, "{way:?} with {} bytes behind: {took:?}", behind.len());
+                drop(kept);
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_behind_the_request_does_not_end_the_stream() {
+    let settings =
+        [("LOCKKEEPER_LIMITS_HEAD_TIME", "100ms"), ("LOCKKEEPER_LIMITS_IDLE_TIME", "1s")];
+    for stage in Stage::each_with(&settings).await {
+        let http = stage.http(0);
+        for behind in ["", "G", "\r\n"] {
+            let mut listener = Listener::open_with(&http, "behind?ttl=1s", TOKEN, behind).await;
+            listener.hears("acquired").await;
+            for _ in 0..6 {
+                listener.hears("alive").await;
+            }
+            drop(listener);
+            assert!(freed(&http, "behind").await < SOON, "{behind:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_next_in_line_has_the_key_when_the_holders_process_is_killed() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let (mut curl, heard) = curl(&http, "killed?wait=forever");
+        assert!(heard.contains("acquired"), "{heard}");
+        let mut next = Listener::open_as(&http, "killed?wait=forever", OTHER).await;
+        next.hears("waiting").await;
+        let began = Instant::now();
+        curl.kill().unwrap();
+        next.hears("acquired").await;
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        curl.wait().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_is_killed_in_line_is_out_of_it() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let mut holder = Listener::open(&http, "waits").await;
+        holder.hears("acquired").await;
+        let (mut curl, heard) = curl(&http, "waits?wait=forever");
+        assert!(heard.contains(r#"{"event":"waiting","ahead":0}"#), "{heard}");
+        let began = Instant::now();
+        curl.kill().unwrap();
+        until_waiters(&http, "waits", 0).await;
+        assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        curl.wait().unwrap();
+        drop(holder);
+        assert!(freed(&http, "waits").await < SOON);
+    }
+}
+
+/// A curl that holds a key, and its first line.
+fn curl(http: &Http, target: &str) -> (std::process::Child, String) {
+    let url = format!("http://{}/hold/{target}", http.address);
+    let mut curl = command("curl");
+    let mut curl = curl.args(["-sSN", "-X", "POST", &url]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut heard = Vec::new();
+    let shown = curl.stdout.as_mut().unwrap();
+    while heard.last() != Some(&b'\n') {
+        let mut byte = [0];
+        shown.read_exact(&mut byte).unwrap();
+        heard.push(byte[0]);
+    }
+    (curl, String::from_utf8(heard).unwrap())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_lingers_for_as_long_as_it_was_asked_to() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let mut listener = Listener::open(&http, "lingers?linger=900ms").await;
+        listener.hears("acquired").await;
+        drop(listener);
+        assert!(is_held(&http, "lingers").await);
+        let next = http.post("/locks/lingers?wait=10s&ttl=100ms", "").await;
+        assert_eq!(next.status, 201);
+        let waited = next.number("waited_ms");
+        assert!((700..2_500).contains(&waited), "{waited}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_take_over_ends_the_linger_whoever_is_first() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        for linger in ["0ms", "400ms"] {
+            let target = format!("over?linger={linger}");
+            let mut first = Listener::open(&http, &target).await;
+            let grant = first.hears("acquired").await;
+            if linger != "0ms" {
+                drop(first);
+            } else {
+                assert_eq!(http.token(TOKEN).post("/locks/over", "").await.status, 200);
+                first.loses("taken_over").await;
+                drop(first);
+            }
+            let again = http.token(TOKEN).post("/locks/over?ttl=1m", "").await;
+            assert_eq!(
+                [200, again.number("fencing_token")],
+                [u64::from(again.status), grant["fencing_token"].as_u64().unwrap()]
+            );
+            assert!(stays_held(&http, "over").await);
+            let mut second = Listener::open(&http, &target).await;
+            second.hears("acquired").await;
+            drop(second);
+            let mut third = Listener::open(&http, "over?wait=forever&ttl=600ms").await;
+            third.hears_after_all("acquired").await;
+            for _ in 0..4 {
+                third.hears("alive").await;
+            }
+            drop(third);
+            assert!(freed(&http, "over").await < SOON);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_beside_the_stream_cares_for_the_lease_from_then_on() {
+    for stage in Stage::each().await {
+        let http = stage.http(0).token(TOKEN);
+        let mut listener = Listener::open(&http, "beside?ttl=900ms").await;
+        listener.hears("acquired").await;
+        assert_eq!(http.put("/locks/beside/refresh", "").await.status, 200);
+        for _ in 0..3 {
+            listener.hears("alive").await;
+        }
+        drop(listener);
+        assert!(freed(&http, "beside").await < SOON, "the stream was the last to refresh");
+        let mut listener = Listener::open(&http, "beside?ttl=1m").await;
+        listener.hears("acquired").await;
+        assert_eq!(http.put("/locks/beside/refresh", "").await.status, 200);
+        drop(listener);
+        assert!(stays_held(&http, "beside").await);
+        assert_eq!(http.delete("/locks/beside").await.status, 204);
+    }
+}

@@ -1,0 +1,178 @@
+//! A lease that is lost while its stream is read: told when it is so, and not before.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::hold::Listener;
+use crate::hold::OTHER;
+use crate::hold::SOON;
+use crate::hold::TOKEN;
+use crate::hold::freed;
+use crate::hold::is_held;
+use crate::hold::stays_held;
+use crate::support::Http;
+use crate::support::PATIENCE;
+use crate::support::eventually;
+use crate::waiting::Stage;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_and_a_forced_one_are_told_at_once() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        for (path, reason, status) in
+            [("/locks/lost", "released", 204), ("/admin/locks/lost", "forced", 200)]
+        {
+            let mut listener = Listener::open(&http, "lost").await;
+            listener.hears("acquired").await;
+            let mut waits = Listener::open_as(&http, "lost?wait=forever", OTHER).await;
+            waits.hears("waiting").await;
+            let began = Instant::now();
+            let deleter = if reason == "forced" { http.clone() } else { http.token(TOKEN) };
+            let deleted = deleter.delete(path).await;
+            assert_eq!(deleted.status, status, "{deleted:?}");
+            listener.loses(reason).await;
+            assert!(began.elapsed() < SOON);
+            waits.hears_after_all("acquired").await;
+            drop(listener);
+            assert!(stays_held(&http, "lost").await, "the next has lost it too");
+            drop(waits);
+            freed(&http, "lost").await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_stream_cares_for_the_lease() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let mut older = Listener::open(&http, "newest?ttl=900ms").await;
+        older.hears("acquired").await;
+        let mut newer = Listener::open(&http, "newest?ttl=900ms").await;
+        newer.hears("acquired").await;
+        older.loses("taken_over").await;
+        drop(older);
+        for _ in 0..4 {
+            newer.hears("alive").await;
+        }
+        drop(newer);
+        assert!(freed(&http, "newest").await < SOON);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_that_wait_under_one_token_the_newer_goes_on() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let mut holder = Listener::open_as(&http, "ghost", OTHER).await;
+        holder.hears("acquired").await;
+        let mut ghost = Listener::open(&http, "ghost?wait=forever").await;
+        ghost.hears("waiting").await;
+        let mut retry = Listener::open(&http, "ghost?wait=forever&ttl=900ms").await;
+        retry.hears("waiting").await;
+        ghost.loses("taken_over").await;
+        drop((holder, ghost));
+        retry.hears_after_all("acquired").await;
+        for _ in 0..4 {
+            retry.hears("alive").await;
+        }
+        drop(retry);
+        assert!(freed(&http, "ghost").await < SOON);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_end_of_a_stream_leaves_the_lease_to_another_request_of_its_token() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let mut holder = Listener::open_as(&http, "shared", OTHER).await;
+        holder.hears("acquired").await;
+        let mut listener = Listener::open(&http, "shared?wait=forever").await;
+        listener.hears("waiting").await;
+        let mut waiting = tokio::task::JoinSet::new();
+        let asked = http.token(TOKEN);
+        waiting.spawn(async move { asked.post("/locks/shared?wait=10s", "").await });
+        waits(&http, 2).await;
+        drop(holder);
+        listener.hears_after_all("acquired").await;
+        let told = waiting.join_next().await.unwrap().unwrap();
+        assert!([200, 201].contains(&told.status), "{told:?}");
+        drop(listener);
+        assert!(stays_held(&http, "shared").await, "it is the other request's by now");
+        assert_eq!(http.token(TOKEN).delete("/locks/shared").await.status, 204);
+    }
+}
+
+/// Until so many requests wait in this instance.
+async fn waits(http: &Http, count: u64) {
+    let line = format!("lockkeeper_waiters {count}\n");
+    eventually(PATIENCE, async || {
+        let figures = http.get("/metrics").await;
+        String::from_utf8_lossy(&figures.body).contains(&line).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_another_instance_did_is_told_at_the_next_beat() {
+    let stage = Stage::redis(2).await;
+    let (here, there) = (stage.http(0), stage.http(1).token(TOKEN));
+    let target = "elsewhere?ttl=900ms";
+    let mut listener = Listener::open(&here, target).await;
+    listener.hears("acquired").await;
+    assert_eq!(there.delete("/locks/elsewhere").await.status, 204);
+    listener.loses("released").await;
+
+    let mut listener = Listener::open(&here, target).await;
+    listener.hears("acquired").await;
+    let mut newer = Listener::open(&there, target).await;
+    newer.hears("acquired").await;
+    listener.loses("taken_over").await;
+    for _ in 0..4 {
+        newer.hears("alive").await;
+    }
+    assert_eq!(here.token(TOKEN).post("/locks/elsewhere?ttl=1m", "").await.status, 200);
+    newer.loses("taken_over").await;
+    assert!(stays_held(&here, "elsewhere").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_has_forgotten_the_lease_is_told_at_the_next_beat() {
+    let stage = Stage::redis(1).await;
+    let http = stage.http(0);
+    let mut listener = Listener::open(&http, "forgotten?ttl=900ms").await;
+    listener.hears("acquired").await;
+    listener.hears("alive").await;
+    let () = stage.redis_server().run("FLUSHALL");
+    let began = Instant::now();
+    listener.loses("released").await;
+    assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_goes_on_through_an_outage_that_is_shorter_than_its_ttl() {
+    let stage = Stage::redis(1).await;
+    let http = stage.http(0);
+    let mut listener = Listener::open(&http, "outage?ttl=6s").await;
+    listener.hears("acquired").await;
+    stage.redis_server().pause();
+    let left = listener.hears("alive").await["ttl_ms"].as_u64().unwrap();
+    assert!(left < 4_500, "refreshed by nobody: {left}");
+    stage.redis_server().resume();
+    while listener.hears("alive").await["ttl_ms"].as_u64().unwrap() < 5_000 {}
+    assert!(is_held(&http, "outage").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_lost_when_the_outage_has_outlasted_it_and_not_before() {
+    let stage = Stage::redis(1).await;
+    let http = stage.http(0);
+    let began = Instant::now();
+    let mut listener = Listener::open(&http, "outlasted?ttl=2s").await;
+    listener.hears("acquired").await;
+    stage.redis_server().pause();
+    listener.loses("expired").await;
+    let took = began.elapsed();
+    stage.redis_server().resume();
+    assert!((Duration::from_secs(2)..Duration::from_secs(4)).contains(&took), "{took:?}");
+    freed(&http, "outlasted").await;
+}

@@ -1,0 +1,367 @@
+//! The line on Redis: other instances, applications that lock on Redis directly, and what is
+//! left behind.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use lockkeeper::lock::error::Verb;
+use lockkeeper::lock::lease::Claim;
+use lockkeeper::lock::locks::Acquired;
+use lockkeeper::lock::locks::Locks;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Keep;
+use lockkeeper::lock::store::Released;
+use lockkeeper::lock::store::Store;
+use lockkeeper::lock::store::Turn;
+use lockkeeper::lock::time::Ttl;
+use tokio::task::JoinSet;
+
+use crate::conformance::LIMITS;
+use crate::conformance::Stage;
+use crate::conformance::claim;
+use crate::conformance::key;
+use crate::conformance::line::confirmed;
+use crate::conformance::line::refused;
+use crate::conformance::line::waits;
+use crate::conformance::token;
+use crate::conformance::toy::Toy;
+use crate::conformance::toy::Way;
+use crate::redis_faults::PATIENCE;
+use crate::support::Redis;
+use crate::support::eventually;
+
+/// What the waiters of a dead instance cost the line at most, and a little for the machine.
+const WINDOW: Duration = Duration::from_millis(3_000);
+const MARGIN: Duration = Duration::from_millis(1_500);
+
+fn long(name: &str) -> Claim {
+    claim("a", name, 600_000)
+}
+
+async fn release(store: &Arc<dyn Store>, name: &str) {
+    store.release(&key("a"), &token(name)).await.unwrap();
+}
+
+/// The names of all that is there.
+fn names(redis: &Redis) -> BTreeSet<String> {
+    redis.run::<Vec<String>>("KEYS *").into_iter().collect()
+}
+
+/// Everything has ended: only the record of the key stays, and it says that there is no line.
+fn only_the_record(redis: &Redis) {
+    let left = names(redis);
+    let record = left.first().cloned().unwrap_or_default();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert!(record.starts_with("lk//{") && record.ends_with("}lock:a"), "{left:?}");
+    let known = redis.run_words::<String>(&["GET", &record]);
+    assert!(known.starts_with(|first: char| first.is_ascii_digit()), "{known}");
+    assert!(redis.run_words::<i64>(&["PTTL", &record]) > 0);
+}
+
+/// Asks until it is the turn of the claim.
+async fn turn(store: &Arc<dyn Store>, claim: &Claim) {
+    let granted = async || match store.wait_turn(claim).await.unwrap() {
+        Turn::Granted(_) => Some(()),
+        Turn::Waiting(_) => None,
+        other @ Turn::Again(_) => panic!("{other:?}"),
+    };
+    eventually(PATIENCE, granted).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_line_but_the_record() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    for (round, keep) in [Keep::Nothing, Keep::Place, Keep::Nothing].into_iter().enumerate() {
+        stage.granted(&long("holder")).await;
+        for name in ["one", "two", "three"] {
+            waits(store, &long(name)).await;
+        }
+        let during = names(redis);
+        assert_eq!(during.len(), 4, "{during:?}");
+        assert!(during.contains("lock:a"), "{during:?}");
+        release(store, "holder").await;
+        store.leave(&key("a"), &token("one"), keep).await.unwrap();
+        store.leave(&key("a"), &token("three"), Keep::Nothing).await.unwrap();
+        confirmed(store, &long("two")).await;
+        if keep == Keep::Place {
+            assert_eq!(store.release(&key("a"), &token("one")).await.unwrap(), Released::Place);
+        }
+        if round == 2 {
+            redis.run::<()>("DEL lock:a");
+        }
+        release(store, "two").await;
+        only_the_record(redis);
+        // From here on a claim costs one script that knows nothing of lines.
+        stage.granted(&long("last")).await;
+        release(store, "last").await;
+        only_the_record(redis);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_steps_out_of_the_line_where_redis_has_no_memory() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    for name in ["one", "two", "three"] {
+        waits(store, &long(name)).await;
+    }
+    redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
+    redis.run::<()>("CONFIG SET maxmemory 1");
+    store.leave(&key("a"), &token("one"), Keep::Place).await.unwrap();
+    store.leave(&key("a"), &token("two"), Keep::Nothing).await.unwrap();
+    assert_eq!(store.inspect(&key("a"), None).await.unwrap().waiters, 1);
+    release(store, "holder").await;
+    confirmed(store, &long("three")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_left_of_a_place_that_was_kept_once_the_key_is_used_again() {
+    let stage = Stage::redis().await.keeping(Ttl::from_millis(50)).await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    waits(store, &long("one")).await;
+    store.leave(&key("a"), &token("one"), Keep::Place).await.unwrap();
+    release(store, "holder").await;
+    eventually(PATIENCE, async || {
+        stage.granted(&long("next")).await;
+        release(store, "next").await;
+        (names(redis).len() == 1).then_some(())
+    })
+    .await;
+    only_the_record(redis);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_line_itself_ends_when_nobody_asks_any_more() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    waits(store, &long("one")).await;
+    for name in names(redis) {
+        let left = redis.run_words::<i64>(&["PTTL", &name]);
+        assert!(left > 0, "{name} stays for ever");
+        if name.contains("/line//") || name.contains("/crew//") {
+            assert!(left <= 120_000, "{name}: {left}");
+            redis.run_words::<()>(&["DEL", &name]);
+        }
+    }
+    release(store, "holder").await;
+    stage.granted(&long("other")).await;
+    release(store, "other").await;
+    only_the_record(redis);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_order_holds_across_instances_and_the_hint_finds_the_right_one() {
+    let stage = Stage::redis().await;
+    let (one, two) = (&stage.store, stage.another().await);
+    stage.granted(&long("holder")).await;
+    let first = waits(&two, &long("first")).await;
+    let second = waits(one, &long("second")).await;
+    let third = waits(&two, &long("third")).await;
+    assert!(first.place < second.place && second.place < third.place);
+    assert_eq!((second.ahead, third.ahead), (1, 2));
+    let bell = two.listen(&key("a"));
+    release(one, "holder").await;
+    tokio::time::timeout(PATIENCE, bell.rung()).await.unwrap();
+    assert_eq!(waits(&two, &long("third")).await.handed, Some(token("first")));
+    // It is nothing to the other instance, which can neither have it nor pass it on.
+    assert_eq!(waits(one, &long("second")).await.handed, None);
+    one.leave(&key("a"), &token("first"), Keep::Nothing).await.unwrap();
+    refused(one, &long("second")).await;
+    confirmed(&two, &long("first")).await;
+    release(&two, "first").await;
+    confirmed(one, &long("second")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_moves_to_another_instance_keeps_its_place() {
+    let stage = Stage::redis().await;
+    let (one, two) = (&stage.store, stage.another().await);
+    stage.granted(&long("holder")).await;
+    let before = waits(one, &long("moving")).await;
+    waits(one, &long("second")).await;
+    let after = waits(&two, &long("moving")).await;
+    assert_eq!((after.place, after.ahead, after.new), (before.place, 0, false));
+    // The first instance hears of the hung-up connection only now.
+    for keep in [Keep::Place, Keep::Nothing] {
+        one.leave(&key("a"), &token("moving"), keep).await.unwrap();
+    }
+    assert_eq!(one.inspect(&key("a"), None).await.unwrap().waiters, 2);
+    release(one, "holder").await;
+    refused(one, &long("second")).await;
+    confirmed(&two, &long("moving")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_dead_instance_was_handed_goes_on_after_its_window() {
+    let stage = Stage::redis().await;
+    let (alive, dead) = (&stage.store, stage.another().await);
+    stage.granted(&long("holder")).await;
+    for number in 0..100 {
+        waits(&dead, &long(&format!("dead-{number}"))).await;
+    }
+    waits(alive, &long("alive")).await;
+    drop(dead);
+    let began = Instant::now();
+    release(alive, "holder").await;
+    turn(alive, &long("alive")).await;
+    let waited = began.elapsed();
+    assert!(waited < WINDOW + MARGIN, "a hundred dead waiters cost {waited:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_whose_window_is_over_is_passed_over_and_may_come_back() {
+    let stage = Stage::redis().await;
+    let (alive, asleep) = (&stage.store, stage.another().await);
+    stage.granted(&long("holder")).await;
+    let place = waits(&asleep, &long("asleep")).await.place;
+    eventually(PATIENCE, async || (waits(alive, &long("alive")).await.ahead == 0).then_some(()))
+        .await;
+    assert_eq!(alive.inspect(&key("a"), None).await.unwrap().waiters, 1);
+    release(alive, "holder").await;
+    confirmed(alive, &long("alive")).await;
+    waits(alive, &long("next")).await;
+    let back = waits(&asleep, &long("asleep")).await;
+    assert_eq!((back.place, back.ahead, back.new), (place, 0, false));
+    release(alive, "alive").await;
+    refused(alive, &long("next")).await;
+    confirmed(&asleep, &long("asleep")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_of_another_type_is_waited_for_and_may_be_taken_away() {
+    for write in ["HSET lock:a 8743c9c0:1 1", "ZADD lock:a 5 member", "SET lock:a 1795170616"] {
+        let stage = Stage::redis().await;
+        let (store, redis) = (&stage.store, stage.server().unwrap());
+        redis.run::<redis::Value>(write);
+        let first = waits(store, &long("one")).await;
+        assert!(first.new && first.recheck_after <= Duration::from_millis(500), "{first:?}");
+        assert_eq!(waits(store, &long("two")).await.ahead, 1);
+        refused(store, &long("other")).await;
+        let status = store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        assert_eq!((status.waiters, status.mine), (2, Some(false)), "{write}");
+        assert_eq!(status.holder.unwrap().left, None, "{write}");
+        assert_eq!(store.release(&key("a"), &token("two")).await.unwrap(), Released::Place);
+        assert_eq!(store.refresh(&key("a"), &token("one"), None).await.unwrap(), None);
+        store.force_release(&key("a")).await.unwrap().unwrap();
+        confirmed(store, &long("one")).await;
+        release(store, "one").await;
+        only_the_record(redis);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_key_that_is_deleted_on_redis_goes_to_the_head_and_to_nobody_else() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    waits(store, &long("one")).await;
+    waits(store, &long("two")).await;
+    redis.run::<()>("DEL lock:a");
+    refused(store, &long("holder")).await;
+    // Deleted again, though handed.
+    redis.run::<()>("DEL lock:a");
+    assert_eq!(store.release(&key("a"), &token("holder")).await.unwrap(), Released::Nothing);
+    confirmed(store, &long("one")).await;
+    redis.run::<()>("DEL lock:a");
+    assert_eq!(store.refresh(&key("a"), &token("one"), None).await.unwrap(), None);
+    confirmed(store, &long("two")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_that_takes_a_waited_key_on_redis_has_it() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    waits(store, &long("one")).await;
+    release(store, "holder").await;
+    // It barges in where the hand-off was deleted, with a token that it also tells the service.
+    redis.run::<()>("DEL lock:a");
+    redis.run::<()>("SET lock:a direct---------- NX PX 600000");
+    waits(store, &long("one")).await;
+    store.leave(&key("a"), &token("one"), Keep::Nothing).await.unwrap();
+    let lease = store.refresh(&key("a"), &token("direct"), None).await.unwrap();
+    assert!(lease.is_some(), "the holder is refused");
+    waits(store, &long("two")).await;
+    let released = store.release(&key("a"), &token("direct")).await.unwrap();
+    assert!(matches!(released, Released::Lease(_)), "{released:?}");
+    confirmed(store, &long("two")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tokens_that_look_like_marks_of_the_line_are_tokens() {
+    let stage = Stage::redis().await;
+    let store = &stage.store;
+    stage.granted(&long("holder")).await;
+    let plain = long("one");
+    let marked = Claim { token: token("~one-------------"), ..long("marked") };
+    let place = waits(store, &plain).await.place;
+    waits(store, &long("two")).await;
+    store.leave(&key("a"), &plain.token, Keep::Place).await.unwrap();
+    let stranger = waits(store, &marked).await;
+    assert!(stranger.new && stranger.ahead == 1, "{stranger:?}");
+    assert_eq!(waits(store, &plain).await.place, place);
+    assert!(!waits(store, &marked).await.new, "it was lost with the other's return");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_lost_its_data_hears_of_a_claim_anew() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    for name in ["one", "two"] {
+        waits(store, &long(name)).await;
+    }
+    redis.run::<()>("FLUSHALL");
+    stage.granted(&long("other")).await;
+    assert!(waits(store, &long("two")).await.new);
+    let attempt = store.try_acquire(&long("one")).await.unwrap();
+    assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
+    assert!(waits(store, &long("one")).await.new);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_whose_return_after_a_loss_of_data_fails_return_all_the_same() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&long("holder")).await;
+    let toy = Toy::over(store.clone());
+    let locks = Locks::new(toy.clone() as Arc<dyn Store>, LIMITS);
+    let mut requests = JoinSet::new();
+    for (number, name) in ["one", "two", "three"].into_iter().enumerate() {
+        let (locks, claim) = (locks.clone(), long(name));
+        requests.spawn(async move { locks.acquire(claim, PATIENCE).await });
+        let all = async || {
+            let status = store.inspect(&key("a"), None).await.unwrap();
+            (status.waiters == number as u64 + 1).then_some(())
+        };
+        eventually(PATIENCE, all).await;
+    }
+    // The first question after the loss is answered, the others are not.
+    let before = toy.calls(Verb::WaitTurn);
+    toy.let_go(Verb::WaitTurn, Way::Before);
+    toy.called(Verb::WaitTurn, before).await;
+    redis.run::<()>("FLUSHALL");
+    redis.run::<()>("SET lock:a direct PX 600000");
+    let before = toy.calls(Verb::WaitTurn);
+    toy.let_go(Verb::WaitTurn, Way::Refused);
+    toy.called(Verb::WaitTurn, before + 1).await;
+    toy.let_go(Verb::WaitTurn, Way::Straight);
+    redis.run::<()>("DEL lock:a");
+    let began = Instant::now();
+    while let Some(answer) = requests.join_next().await {
+        match answer.unwrap().unwrap() {
+            Acquired::Granted(grant) => {
+                store.release(&key("a"), &grant.token).await.unwrap();
+            }
+            other => panic!("not granted: {other:?}"),
+        }
+    }
+    // Not by the last question at the end of their patience.
+    assert!(began.elapsed() < PATIENCE / 2, "{:?}", began.elapsed());
+}

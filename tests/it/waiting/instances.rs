@@ -1,0 +1,114 @@
+//! An instance dies or ends while clients wait on it.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use tokio::task::JoinSet;
+
+use crate::support::Redis;
+use crate::waiting::HOLDER;
+use crate::waiting::answer;
+use crate::waiting::granted;
+use crate::waiting::hold;
+use crate::waiting::process;
+use crate::waiting::release;
+use crate::waiting::until_waiters;
+use crate::waiting::wait;
+use crate::waiting::wait_as;
+
+/// How long the waiters of a dead instance may keep the line waiting: its window, the next
+/// question of a living one, and what a busy machine adds.
+const WINDOW: Duration = Duration::from_millis(3_000 + 500 + 1_000);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_line_goes_on_however_many_stood_first_on_an_instance_that_was_killed() {
+    for first in [1, 20, 100] {
+        for killed_first in [true, false] {
+            let redis = Redis::start();
+            let (dies, lives) =
+                (process(&redis.url(), &[]).await, process(&redis.url(), &[]).await);
+            let http = lives.http();
+            hold(&http, "killed").await;
+            let doomed = dies.http();
+            let mut waiting = JoinSet::new();
+            for _ in 0..first {
+                let doomed = doomed.clone();
+                // Nobody answers it.
+                waiting.spawn(async move {
+                    drop(doomed.try_send("POST", "/locks/killed?wait=25s", "").await);
+                });
+            }
+            until_waiters(&http, "killed", first).await;
+            let next = wait(&http, "killed", "25s");
+            until_waiters(&http, "killed", first + 1).await;
+            let began = Instant::now();
+            if killed_first {
+                dies.kill();
+                release(&http, "killed", HOLDER).await;
+            } else {
+                // Handed to one that cannot take it any more.
+                dies.signal("STOP");
+                release(&http, "killed", HOLDER).await;
+                dies.kill();
+            }
+            let next = granted(next).await;
+            let took = began.elapsed();
+            assert!(took < WINDOW, "{first} waiters: {took:?}");
+            eprintln!("the next after {first} dead waiters has the key after {took:?}");
+            until_waiters(&http, "killed", 0).await;
+            release(&http, "killed", &next.text("token")).await;
+            waiting.join_all().await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_ends_tells_its_waiters_and_keeps_the_leases() {
+    const TOKEN: &str = "token-of-the-waiter";
+    let redis = Redis::start();
+    let (ends, stays) = (process(&redis.url(), &[]).await, process(&redis.url(), &[]).await);
+    let (there, http) = (ends.http(), stays.http());
+    hold(&there, "ends").await;
+    let first = wait_as(&there, "ends", TOKEN, "25s");
+    until_waiters(&http, "ends", 1).await;
+    let second = wait(&there, "ends", "25s");
+    until_waiters(&http, "ends", 2).await;
+    let later = wait(&http, "ends", "25s");
+    until_waiters(&http, "ends", 3).await;
+    let began = Instant::now();
+    ends.signal("TERM");
+    for request in [first, second] {
+        let told = answer(request).await;
+        assert_eq!(told.told(), (503, "draining".to_owned()));
+        assert_eq!(told.header("retry-after"), Some("0"));
+    }
+    assert_eq!(ends.wait(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    until_waiters(&http, "ends", 1).await;
+    let again = wait_as(&http, "ends", TOKEN, "25s");
+    until_waiters(&http, "ends", 2).await;
+    let kept = http.token(HOLDER).put("/locks/ends/refresh", "").await;
+    assert_eq!(kept.status, 200, "{kept:?}");
+    release(&http, "ends", HOLDER).await;
+    granted(again).await;
+    assert!(!later.is_finished());
+    release(&http, "ends", TOKEN).await;
+    granted(later).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_the_embedded_store_are_told_that_it_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let ends = process(&format!("embedded:{}", directory.path().display()), &[]).await;
+    let http = ends.http();
+    hold(&http, "ends").await;
+    let waiting: Vec<_> = (0..50).map(|_| wait(&http, "ends", "25s")).collect();
+    until_waiters(&http, "ends", 50).await;
+    let began = Instant::now();
+    ends.signal("TERM");
+    for request in waiting {
+        assert_eq!(answer(request).await.told(), (503, "draining".to_owned()));
+    }
+    assert_eq!(ends.wait(), Some(0));
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+}
