@@ -227,7 +227,7 @@ fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
     for store in ["embedded", "redis"] {
         let metrics = Metrics::new(store);
-        metrics.request("/", "GET", 200, 0.1);
+        metrics.request("/", "GET", 200);
         for verb in [Counted::Acquire, Counted::Refresh, Counted::Release, Counted::ForceRelease] {
             metrics.outcome(verb, "ok");
         }

@@ -7,10 +7,15 @@ use crate::source::files;
 
 const DIRECTORY: &str = "src/store/redis/scripts";
 
-/// What stands before every script; it names the keys and takes the time.
+/// What stands before every script; it names the first keys and takes the time.
 const PRELUDE: &str = "prelude.lua";
 
+/// What stands before scripts that share more: they name further keys, and say what they do.
+const PARTS: [&str; 2] = ["line.lua", "join.lua"];
+
+/// A verb is read at one glance; a part has its functions one after another.
 const MAX_LINES: usize = 40;
+const MAX_LINES_OF_A_PART: usize = 80;
 
 #[test]
 fn a_script_is_short_and_its_head_says_purpose_keys_arguments_and_answer() {
@@ -20,8 +25,10 @@ fn a_script_is_short_and_its_head_says_purpose_keys_arguments_and_answer() {
 #[test]
 fn every_key_and_argument_of_a_script_gets_a_name_first() {
     let scripts = files(DIRECTORY, "lua");
-    let prelude = scripts.iter().find(|script| script.path.ends_with(PRELUDE)).unwrap();
-    assert_none(&scripts.iter().flat_map(|script| unnamed(script, prelude)).collect::<Vec<_>>());
+    let (mut before, verbs): (Vec<_>, Vec<_>) = scripts.iter().partition(|script| is_part(script));
+    before.sort_by_key(|part| name(part) != PRELUDE);
+    assert_none(&verbs.iter().flat_map(|verb| unnamed(verb, &before)).collect::<Vec<_>>());
+    assert_none(&before.iter().flat_map(|part| anonymous(part)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -48,6 +55,10 @@ fn name(script: &File) -> &str {
     script.path.rsplit('/').next().unwrap()
 }
 
+fn is_part(script: &File) -> bool {
+    name(script) == PRELUDE || PARTS.contains(&name(script))
+}
+
 fn head(script: &File) -> Vec<String> {
     let begins = [&*format!("-- {}: ", name(script)), "-- KEYS: ", "-- ARGV: ", "-- Returns: "];
     let mut lines = script.text.lines();
@@ -58,29 +69,37 @@ fn head(script: &File) -> Vec<String> {
         }
     }
     let lines = script.text.lines().count();
-    if lines > MAX_LINES {
-        faults.push(format!("{}: {lines} lines, at most {MAX_LINES}", script.path));
+    let most = if is_part(script) { MAX_LINES_OF_A_PART } else { MAX_LINES };
+    if lines > most {
+        faults.push(format!("{}: {lines} lines, at most {most}", script.path));
     }
     faults
 }
 
-fn unnamed(script: &File, prelude: &File) -> Vec<String> {
-    let mut faults = Vec::new();
+/// What is in the head of a verb's script and has no name, in it or in a part `before` it: a verb
+/// that says that it has more keys than the prelude names has the other parts before it.
+fn unnamed(script: &File, before: &[&File]) -> Vec<String> {
+    let mut faults = anonymous(script);
     for kind in ["KEYS", "ARGV"] {
         let begin = format!("-- {kind}: ");
         let line = script.text.lines().find_map(|line| line.strip_prefix(&begin));
         let said = numbered(line.unwrap_or_default());
-        let of_prelude = if kind == "KEYS" { locals(prelude, kind) } else { 0 };
-        let own = if script.path == prelude.path { 0 } else { locals(script, kind) };
-        let named = of_prelude + own;
+        let mut named = locals(script, kind);
+        for part in before.iter().filter(|_| kind == "KEYS") {
+            named += if named < said || name(part) == PRELUDE { locals(part, kind) } else { 0 };
+        }
         if named != said {
             faults.push(format!("{}: {kind}: {said} in the head, {named} named", script.path));
         }
-        for line in code(script).filter(|line| line.contains(kind) && !line.starts_with("local ")) {
-            faults.push(format!("{}: without a name: {line}", script.path));
-        }
     }
     faults
+}
+
+/// Keys and arguments that are used without a name.
+fn anonymous(script: &File) -> Vec<String> {
+    let uses = |line: &str| line.contains("KEYS") || line.contains("ARGV");
+    let lines = code(script).filter(|line| uses(line) && !line.starts_with("local "));
+    lines.map(|line| format!("{}: without a name: {line}", script.path)).collect()
 }
 
 /// How many entries a line of the head has: `1 lock  2 record` is two.
@@ -118,7 +137,7 @@ fn clocks(script: &File) -> Option<String> {
 
 fn stray(script: &File, verbs: &File) -> Option<String> {
     let verb = name(script).strip_suffix(".lua").unwrap();
-    let known = name(script) == PRELUDE || verbs.text.contains(&format!("=> \"{verb}\""));
+    let known = is_part(script) || verbs.text.contains(&format!("=> \"{verb}\""));
     (!known).then(|| format!("{}: is named after no verb", script.path))
 }
 
@@ -145,12 +164,17 @@ fn a_head_that_is_not_whole_is_found() {
 #[test]
 fn a_key_or_argument_without_a_name_is_found() {
     let prelude = File::planted("scripts/prelude.lua", "-- KEYS: 1 lock\nlocal lock = KEYS[1]");
-    assert_none(&unnamed(&script(&["local token, ttl = unpack(ARGV)"]), &prelude));
-    assert_none(&unnamed(&script(&["local token = ARGV[1]", "local ttl = ARGV[2]"]), &prelude));
-    assert_found(&unnamed(&script(&["local token = ARGV[1]"]), &prelude), "2 in the head, 1 named");
+    let part = File::planted("scripts/line.lua", "local line = KEYS[2]");
+    let before = [&prelude, &part];
+    assert_none(&unnamed(&script(&["local token, ttl = unpack(ARGV)"]), &before));
+    assert_none(&unnamed(&script(&["local token = ARGV[1]", "local ttl = ARGV[2]"]), &before));
+    assert_found(&unnamed(&script(&["local token = ARGV[1]"]), &before), "2 in the head, 1 named");
     let twice = script(&["local token, ttl = unpack(ARGV)", "redis.call('GET', KEYS[1])"]);
-    assert_found(&unnamed(&twice, &prelude), "without a name: redis.call('GET', KEYS[1])");
-    assert_none(&unnamed(&prelude, &prelude));
+    assert_found(&unnamed(&twice, &before), "without a name: redis.call('GET', KEYS[1])");
+    let more = twice.text.replace("1 lock", "1 lock  2 line").replace("call('GET', KEYS[1])", "");
+    assert_none(&unnamed(&File::planted("scripts/a.lua", &more), &before));
+    assert_found(&unnamed(&File::planted("scripts/a.lua", &more), &[&prelude]), "2 in the head");
+    assert_found(&anonymous(&File::planted("scripts/line.lua", "f(ARGV[1])")), "without a name");
 }
 
 #[test]

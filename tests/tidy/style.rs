@@ -15,7 +15,10 @@ const MAX_HEAD: usize = 12;
 /// Where tasks and threads are made, and who ends them.
 const SPAWNS: &[(&str, &str)] = &[
     ("src/lock/heard_out.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
+    ("src/lock/waiting.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
+    ("src/lock/locks.rs", "its own TaskTracker: Locks::settle waits for them"),
     ("src/lock/owed.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
+    ("src/lock/waiting.rs", "the TaskTracker of Locks; each ends with the last waiter of its key"),
     ("src/server/connection.rs", "the TaskTracker of Acceptor: Acceptor::finish waits for them"),
     ("src/store/embedded/mod.rs", "EmbeddedStore: its drop joins the committer"),
     ("src/store/redis/node.rs", "the JoinSet of Node: its drop ends the keepers"),
@@ -26,7 +29,10 @@ const SLEEPS: &[(&str, &str)] =
     &[("tests/it/support/mod.rs", "`eventually`: between two questions")];
 
 /// Where tests may name a port, and why they take none.
-const PORTS: &[(&str, &str)] = &[("tests/it/readme.rs", "the README's, replaced by free ones")];
+const PORTS: &[(&str, &str)] = &[
+    ("tests/it/hold/recipes.rs", "the page's, replaced by free ones"),
+    ("tests/it/readme.rs", "the README's, replaced by free ones"),
+];
 
 #[test]
 fn a_file_has_at_most_400_lines_before_its_tests() {

@@ -147,18 +147,23 @@ async fn the_bounds_of_a_ttl_are_settings() {
 }
 
 #[tokio::test]
-async fn this_version_refuses_to_wait_and_says_so() {
-    let http = Lockkeeper::start().await;
-    for (path, body, field) in [
-        ("/locks/k", r#"{"wait_ms":1}"#, "wait_ms"),
-        ("/locks/k?wait=10s", "", "wait"),
-        ("/locks/k?wait=0", r#"{"wait_ms":1000}"#, "wait_ms"),
+async fn a_wait_is_cut_to_what_the_settings_allow_and_the_answer_tells() {
+    let http = Lockkeeper::with_settings("[limits]\nmax_wait = \"50ms\"").await;
+    http.token(TOKEN).post("/locks/k", "").await;
+    for (path, body, least) in [
+        ("/locks/k?wait=10h", "", 50),
+        ("/locks/k?wait=20ms", "", 20),
+        ("/locks/k?wait=10h", r#"{"wait_ms":"10.0"}"#, 10),
+        ("/locks/k?wait=10h", r#"{"wait_ms":0}"#, 0),
     ] {
         let answer = http.post(path, body).await;
-        assert_eq!(answer.told(), (400, "invalid_request".into()), "{path} {body}");
-        assert_eq!(answer.text("field"), field);
+        assert_eq!(answer.told(), (409, "lock_held".into()), "{path} {body}");
+        let waited = answer.number("waited_ms");
+        assert!(waited >= least && (waited == 0) == (least == 0), "{path} {body}: {waited}");
     }
-    assert_eq!(http.post("/locks/k?wait=10s", r#"{"wait_ms":0}"#).await.status, 201);
+    for (path, body) in [("/locks/k?wait=-1", ""), ("/locks/k", r#"{"wait_ms":-1}"#)] {
+        assert_eq!(http.post(path, body).await.told(), (400, "invalid_request".into()));
+    }
 }
 
 #[tokio::test]

@@ -15,26 +15,33 @@ use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::Claim;
 use lockkeeper::lock::lease::Holder;
+use lockkeeper::lock::lease::Holding;
 use lockkeeper::lock::lease::Lease;
 use lockkeeper::lock::lease::LockStatus;
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::store::Attempt;
 use lockkeeper::lock::store::Guarantees;
+use lockkeeper::lock::store::Keep;
+use lockkeeper::lock::store::Kept;
 use lockkeeper::lock::store::Page;
 use lockkeeper::lock::store::Released;
 use lockkeeper::lock::store::Store;
+use lockkeeper::lock::store::Turn;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::time::TtlBounds;
 use lockkeeper::lock::token::LeaseToken;
 use lockkeeper::lock::token::TokenMaker;
+use lockkeeper::lock::wakeup::Wakeup;
 use lockkeeper::metrics::Metrics;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::api::Lockkeeper;
 use crate::api::TOKEN;
 use crate::api::api_keys;
 use crate::api::ending::acquire_while_draining;
+use crate::conformance::LIMITS;
 use crate::support::Answer;
 use crate::support::Checked;
 use crate::support::Http;
@@ -77,8 +84,9 @@ enum Kind {
     Open,
 }
 
-const OPERATIONS: [Operation; 11] = [
+const OPERATIONS: [Operation; 12] = [
     operation("acquireLock", "POST", "/locks/k", 200, Kind::Lock),
+    operation("holdLock", "POST", "/hold/k", 200, Kind::Lock),
     operation("refreshLock", "PUT", "/locks/k/refresh", 200, Kind::Lock),
     operation("getLock", "GET", "/locks/k", 200, Kind::Lock),
     operation("listLocks", "GET", "/locks", 200, Kind::Lock),
@@ -92,7 +100,7 @@ const OPERATIONS: [Operation; 11] = [
 ];
 
 /// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
-const PECULIAR: [(&str, &str, &str, &str, u16, &str); 27] = [
+const PECULIAR: [(&str, &str, &str, &str, u16, &str); 33] = [
     ("acquireLock", "POST", "/locks/a//b", "", 400, "invalid_key"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
@@ -100,6 +108,12 @@ const PECULIAR: [(&str, &str, &str, &str, u16, &str); 27] = [
     ("acquireLock", "POST", "/locks/k", LONG, 413, "body_too_large"),
     ("acquireLock", "POST", "/locks/new", "", 201, ""),
     ("acquireLock", "POST", "/locks/other", "", 409, "lock_held"),
+    ("holdLock", "POST", "/hold/a//b", "", 400, "invalid_key"),
+    ("holdLock", "POST", "/hold/k/refresh", "", 400, "invalid_key"),
+    ("holdLock", "POST", "/hold/k", r#"{"linger_ms":60001}"#, 400, "invalid_request"),
+    ("holdLock", "POST", "/hold/k", r#"{"linger":5}"#, 400, "unknown_field"),
+    ("holdLock", "POST", "/hold/k", LONG, 413, "body_too_large"),
+    ("holdLock", "POST", "/hold/other", "", 409, "lock_held"),
     ("refreshLock", "PUT", "/locks/a//b/refresh", "", 400, "invalid_key"),
     ("refreshLock", "PUT", "/locks/k/refresh", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("refreshLock", "PUT", "/locks/k/refresh", r#"{"ttl":5}"#, 400, "unknown_field"),
@@ -207,9 +221,16 @@ async fn meet_failures(met: &mut Met) {
         }
     }
     met.note("getReadiness", &away.get("/readyz").await, 503, "not_ready");
-    let Lockkeeper { service, .. } = Lockkeeper::start().await;
-    let (draining, _) = acquire_while_draining(service).await;
-    met.note("acquireLock", &draining, 503, "draining");
+    let full = Lockkeeper::with_settings("[limits]\nwaiters_per_key = 0").await;
+    full.post("/locks/k", "").await;
+    met.note("acquireLock", &full.post("/locks/k?wait=1s", "").await, 429, "too_many_waiters");
+    let full = Lockkeeper::with_settings("[limits]\nhold_streams = 0").await;
+    met.note("holdLock", &full.post("/hold/k", "").await, 429, "too_many_waiters");
+    for (id, path) in [("acquireLock", "/locks/late"), ("holdLock", "/hold/late")] {
+        let Lockkeeper { service, .. } = Lockkeeper::start().await;
+        let (draining, _) = acquire_while_draining(service, path).await;
+        met.note(id, &draining, 503, "draining");
+    }
 }
 
 #[test]
@@ -246,12 +267,17 @@ fn every_operation_of_the_contract_keeps_the_rules_for_generators() {
 async fn panicking() -> (JoinSet<()>, Checked) {
     let ttl = Ttl::from_millis(30_000);
     let app = App {
-        locks: Locks::new(Arc::new(Panicking)),
+        locks: Locks::new(Arc::new(Panicking), LIMITS),
         keyring: Keyring::default(),
         ttl: TtlBounds { min: ttl, default: ttl, max: ttl },
         tokens: TokenMaker::new("").unwrap(),
         metrics: Arc::new(Metrics::new("embedded")),
-        limits: ApiLimits { body_bytes: 4_096, body_time: ttl.as_duration() },
+        hold_streams: Arc::new(Semaphore::new(10)),
+        limits: ApiLimits {
+            body_bytes: 4_096,
+            body_time: ttl.as_duration(),
+            max_wait: ttl.as_duration(),
+        },
     };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -269,6 +295,26 @@ const PURPOSE: &str = "on purpose: a test wants to see what becomes of a panic";
 #[async_trait]
 impl Store for Panicking {
     async fn try_acquire(&self, _: &Claim) -> Result<Attempt, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn wait_turn(&self, _: &Claim) -> Result<Turn, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn leave(&self, _: &LockKey, _: &LeaseToken, _: Keep) -> Result<(), StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn keep(&self, _: &Holding, _: Ttl) -> Result<Kept, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn let_go(&self, _: &Holding, _: Option<Ttl>) -> Result<(), StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    fn listen(&self, _: &LockKey) -> Wakeup {
         panic!("{PURPOSE}")
     }
 

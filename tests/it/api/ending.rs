@@ -12,12 +12,15 @@ use crate::support::openapi::SPEC;
 use crate::support::raw::last_answer;
 use crate::support::raw::read_until;
 
-/// Begins an acquire of `late`, ends the service, and gives what it answers and its end.
-pub(super) async fn acquire_while_draining(service: Service) -> (Answer, impl Future<Output = ()>) {
+/// Begins an acquire or a hold, ends the service, and gives what it answers and its end.
+pub(super) async fn acquire_while_draining(
+    service: Service,
+    path: &str,
+) -> (Answer, impl Future<Output = ()> + use<>) {
     let address = service.http().address;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
-        "POST /locks/late HTTP/1.1\r\nHost: test\r\nLock-Token: {TOKEN}\r\nContent-Length: 2\r\n\
+        "POST {path} HTTP/1.1\r\nHost: test\r\nLock-Token: {TOKEN}\r\nContent-Length: 2\r\n\
          Expect: 100-continue\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -29,14 +32,14 @@ pub(super) async fn acquire_while_draining(service: Service) -> (Answer, impl Fu
     }
     stream.write_all(b"{}").await.unwrap();
     let answer = last_answer(&mut stream).await;
-    SPEC.check("POST", "/locks/late", &answer);
+    SPEC.check("POST", path, &answer);
     (answer, ended)
 }
 
 #[tokio::test]
 async fn an_acquire_under_way_when_the_end_begins_is_sent_to_another_instance() {
     let Lockkeeper { service, directory, .. } = Lockkeeper::start().await;
-    let (answer, ended) = acquire_while_draining(service).await;
+    let (answer, ended) = acquire_while_draining(service, "/locks/late").await;
     assert_eq!(answer.told(), (503, "draining".into()));
     assert_eq!(answer.header("retry-after"), Some("0"));
     ended.await;

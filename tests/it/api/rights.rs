@@ -200,7 +200,7 @@ async fn a_refused_option_costs_no_store_call() {
         ("POST", "/locks/k", "short", "", 400),
         ("POST", "/locks/k", TOKEN, r#"{"token":"a-token-of-another-2"}"#, 400),
         ("POST", "/locks/k", TOKEN, r#"{"ttl_ms":1}"#, 400),
-        ("POST", "/locks/k", TOKEN, r#"{"wait_ms":1}"#, 400),
+        ("POST", "/locks/k", TOKEN, r#"{"wait_ms":-1}"#, 400),
         ("POST", "/locks/k", TOKEN, r#"{"owner":7}"#, 400),
         ("POST", "/locks/k", TOKEN, r#"{"ttl":7}"#, 400),
         ("POST", "/locks/k?ttl_ms=7", TOKEN, "", 400),
