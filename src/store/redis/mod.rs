@@ -79,7 +79,7 @@ use crate::store::redis::script::WAIT_TURN;
 const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long the waiters of an instance that has died may keep the line waiting. Each question of
-/// an instance moves this window, so it has to be several times [`ASK_EVERY`].
+/// an instance moves this window, so it has to be several times what they sleep at most.
 const WINDOW_MS: &str = "3000";
 
 /// How often [`Store::undo`] asks before it lets its caller try again later.
