@@ -35,6 +35,7 @@ pub struct Metrics {
     force_release: Family<Outcome, Counter>,
     connections: Gauge,
     waiters: Gauge,
+    hold_streams: Gauge,
     locks_held: Gauge,
     redis_up: Gauge,
     redis_seconds: Family<Command, Histogram, fn() -> Histogram>,
@@ -93,6 +94,7 @@ impl Metrics {
             force_release: Family::default(),
             connections: Gauge::default(),
             waiters: Gauge::default(),
+            hold_streams: Gauge::default(),
             locks_held: Gauge::default(),
             redis_up: Gauge::default(),
             redis_seconds: Family::new_with_constructor(seconds),
@@ -152,6 +154,11 @@ impl Metrics {
         self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
+    /// How many streams of `POST /hold/{key}` there are.
+    pub fn hold_streams(&self) -> &Gauge {
+        &self.hold_streams
+    }
+
     /// How many keys the embedded store holds, after a commit that took so many seconds.
     pub fn embedded(&self, held: usize, commit: Option<f64>) {
         self.locks_held.set(i64::try_from(held).unwrap_or(i64::MAX));
@@ -207,6 +214,7 @@ impl Metrics {
             self.force_release.clone(),
         );
         registry.register("waiters", "Requests that wait in line", self.waiters.clone());
+        registry.register("hold_streams", "Streams of holds", self.hold_streams.clone());
         registry.register("http_connections", "Connected clients", self.connections.clone());
     }
 

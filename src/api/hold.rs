@@ -63,6 +63,7 @@ pub(super) async fn hold(
             Err(ApiError::held(&status, std::time::Duration::ZERO))
         }
         Ok(HoldStart::Hold(hold)) => {
+            app.metrics.hold_streams().inc();
             let stream = Stream { hold, app: app.clone(), call, _room: room };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
@@ -83,6 +84,12 @@ struct Stream {
     app: Arc<App>,
     call: Call,
     _room: OwnedSemaphorePermit,
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        self.app.metrics.hold_streams().dec();
+    }
 }
 
 impl Stream {

@@ -8,6 +8,7 @@ use crate::hold::OTHER;
 use crate::hold::PATIENCE;
 use crate::hold::SOON;
 use crate::hold::TOKEN;
+use crate::hold::counts;
 use crate::hold::freed;
 use crate::hold::is_held;
 use crate::support::eventually;
@@ -101,7 +102,9 @@ async fn there_is_room_for_as_many_streams_as_the_settings_say() {
         let refused = http.post("/hold/another", "").await;
         assert_eq!(refused.told(), (429, "too_many_waiters".into()));
         assert!(!is_held(&http, "another").await);
+        counts(&http, "lockkeeper_hold_streams 1").await;
         drop(listener);
+        counts(&http, "lockkeeper_hold_streams 0").await;
         eventually(PATIENCE, async || {
             (http.post("/hold/another", "").await.status == 200).then_some(())
         })

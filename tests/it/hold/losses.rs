@@ -7,12 +7,10 @@ use crate::hold::Listener;
 use crate::hold::OTHER;
 use crate::hold::SOON;
 use crate::hold::TOKEN;
+use crate::hold::counts;
 use crate::hold::freed;
 use crate::hold::is_held;
 use crate::hold::stays_held;
-use crate::support::Http;
-use crate::support::PATIENCE;
-use crate::support::eventually;
 use crate::waiting::Stage;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -91,7 +89,7 @@ async fn the_end_of_a_stream_leaves_the_lease_to_another_request_of_its_token() 
         let mut waiting = tokio::task::JoinSet::new();
         let asked = http.token(TOKEN);
         waiting.spawn(async move { asked.post("/locks/shared?wait=10s", "").await });
-        waits(&http, 2).await;
+        counts(&http, "lockkeeper_waiters 2").await;
         drop(holder);
         listener.hears_after_all("acquired").await;
         let told = waiting.join_next().await.unwrap().unwrap();
@@ -100,16 +98,6 @@ async fn the_end_of_a_stream_leaves_the_lease_to_another_request_of_its_token() 
         assert!(stays_held(&http, "shared").await, "it is the other request's by now");
         assert_eq!(http.token(TOKEN).delete("/locks/shared").await.status, 204);
     }
-}
-
-/// Until so many requests wait in this instance.
-async fn waits(http: &Http, count: u64) {
-    let line = format!("lockkeeper_waiters {count}\n");
-    eventually(PATIENCE, async || {
-        let figures = http.get("/metrics").await;
-        String::from_utf8_lossy(&figures.body).contains(&line).then_some(())
-    })
-    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -118,3 +118,12 @@ async fn freed(http: &Http, key: &str) -> Duration {
     eventually(PATIENCE, async || (!is_held(http, key).await).then_some(())).await;
     began.elapsed()
 }
+
+/// Until the figures have this line.
+async fn counts(http: &Http, line: &str) {
+    eventually(PATIENCE, async || {
+        let figures = String::from_utf8(http.get("/metrics").await.body.to_vec()).unwrap();
+        figures.lines().any(|one| one == line).then_some(())
+    })
+    .await;
+}
