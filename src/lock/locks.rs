@@ -150,6 +150,11 @@ impl Locks {
     ) -> Result<Acquired, LockError> {
         let (token, origin) = (claim.token.clone(), claim.origin);
         let last = match self.try_acquire(claim, began.elapsed()).await? {
+            // The store still counts the claim, which is about to leave.
+            Acquired::Held(status, waited) if ticket.is_last() => {
+                let waiters = status.waiters.saturating_sub(1);
+                Acquired::Held(LockStatus { waiters, ..status }, waited)
+            }
             // A token of the service is in no other hands: it was granted to this very request.
             Acquired::Again(grant) if origin == Origin::Service => Acquired::Granted(grant),
             last => last,

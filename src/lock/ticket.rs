@@ -52,6 +52,13 @@ impl Ticket {
         Some(standing.ahead.min(standing.place?.saturating_sub(*first) + line.before_head))
     }
 
+    /// Whether the claim leaves the line with this request.
+    pub(super) fn is_last(&self) -> bool {
+        let lines = self.waiters.lines();
+        let standing = lines.keys.get(&self.key).and_then(|line| line.claims.get(&self.token));
+        standing.is_some_and(|standing| standing.requests.len() == 1)
+    }
+
     /// Stops waiting; returns what was told in the last moment.
     pub(crate) fn give_back(&mut self) -> Option<Delivery> {
         self.depart();

@@ -158,6 +158,7 @@ async fn a_wait_is_cut_to_what_the_settings_allow_and_the_answer_tells() {
     ] {
         let answer = http.post(path, body).await;
         assert_eq!(answer.told(), (409, "lock_held".into()), "{path} {body}");
+        assert_eq!(answer.number("waiters"), 0, "it does not count itself: {path} {body}");
         let waited = answer.number("waited_ms");
         assert!(waited >= least && (waited == 0) == (least == 0), "{path} {body}: {waited}");
     }
