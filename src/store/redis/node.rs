@@ -223,10 +223,13 @@ impl Node {
         verb: Verb,
         spread: usize,
     ) -> Result<MultiplexedConnection, StoreError> {
-        let watched = &self.links[spread % LINKS];
-        if let Link::Up(connection) = &*watched.borrow() {
-            return Ok(connection.clone());
+        // While the key's own connection is made anew, another one serves it.
+        for number in 0..LINKS {
+            if let Link::Up(connection) = &*self.links[(spread + number) % LINKS].borrow() {
+                return Ok(connection.clone());
+            }
         }
+        let watched = &self.links[spread % LINKS];
         let mut watched = watched.clone();
         let known = watched.wait_for(|link| !matches!(link, Link::Connecting));
         let reason = match timeout_at(deadline.into(), known).await {
