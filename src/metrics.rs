@@ -173,7 +173,7 @@ impl Metrics {
         self.redis_up.set(up.into());
     }
 
-    /// Counts an answered call to Redis and how long it took in seconds.
+    /// Counts a call to Redis and how long it took in seconds.
     pub fn redis_call(&self, command: &'static str, took: f64) {
         self.redis_seconds.get_or_create(&Command { command }).observe(took);
     }
@@ -235,7 +235,7 @@ impl Metrics {
         registry.register("redis_up", "Whether Redis is connected", self.redis_up.clone());
         registry.register_with_unit(
             "redis_command_duration",
-            "Answered calls to Redis by command",
+            "Calls to Redis by command, those that timed out included",
             Unit::Seconds,
             self.redis_seconds.clone(),
         );

@@ -234,22 +234,18 @@ impl Hold {
             _ => asked,
         };
         self.state = State::Ended;
-        match answer.deliver() {
-            Ok(attempt @ (Attempt::Granted(_) | Attempt::Again(_))) => {
-                let alone = alone && matches!(attempt, Attempt::Granted(_));
-                let (Attempt::Granted(lease) | Attempt::Again(lease)) = attempt else {
-                    return HoldEvent::TimedOut;
-                };
-                self.care_for(&lease, asked);
-                if let State::Holding(care) = &mut self.state {
-                    care.alone = alone;
-                }
-                let token = self.wish.claim.token.clone();
-                HoldEvent::Acquired(Grant { lease, token, waited: asked - began })
-            }
-            Ok(Attempt::Held(_)) => HoldEvent::TimedOut,
-            Err(error) => HoldEvent::Failed(error),
+        let (lease, alone) = match answer.deliver() {
+            Ok(Attempt::Granted(lease)) => (lease, alone),
+            Ok(Attempt::Again(lease)) => (lease, false),
+            Ok(Attempt::Held(_)) => return HoldEvent::TimedOut,
+            Err(error) => return HoldEvent::Failed(error),
+        };
+        self.care_for(&lease, asked);
+        if let State::Holding(care) = &mut self.state {
+            care.alone = alone;
         }
+        let token = self.wish.claim.token.clone();
+        HoldEvent::Acquired(Grant { lease, token, waited: asked - began })
     }
 
     async fn keep(&mut self) -> HoldEvent {

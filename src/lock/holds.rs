@@ -36,8 +36,8 @@ pub(crate) struct Registered {
 }
 
 impl Holds {
-    /// Registers the newest hold of a lease, or of a wait for one; an older one of the same token is told that it is
-    /// not cared for by it any more.
+    /// Registers the newest hold of a lease, or of a wait for one; an older one of the same token
+    /// is told that it does not care for it any more.
     pub(crate) fn register(self: &Arc<Self>, key: &LockKey, token: &LeaseToken) -> Registered {
         self.tell(key, Some(token), Loss::TakenOver);
         let (tell, losses) = mpsc::unbounded_channel();

@@ -23,6 +23,7 @@ use tokio_util::task::TaskTracker;
 use crate::lock::error::Effect;
 use crate::lock::error::LockError;
 use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::Delivery;
 use crate::lock::key_line::KeyLine;
@@ -376,7 +377,7 @@ impl Lines {
 /// The same failure for another request of the same claim.
 fn error_again(claim: &Claim, effect: Effect) -> StoreError {
     StoreError {
-        verb: crate::lock::error::Verb::WaitTurn,
+        verb: Verb::WaitTurn,
         effect,
         reason: format!("the claim for {} could not join the line", claim.key).into(),
     }
