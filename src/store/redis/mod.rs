@@ -158,6 +158,17 @@ impl RedisStore {
         Keys::of(&self.key_prefix, key)
     }
 
+    /// Runs a script that may act at any time.
+    async fn run(
+        &self,
+        script: &'static Script,
+        key: &LockKey,
+        args: &[&str],
+    ) -> Result<Reply, StoreError> {
+        let (keys, patience) = (self.keys(key), self.node.deadline());
+        self.node.run(script, &keys.all(), args, patience).await
+    }
+
     /// Runs a script that gives out a fencing token; what `rest` names follows its arguments.
     async fn run_fenced(
         &self,
@@ -171,7 +182,8 @@ impl RedisStore {
         let [one, two, three, four] = args;
         let mut args = vec![one, two, three, four, &floor, &believable];
         args.extend_from_slice(rest);
-        self.node.run_in_time(script, &self.keys(key), &args).await
+        let (keys, patience) = (self.keys(key), self.node.deadline());
+        self.node.run_in_time(script, &keys.all(), &args, patience).await
     }
 
     /// Runs a script that grants a claim.
@@ -275,7 +287,7 @@ impl Store for RedisStore {
             Keep::Nothing => "0",
         };
         let args = [token.expose(), &self.instance, kept, &self.position_kept];
-        self.node.run(&LEAVE, &self.keys(key), &args).await.map(|_| ())
+        self.run(&LEAVE, key, &args).await.map(|_| ())
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {
@@ -311,12 +323,12 @@ impl Store for RedisStore {
                 .map(|_| ());
         }
         let args = [token.expose(), &self.position_kept, &known];
-        self.node.run(&RELEASE, &self.keys(key), &args).await.map(|_| ())
+        self.run(&RELEASE, key, &args).await.map(|_| ())
     }
 
     async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
         let args = [token.expose(), &self.position_kept, ""];
-        let mut reply = self.node.run(&RELEASE, &self.keys(key), &args).await?;
+        let mut reply = self.run(&RELEASE, key, &args).await?;
         Ok(match reply.word() {
             "place" => Released::Place,
             "lease" => Released::Lease(Holder {
@@ -334,7 +346,7 @@ impl Store for RedisStore {
         let settled_after = self.node.clock().now() + millis(self.node.deadline());
         for _ in 0..UNDO_TRIES {
             let args = [token.expose(), &self.position_kept, ""];
-            let reply = self.node.run(&RELEASE, &self.keys(key), &args).await?;
+            let reply = self.run(&RELEASE, key, &args).await?;
             if reply.now > settled_after {
                 return Ok(());
             }
@@ -345,8 +357,7 @@ impl Store for RedisStore {
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        let mut reply =
-            self.node.run(&FORCE_RELEASE, &self.keys(key), &[&self.position_kept]).await?;
+        let mut reply = self.run(&FORCE_RELEASE, key, &[&self.position_kept]).await?;
         match reply.word() {
             "taken" => holder(&mut reply).map(Some).ok_or_else(|| malformed(Verb::ForceRelease)),
             _ => Ok(None),
@@ -359,7 +370,7 @@ impl Store for RedisStore {
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
         let asked = token.map_or("", LeaseToken::expose);
-        let reply = self.node.run(&INSPECT, &self.keys(key), &[asked]).await;
+        let reply = self.run(&INSPECT, key, &[asked]).await;
         let mut reply = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
         if reply.word() == "free" {
             let waiters = reply.number().unwrap_or_default();

@@ -33,7 +33,6 @@ use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::connect;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::connect::pool;
-use crate::store::redis::keys::Keys;
 use crate::store::redis::keys::spread;
 use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
@@ -134,24 +133,25 @@ impl Node {
         self.deadline
     }
 
-    /// Runs a script that refuses to act later than the deadline of this call: its first
-    /// argument is that moment in the store's time.
+    /// Runs a script that refuses to act once `patience` is over: its first argument is that
+    /// moment in the store's time.
     ///
     /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
     /// run once more: the first run did nothing.
     pub(super) async fn run_in_time(
         &self,
         script: &'static Script,
-        keys: &Keys,
+        keys: &[&str],
         args: &[&str],
+        patience: Duration,
     ) -> Result<Reply, StoreError> {
         let began = Instant::now();
         for _ in 0..2 {
-            let not_after = self.clock().now() + millis(self.deadline);
+            let not_after = self.clock().now() + millis(patience);
             let not_after = not_after.to_string();
             let mut all = vec![not_after.as_str()];
             all.extend_from_slice(args);
-            let reply = self.run_until(began + self.deadline, script, keys, &all).await?;
+            let reply = self.run_until(began + patience, script, keys, &all).await?;
             if reply.word() != "late" {
                 return Ok(reply);
             }
@@ -163,21 +163,22 @@ impl Node {
     pub(super) async fn run(
         &self,
         script: &'static Script,
-        keys: &Keys,
+        keys: &[&str],
         args: &[&str],
+        patience: Duration,
     ) -> Result<Reply, StoreError> {
-        self.run_until(Instant::now() + self.deadline, script, keys, args).await
+        self.run_until(Instant::now() + patience, script, keys, args).await
     }
 
     async fn run_until(
         &self,
         deadline: Instant,
         script: &'static Script,
-        keys: &Keys,
+        keys: &[&str],
         args: &[&str],
     ) -> Result<Reply, StoreError> {
         let verb = script.verb();
-        let mut link = self.link(deadline, verb, spread(&keys.lock)).await?;
+        let mut link = self.link(deadline, verb, spread(keys[0])).await?;
         let sent = Instant::now();
         let asked = async {
             match send(&mut link, &script.by_hash(keys, args)).await {

@@ -6,7 +6,6 @@ use redis::Cmd;
 use redis::Value;
 
 use crate::lock::error::Verb;
-use crate::store::redis::keys::Keys;
 
 /// A verb's script: run by its hash, sent whole where the server does not know it.
 pub(super) struct Script {
@@ -43,13 +42,13 @@ impl Script {
     }
 
     /// `EVALSHA`, which sends only the hash.
-    pub(super) fn by_hash(&self, keys: &Keys, args: &[&str]) -> Cmd {
-        command("EVALSHA", self.hash.as_str(), &keys.all()[..self.keys], args)
+    pub(super) fn by_hash(&self, keys: &[&str], args: &[&str]) -> Cmd {
+        command("EVALSHA", self.hash.as_str(), &keys[..self.keys], args)
     }
 
     /// `EVAL`, which the server needs once after it has started or was flushed.
-    pub(super) fn by_source(&self, keys: &Keys, args: &[&str]) -> Cmd {
-        command("EVAL", self.source, &keys.all()[..self.keys], args)
+    pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
+        command("EVAL", self.source, &keys[..self.keys], args)
     }
 }
 
