@@ -48,6 +48,8 @@ pub enum Verb {
     WaitTurn,
     /// Step out of the line.
     Leave,
+    /// Confirm the fencing token of a lease on several nodes.
+    Confirm,
     /// Make a lease last longer.
     Refresh,
     /// Refresh a lease that a connection keeps.
@@ -62,6 +64,8 @@ pub enum Verb {
     Inspect,
     /// Look at all held keys.
     List,
+    /// Watch over who of several nodes may vote.
+    Guard,
 }
 
 impl Verb {
@@ -71,6 +75,7 @@ impl Verb {
             Self::TryAcquire => "try_acquire",
             Self::WaitTurn => "wait_turn",
             Self::Leave => "leave",
+            Self::Confirm => "confirm",
             Self::Refresh => "refresh",
             Self::Keep => "keep",
             Self::LetGo => "let_go",
@@ -78,6 +83,7 @@ impl Verb {
             Self::ForceRelease => "force_release",
             Self::Inspect => "inspect",
             Self::List => "list",
+            Self::Guard => "guard",
         }
     }
 }

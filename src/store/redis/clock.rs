@@ -1,6 +1,7 @@
 //! The store's time as far as the service knows it, and the floor under fencing tokens.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicI64;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
@@ -9,6 +10,7 @@ use std::time::Instant;
 
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
+use crate::metrics::ClockLead;
 use crate::metrics::Metrics;
 
 /// How far ahead of the service's clock the store's clock is still believed when it proposes a
@@ -17,26 +19,51 @@ const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
 /// What the replies have told of the store's clock.
 #[derive(Debug)]
-pub(super) struct StoreClock {
+pub(in crate::store) struct StoreClock {
     began: Instant,
     /// What has to be added to the milliseconds since `began`. Taken from the moment at which a
     /// call was sent, so the estimate is never behind, and ahead by a round trip at most.
     offset: AtomicI64,
+    node: String,
+    lead: ClockLead,
+    /// Whether the log has it that the two clocks are apart.
+    apart: AtomicBool,
 }
 
 impl StoreClock {
-    pub(super) fn new() -> Self {
-        Self { began: Instant::now(), offset: AtomicI64::new(0) }
+    /// The clock of this node, which shows nothing yet.
+    pub(super) fn new(node: String, metrics: &Metrics) -> Self {
+        let lead = metrics.redis_clock_lead(&node);
+        let (offset, apart) = (AtomicI64::new(0), AtomicBool::new(false));
+        Self { began: Instant::now(), offset, node, lead, apart }
     }
 
     /// Learns that the store's clock showed `now` after `sent`.
     pub(super) fn learn(&self, sent: Instant, now: u64) {
+        self.compare(now);
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         self.offset.store(now - self.local(sent), Ordering::Relaxed);
     }
 
+    /// Says how far the store's clock is from this machine's, and warns when it is too far to be
+    /// believed.
+    fn compare(&self, now: u64) {
+        let lead = now as f64 / 1e3 - wall_clock_micros() as f64 / 1e6;
+        self.lead.set(lead);
+        let apart = lead.abs() > BELIEVED_LEAD.as_secs_f64();
+        if apart != self.apart.load(Ordering::Relaxed) {
+            self.apart.store(apart, Ordering::Relaxed);
+            let (redis, lead) = (&self.node, format!("{lead:.3}"));
+            if apart {
+                tracing::warn!(redis, lead, "its clock is seconds away: keep clocks in step");
+            } else {
+                tracing::info!(redis, lead, "its clock is in step again");
+            }
+        }
+    }
+
     /// What it shows about now, in milliseconds.
-    pub(super) fn now(&self) -> u64 {
+    pub(in crate::store) fn now(&self) -> u64 {
         let now = self.local(Instant::now()) + self.offset.load(Ordering::Relaxed);
         u64::try_from(now).unwrap_or(0)
     }
@@ -49,23 +76,23 @@ impl StoreClock {
 /// One above the highest fencing token that this process has given, over all keys: so they rise
 /// even if the store loses its data and its clock steps back.
 #[derive(Debug)]
-pub(super) struct FencingFloor {
+pub(in crate::store) struct FencingFloor {
     floor: AtomicU64,
     metrics: Arc<Metrics>,
 }
 
 impl FencingFloor {
-    pub(super) fn new(metrics: Arc<Metrics>) -> Self {
+    pub(in crate::store) fn new(metrics: Arc<Metrics>) -> Self {
         Self { floor: AtomicU64::new(1), metrics }
     }
 
     /// The least that a new fencing token may be.
-    pub(super) fn least(&self) -> u64 {
+    pub(in crate::store) fn least(&self) -> u64 {
         self.floor.load(Ordering::Relaxed)
     }
 
     /// Raises the floor above a token that was given.
-    pub(super) fn raise(&self, given: FencingToken) {
+    pub(in crate::store) fn raise(&self, given: FencingToken) {
         let floor = given.number() + 1;
         if self.floor.fetch_max(floor, Ordering::Relaxed) < floor {
             self.metrics.fencing_floor(floor);

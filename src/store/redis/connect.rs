@@ -15,9 +15,11 @@ use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 
-use crate::store::redis::RedisSettings;
-use crate::store::redis::node::Inner;
-use crate::store::redis::node::RECONNECT_PAUSE;
+use crate::store::redis::link::Ear;
+use crate::store::redis::link::Inner;
+
+/// Between two tries to connect: Redis is served again well within a second of its return.
+pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// How soon a peer that vanished without a word is noticed.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);
@@ -37,11 +39,12 @@ pub(super) async fn listen(
     }
 }
 
-/// A new connection out of the pool, its clock read, its settings looked at.
+/// A new connection out of the pool, to a node that takes writes; its clock read, its settings
+/// looked at.
 pub(super) async fn connect(
     pool: &Pool,
     inner: &Inner,
-    listens: bool,
+    ear: Ear,
 ) -> Result<MultiplexedConnection, String> {
     let connection = pool.get().await.map_err(|error| error.to_string())?;
     let mut connection = deadpool_redis::Connection::take(connection);
@@ -49,17 +52,23 @@ pub(super) async fn connect(
         let sent = Instant::now();
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
         inner.clock.learn(sent, seconds * 1_000 + micros / 1_000);
-        if listens {
+        if ear == Ear::Open {
             listen(&mut connection, inner).await?;
         }
-        redis::cmd("INFO").arg("memory").query_async::<String>(&mut connection).await
+        redis::cmd("INFO").query_async::<String>(&mut connection).await
     };
     let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
-    let memory = tokio::time::timeout(patience, asked)
+    let told = tokio::time::timeout(patience, asked)
         .await
         .map_err(|_| "it did not answer in time".to_owned())?
         .map_err(|error| error.to_string())?;
-    let setting = |name: &str| memory.lines().find_map(|line| line.strip_prefix(name));
+    let setting = |name: &str| told.lines().find_map(|line| line.strip_prefix(name));
+    if setting("role:") == Some("slave") {
+        return Err("it is a replica, which takes no writes".to_owned());
+    }
+    if setting("loading:") == Some("1") {
+        return Err("it is loading its data".to_owned());
+    }
     if let (Some(limit), Some(policy)) = (setting("maxmemory:"), setting("maxmemory_policy:"))
         && limit != "0"
         && policy != "noeviction"
@@ -73,8 +82,8 @@ pub(super) async fn connect(
     Ok(connection)
 }
 
-pub(super) fn connection_info(settings: &RedisSettings) -> Result<ConnectionInfo, RedisError> {
-    let info = redis::IntoConnectionInfo::into_connection_info(settings.url.as_str())?;
+pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
+    let info = redis::IntoConnectionInfo::into_connection_info(url)?;
     // Requests in flight are sent together where an answer comes back at once; over a network
     // waiting for them costs more than it saves.
     let nodelay = match info.addr() {

@@ -15,9 +15,10 @@ use crate::lock::key::LockKey;
 
 /// What the names of all that stands beside locks begin with. No lock can be called so: a [`LockKey`] has no empty
 /// segment, and a `key_prefix` that begins so is refused.
-pub(super) const SIDE_PREFIX: &str = "lk//";
+pub(in crate::store) const SIDE_PREFIX: &str = "lk//";
 
-const SLOTS: usize = 16_384;
+/// How many slots a Cluster has.
+pub(super) const SLOTS: usize = 16_384;
 const SLOT_HASH: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
 /// For each slot the shortest text of letters and digits that hashes to it.
@@ -40,26 +41,33 @@ static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
 
 /// The names of one lock's keys.
 #[derive(Debug)]
-pub(super) struct Keys {
+pub(in crate::store) struct Keys {
     /// The lock itself.
     pub(super) lock: String,
     record: String,
     line: String,
     crew: String,
+    /// What the names beside the lock begin with, its slot's tag included.
+    beside: String,
 }
 
 impl Keys {
     /// The names of `key` under the prefix of the settings.
-    pub(super) fn of(key_prefix: &str, key: &LockKey) -> Self {
+    pub(in crate::store) fn of(key_prefix: &str, key: &LockKey) -> Self {
         let lock = format!("{key_prefix}{key}");
         let beside = format!("{SIDE_PREFIX}{{{}}}", TAGS[slot(lock.as_bytes())]);
         let record = format!("{beside}{lock}");
         let (line, crew) = (format!("{beside}/line//{lock}"), format!("{beside}/crew//{lock}"));
-        Self { lock, record, line, crew }
+        Self { lock, record, line, crew, beside }
+    }
+
+    /// A key in the lock's slot that anybody may write at any time, and nobody reads.
+    pub(super) fn mark(&self) -> String {
+        format!("{}/mark", self.beside)
     }
 
     /// All, in the order of the scripts.
-    pub(super) fn all(&self) -> [&str; 4] {
+    pub(in crate::store) fn all(&self) -> [&str; 4] {
         [&self.lock, &self.record, &self.line, &self.crew]
     }
 }
@@ -71,7 +79,7 @@ pub(super) fn spread(lock: &str) -> usize {
 
 /// The Cluster slot of a key, by the rule of the Cluster specification: what stands between the
 /// first `{` and the next `}` is hashed, or all of it if nothing does.
-fn slot(key: &[u8]) -> usize {
+pub(super) fn slot(key: &[u8]) -> usize {
     let tagged = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let length = key[open + 1..].iter().position(|byte| *byte == b'}')?;
         (length > 0).then(|| &key[open + 1..=open + length])
@@ -128,7 +136,8 @@ mod tests {
         ) {
             if let Ok(key) = LockKey::parse(&text) {
                 let keys = Keys::of(if prefixed { "lock:" } else { "" }, &key);
-                for beside in keys.all() {
+                let mark = keys.mark();
+                for beside in keys.all().into_iter().chain([mark.as_str()]) {
                     prop_assert_eq!(slot(keys.lock.as_bytes()), slot(beside.as_bytes()));
                 }
             }

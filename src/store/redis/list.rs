@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::time::Duration;
+use std::time::Instant;
 
 use tokio::time::timeout;
 
@@ -17,6 +18,7 @@ use crate::lock::lease::LockStatus;
 use crate::lock::store::Page;
 use crate::lock::store::Store;
 use crate::store::redis::RedisStore;
+use crate::store::redis::node::Node;
 use crate::store::redis::node::failure;
 
 /// How many names one `SCAN` looks at: about a millisecond of Redis' time.
@@ -37,7 +39,7 @@ impl RedisStore {
         let mut held = Vec::new();
         loop {
             let wanted = page.limit - held.len();
-            let names = self.scan(&page, wanted).await?;
+            let names = self.names(&page, wanted).await?;
             for name in &names {
                 let status = self.inspect(name, None).await?;
                 held.extend(status.holder.is_some().then_some(status));
@@ -50,19 +52,36 @@ impl RedisStore {
         }
     }
 
-    /// The first `wanted` keys of a page among all that there are.
-    async fn scan(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
-        let pattern = format!("{}*", escaped(&format!("{}{}", self.key_prefix, page.prefix)));
+    /// The first `wanted` keys of a page among those of all nodes.
+    async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
+        let until = Instant::now() + self.patience;
+        let mut first = BTreeSet::new();
+        for node in &self.topology.nodes(Verb::List, until).await? {
+            first.append(&mut node.scan(&self.key_prefix, page, wanted).await?);
+        }
+        Ok(first.into_iter().take(wanted).collect())
+    }
+}
+
+impl Node {
+    /// The first `wanted` keys of a page among all that there are under `key_prefix`.
+    pub(in crate::store) async fn scan(
+        &self,
+        key_prefix: &str,
+        page: &Page,
+        wanted: usize,
+    ) -> Result<BTreeSet<LockKey>, StoreError> {
+        let pattern = format!("{}*", escaped(&format!("{key_prefix}{}", page.prefix)));
         let mut first = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
             let mut command = redis::cmd("SCAN");
             command.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let answer = self.node.query(Verb::List, &command).await?;
+            let answer = self.query(Verb::List, &command).await?;
             let names: Vec<Vec<u8>>;
             (cursor, names) = redis::from_redis_value(answer)
                 .map_err(|error| failure(Verb::List, Effect::None, error.to_string()))?;
-            for key in names.iter().filter_map(|name| self.key_of(name)) {
+            for key in names.iter().filter_map(|name| key_of(key_prefix, name)) {
                 if page.after.as_deref().is_none_or(|after| key.as_str() > after) {
                     first.insert(key);
                 }
@@ -75,13 +94,13 @@ impl RedisStore {
             }
         }
     }
+}
 
-    /// The key that a name on Redis stands for; none if the service could not have made it, as
-    /// for its own records.
-    fn key_of(&self, name: &[u8]) -> Option<LockKey> {
-        let name = std::str::from_utf8(name).ok()?.strip_prefix(&self.key_prefix)?;
-        LockKey::parse(name).ok()
-    }
+/// The key that a name on Redis stands for; none if the service could not have made it, as for
+/// its own records.
+fn key_of(key_prefix: &str, name: &[u8]) -> Option<LockKey> {
+    let name = std::str::from_utf8(name).ok()?.strip_prefix(key_prefix)?;
+    LockKey::parse(name).ok()
 }
 
 /// A text as a pattern that matches only itself.

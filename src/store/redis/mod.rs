@@ -1,4 +1,4 @@
-//! Locks on one Redis: a verb is its keys, its arguments, one script, and how the reply is read.
+//! Locks on Redis: a verb is its keys, its arguments, one script, and how the reply is read.
 //!
 //! The lock is a plain string, `SET <key_prefix><key> <token> NX PX <ttl>`, so that applications
 //! that lock on Redis directly exclude the service's clients and are excluded by them. Fencing
@@ -7,21 +7,30 @@
 //! What may be repeated: every script but release tells a repeat from the first by the token; a
 //! release that was answered by nobody is not repeated by the service.
 
-mod clock;
+pub(in crate::store) mod clock;
+mod cluster;
 mod connect;
-mod keys;
-mod list;
-mod node;
+mod grants;
+pub(in crate::store) mod keys;
+pub(in crate::store) mod link;
+pub(in crate::store) mod list;
+pub(in crate::store) mod node;
+mod place;
+mod replicas;
 mod replies;
-mod rings;
-mod script;
+pub(in crate::store) mod rings;
+pub(in crate::store) mod script;
+mod sentinel;
+mod settings;
+mod slots;
+mod topology;
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
+use std::time::Instant;
 
 use async_trait::async_trait;
-use tokio::time::sleep;
 use uuid::Uuid;
 
 use crate::lock::error::Effect;
@@ -52,8 +61,8 @@ use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::keys::Keys;
 use crate::store::redis::keys::SIDE_PREFIX;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::failure;
+use crate::store::redis::node::Call;
+use crate::store::redis::node::When;
 use crate::store::redis::node::millis;
 use crate::store::redis::replies::fencing_token;
 use crate::store::redis::replies::holder;
@@ -73,57 +82,32 @@ use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
 use crate::store::redis::script::TRY_ACQUIRE;
 use crate::store::redis::script::WAIT_TURN;
+use crate::store::redis::topology::Answered;
+use crate::store::redis::topology::Nodes;
+use crate::store::redis::topology::Topology;
+
+pub use crate::store::redis::settings::RedisSettings;
+pub use crate::store::redis::settings::SettingsError;
 
 /// How long the last fencing token of a key is kept beyond its lease: longer than any step of a
 /// clock that nobody notices. A key that is not used for so long costs nothing any more.
-const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+pub(in crate::store) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// How long the waiters of an instance that has died may keep the line waiting. Each question of
 /// an instance moves this window, so it has to be several times what they sleep at most.
 const WINDOW_MS: &str = "3000";
 
-/// How often [`Store::undo`] asks before it lets its caller try again later.
-const UNDO_TRIES: u32 = 3;
-
-/// What the store has to know.
-#[derive(Clone)]
-pub struct RedisSettings {
-    /// `redis://` or `rediss://`, with user, password and database.
-    pub url: String,
-    /// What stands before every key.
-    pub key_prefix: String,
-    /// How long a call may take.
-    pub command_timeout: Duration,
-    /// How long making a connection may take.
-    pub connect_timeout: Duration,
-    /// The TTL of a lease that was taken without one, by a client on Redis with a token of ours.
-    pub default_ttl: Ttl,
-    /// How long a claim that is away keeps its place in line.
-    pub position_kept: Ttl,
-}
-
-/// Locks on one Redis.
+/// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
-    node: Node,
+    topology: Topology,
+    patience: Duration,
+    metrics: Arc<Metrics>,
     key_prefix: String,
     default_ttl: Ttl,
     position_kept: String,
     floor: FencingFloor,
     instance: String,
     wakeups: Arc<Wakeups>,
-}
-
-/// Why the store cannot be made.
-#[derive(Debug, thiserror::Error)]
-pub enum SettingsError {
-    /// The URL is none.
-    #[error("`store` is no URL of a Redis: {0}")]
-    Url(#[from] redis::RedisError),
-    /// The locks would lie among the records.
-    #[error(
-        "`redis.key_prefix` must not begin with `{SIDE_PREFIX}`, as the service's own records do"
-    )]
-    KeyPrefix,
 }
 
 impl RedisStore {
@@ -134,17 +118,19 @@ impl RedisStore {
     ///
     /// [`SettingsError`] names the setting that is wrong.
     pub fn new(settings: RedisSettings, metrics: Arc<Metrics>) -> Result<Self, SettingsError> {
-        if settings.key_prefix.starts_with(SIDE_PREFIX) {
-            return Err(SettingsError::KeyPrefix);
-        }
+        settings.checked_key_prefix()?;
         // Another part of the process may have chosen before; both are one and the same.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let instance = Uuid::new_v4().to_string();
         let wakeups = Arc::new(Wakeups::default());
         let rings = Rings { key_prefix: settings.key_prefix.clone(), wakeups: wakeups.clone() };
         let channel = format!("{SIDE_PREFIX}{instance}");
+        let (hints, patience) = (Arc::new(rings), settings.command_timeout);
+        let nodes = Nodes { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
         Ok(Self {
-            node: Node::new(&settings, channel, Arc::new(rings), metrics.clone())?,
+            topology: Topology::new(nodes)?,
+            patience,
+            metrics: metrics.clone(),
             key_prefix: settings.key_prefix,
             default_ttl: settings.default_ttl,
             position_kept: settings.position_kept.as_millis().to_string(),
@@ -165,8 +151,9 @@ impl RedisStore {
         key: &LockKey,
         args: &[&str],
     ) -> Result<Reply, StoreError> {
-        let (keys, patience) = (self.keys(key), self.node.deadline());
-        self.node.run(script, &keys.all(), args, patience).await
+        let keys = self.keys(key);
+        let call = Call { script, keys: &keys.all(), args, when: When::AnyTime };
+        self.topology.call(&call, self.patience).await.map(|answered| answered.reply)
     }
 
     /// Runs a script that gives out a fencing token; what `rest` names follows its arguments.
@@ -176,14 +163,15 @@ impl RedisStore {
         key: &LockKey,
         args: [&str; 4],
         rest: &[&str],
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<Answered, StoreError> {
         let floor = self.floor.least().to_string();
         let believable = latest_believable_micros().to_string();
         let [one, two, three, four] = args;
         let mut args = vec![one, two, three, four, &floor, &believable];
         args.extend_from_slice(rest);
-        let (keys, patience) = (self.keys(key), self.node.deadline());
-        self.node.run_in_time(script, &keys.all(), &args, patience).await
+        let keys = self.keys(key);
+        let call = Call { script, keys: &keys.all(), args: &args, when: When::InTime };
+        self.topology.call(&call, self.patience).await
     }
 
     /// Runs a script that grants a claim.
@@ -197,7 +185,10 @@ impl RedisStore {
         let owner = claim.owner.as_ref().map_or("", Owner::as_str);
         let retention = (claim.ttl.as_millis() + millis(RETENTION)).to_string();
         let args = [claim.token.expose(), &ttl, owner, &retention];
-        self.run_fenced(script, &claim.key, args, rest).await
+        let began = Instant::now();
+        let answered = self.run_fenced(script, &claim.key, args, rest).await?;
+        self.replicated(script, claim, &answered, began).await?;
+        Ok(answered.reply)
     }
 
     /// Refreshes a lease; `care` is what a keeper knows of it.
@@ -212,7 +203,7 @@ impl RedisStore {
         let default_ttl = self.default_ttl.as_millis().to_string();
         let retention = millis(RETENTION).to_string();
         let args = [token.expose(), &ttl, &default_ttl, &retention];
-        let mut reply = self.run_fenced(&REFRESH, key, args, &care).await?;
+        let mut reply = self.run_fenced(&REFRESH, key, args, &care).await?.reply;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
             "lost" => return Ok(Kept::Lost),
@@ -243,7 +234,7 @@ impl RedisStore {
 
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisStore").field(&self.node).finish()
+        f.debug_tuple("RedisStore").field(&self.topology).finish()
     }
 }
 
@@ -341,19 +332,7 @@ impl Store for RedisStore {
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        // A grant may still be on its way, on a connection that was lost or in a Redis that
-        // stands still; none of them acts later than this.
-        let settled_after = self.node.clock().now() + millis(self.node.deadline());
-        for _ in 0..UNDO_TRIES {
-            let args = [token.expose(), &self.position_kept, ""];
-            let reply = self.run(&RELEASE, key, &args).await?;
-            if reply.now > settled_after {
-                return Ok(());
-            }
-            let left = Duration::from_millis(settled_after - reply.now + 1);
-            sleep(left.min(self.node.deadline() * 2)).await;
-        }
-        Err(failure(Verb::Release, Effect::Unknown, "the clock of Redis stepped back"))
+        self.take_back(key, token).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
@@ -388,18 +367,10 @@ impl Store for RedisStore {
     }
 
     fn contacted(&self) -> bool {
-        self.node.contacted()
+        self.topology.contacted()
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees {
-            store: "redis",
-            order: "first come, first served, among those who wait, across instances",
-            fencing: "rises with every lease, over a loss of Redis' data and over a step of its \
-                      clock; after both at once only while this process lives",
-            survives: "crash and restart of the service; of Redis what its persistence keeps; not \
-                       an asynchronous failover and not a step of Redis' clock: there the fencing \
-                       token is the protection",
-        }
+        self.topology.guarantees()
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Commands of all requests share two connections that were taken out of a deadpool pool, so that
 //! requests in flight share a pipeline; a checkout for each command costs a round trip more. Each
-//! is kept by a task that notices its loss at once and makes it anew.
+//! is kept by a task of `link.rs`. Which node has a key is for `topology.rs` to know.
 
 use std::fmt;
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
 use tokio::time::timeout_at;
 
 use crate::lock::error::Effect;
@@ -30,10 +29,15 @@ use crate::lock::error::Verb;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::connect;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::connect::pool;
 use crate::store::redis::keys::spread;
+use crate::store::redis::link::Ear;
+use crate::store::redis::link::Hints;
+use crate::store::redis::link::Inner;
+use crate::store::redis::link::Keeper;
+use crate::store::redis::link::Link;
+use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
 
@@ -43,93 +47,142 @@ const LINKS: usize = 2;
 /// Connections for rare and long work, the list, beside the shared ones.
 const POOL_SIZE: usize = 4;
 
-/// Between two tries to connect: Redis is served again well within a second of its return.
-pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
-
 /// One Redis, single and independent.
-pub(super) struct Node {
+pub(in crate::store) struct Node {
     links: Vec<watch::Receiver<Link>>,
     pool: Pool,
     deadline: Duration,
     inner: Arc<Inner>,
+    /// Asks the node's replicas for what they have, where the settings say so.
+    replicas: Option<Replicas>,
     _keepers: JoinSet<()>,
 }
 
-/// What the keepers of the connections share with the node.
-pub(super) struct Inner {
-    pub(super) name: String,
-    pub(super) clock: StoreClock,
-    contacted: AtomicBool,
-    pub(super) channel: String,
-    hints: Arc<dyn Hints>,
-    metrics: Arc<Metrics>,
+/// A script, what goes into it, and when it may act.
+#[derive(Clone, Copy)]
+pub(super) struct Call<'a> {
+    pub(super) script: &'static Script,
+    pub(super) keys: &'a [&'a str],
+    pub(super) args: &'a [&'a str],
+    pub(super) when: When,
 }
 
-/// Who takes the hints that other instances publish.
-pub(super) trait Hints: Send + Sync {
-    /// The lock of this name was handed to this instance.
-    fn handed(&self, lock: &str);
-
-    /// Some hints may have been lost.
-    fn lost(&self);
+/// When a script may act.
+#[derive(Clone, Copy)]
+pub(super) enum When {
+    AnyTime,
+    /// Not once the patience for it is over: its first argument is that moment in the store's time.
+    InTime,
 }
 
-/// A shared connection as it stands.
-#[derive(Clone)]
-enum Link {
-    /// Lost a moment ago, or not yet made: worth waiting for.
-    Connecting,
-    /// There.
-    Up(MultiplexedConnection),
-    /// The last try to make it failed; the next one comes by itself.
-    Down(Arc<str>),
+/// On whose word a node is asked.
+#[derive(Clone, Copy)]
+pub(super) enum Way {
+    /// It has the key.
+    Straight,
+    /// It is about to have the key, said the node that still has its slot.
+    Asking,
+}
+
+/// A refusal in the words of the server.
+#[derive(Debug, thiserror::Error)]
+#[error("{node}: {error}")]
+pub(super) struct Refusal {
+    node: String,
+    pub(super) error: RedisError,
 }
 
 impl Node {
+    /// Whether [`Node::new`], which begins to connect, can do with the settings.
+    pub(in crate::store) fn check(settings: &RedisSettings) -> Result<(), RedisError> {
+        connection_info(&settings.url).map(|_| ())
+    }
+
     /// The Redis of the settings; connects in the background.
-    pub(super) fn new(
+    pub(in crate::store) fn new(
         settings: &RedisSettings,
         channel: String,
         hints: Arc<dyn Hints>,
         metrics: Arc<Metrics>,
     ) -> Result<Self, RedisError> {
-        let info = connection_info(settings)?;
+        let info = connection_info(&settings.url)?;
         let rare = pool(&info, settings.connect_timeout, POOL_SIZE, AsyncConnectionConfig::new())?;
         let inner = Arc::new(Inner {
             name: info.addr().to_string(),
-            clock: StoreClock::new(),
+            clock: StoreClock::new(info.addr().to_string(), &metrics),
             contacted: AtomicBool::new(false),
             channel,
             hints,
             metrics,
+            demotions: watch::Sender::new(0),
+            retired: watch::Sender::new(false),
         });
         let (mut links, mut keepers) = (Vec::new(), JoinSet::new());
         for number in 0..LINKS {
             let (pushes, lost) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let one = pool(&info, settings.connect_timeout, 1, config)?;
+            let pool = pool(&info, settings.connect_timeout, 1, config)?;
             let (state, link) = watch::channel(Link::Connecting);
             links.push(link);
             // One listens: two would hear each hint twice, and ask twice.
-            let listens = number == 0;
-            keepers.spawn(keep(one, lost, state, inner.clone(), listens));
+            let ear = if number == 0 { Ear::Open } else { Ear::Shut };
+            let inner = inner.clone();
+            keepers.spawn(Keeper { pool, pushes: lost, state, inner, ear }.keep());
         }
         let deadline = settings.command_timeout;
-        Ok(Self { links, pool: rare, deadline, inner, _keepers: keepers })
+        let replicas = match settings.min_replicas {
+            0 => None,
+            least => {
+                let one = pool(&info, settings.connect_timeout, 1, AsyncConnectionConfig::new())?;
+                let (replicas, asking) = Replicas::new(one, least, deadline / 2);
+                keepers.spawn(asking);
+                Some(replicas)
+            }
+        };
+        Ok(Self { links, pool: rare, deadline, inner, replicas, _keepers: keepers })
+    }
+
+    /// Its address, for people.
+    pub(in crate::store) fn name(&self) -> &str {
+        &self.inner.name
     }
 
     /// Whether it was ever connected.
-    pub(super) fn contacted(&self) -> bool {
+    pub(in crate::store) fn contacted(&self) -> bool {
         self.inner.contacted.load(Ordering::Relaxed)
+            && self.replicas.as_ref().is_none_or(Replicas::contacted)
+    }
+
+    /// Ends the use of a node that another one has replaced: its connections go at once, and
+    /// nobody is let wait for them.
+    pub(super) fn retire(&self) {
+        self.inner.retired.send_replace(true);
+    }
+
+    /// Done when another node has its place.
+    pub(super) async fn retired(&self) {
+        let mut retired = self.inner.retired.subscribe();
+        // The sender lives as long as this node.
+        let _ = retired.wait_for(|retired| *retired).await;
+    }
+
+    /// The host that it is at.
+    pub(super) fn host(&self) -> &str {
+        self.inner.name.rsplit_once(':').map_or(&self.inner.name, |(host, _)| host)
+    }
+
+    /// Who asks its replicas, where the settings say so.
+    pub(super) fn replicas(&self) -> Option<&Replicas> {
+        self.replicas.as_ref()
     }
 
     /// The store's time, about.
-    pub(super) fn clock(&self) -> &StoreClock {
+    pub(in crate::store) fn clock(&self) -> &StoreClock {
         &self.inner.clock
     }
 
     /// How long a call may take.
-    pub(super) fn deadline(&self) -> Duration {
+    pub(in crate::store) fn deadline(&self) -> Duration {
         self.deadline
     }
 
@@ -138,52 +191,69 @@ impl Node {
     ///
     /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
     /// run once more: the first run did nothing.
-    pub(super) async fn run_in_time(
+    pub(in crate::store) async fn run_in_time(
         &self,
         script: &'static Script,
         keys: &[&str],
         args: &[&str],
         patience: Duration,
     ) -> Result<Reply, StoreError> {
-        let began = Instant::now();
+        let call = Call { script, keys, args, when: When::InTime };
+        self.call(&call, Way::Straight, patience).await
+    }
+
+    /// Runs a script that may act at any time.
+    pub(in crate::store) async fn run(
+        &self,
+        script: &'static Script,
+        keys: &[&str],
+        args: &[&str],
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        let call = Call { script, keys, args, when: When::AnyTime };
+        self.call(&call, Way::Straight, patience).await
+    }
+
+    /// Makes a call.
+    ///
+    /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
+    /// run once more: the first run did nothing.
+    pub(super) async fn call(
+        &self,
+        call: &Call<'_>,
+        way: Way,
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        let until = Instant::now() + patience;
+        if matches!(call.when, When::AnyTime) {
+            return self.run_until(until, call, way).await;
+        }
         for _ in 0..2 {
-            let not_after = self.clock().now() + millis(patience);
-            let not_after = not_after.to_string();
-            let mut all = vec![not_after.as_str()];
-            all.extend_from_slice(args);
-            let reply = self.run_until(began + patience, script, keys, &all).await?;
+            let not_after = (self.clock().now() + millis(patience)).to_string();
+            let mut args = vec![not_after.as_str()];
+            args.extend_from_slice(call.args);
+            let reply = self.run_until(until, &Call { args: &args, ..*call }, way).await?;
             if reply.word() != "late" {
                 return Ok(reply);
             }
         }
-        Err(failure(script.verb(), Effect::None, "the clock of Redis steps too often"))
-    }
-
-    /// Runs a script that may act at any time.
-    pub(super) async fn run(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError> {
-        self.run_until(Instant::now() + patience, script, keys, args).await
+        Err(failure(call.script.verb(), Effect::None, "the clock of Redis steps too often"))
     }
 
     async fn run_until(
         &self,
         deadline: Instant,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
+        call: &Call<'_>,
+        way: Way,
     ) -> Result<Reply, StoreError> {
+        let Call { script, keys, args, .. } = *call;
         let verb = script.verb();
         let mut link = self.link(deadline, verb, spread(keys[0])).await?;
         let sent = Instant::now();
         let asked = async {
-            match send(&mut link, &script.by_hash(keys, args)).await {
+            match send(&mut link, &script.by_hash(keys, args), way).await {
                 Err(error) if error.kind() == ServerErrorKind::NoScript.into() => {
-                    send(&mut link, &script.by_source(keys, args)).await
+                    send(&mut link, &script.by_source(keys, args), way).await
                 }
                 answered => answered,
             }
@@ -191,7 +261,7 @@ impl Node {
         let answered = timeout_at(deadline.into(), asked).await;
         self.inner.metrics.redis_call(verb.name(), sent.elapsed().as_secs_f64());
         let value = match answered {
-            Ok(answered) => answered.map_err(|error| self.failed(verb, &error))?,
+            Ok(answered) => answered.map_err(|error| self.failed(verb, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
                 let reason = format!("{} did not answer in time", self.inner.name);
@@ -205,11 +275,15 @@ impl Node {
     }
 
     /// Sends a command that changes nothing over a connection of its own.
-    pub(super) async fn query(&self, verb: Verb, command: &Cmd) -> Result<Value, StoreError> {
+    pub(in crate::store) async fn query(
+        &self,
+        verb: Verb,
+        command: &Cmd,
+    ) -> Result<Value, StoreError> {
         let deadline = Instant::now() + self.deadline;
         let asked = async {
             let mut connection = self.pool.get().await.map_err(|error| error.to_string())?;
-            send(&mut connection, command).await.map_err(|error| error.to_string())
+            send(&mut connection, command, Way::Straight).await.map_err(|error| error.to_string())
         };
         timeout_at(deadline.into(), asked)
             .await
@@ -245,14 +319,26 @@ impl Node {
         Err(failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
     }
 
-    fn failed(&self, verb: Verb, error: &RedisError) -> StoreError {
+    fn failed(&self, verb: Verb, error: RedisError) -> StoreError {
         // An answer of the server says that it refused; a broken connection says nothing.
         let refused = matches!(error.kind(), redis::ErrorKind::Server(_))
             || error.kind() == redis::ErrorKind::Extension;
         let effect = if refused { Effect::None } else { Effect::Unknown };
         self.inner.metrics.redis_error(if refused { "refused" } else { "broken" });
-        failure(verb, effect, format!("{}: {error}", self.inner.name))
+        if takes_no_writes(&error) {
+            self.inner.demotions.send_modify(|count| *count += 1);
+        }
+        StoreError { verb, effect, reason: Refusal { node: self.inner.name.clone(), error }.into() }
     }
+}
+
+/// Whether an answer comes from a node that is no master, or not yet.
+fn takes_no_writes(error: &RedisError) -> bool {
+    [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown, ServerErrorKind::BusyLoading]
+        .iter()
+        .any(|kind| error.kind() == (*kind).into())
+        // Before 7.0 a script hides whose word it was behind its own.
+        || error.detail().is_some_and(|detail| detail.contains("-READONLY "))
 }
 
 impl fmt::Debug for Node {
@@ -261,56 +347,31 @@ impl fmt::Debug for Node {
     }
 }
 
-/// Keeps one shared connection: makes it, waits for its loss, makes it anew.
-async fn keep(
-    pool: Pool,
-    mut pushes: mpsc::UnboundedReceiver<redis::PushInfo>,
-    state: watch::Sender<Link>,
-    inner: Arc<Inner>,
-    listens: bool,
-) {
-    loop {
-        match connect(&pool, &inner, listens).await {
-            Ok(connection) => {
-                tracing::info!(redis = inner.name, "connected");
-                inner.contacted.store(true, Ordering::Relaxed);
-                inner.metrics.redis_up(true);
-                state.send_replace(Link::Up(connection));
-                inner.hints.lost();
-                while let Some(push) = pushes.recv().await
-                    && push.kind != redis::PushKind::Disconnection
-                {
-                    if let (redis::PushKind::Message, Some(Value::BulkString(lock))) =
-                        (push.kind, push.data.get(1))
-                    {
-                        inner.hints.handed(&String::from_utf8_lossy(lock));
-                    }
-                }
-                tracing::warn!(redis = inner.name, "the connection is lost");
-                inner.metrics.redis_up(false);
-                state.send_replace(Link::Connecting);
-            }
-            Err(reason) => {
-                if !matches!(&*state.borrow(), Link::Down(known) if **known == *reason) {
-                    tracing::warn!(redis = inner.name, %reason, "cannot connect, trying on");
-                }
-                state.send_replace(Link::Down(reason.into()));
-                sleep(RECONNECT_PAUSE).await;
-            }
-        }
-    }
-}
-
 /// Sends a command; a refusal by the server is an error like any other.
-async fn send(connection: &mut MultiplexedConnection, command: &Cmd) -> Result<Value, RedisError> {
-    connection.send_packed_command(command).await.and_then(Value::extract_error)
+async fn send(
+    connection: &mut MultiplexedConnection,
+    command: &Cmd,
+    way: Way,
+) -> Result<Value, RedisError> {
+    if let Way::Straight = way {
+        return connection.send_packed_command(command).await.and_then(Value::extract_error);
+    }
+    // In one piece: the permission counts for the command that follows it on the connection.
+    let mut both = redis::pipe();
+    both.add_command(redis::cmd("ASKING")).add_command(command.clone());
+    let mut answers = connection.send_packed_commands(&both, 1, 1).await?;
+    answers.pop().unwrap_or(Value::Nil).extract_error()
 }
 
 /// A call without an answer.
-pub(super) fn failure(verb: Verb, effect: Effect, reason: impl Into<String>) -> StoreError {
+pub(in crate::store) fn failure(
+    verb: Verb,
+    effect: Effect,
+    reason: impl Into<String>,
+) -> StoreError {
     StoreError { verb, effect, reason: reason.into().into() }
 }
 
-pub(super) fn millis(duration: Duration) -> u64 {
+pub(in crate::store) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use crate::lock::key::LockKey;
 use crate::lock::wakeup::Wakeups;
-use crate::store::redis::node::Hints;
+use crate::store::redis::link::Hints;
 
 /// Rings for the locks that are handed to this instance.
-pub(super) struct Rings {
-    pub(super) key_prefix: String,
-    pub(super) wakeups: Arc<Wakeups>,
+pub(in crate::store) struct Rings {
+    pub(in crate::store) key_prefix: String,
+    pub(in crate::store) wakeups: Arc<Wakeups>,
 }
 
 impl Hints for Rings {

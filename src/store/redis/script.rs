@@ -8,7 +8,7 @@ use redis::Value;
 use crate::lock::error::Verb;
 
 /// A verb's script: run by its hash, sent whole where the server does not know it.
-pub(super) struct Script {
+pub(in crate::store) struct Script {
     verb: Verb,
     /// How many of a lock's keys it needs.
     keys: usize,
@@ -16,16 +16,17 @@ pub(super) struct Script {
     hash: LazyLock<String>,
 }
 
+/// A script made of files in `scripts/` beside the file that calls this.
 macro_rules! script {
     ($name:ident, $verb:expr, $keys:literal: $($file:literal)+) => {
-        pub(super) static $name: Script = Script {
-            verb: $verb,
-            keys: $keys,
-            source: concat!($(include_str!(concat!("scripts/", $file)), "\n"),+),
-            hash: LazyLock::new(|| redis::Script::new($name.source).get_hash().to_owned()),
-        };
+        pub(super) static $name: $crate::store::redis::script::Script = $crate::store::redis::script::Script::new(
+            ($verb, $keys),
+            concat!($(include_str!(concat!("scripts/", $file)), "\n"),+),
+            || $name.sha1(),
+        );
     };
 }
+pub(in crate::store) use script;
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 2: "prelude.lua" "try_acquire.lua");
 script!(WAIT_TURN, Verb::WaitTurn, 4: "prelude.lua" "line.lua" "join.lua" "wait_turn.lua");
@@ -36,9 +37,29 @@ script!(FORCE_RELEASE, Verb::ForceRelease, 4: "prelude.lua" "line.lua" "force_re
 script!(INSPECT, Verb::Inspect, 4: "prelude.lua" "line.lua" "inspect.lua");
 
 impl Script {
+    /// The script of a verb that needs so many of a lock's keys; `hash` is [`Script::sha1`] of it.
+    pub(in crate::store) const fn new(
+        (verb, keys): (Verb, usize),
+        source: &'static str,
+        hash: fn() -> String,
+    ) -> Self {
+        Self { verb, keys, source, hash: LazyLock::new(hash) }
+    }
+
+    /// The hash by which the server knows it.
+    pub(in crate::store) fn sha1(&self) -> String {
+        redis::Script::new(self.source).get_hash().to_owned()
+    }
+
     /// The verb that it carries out.
-    pub(super) fn verb(&self) -> Verb {
+    pub(in crate::store) fn verb(&self) -> Verb {
         self.verb
+    }
+
+    /// What the server runs.
+    #[cfg(test)]
+    pub(in crate::store) fn source(&self) -> &'static str {
+        self.source
     }
 
     /// `EVALSHA`, which sends only the hash.
@@ -60,16 +81,16 @@ fn command(name: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
 
 /// A script's reply: the store's time, a word, and what belongs to the word.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(in crate::store) struct Reply {
     /// Milliseconds on the store's clock.
-    pub(super) now: u64,
+    pub(in crate::store) now: u64,
     word: String,
     rest: std::vec::IntoIter<Value>,
 }
 
 impl Reply {
     /// Reads a reply; whatever the server sends, a reply of another form is `None`.
-    pub(super) fn read(value: Value) -> Option<Self> {
+    pub(in crate::store) fn read(value: Value) -> Option<Self> {
         let Value::Array(items) = value else { return None };
         let mut rest = items.into_iter();
         let now = number(rest.next()?)?.try_into().ok()?;
@@ -78,17 +99,25 @@ impl Reply {
     }
 
     /// The word that says what happened.
-    pub(super) fn word(&self) -> &str {
+    pub(in crate::store) fn word(&self) -> &str {
         &self.word
     }
 
     /// The next item, a number.
-    pub(super) fn number(&mut self) -> Option<i64> {
+    pub(in crate::store) fn number(&mut self) -> Option<i64> {
         number(self.rest.next()?)
     }
 
+    /// The next item, as it is.
+    pub(in crate::store) fn bytes(&mut self) -> Option<Vec<u8>> {
+        match self.rest.next()? {
+            Value::BulkString(bytes) => Some(bytes),
+            _ => None,
+        }
+    }
+
     /// The next item, a text.
-    pub(super) fn text(&mut self) -> Option<String> {
+    pub(in crate::store) fn text(&mut self) -> Option<String> {
         text(self.rest.next()?)
     }
 }

@@ -1,0 +1,361 @@
+//! A Cluster: each call goes to the master of its slot, over the nodes that this store keeps, and
+//! to where that master sends it on. Nothing is sent twice but what was refused.
+//!
+//! The map of the slots is looked at anew whenever something hints that it is old, and every few
+//! seconds.
+
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::Weak;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use redis::RedisError;
+use redis::ServerErrorKind;
+use tokio::sync::Notify;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio::time::timeout;
+use tokio::time::timeout_at;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::store::redis::connect::connection_info;
+use crate::store::redis::keys::SLOTS;
+use crate::store::redis::keys::slot;
+use crate::store::redis::link::Hints;
+use crate::store::redis::node::Call;
+use crate::store::redis::node::Node;
+use crate::store::redis::node::Refusal;
+use crate::store::redis::node::Way;
+use crate::store::redis::node::failure;
+use crate::store::redis::place::Scheme;
+use crate::store::redis::slots::View;
+use crate::store::redis::slots::look;
+use crate::store::redis::slots::whole;
+use crate::store::redis::topology::Answered;
+use crate::store::redis::topology::Nodes;
+
+/// How often a call is sent on: more means that the nodes do not agree.
+const MAX_HOPS: u32 = 8;
+
+/// Between the first two tries while a slot moves: its keys take milliseconds. Doubled from try
+/// to try, for there may be many calls that wait, and many keys.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+
+/// How often the map is looked at although nothing hints that it is old.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// Between two looks at least, however many calls fail.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the other nodes are given once one has said how things stand.
+const GRACE: Duration = Duration::from_millis(100);
+
+/// A node that has no slot may be about to get some; after this it is let go.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+/// The store on a Cluster.
+pub(super) struct Cluster {
+    shared: Arc<Shared>,
+    contacted: AtomicBool,
+    _surveyor: JoinSet<()>,
+}
+
+/// What the store shares with whoever keeps the map.
+struct Shared {
+    nodes: Nodes,
+    scheme: Scheme,
+    seeds: Vec<String>,
+    map: watch::Sender<Map>,
+    outdated: Notify,
+}
+
+/// Who has which slot.
+struct Map {
+    /// For each slot the address of its master; shared, since most of them are the same.
+    owners: Vec<Option<Arc<str>>>,
+    /// All nodes that are connected, with when they were named last.
+    nodes: BTreeMap<Arc<str>, (Arc<Node>, Instant)>,
+    replicas: BTreeSet<String>,
+}
+
+/// Where a node that has not done what it was asked sends the call.
+#[derive(Debug, PartialEq, Eq)]
+enum Redirection {
+    /// To the slot's new master.
+    Moved(String),
+    /// To the master-to-be, for this call only.
+    Ask(String),
+    /// Back, in a moment: some of the keys have moved, others have not.
+    Again,
+}
+
+impl Cluster {
+    /// Learns the slots in the background.
+    pub(super) fn new(
+        scheme: Scheme,
+        seeds: Vec<String>,
+        nodes: Nodes,
+    ) -> Result<Self, RedisError> {
+        for seed in &seeds {
+            connection_info(&scheme.url(seed))?;
+        }
+        let map =
+            Map { owners: vec![None; SLOTS], nodes: BTreeMap::new(), replicas: BTreeSet::new() };
+        let (map, outdated) = (watch::Sender::new(map), Notify::new());
+        let shared = Arc::new(Shared { nodes, scheme, seeds, map, outdated });
+        let mut surveyor = JoinSet::new();
+        surveyor.spawn(shared.clone().survey());
+        Ok(Self { shared, contacted: AtomicBool::new(false), _surveyor: surveyor })
+    }
+
+    /// Whether all masters were connected once.
+    pub(super) fn contacted(&self) -> bool {
+        let known = self.contacted.load(Ordering::Relaxed);
+        if known || self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted())) {
+            self.contacted.store(true, Ordering::Relaxed);
+            return true;
+        }
+        false
+    }
+
+    /// All masters; an error if a slot has none.
+    pub(super) fn owners(&self) -> Result<Vec<Arc<Node>>, String> {
+        let map = self.shared.map.borrow();
+        let addresses: Option<BTreeSet<_>> = map.owners.iter().cloned().collect();
+        let nodes = addresses.ok_or("not every slot of the Cluster has a master")?;
+        Ok(nodes.iter().filter_map(|address| map.node(address)).collect())
+    }
+
+    /// The master of a lock's slot, if there is one by then.
+    pub(super) async fn owner(&self, lock: &str, until: Instant) -> Result<Arc<Node>, String> {
+        let slot = slot(lock.as_bytes());
+        if let Some(node) = self.shared.map.borrow().owner(slot) {
+            return Ok(node);
+        }
+        let mut map = self.shared.map.subscribe();
+        let known = map.wait_for(|map| map.owner(slot).is_some());
+        match timeout_at(until.into(), known).await {
+            Ok(Ok(map)) => Ok(map.owner(slot).expect("it is waited for")),
+            _ => Err("the slot has no master that is known".to_owned()),
+        }
+    }
+
+    /// Makes a call where its first key is, and goes where it is sent on.
+    pub(super) async fn call(
+        &self,
+        call: &Call<'_>,
+        patience: Duration,
+    ) -> Result<Answered, StoreError> {
+        let (until, verb, lock) = (Instant::now() + patience, call.script.verb(), call.keys[0]);
+        let owner = async || {
+            let owner = self.owner(lock, until).await;
+            owner.map_err(|reason| failure(verb, Effect::None, reason))
+        };
+        let (mut node, mut way) = (owner().await?, Way::Straight);
+        let (mut hops, mut pause) = (0, FIRST_PAUSE);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            let error = match node.call(call, way, left).await {
+                Ok(reply) => return Ok(Answered { reply, node }),
+                Err(error) => error,
+            };
+            let Some(redirection) = redirection(&error, node.host()) else {
+                self.shared.outdated.notify_one();
+                return Err(error);
+            };
+            if !matches!(redirection, Redirection::Again) {
+                hops += 1;
+            }
+            if hops > MAX_HOPS || Instant::now() + pause >= until {
+                return Err(error);
+            }
+            (node, way) = match redirection {
+                Redirection::Moved(address) => {
+                    self.shared.nodes.metrics.redis_rerouted("moved");
+                    self.shared.outdated.notify_one();
+                    (self.shared.moved(lock, &address).ok_or(error)?, Way::Straight)
+                }
+                Redirection::Ask(address) => {
+                    self.shared.nodes.metrics.redis_rerouted("ask");
+                    (self.shared.node(&address).ok_or(error)?, Way::Asking)
+                }
+                Redirection::Again => {
+                    self.shared.nodes.metrics.redis_rerouted("try_again");
+                    sleep(pause).await;
+                    pause = LONGEST_PAUSE.min(2 * pause);
+                    (owner().await?, Way::Straight)
+                }
+            };
+        }
+    }
+}
+
+impl Map {
+    fn node(&self, address: &str) -> Option<Arc<Node>> {
+        self.nodes.get(address).map(|(node, _)| node.clone())
+    }
+
+    fn owner(&self, slot: usize) -> Option<Arc<Node>> {
+        self.node(self.owners[slot].as_deref()?)
+    }
+}
+
+impl Shared {
+    /// Notes the master of a lock's slot that another node named, and gives it.
+    fn moved(self: &Arc<Self>, lock: &str, address: &str) -> Option<Arc<Node>> {
+        let node = self.node(address)?;
+        self.map.send_modify(|map| map.owners[slot(lock.as_bytes())] = Some(address.into()));
+        Some(node)
+    }
+
+    /// The node at this address, connected to from now on.
+    fn node(self: &Arc<Self>, address: &str) -> Option<Arc<Node>> {
+        if let Some(node) = self.map.borrow().node(address) {
+            return Some(node);
+        }
+        let ears = Ears { shared: Arc::downgrade(self), address: address.to_owned() };
+        let made = match self.nodes.make(&self.scheme, address, Arc::new(ears)) {
+            Ok(node) => Arc::new(node),
+            Err(error) => {
+                tracing::warn!(redis = address, %error, "the Cluster names a node without address");
+                return None;
+            }
+        };
+        let mut kept = None;
+        self.map.send_modify(|map| {
+            let entry = map.nodes.entry(address.into());
+            kept = Some(entry.or_insert_with(|| (made, Instant::now())).0.clone());
+        });
+        kept
+    }
+
+    /// Keeps the map for as long as the store lives.
+    async fn survey(self: Arc<Self>) {
+        let mut known = None;
+        loop {
+            let failed = match self.look_around().await {
+                Ok(view) => {
+                    self.learn(view);
+                    None
+                }
+                Err(reason) => Some(reason),
+            };
+            if let Some(reason) = failed.as_ref().filter(|_| failed != known) {
+                tracing::warn!(%reason, "no node of the Cluster says who has which slot, trying on");
+            }
+            let patience = if failed.is_some() { LOOK_PAUSE } else { LOOK_EVERY };
+            known = failed;
+            // In time or not: something may have changed.
+            let _ = timeout(patience, self.outdated.notified()).await;
+            sleep(LOOK_PAUSE).await;
+        }
+    }
+
+    /// Asks all nodes that are known; the newest view counts.
+    async fn look_around(&self) -> Result<View, String> {
+        let patience = self.nodes.settings.connect_timeout;
+        let mut addresses: BTreeSet<String> = self.seeds.iter().cloned().collect();
+        {
+            let map = self.map.borrow();
+            addresses.extend(map.nodes.keys().map(|address| address.to_string()));
+            addresses.extend(map.replicas.iter().cloned());
+        }
+        let ask = async |address: &String| {
+            let view = look(&self.scheme.url(address), address, patience).await;
+            view.map_err(|reason| format!("{address}: {reason}"))
+        };
+        let mut looks: FuturesUnordered<_> = addresses.iter().map(ask).collect();
+        let mut newest: Result<View, String> = Err("no node answers".to_owned());
+        let mut until = Instant::now() + 2 * patience;
+        while let Ok(Some(view)) = timeout_at(until.into(), looks.next()).await {
+            match (view, &newest) {
+                (Ok(view), Ok(known)) if view.epoch <= known.epoch => (),
+                (Err(_), Ok(_)) => (),
+                (view, _) => newest = view,
+            }
+            if newest.is_ok() {
+                until = until.min(Instant::now() + GRACE);
+            }
+        }
+        newest
+    }
+
+    /// Takes a view for the truth, until a node says otherwise.
+    fn learn(self: &Arc<Self>, view: View) {
+        let mut owners = vec![None; SLOTS];
+        let mut named = BTreeSet::new();
+        for (first, last, address) in view.ranges {
+            let address: Arc<str> = address.into();
+            if self.node(&address).is_none() {
+                continue;
+            }
+            named.insert(address.clone());
+            for owner in owners.iter_mut().take(last + 1).skip(first) {
+                *owner = Some(address.clone());
+            }
+        }
+        self.map.send_modify(|map| {
+            (map.owners, map.replicas) = (owners, view.replicas.into_iter().collect());
+            map.nodes.retain(|address, (node, at)| {
+                if named.contains(address) {
+                    *at = Instant::now();
+                }
+                let stays = at.elapsed() < FORGOTTEN_AFTER;
+                if !stays {
+                    node.retire();
+                }
+                stays
+            });
+        });
+    }
+}
+
+/// Where the call goes that a node at `host` has refused with these words.
+fn redirection(error: &StoreError, host: &str) -> Option<Redirection> {
+    let refusal = &error.reason.downcast_ref::<Refusal>()?.error;
+    if refusal.kind() == ServerErrorKind::TryAgain.into() {
+        return Some(Redirection::Again);
+    }
+    let address = whole(refusal.redirect_node()?.0, host);
+    let moved = refusal.kind() == ServerErrorKind::Moved.into();
+    Some(if moved { Redirection::Moved(address) } else { Redirection::Ask(address) })
+}
+
+/// Hears of a node's hints, and when it goes away.
+struct Ears {
+    shared: Weak<Shared>,
+    address: String,
+}
+
+impl Hints for Ears {
+    fn handed(&self, lock: &str) {
+        // The bus of the Cluster brings each hint over every node; one counts.
+        let Some(shared) = self.shared.upgrade() else { return };
+        let mine =
+            shared.map.borrow().owners[slot(lock.as_bytes())].as_deref() == Some(&self.address);
+        if mine {
+            shared.nodes.hints.handed(lock);
+        }
+    }
+
+    fn lost(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.nodes.hints.lost();
+        }
+    }
+
+    fn away(&self) {
+        if let Some(shared) = self.shared.upgrade() {
+            shared.outdated.notify_one();
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Grants that are taken back: those that nobody received, and those that have not reached the
+//! replicas that the settings want them on.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use tokio::time::sleep;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::token::LeaseToken;
+use crate::store::redis::RedisStore;
+use crate::store::redis::node::failure;
+use crate::store::redis::node::millis;
+use crate::store::redis::script::RELEASE;
+use crate::store::redis::script::Script;
+use crate::store::redis::topology::Answered;
+
+/// How often [`RedisStore::take_back`] asks before it lets its caller try again later.
+const UNDO_TRIES: u32 = 3;
+
+/// What a keeper of a lease knows of it that was granted just now: nobody has renewed it.
+const FRESH: &str = "0";
+
+impl RedisStore {
+    /// Waits until a grant has reached replicas, where the settings say so.
+    ///
+    /// A new grant that has not is taken back, unless its token has come again meanwhile and was
+    /// told of the lease: that one is not this call's to end.
+    pub(super) async fn replicated(
+        &self,
+        script: &'static Script,
+        claim: &Claim,
+        answered: &Answered,
+        since: Instant,
+    ) -> Result<(), StoreError> {
+        let Answered { reply, node } = answered;
+        let granted = match reply.word() {
+            "granted" => true,
+            "again" => false,
+            _ => return Ok(()),
+        };
+        let Some(replicas) = node.replicas() else { return Ok(()) };
+        let keys = self.keys(&claim.key);
+        let Err(reason) = replicas.confirm(keys.mark(), since).await else { return Ok(()) };
+        self.metrics.redis_error("unreplicated");
+        let mut effect = Effect::Unknown;
+        if granted {
+            let args = [claim.token.expose(), &self.position_kept, FRESH];
+            let ended = node.run(&RELEASE, &keys.all(), &args, node.deadline()).await;
+            if ended.is_ok_and(|reply| reply.word() == "lease") {
+                effect = Effect::None;
+            }
+        }
+        Err(failure(script.verb(), effect, reason))
+    }
+
+    /// Ends whatever a token has of a key, and whatever it may still be granted by what is on its
+    /// way.
+    pub(super) async fn take_back(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+    ) -> Result<(), StoreError> {
+        // A grant may still be on its way, on a connection that was lost or in a Redis that
+        // stands still; none of them acts later than this, on that node's clock.
+        let (verb, keys) = (Verb::Release, self.keys(key));
+        let node =
+            async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
+        let asked = node().await?;
+        let settled_after = asked.clock().now() + millis(self.patience);
+        for _ in 0..UNDO_TRIES {
+            let args = [token.expose(), &self.position_kept, ""];
+            let reply = self.run(&RELEASE, key, &args).await?;
+            if !Arc::ptr_eq(&asked, &node().await?) {
+                return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
+            }
+            if reply.now > settled_after {
+                return Ok(());
+            }
+            let left = Duration::from_millis(settled_after - reply.now + 1);
+            sleep(left.min(self.patience * 2)).await;
+        }
+        Err(failure(verb, Effect::Unknown, "the clock of Redis stepped back"))
+    }
+}

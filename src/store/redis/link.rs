@@ -1,0 +1,160 @@
+//! The shared connections to one Redis: each is kept by a task that notices its loss at once and
+//! makes it anew, for as long as the node is in use.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use deadpool_redis::Pool;
+use redis::PushInfo;
+use redis::PushKind;
+use redis::Value;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::metrics::Metrics;
+use crate::store::redis::clock::StoreClock;
+use crate::store::redis::connect::RECONNECT_PAUSE;
+use crate::store::redis::connect::connect;
+
+/// How long a connection may be without a sign of life before one is asked for, and how long that
+/// may take: something between this machine and Redis may take in what it never sends on.
+const HEARTBEAT: Duration = Duration::from_secs(3);
+
+/// What the keepers of the connections share with the node.
+pub(super) struct Inner {
+    pub(super) name: String,
+    pub(super) clock: StoreClock,
+    pub(super) contacted: AtomicBool,
+    pub(super) channel: String,
+    pub(super) hints: Arc<dyn Hints>,
+    pub(super) metrics: Arc<Metrics>,
+    /// Counts how often the node said that it takes no writes.
+    pub(super) demotions: watch::Sender<u64>,
+    /// Whether the node is not to be used any more.
+    pub(super) retired: watch::Sender<bool>,
+}
+
+/// Who takes the hints that other instances publish.
+pub(in crate::store) trait Hints: Send + Sync {
+    /// The lock of this name was handed to this instance.
+    fn handed(&self, lock: &str);
+
+    /// Some hints may have been lost.
+    fn lost(&self);
+
+    /// The node went away, or takes no writes any more: another one may have its place.
+    fn away(&self) {}
+}
+
+/// A shared connection as it stands.
+#[derive(Clone)]
+pub(super) enum Link {
+    /// Lost a moment ago, or not yet made: worth waiting for.
+    Connecting,
+    /// There.
+    Up(MultiplexedConnection),
+    /// The last try to make it failed; the next one comes by itself.
+    Down(Arc<str>),
+}
+
+/// Whether a connection is the one that hears of hints.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ear {
+    Open,
+    Shut,
+}
+
+/// What a keeper is given.
+pub(super) struct Keeper {
+    pub(super) pool: Pool,
+    pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
+    pub(super) state: watch::Sender<Link>,
+    pub(super) inner: Arc<Inner>,
+    pub(super) ear: Ear,
+}
+
+impl Keeper {
+    /// Keeps the connection until the node is retired.
+    pub(super) async fn keep(mut self) {
+        let mut retired = self.inner.retired.subscribe();
+        tokio::select! {
+            () = self.keep_on() => (),
+            _ = retired.wait_for(|retired| *retired) => (),
+        }
+        // Nobody may reach it any more, not even who waits for its connection.
+        self.state.send_replace(Link::Down("another node has its place".into()));
+    }
+
+    async fn keep_on(&mut self) {
+        loop {
+            match connect(&self.pool, &self.inner, self.ear).await {
+                Ok(connection) => {
+                    self.up(connection).await;
+                    self.state.send_replace(Link::Connecting);
+                    self.inner.metrics.redis_up(&self.inner.name, false);
+                    self.inner.hints.away();
+                }
+                Err(reason) => {
+                    if !matches!(&*self.state.borrow(), Link::Down(known) if **known == *reason) {
+                        tracing::warn!(redis = self.inner.name, %reason, "cannot connect, trying on");
+                    }
+                    self.inner.metrics.redis_up(&self.inner.name, false);
+                    self.state.send_replace(Link::Down(reason.into()));
+                    sleep(RECONNECT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Serves a connection until it is lost, or leads to a node that takes no writes.
+    async fn up(&mut self, mut connection: MultiplexedConnection) {
+        let inner = &self.inner;
+        let mut demotions = inner.demotions.subscribe();
+        tracing::info!(redis = inner.name, "connected");
+        inner.contacted.store(true, Ordering::Relaxed);
+        inner.metrics.redis_up(&inner.name, true);
+        self.state.send_replace(Link::Up(connection.clone()));
+        inner.hints.lost();
+        loop {
+            let push = tokio::select! {
+                push = self.pushes.recv() => push,
+                _ = demotions.changed() => {
+                    tracing::warn!(redis = inner.name, "it takes no writes any more");
+                    return;
+                }
+                () = sleep(HEARTBEAT) => {
+                    let ping = redis::cmd("PING");
+                    let answered = timeout(HEARTBEAT, connection.send_packed_command(&ping)).await;
+                    if answered.is_err() {
+                        tracing::warn!(redis = inner.name, "the connection is silent");
+                        return;
+                    }
+                    continue;
+                }
+            };
+            match push {
+                Some(PushInfo { kind: PushKind::Message, data }) => {
+                    if let Some(Value::BulkString(lock)) = data.get(1) {
+                        inner.hints.handed(&String::from_utf8_lossy(lock));
+                    }
+                }
+                None | Some(PushInfo { kind: PushKind::Disconnection, .. }) => {
+                    tracing::warn!(redis = inner.name, "the connection is lost");
+                    return;
+                }
+                Some(_) => (),
+            }
+        }
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.metrics.redis_forgotten(&self.name);
+    }
+}

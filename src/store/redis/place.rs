@@ -1,0 +1,172 @@
+//! Where a store is, as its URL says: one Redis, the master that sentinels name, or a Cluster.
+//!
+//! The forms with several hosts are no URLs of the Redis client. So they are taken apart here, and
+//! a URL of the one form is made for each node; what is in those the client reads and checks.
+
+/// What a node's URL begins with, and its login.
+#[derive(Clone)]
+pub(super) struct Scheme {
+    /// `redis` or `rediss`.
+    name: &'static str,
+    /// `user:password@`, or nothing.
+    login: String,
+    /// What follows host and port.
+    path: String,
+}
+
+impl Scheme {
+    /// The URL of a node: `address` is `host:port`.
+    pub(super) fn url(&self, address: &str) -> String {
+        let Self { name, login, path } = self;
+        format!("{name}://{login}{}{path}", bracketed(address))
+    }
+}
+
+/// A store's place.
+pub(super) enum Place {
+    /// One Redis, of the URL as it stands.
+    Single,
+    /// The master of this name, as these sentinels say.
+    Sentinel(Sentinels),
+    /// A Cluster that one of these addresses belongs to.
+    Cluster { nodes: Scheme, seeds: Vec<String> },
+}
+
+/// The sentinels, and whom to ask them for.
+pub(super) struct Sentinels {
+    pub(super) master: String,
+    /// How the nodes are reached that they name.
+    pub(super) nodes: Scheme,
+    /// How they are reached themselves.
+    pub(super) sentinels: Scheme,
+    pub(super) addresses: Vec<String>,
+}
+
+impl Place {
+    /// Parses a URL that was found to have a scheme of a Redis; what is wrong is one sentence.
+    pub(super) fn parse(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
+        let (name, kind) = match scheme.split_once('-') {
+            Some((name, kind)) => (if name == "rediss" { "rediss" } else { "redis" }, kind),
+            None => return Ok(Self::Single),
+        };
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let (login, rest) = match rest.rsplit_once('@') {
+            Some((login, rest)) => (format!("{login}@"), rest),
+            None => (String::new(), rest),
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let addresses = addresses(hosts)?;
+        if kind == "cluster" {
+            if !matches!(path, "" | "0") || !query.is_empty() {
+                return Err("a Cluster has the database 0 only: end its URL with the hosts".into());
+            }
+            let nodes = Scheme { name, login, path: String::new() };
+            return Ok(Self::Cluster { nodes, seeds: addresses });
+        }
+        let (master, database) = path.split_once('/').unwrap_or((path, "0"));
+        if master.is_empty() {
+            return Err(format!("name the master: {scheme}://host:port[,host:port...]/master"));
+        }
+        if database.parse::<u32>().is_err() {
+            return Err("what follows the master's name is the number of a database".into());
+        }
+        let nodes = Scheme { name, login, path: format!("/{database}") };
+        let sentinels = Scheme { name, login: sentinel_login(query)?, path: String::new() };
+        Ok(Self::Sentinel(Sentinels { master: master.to_owned(), nodes, sentinels, addresses }))
+    }
+}
+
+/// The login of sentinels that want one: `sentinel_user` and `sentinel_password`.
+fn sentinel_login(query: &str) -> Result<String, String> {
+    let (mut user, mut password) = ("", None);
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("sentinel_user", text)) => user = text,
+            Some(("sentinel_password", text)) => password = Some(text),
+            _ => return Err("behind `?` are sentinel_user and sentinel_password only".into()),
+        }
+    }
+    match password {
+        Some(password) => Ok(format!("{user}:{password}@")),
+        None if user.is_empty() => Ok(String::new()),
+        None => Err("sentinel_user needs sentinel_password".into()),
+    }
+}
+
+fn addresses(hosts: &str) -> Result<Vec<String>, String> {
+    let whole = |address: &str| {
+        let parts = address.rsplit_once(':');
+        parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    };
+    match hosts.split(',').find(|address| !whole(address)) {
+        Some(other) => Err(format!("`{other}` is no host:port")),
+        None => Ok(hosts.split(',').map(|address| address.replace(['[', ']'], "")).collect()),
+    }
+}
+
+/// An address with what a URL needs around the host of IPv6.
+fn bracketed(address: &str) -> String {
+    match address.rsplit_once(':') {
+        Some((host, port)) if host.contains(':') && !host.starts_with('[') => {
+            format!("[{host}]:{port}")
+        }
+        _ => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Place;
+    use super::Sentinels;
+
+    fn sentinels(url: &str) -> Sentinels {
+        match Place::parse(url) {
+            Ok(Place::Sentinel(sentinels)) => sentinels,
+            _ => panic!("no sentinels: {url}"),
+        }
+    }
+
+    #[test]
+    fn the_login_of_the_nodes_is_not_that_of_the_sentinels() {
+        let url = "redis-sentinel://shop:p%40ss@a:1,b:2/the-master/3";
+        let found = sentinels(url);
+        assert_eq!(found.master, "the-master");
+        assert_eq!(found.addresses, ["a:1", "b:2"]);
+        assert_eq!(found.nodes.url("c:4"), "redis://shop:p%40ss@c:4/3");
+        assert_eq!(found.sentinels.url("a:1"), "redis://a:1");
+        let found = sentinels("rediss-sentinel://a:1/m?sentinel_user=u&sentinel_password=p%3A");
+        assert_eq!(found.nodes.url("::1:4"), "rediss://[::1]:4/0");
+        assert_eq!(found.sentinels.url("a:1"), "rediss://u:p%3A@a:1");
+        let found = sentinels("redis-sentinel://a:1/m?sentinel_password=p");
+        assert_eq!(found.sentinels.url("a:1"), "redis://:p@a:1");
+    }
+
+    #[test]
+    fn the_nodes_of_a_cluster_have_one_login() {
+        let Ok(Place::Cluster { nodes, seeds }) = Place::parse("redis-cluster://:pw@a:1,[::1]:2/0")
+        else {
+            panic!("no Cluster");
+        };
+        assert_eq!(seeds, ["a:1", "::1:2"]);
+        assert_eq!(nodes.url("::1:2"), "redis://:pw@[::1]:2");
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_place_is_said() {
+        for (url, said) in [
+            ("redis-sentinel://a:1", "name the master"),
+            ("redis-sentinel://a/m", "`a` is no host:port"),
+            ("redis-sentinel://a:1,/m", "`` is no host:port"),
+            ("redis-sentinel://a:1/m/x", "number of a database"),
+            ("redis-sentinel://a:1/m?db=1", "behind `?` are"),
+            ("redis-sentinel://a:1/m?sentinel_user=u", "needs sentinel_password"),
+            ("redis-cluster://a:1/1", "database 0 only"),
+            ("redis-cluster://a:1,b:x", "`b:x` is no host:port"),
+            ("redis-cluster://", "`` is no host:port"),
+        ] {
+            let told = Place::parse(url).err().unwrap_or_default();
+            assert!(told.contains(said), "{url}: {told}");
+        }
+    }
+}

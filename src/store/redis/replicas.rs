@@ -1,0 +1,160 @@
+//! Whether a grant has reached replicas: a group commit over a connection of its own.
+//!
+//! `WAIT` holds up everything behind it on its connection, so it cannot be sent over the shared
+//! ones. One task for each node takes all grants that wait at this moment, writes one small key
+//! behind them and waits until that has reached the replicas: replication keeps the order, so the
+//! grants have as well. What is to become of a grant that has not is for `grants.rs` to say.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use deadpool_redis::Pool;
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::mpsc;
+use tokio::sync::oneshot;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::store::redis::connect::RECONNECT_PAUSE;
+
+/// Grants that wait at once for a node; more are refused, which their callers see as 503.
+const MOST: usize = 10_000;
+
+/// How long the key that is written behind the grants stays.
+const MARK_MS: u64 = 60_000;
+
+/// Asks a node's replicas.
+pub(super) struct Replicas {
+    asks: mpsc::Sender<Ask>,
+    contacted: Arc<AtomicBool>,
+    patience: Duration,
+}
+
+/// A grant that waits.
+struct Ask {
+    /// The key that may be written behind it, in its slot.
+    mark: String,
+    /// When the grant was asked for: a connection that was made later may lead to a server that
+    /// has started anew since, and knows nothing of it.
+    since: Instant,
+    tell: oneshot::Sender<Result<(), String>>,
+}
+
+/// The task that asks.
+struct Asking {
+    pool: Pool,
+    least: u32,
+    /// How long the replicas are given.
+    patience: Duration,
+    contacted: Arc<AtomicBool>,
+    asks: mpsc::Receiver<Ask>,
+}
+
+impl Replicas {
+    /// One that wants the word of so many replicas, within so long; and its task.
+    pub(super) fn new(
+        pool: Pool,
+        least: u32,
+        patience: Duration,
+    ) -> (Self, impl Future<Output = ()>) {
+        let (sender, asks) = mpsc::channel(MOST);
+        let contacted = Arc::new(AtomicBool::new(false));
+        let asking = Asking { pool, least, patience, contacted: contacted.clone(), asks };
+        (Self { asks: sender, contacted, patience }, asking.serve())
+    }
+
+    /// Whether the task was ever connected.
+    pub(super) fn contacted(&self) -> bool {
+        self.contacted.load(Ordering::Relaxed)
+    }
+
+    /// Done when what was granted since then has reached enough replicas.
+    pub(super) async fn confirm(&self, mark: String, since: Instant) -> Result<(), String> {
+        let (tell, told) = oneshot::channel();
+        if self.asks.try_send(Ask { mark, since, tell }).is_err() {
+            return Err("too many grants wait for the replicas".to_owned());
+        }
+        // It may have to wait for the one before it.
+        match timeout(self.patience * 3, told).await {
+            Ok(Ok(answer)) => answer,
+            _ => Err("the replicas could not be asked".to_owned()),
+        }
+    }
+}
+
+impl Asking {
+    async fn serve(mut self) {
+        loop {
+            let made = match self.connect().await {
+                Ok(connection) => connection,
+                Err(reason) => {
+                    self.refuse(&reason);
+                    sleep(RECONNECT_PAUSE).await;
+                    continue;
+                }
+            };
+            self.contacted.store(true, Ordering::Relaxed);
+            if self.serve_over(made, Instant::now()).await.is_none() {
+                return;
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<MultiplexedConnection, String> {
+        let connection = self.pool.get().await.map_err(|error| error.to_string())?;
+        Ok(deadpool_redis::Connection::take(connection))
+    }
+
+    /// Tells all who wait that there is nobody to ask.
+    fn refuse(&mut self, reason: &str) {
+        while let Ok(ask) = self.asks.try_recv() {
+            let _ = ask.tell.send(Err(reason.to_owned()));
+        }
+    }
+
+    /// Serves until the connection is lost; `None` if nobody will ask any more.
+    async fn serve_over(&mut self, mut to: MultiplexedConnection, made: Instant) -> Option<()> {
+        let mut asks = Vec::new();
+        loop {
+            if self.asks.recv_many(&mut asks, MOST).await == 0 {
+                return None;
+            }
+            let (asks, late): (Vec<_>, Vec<_>) =
+                asks.drain(..).partition(|ask: &Ask| ask.since > made && !ask.tell.is_closed());
+            for ask in late {
+                let _ = ask.tell.send(Err("the connection was made only now".to_owned()));
+            }
+            let Some(last) = asks.last() else { continue };
+            let counted = self.count(&mut to, &last.mark).await;
+            let answer = match &counted {
+                Ok(reached) if *reached >= self.least => Ok(()),
+                Ok(reached) => Err(format!("{reached} replicas have it, {} have to", self.least)),
+                Err(reason) => Err(reason.clone()),
+            };
+            for ask in asks {
+                let _ = ask.tell.send(answer.clone());
+            }
+            if counted.is_err() {
+                return Some(());
+            }
+        }
+    }
+
+    /// Writes behind all that was written before, and counts the replicas that have it.
+    async fn count(&self, to: &mut MultiplexedConnection, mark: &str) -> Result<u32, String> {
+        let mut both = redis::pipe();
+        both.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS).ignore();
+        both.cmd("WAIT").arg(self.least).arg(u64::try_from(self.patience.as_millis()).unwrap_or(1));
+        let counted = async { both.query_async::<(u32,)>(to).await };
+        match timeout(self.patience * 2, counted).await {
+            Ok(counted) => counted
+                .map(|(reached,)| reached)
+                .map_err(|error: RedisError| format!("the replicas could not be asked: {error}")),
+            Err(_) => Err("the master did not answer in time".to_owned()),
+        }
+    }
+}

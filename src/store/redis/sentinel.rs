@@ -1,0 +1,260 @@
+//! The master that sentinels name. Each sentinel is listened to and asked by a task of its own,
+//! so that one that is away, or behind the others, does not matter: the word of the highest epoch
+//! counts. The old master's connections go in the same moment, so that it is not written to when
+//! it comes back and takes itself for the master still.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use deadpool_redis::Pool;
+use redis::AsyncConnectionConfig;
+use redis::PushInfo;
+use redis::PushKind;
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+use tokio::sync::mpsc;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+use tokio::time::timeout;
+use tokio::time::timeout_at;
+
+use crate::store::redis::connect::RECONNECT_PAUSE;
+use crate::store::redis::connect::connection_info;
+use crate::store::redis::connect::pool;
+use crate::store::redis::link::Hints;
+use crate::store::redis::node::Node;
+use crate::store::redis::place::Sentinels;
+use crate::store::redis::topology::Nodes;
+
+/// What a sentinel publishes when another node has become the master.
+const SWITCHED: &str = "+switch-master";
+
+/// How often a sentinel is asked although it has published nothing: a message may be lost.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a sentinel said counts for so long once it is away: then its epoch may be one of sentinels
+/// that were set up anew since.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
+
+/// The store on the master that sentinels name.
+pub(super) struct Sentinel {
+    master: watch::Receiver<Option<Arc<Node>>>,
+    contacted: AtomicBool,
+    _watchers: JoinSet<()>,
+}
+
+/// What the watchers share.
+struct Follower {
+    sentinels: Sentinels,
+    nodes: Nodes,
+    trouble: Arc<Notify>,
+    master: watch::Sender<Option<Arc<Node>>>,
+    said: Mutex<Said>,
+}
+
+/// What the sentinels said last, by their addresses; and whom that made the master.
+#[derive(Default)]
+struct Said {
+    words: HashMap<String, Word>,
+    followed: Option<String>,
+}
+
+/// A sentinel's word.
+#[derive(Clone)]
+struct Word {
+    epoch: u64,
+    address: String,
+    at: Instant,
+}
+
+impl Sentinel {
+    /// Follows the master in the background.
+    pub(super) fn new(sentinels: Sentinels, nodes: Nodes) -> Result<Self, RedisError> {
+        connection_info(&sentinels.nodes.url(&sentinels.addresses[0]))?;
+        let (master, followed) = watch::channel(None);
+        let addresses = sentinels.addresses.clone();
+        let (trouble, said) = (Arc::default(), Mutex::default());
+        let follower = Arc::new(Follower { sentinels, nodes, trouble, master, said });
+        let mut watchers = JoinSet::new();
+        for address in addresses {
+            let info = connection_info(&follower.sentinels.sentinels.url(&address))?;
+            let (pushes, heard) = mpsc::unbounded_channel();
+            let config = AsyncConnectionConfig::new().set_push_sender(pushes);
+            let pool = pool(&info, follower.nodes.settings.connect_timeout, 1, config)?;
+            watchers.spawn(follower.clone().watch(address, pool, heard));
+        }
+        Ok(Self { master: followed, contacted: AtomicBool::new(false), _watchers: watchers })
+    }
+
+    /// The master, if one is known by then.
+    pub(super) async fn master(&self, deadline: Instant) -> Result<Arc<Node>, String> {
+        if let Some(node) = &*self.master.borrow() {
+            return Ok(node.clone());
+        }
+        let mut master = self.master.clone();
+        match timeout_at(deadline.into(), master.wait_for(Option::is_some)).await {
+            Ok(Ok(known)) => Ok(known.clone().expect("it is waited for")),
+            _ => Err("no sentinel has named the master yet".to_owned()),
+        }
+    }
+
+    /// Whether a master was ever connected.
+    pub(super) fn contacted(&self) -> bool {
+        if self.master.borrow().as_ref().is_some_and(|node| node.contacted()) {
+            self.contacted.store(true, Ordering::Relaxed);
+        }
+        self.contacted.load(Ordering::Relaxed)
+    }
+}
+
+impl Follower {
+    /// Listens to a sentinel for as long as the store lives.
+    async fn watch(
+        self: Arc<Self>,
+        address: String,
+        pool: Pool,
+        mut pushes: mpsc::UnboundedReceiver<PushInfo>,
+    ) {
+        let mut known = String::new();
+        loop {
+            let Err(reason) = self.listen(&address, &pool, &mut pushes).await;
+            if reason != known {
+                tracing::warn!(sentinel = address, %reason, "a sentinel is away, trying on");
+                known = reason;
+            }
+            sleep(RECONNECT_PAUSE).await;
+        }
+    }
+
+    /// Listens until the connection is lost, and says why it was.
+    async fn listen(
+        self: &Arc<Self>,
+        address: &str,
+        pool: &Pool,
+        pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
+    ) -> Result<std::convert::Infallible, String> {
+        let patience = self.nodes.settings.connect_timeout;
+        let connection = pool.get().await.map_err(|error| error.to_string())?;
+        let mut connection = deadpool_redis::Connection::take(connection);
+        let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
+        subscribed.map_err(|_| "it did not answer in time")?.map_err(|error| error.to_string())?;
+        loop {
+            // Before the question: what happens during it is asked for again.
+            let trouble = self.trouble.notified();
+            let word = timeout(patience, ask(&mut connection, &self.sentinels.master)).await;
+            let word = word.map_err(|_| "it did not answer in time".to_owned())??;
+            self.hear(address, word);
+            tokio::select! {
+                push = pushes.recv() => {
+                    if push.is_none_or(|push| push.kind == PushKind::Disconnection) {
+                        return Err("the connection is lost".to_owned());
+                    }
+                }
+                () = trouble => sleep(RECONNECT_PAUSE).await,
+                () = sleep(ASK_EVERY) => (),
+            }
+        }
+    }
+
+    /// Takes a sentinel's word, and follows the master that it leads to.
+    fn hear(self: &Arc<Self>, sentinel: &str, word: Word) {
+        let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
+        said.words.insert(sentinel.to_owned(), word);
+        said.words.retain(|_, word| word.at.elapsed() < FORGOTTEN_AFTER);
+        let Some(best) = best(&said) else { return };
+        let ears =
+            Arc::new(Ears { hints: self.nodes.hints.clone(), trouble: self.trouble.clone() });
+        match self.nodes.make(&self.sentinels.nodes, &best, ears) {
+            Ok(node) => {
+                tracing::info!(redis = best, sentinel, "the sentinels name this master");
+                if said.followed.is_some() {
+                    self.nodes.metrics.redis_rerouted("master");
+                }
+                if let Some(old) = self.master.send_replace(Some(Arc::new(node))) {
+                    old.retire();
+                }
+            }
+            Err(error) => tracing::warn!(redis = best, %error, "the named master has no address"),
+        }
+        said.followed = Some(best);
+    }
+}
+
+/// The address to follow from now on, if it is another one: that of the highest epoch. Where two
+/// differ within an epoch, the one that is followed already stays.
+fn best(said: &Said) -> Option<String> {
+    let followed = |word: &Word| said.followed.as_deref() == Some(&word.address);
+    let best = said.words.values().max_by_key(|word| (word.epoch, followed(word)))?;
+    (!followed(best)).then(|| best.address.clone())
+}
+
+/// Asks a sentinel for the master.
+async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Word, String> {
+    let mut both = redis::pipe();
+    // The address is the new one as soon as it is decided; the epoch is with the rest only.
+    both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
+    both.cmd("SENTINEL").arg("MASTER").arg(master);
+    let answered = both.query_async(connection).await;
+    let (address, rest): (Option<(String, u16)>, HashMap<String, String>) =
+        answered.map_err(|error: RedisError| error.to_string())?;
+    let (host, port) = address.ok_or_else(|| format!("it knows no master `{master}`"))?;
+    let epoch = rest.get("config-epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    Ok(Word { epoch, address: format!("{host}:{port}"), at: Instant::now() })
+}
+
+/// Hears of the master's hints, and when it goes away.
+struct Ears {
+    hints: Arc<dyn Hints>,
+    trouble: Arc<Notify>,
+}
+
+impl Hints for Ears {
+    fn handed(&self, lock: &str) {
+        self.hints.handed(lock);
+    }
+
+    fn lost(&self) {
+        self.hints.lost();
+    }
+
+    fn away(&self) {
+        self.trouble.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::Said;
+    use super::Word;
+    use super::best;
+
+    fn said(words: &[(&str, u64, &str)], followed: Option<&str>) -> Option<String> {
+        let word =
+            |epoch, address: &str| Word { epoch, address: address.into(), at: Instant::now() };
+        let words = words.iter().map(|(who, epoch, whom)| ((*who).into(), word(*epoch, whom)));
+        best(&Said { words: words.collect(), followed: followed.map(str::to_owned) })
+    }
+
+    #[test]
+    fn a_sentinel_that_is_behind_the_others_is_not_followed() {
+        assert_eq!(said(&[("s1", 1, "old")], None).as_deref(), Some("old"));
+        assert_eq!(
+            said(&[("s1", 1, "old"), ("s2", 2, "new")], Some("old")).as_deref(),
+            Some("new")
+        );
+        assert_eq!(said(&[("s1", 1, "old"), ("s2", 2, "new")], Some("new")), None);
+        assert_eq!(said(&[("s1", 2, "other"), ("s2", 2, "new")], Some("new")), None);
+        // Set up anew, they count from the beginning.
+        assert_eq!(said(&[("s1", 0, "new")], Some("old")).as_deref(), Some("new"));
+    }
+}

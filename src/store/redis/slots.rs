@@ -1,0 +1,151 @@
+//! Which master has which slot of a Cluster, in the words of its nodes.
+
+use std::time::Duration;
+
+use redis::AsyncConnectionConfig;
+use redis::RedisError;
+use redis::Value;
+
+use crate::store::redis::connect::connection_info;
+use crate::store::redis::connect::pool;
+
+/// What one node says of its Cluster.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct View {
+    /// The higher, the newer; and one of a node that is cut off comes last.
+    pub(super) epoch: (u64, Standing),
+    /// First slot, last slot, and the address of their master.
+    pub(super) ranges: Vec<(usize, usize, String)>,
+    /// The addresses of the replicas: one of them may have to be asked next time.
+    pub(super) replicas: Vec<String>,
+}
+
+/// Whether a node takes calls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Standing {
+    #[default]
+    Down,
+    Serving,
+}
+
+/// Asks the node of this URL; over a connection of its own, since it may be one that was never
+/// used, or does not get along with the others any more.
+pub(super) async fn look(url: &str, address: &str, patience: Duration) -> Result<View, String> {
+    let said = |error: RedisError| error.to_string();
+    let pool =
+        pool(&connection_info(url).map_err(said)?, patience, 1, AsyncConnectionConfig::new())
+            .map_err(said)?;
+    let mut both = redis::pipe();
+    both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
+    let asked = async {
+        let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+        both.query_async::<(String, Value)>(&mut connection).await.map_err(said)
+    };
+    let answered = tokio::time::timeout(patience, asked).await;
+    let (info, slots) = answered.map_err(|_| "it did not answer in time")??;
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let view = read(&info, slots, host).ok_or("an answer of unknown form")?;
+    if view.ranges.is_empty() {
+        return Err("it knows of no slots".to_owned());
+    }
+    Ok(view)
+}
+
+/// Reads what a node at `host` said.
+fn read(info: &str, slots: Value, host: &str) -> Option<View> {
+    let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
+    let epoch = line("cluster_current_epoch:")?.trim().parse().ok()?;
+    let serving = line("cluster_state:")?.trim() == "ok";
+    let standing = if serving { Standing::Serving } else { Standing::Down };
+    let mut view = View { epoch: (epoch, standing), ..View::default() };
+    let Value::Array(ranges) = slots else { return None };
+    for range in ranges {
+        let Value::Array(range) = range else { return None };
+        let mut items = range.into_iter();
+        let (Value::Int(first), Value::Int(last)) = (items.next()?, items.next()?) else {
+            return None;
+        };
+        let mut addresses = items.filter_map(|node| address_of(node, host));
+        let master = addresses.next()?;
+        view.ranges.push((usize::try_from(first).ok()?, usize::try_from(last).ok()?, master));
+        view.replicas.extend(addresses);
+    }
+    Some(view)
+}
+
+/// The address of a node, which names none if it is at the host that was asked.
+fn address_of(node: Value, asked: &str) -> Option<String> {
+    let Value::Array(items) = node else { return None };
+    let mut items = items.into_iter();
+    let host = match items.next()? {
+        Value::BulkString(host) => String::from_utf8(host).ok()?,
+        Value::SimpleString(host) => host,
+        Value::Nil => String::new(),
+        _ => return None,
+    };
+    let Value::Int(port) = items.next()? else { return None };
+    Some(whole(&format!("{host}:{port}"), asked))
+}
+
+/// An address as a redirection gives it, which leaves out the host of the node that was asked.
+pub(super) fn whole(address: &str, asked: &str) -> String {
+    match address.rsplit_once(':') {
+        Some(("" | "?", port)) => format!("{asked}:{port}"),
+        _ => address.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::Value;
+
+    use super::Standing;
+    use super::View;
+    use super::read;
+
+    const INFO: &str = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\n\
+                        cluster_current_epoch:7\r\n";
+
+    fn node(host: Value, port: i64) -> Value {
+        let id = Value::BulkString(b"id".to_vec());
+        Value::Array(vec![host, Value::Int(port), id, Value::Array(vec![])])
+    }
+
+    fn host(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn a_node_says_who_has_which_slots() {
+        let slots = Value::Array(vec![
+            Value::Array(vec![
+                Value::Int(0),
+                Value::Int(9),
+                node(host("a"), 1),
+                node(host("b"), 2),
+            ]),
+            Value::Array(vec![Value::Int(10), Value::Int(11), node(Value::Nil, 3)]),
+            Value::Array(vec![Value::Int(12), Value::Int(12), node(host(""), 4)]),
+        ]);
+        let expected = View {
+            epoch: (7, Standing::Serving),
+            ranges: vec![
+                (0, 9, "a:1".to_owned()),
+                (10, 11, "asked:3".to_owned()),
+                (12, 12, "asked:4".to_owned()),
+            ],
+            replicas: vec!["b:2".to_owned()],
+        };
+        assert_eq!(read(INFO, slots, "asked"), Some(expected));
+    }
+
+    #[test]
+    fn a_node_that_is_cut_off_comes_behind_one_that_serves() {
+        let cut_off = INFO.replace("ok", "fail");
+        let views = [INFO, &cut_off].map(|info| read(info, Value::Array(vec![]), "a").unwrap());
+        assert!(views[0].epoch > views[1].epoch);
+        assert!(read("", Value::Array(vec![]), "a").is_none());
+        assert!(read(INFO, Value::Nil, "a").is_none());
+        assert!(read(INFO, Value::Array(vec![Value::Int(1)]), "a").is_none());
+    }
+}

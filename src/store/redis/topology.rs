@@ -1,0 +1,189 @@
+//! Which nodes of Redis the locks are on, and which of them a call goes to: one, the master that
+//! sentinels name, or the master of the key's slot in a Cluster.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use std::time::Instant;
+
+use redis::RedisError;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::store::Guarantees;
+use crate::metrics::Metrics;
+use crate::store::redis::RedisSettings;
+use crate::store::redis::SettingsError;
+use crate::store::redis::cluster::Cluster;
+use crate::store::redis::link::Hints;
+use crate::store::redis::node::Call;
+use crate::store::redis::node::Node;
+use crate::store::redis::node::Way;
+use crate::store::redis::node::failure;
+use crate::store::redis::place::Place;
+use crate::store::redis::place::Scheme;
+use crate::store::redis::script::Reply;
+use crate::store::redis::sentinel::Sentinel;
+
+/// What the line promises wherever all instances meet on one master for a key.
+const ORDER: &str = "first come, first served, among those who wait, across instances";
+
+/// The nodes, as they belong together.
+pub(super) enum Topology {
+    Single(Arc<Node>),
+    Sentinel(Sentinel),
+    Cluster(Cluster),
+}
+
+/// What every node is made of.
+pub(super) struct Nodes {
+    pub(super) settings: RedisSettings,
+    pub(super) channel: String,
+    pub(super) hints: Arc<dyn Hints>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// A reply, and the node that gave it.
+pub(super) struct Answered {
+    pub(super) reply: Reply,
+    pub(super) node: Arc<Node>,
+}
+
+impl Nodes {
+    /// A node at an address that other nodes named.
+    pub(super) fn make(
+        &self,
+        scheme: &Scheme,
+        address: &str,
+        hints: Arc<dyn Hints>,
+    ) -> Result<Node, RedisError> {
+        let settings = RedisSettings { url: scheme.url(address), ..self.settings.clone() };
+        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone())
+    }
+}
+
+impl Topology {
+    /// The nodes that the URL of the settings leads to; connects in the background.
+    pub(super) fn new(nodes: Nodes) -> Result<Self, SettingsError> {
+        Ok(match Place::parse(&nodes.settings.url).map_err(SettingsError::Place)? {
+            Place::Single => {
+                let Nodes { settings, channel, hints, metrics } = nodes;
+                Self::Single(Arc::new(Node::new(&settings, channel, hints, metrics)?))
+            }
+            Place::Sentinel(sentinels) => Self::Sentinel(Sentinel::new(sentinels, nodes)?),
+            Place::Cluster { nodes: scheme, seeds } => {
+                Self::Cluster(Cluster::new(scheme, seeds, nodes)?)
+            }
+        })
+    }
+
+    /// Whether the store has answered once.
+    pub(super) fn contacted(&self) -> bool {
+        match self {
+            Self::Single(node) => node.contacted(),
+            Self::Sentinel(sentinel) => sentinel.contacted(),
+            Self::Cluster(cluster) => cluster.contacted(),
+        }
+    }
+
+    /// Makes a call where the first of its keys is.
+    pub(super) async fn call(
+        &self,
+        call: &Call<'_>,
+        patience: Duration,
+    ) -> Result<Answered, StoreError> {
+        if let Self::Cluster(cluster) = self {
+            return cluster.call(call, patience).await;
+        }
+        let until = Instant::now() + patience;
+        let verb = call.script.verb();
+        let node = self.node_of(verb, call.keys[0], until).await?;
+        let left = until.saturating_duration_since(Instant::now());
+        let answer = node.call(call, Way::Straight, left);
+        let reply = match self {
+            Self::Sentinel(_) => tokio::select! {
+                reply = answer => reply,
+                () = node.retired() => {
+                    let reason = "another node became the master before the old one answered";
+                    Err(failure(verb, Effect::Unknown, reason))
+                }
+            },
+            _ => answer.await,
+        };
+        Ok(Answered { reply: reply?, node })
+    }
+
+    /// The node that has a lock, as far as is known by then.
+    pub(super) async fn node_of(
+        &self,
+        verb: Verb,
+        lock: &str,
+        until: Instant,
+    ) -> Result<Arc<Node>, StoreError> {
+        let known = match self {
+            Self::Single(node) => Ok(node.clone()),
+            Self::Sentinel(sentinel) => sentinel.master(until).await,
+            Self::Cluster(cluster) => cluster.owner(lock, until).await,
+        };
+        known.map_err(|reason| failure(verb, Effect::None, reason))
+    }
+
+    /// All nodes that have locks.
+    pub(super) async fn nodes(
+        &self,
+        verb: Verb,
+        until: Instant,
+    ) -> Result<Vec<Arc<Node>>, StoreError> {
+        match self {
+            Self::Cluster(cluster) => {
+                cluster.owners().map_err(|reason| failure(verb, Effect::None, reason))
+            }
+            _ => Ok(vec![self.node_of(verb, "", until).await?]),
+        }
+    }
+
+    /// What is promised of locks there.
+    pub(super) fn guarantees(&self) -> Guarantees {
+        let fencing = "rises with every lease, over a loss of Redis' data and over a step of its \
+                       clock; after both at once only while this process lives";
+        let (store, fencing, survives) = match self {
+            Self::Single(_) => (
+                "redis",
+                fencing,
+                "crash and restart of the service; of Redis what its persistence keeps; not an \
+                 asynchronous failover and not a step of Redis' clock: there the fencing token is \
+                 the protection",
+            ),
+            Self::Sentinel(_) => (
+                "redis-sentinel",
+                "rises with every lease, over failovers between nodes whose clocks agree within a \
+                 second and over a loss of Redis' data",
+                "crash and restart of the service; a failover what was replicated before it: \
+                 leases that were not are forgotten, and their keys may have two holders, fewer \
+                 with redis.min_replicas; not a step of Redis' clock; there the fencing token is \
+                 the protection",
+            ),
+            Self::Cluster(_) => (
+                "redis-cluster",
+                "rises with every lease, over failovers and moved slots between nodes whose clocks \
+                 agree within a second and over a loss of Redis' data",
+                "crash and restart of the service; slots that move; a failover what was replicated \
+                 before it: leases that were not are forgotten, and their keys may have two \
+                 holders, fewer with redis.min_replicas; not a step of Redis' clock; there the \
+                 fencing token is the protection",
+            ),
+        };
+        Guarantees { store, order: ORDER, fencing, survives }
+    }
+}
+
+impl fmt::Debug for Topology {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Single(node) => node.fmt(f),
+            Self::Sentinel(_) => f.write_str("Sentinel"),
+            Self::Cluster(_) => f.write_str("Cluster"),
+        }
+    }
+}
