@@ -15,7 +15,9 @@ use crate::redis_faults::service;
 use crate::redis_faults::unavailable;
 use crate::support::Http;
 use crate::support::Redis;
+use crate::support::Service;
 use crate::support::eventually;
+use crate::support::wire::Wire;
 
 const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 
@@ -118,6 +120,28 @@ async fn a_redis_that_is_killed_under_load_never_lets_two_hold_a_key() {
     contest.goes_on(50).await;
     let tally = contest.finish().await;
     eprintln!("10 kills of Redis: {} grants, {} times 503", tally.grants, tally.unavailable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_that_are_silent_for_ever_are_given_up() {
+    let redis = Redis::start();
+    let wire = Wire::to(redis.port()).await;
+    let store = format!("redis://127.0.0.1:{}", wire.port());
+    let service = Service::start(&[("LOCKKEEPER_STORE", &store)], "").await;
+    let http = service.http();
+    let served = async |key: &str| {
+        let token = "token-of-the-only-one";
+        eventually(PATIENCE, async || {
+            (acquire(&http, key, token, LONG).await.status == 201).then_some(())
+        })
+        .await;
+    };
+    served("before").await;
+    wire.break_connections();
+    assert_eq!(acquire(&http, "between", "token-of-the-only-one", LONG).await.status, 503);
+    let began = Instant::now();
+    served("after").await;
+    eprintln!("served again over new connections after {:?}", began.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]

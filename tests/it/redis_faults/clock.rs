@@ -39,7 +39,7 @@ async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
     let http = service.http();
     let mut last = 0;
     for (round, seconds) in [0, -60, -120, 60, -3600, 3600, 0].into_iter().enumerate() {
-        clock.step(seconds);
+        clock.step(i64::from(seconds));
         redis.run::<()>("FLUSHALL");
         for time in 0..5 {
             let token = format!("token-of-the-round-{round}-{time}");
@@ -49,17 +49,22 @@ async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
             assert!(granted.number("fencing_token") > last, "{granted:?} after {last}");
             last = granted.number("fencing_token");
         }
+        let figures = http.get("/metrics").await.body;
+        let figures = std::str::from_utf8(&figures).unwrap();
+        let lead = figures.lines().find(|line| line.starts_with("lockkeeper_redis_clock_lead"));
+        let lead: f64 = lead.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap();
+        assert!((lead - f64::from(seconds)).abs() < 2.0, "{lead} s ahead, not {seconds}");
     }
     // A clock that is far ahead is not believed: it would use up the protection.
     let micros = wall_clock_micros();
     assert!(last < micros + 10_000_000, "{last} is ahead of {micros}");
 }
 
-/// A clock that a Redis goes by.
-struct Clock(TempDir);
+/// A clock that a process goes by.
+pub(crate) struct Clock(TempDir);
 
 impl Clock {
-    fn make() -> Self {
+    pub(crate) fn make() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/redis_faults/skew.c");
         let built = command("cc")
@@ -74,22 +79,32 @@ impl Clock {
         clock
     }
 
-    fn redis(&self) -> Redis {
-        let path = |name| self.0.path().join(name).display().to_string();
-        let (library, file) = (path("skew.so"), path("ahead"));
-        let environment = [("LD_PRELOAD", library.as_str()), ("SKEW_FILE", file.as_str())];
+    pub(crate) fn redis(&self) -> Redis {
+        let environment = self.environment();
+        let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
         Redis::start_in(&environment, &["--save", "", "--appendonly", "no"])
     }
 
-    /// Sets the clock so far ahead of the true one.
+    /// What makes a process go by it.
+    pub(crate) fn environment(&self) -> [(&'static str, String); 2] {
+        let path = |name| self.0.path().join(name).display().to_string();
+        [("LD_PRELOAD", path("skew.so")), ("SKEW_FILE", path("ahead"))]
+    }
+
+    /// Sets the clock so many seconds ahead of the true one.
     fn step(&self, seconds: i64) {
+        self.step_ms(seconds * 1_000);
+    }
+
+    /// Sets the clock so many milliseconds ahead of the true one.
+    pub(crate) fn step_ms(&self, millis: i64) {
         use std::io::Write;
         let file = std::fs::OpenOptions::new()
             .write(true)
             .create(true)
             .truncate(false)
             .open(self.0.path().join("ahead"));
-        file.unwrap().write_all(&(seconds * 1_000_000_000).to_ne_bytes()).unwrap();
+        file.unwrap().write_all(&(millis * 1_000_000).to_ne_bytes()).unwrap();
     }
 }
 

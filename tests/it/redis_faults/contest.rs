@@ -18,7 +18,7 @@ const CLIENTS: usize = 12;
 const KEYS: usize = 4;
 
 /// A contest that goes on until it is finished.
-pub(super) struct Contest {
+pub(crate) struct Contest {
     seen: Arc<Seen>,
     clients: JoinSet<()>,
 }
@@ -32,11 +32,11 @@ struct Seen {
 
 /// What happened.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Tally {
+pub(crate) struct Tally {
     /// How often a key was won.
-    pub(super) grants: u64,
+    pub(crate) grants: u64,
     /// How many answers were 503.
-    pub(super) unavailable: u64,
+    pub(crate) unavailable: u64,
     /// Who believes to hold a key.
     holders: HashMap<String, String>,
     /// The last fencing token of a key.
@@ -44,7 +44,7 @@ pub(super) struct Tally {
 }
 
 impl Contest {
-    pub(super) fn begin(http: &Http) -> Self {
+    pub(crate) fn begin(http: &Http) -> Self {
         let seen = Arc::new(Seen::default());
         let mut clients = JoinSet::new();
         for number in 0..CLIENTS {
@@ -62,12 +62,12 @@ impl Contest {
     }
 
     /// Waits until keys were won so often from now on.
-    pub(super) async fn goes_on(&self, grants: u64) {
+    pub(crate) async fn goes_on(&self, grants: u64) {
         let target = self.seen.tally().grants + grants;
         eventually(PATIENCE, async || (self.seen.tally().grants >= target).then_some(())).await;
     }
 
-    pub(super) async fn finish(mut self) -> Tally {
+    pub(crate) async fn finish(mut self) -> Tally {
         self.seen.over.store(true, Ordering::Relaxed);
         while let Some(ended) = self.clients.join_next().await {
             ended.unwrap();

@@ -1,17 +1,13 @@
 //! A Redis that wants a password, or speaks TLS.
 
-use std::path::Path;
-
-use tempfile::TempDir;
-
 use crate::redis_faults::LONG;
 use crate::redis_faults::PATIENCE;
 use crate::redis_faults::acquire;
 use crate::redis_faults::unavailable;
 use crate::support::Process;
 use crate::support::Redis;
+use crate::support::certificates::Certificates;
 use crate::support::eventually;
-use crate::support::process::command;
 use crate::support::redis::free_port;
 
 const TOKEN: &str = "token-of-the-client";
@@ -103,37 +99,4 @@ async fn a_redis_with_tls_is_served_if_its_certificate_is_trusted_and_only_then(
     assert_eq!(refused.told(), unavailable());
     assert_eq!(refused.text("outcome"), "not_acquired");
     assert!(service.log().to_lowercase().contains("certificate"), "{}", service.log());
-}
-
-/// An authority of the test's own, and a server's certificate that it signed.
-struct Certificates(TempDir);
-
-impl Certificates {
-    fn make() -> Self {
-        let made = Self(tempfile::tempdir().unwrap());
-        let new = ["req", "-newkey", "rsa:2048", "-nodes", "-batch"];
-        let mut ca = new.to_vec();
-        ca.extend(["-x509", "-subj", "/CN=test authority", "-days", "2"]);
-        ca.extend(["-keyout", "ca.key", "-out", "ca.pem"]);
-        openssl(&ca, made.0.path());
-        let mut request = new.to_vec();
-        request.extend(["-subj", "/CN=test redis", "-keyout", "server.key", "-out", "server.csr"]);
-        openssl(&request, made.0.path());
-        let names = "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
-        std::fs::write(made.0.path().join("names"), names).unwrap();
-        let mut sign = vec!["x509", "-req", "-in", "server.csr", "-CA", "ca.pem"];
-        sign.extend(["-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]);
-        sign.extend(["-extfile", "names", "-out", "server.pem"]);
-        openssl(&sign, made.0.path());
-        made
-    }
-
-    fn path(&self, name: &str) -> String {
-        self.0.path().join(name).display().to_string()
-    }
-}
-
-fn openssl(arguments: &[&str], directory: &Path) {
-    let output = command("openssl").args(arguments).current_dir(directory).output().unwrap();
-    assert!(output.status.success(), "{arguments:?}: {output:?}");
 }

@@ -1,12 +1,12 @@
 //! The store on a single Redis on bad days.
 
 mod away;
-mod clock;
-mod contest;
+pub(crate) mod clock;
+pub(crate) mod contest;
 mod data;
 mod foreign;
 mod line;
-mod login;
+pub(crate) mod login;
 mod paused;
 
 use std::time::Duration;
@@ -17,10 +17,10 @@ use crate::support::Redis;
 use crate::support::Service;
 
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(600);
+pub(crate) const LONG: Duration = Duration::from_secs(600);
 
 /// A service on this Redis, with these variables as well.
 async fn service(redis: &Redis, variables: &[(&str, &str)]) -> Service {
@@ -31,16 +31,16 @@ async fn service(redis: &Redis, variables: &[(&str, &str)]) -> Service {
 }
 
 /// Asks for a key with a token of the client's own.
-async fn acquire(http: &Http, key: &str, token: &str, ttl: Duration) -> Answer {
+pub(crate) async fn acquire(http: &Http, key: &str, token: &str, ttl: Duration) -> Answer {
     let body = format!(r#"{{"token":"{token}","ttl_ms":{}}}"#, ttl.as_millis());
     http.post(&format!("/locks/{key}"), &body).await
 }
 
-async fn refresh(http: &Http, key: &str, token: &str) -> Answer {
+pub(crate) async fn refresh(http: &Http, key: &str, token: &str) -> Answer {
     http.token(token).put(&format!("/locks/{key}/refresh"), "").await
 }
 
-async fn release(http: &Http, key: &str, token: &str) -> Answer {
+pub(crate) async fn release(http: &Http, key: &str, token: &str) -> Answer {
     http.token(token).delete(&format!("/locks/{key}")).await
 }
 
@@ -52,10 +52,10 @@ fn held() -> (u16, String) {
     (409, "lock_held".to_owned())
 }
 
-fn lost() -> (u16, String) {
+pub(crate) fn lost() -> (u16, String) {
     (409, "lock_lost".to_owned())
 }
 
-fn unavailable() -> (u16, String) {
+pub(crate) fn unavailable() -> (u16, String) {
     (503, "store_unavailable".to_owned())
 }

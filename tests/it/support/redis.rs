@@ -1,16 +1,24 @@
 //! A redis-server of the test's own, on a free port, with faults at will.
 
 use std::net::TcpListener;
+use std::path::Path;
 use std::process::Child;
 use std::process::Stdio;
 use std::time::Duration;
 use std::time::Instant;
 
 use redis::FromRedisValue;
+use redis::RedisResult;
 use tempfile::TempDir;
 
 use crate::support::process::command;
 use crate::support::process::signal;
+
+/// What a server's settings file is called, if it has one.
+const SETTINGS: &str = "redis.conf";
+
+/// The highest port of a Cluster's node.
+const BUS: u16 = 55_000;
 
 /// A redis-server; killed when it is dropped.
 #[derive(Debug)]
@@ -38,10 +46,19 @@ impl Redis {
         let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
-        let mut directory = tempfile::tempdir().unwrap();
+        Self::start_there(directory(), &arguments, &environment)
+    }
+
+    fn start_there(
+        directory: TempDir,
+        arguments: &[String],
+        environment: &[(String, String)],
+    ) -> Self {
+        let clustered = arguments.iter().any(|argument| argument == "--cluster-enabled");
+        let mut directory = directory;
         for _ in 0..20 {
-            let (arguments, environment) = (arguments.clone(), environment.clone());
-            let port = free_port();
+            let (arguments, environment) = (arguments.to_vec(), environment.to_vec());
+            let port = if clustered { port_below(BUS) } else { free_port() };
             let child = spawn(port, &arguments, &environment, &directory);
             let mut redis = Self { child, port, arguments, environment, directory };
             if redis.answers() {
@@ -52,12 +69,28 @@ impl Redis {
         panic!("no redis-server starts with {arguments:?}");
     }
 
+    /// A sentinel with these settings.
+    pub(crate) fn sentinel(settings: &str) -> Self {
+        let directory = directory();
+        std::fs::write(directory.path().join(SETTINGS), settings).unwrap();
+        Self::start_there(directory, &["--sentinel".to_owned()], &[])
+    }
+
     pub(crate) fn url(&self) -> String {
-        format!("redis://127.0.0.1:{}", self.port)
+        format!("redis://{}", self.address())
+    }
+
+    pub(crate) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
     }
 
     pub(crate) fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where it keeps its data.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.path()
     }
 
     /// Runs a command, written as in redis-cli, without quotes.
@@ -68,11 +101,16 @@ impl Redis {
 
     /// Runs a command of these words.
     pub(crate) fn run_words<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        self.try_words(words).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// Runs a command that may fail, as a server drops its clients when it is made a replica.
+    pub(crate) fn try_words<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         let client = redis::Client::open(self.url()).unwrap();
-        let mut connection = client.get_connection().unwrap();
+        let mut connection = client.get_connection()?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        command.query(&mut connection).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+        command.query(&mut connection)
     }
 
     /// Ends it at once, as `kill -9` does.
@@ -119,7 +157,7 @@ impl Redis {
 
     fn give_up(mut self) -> TempDir {
         self.kill();
-        let other = tempfile::tempdir().unwrap();
+        let other = directory();
         std::mem::replace(&mut self.directory, other)
     }
 }
@@ -138,7 +176,12 @@ fn spawn(
     environment: &[(String, String)],
     directory: &TempDir,
 ) -> Child {
-    command("redis-server")
+    let mut server = command("redis-server");
+    let settings = directory.path().join(SETTINGS);
+    if settings.exists() {
+        server.arg(settings);
+    }
+    server
         .envs(environment.iter().cloned())
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--dir"])
         .arg(directory.path())
@@ -146,6 +189,16 @@ fn spawn(
         .stdout(Stdio::null())
         .spawn()
         .expect("redis-server is there: `make test` installs it")
+}
+
+/// A directory for a server's files; those of servers that tests share stay until `cargo clean`.
+fn directory() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A port that leaves room for the one of the Cluster's bus, 10000 above it.
+fn port_below(limit: u16) -> u16 {
+    std::iter::repeat_with(free_port).find(|port| *port < limit).unwrap()
 }
 
 /// A port that is free at this moment.

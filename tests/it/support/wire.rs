@@ -1,0 +1,81 @@
+//! A wire between a replica and its master that a test can cut: what was not passed on by then is
+//! never passed on, as it were if the cable was pulled.
+
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::net::tcp::OwnedReadHalf;
+use tokio::net::tcp::OwnedWriteHalf;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// A wire to a port; gone when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    port: u16,
+    cut: watch::Sender<bool>,
+    broken: watch::Sender<()>,
+    _ends: JoinSet<()>,
+}
+
+impl Wire {
+    /// A wire to this port of this machine.
+    pub(crate) async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let here = listener.local_addr().unwrap().port();
+        let (cut, uncut) = watch::channel(false);
+        let (broken, whole) = watch::channel(());
+        let mut ends = JoinSet::new();
+        ends.spawn(async move {
+            let mut streams = JoinSet::new();
+            while let Ok((near, _)) = listener.accept().await {
+                let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
+                let ((from_near, to_near), (from_far, to_far)) =
+                    (near.into_split(), far.into_split());
+                for (from, to) in [(from_near, to_far), (from_far, to_near)] {
+                    let (passing, mut whole) = (pass(from, to, uncut.clone()), whole.clone());
+                    whole.mark_unchanged();
+                    streams.spawn(async move {
+                        let mut passing = std::pin::pin!(passing);
+                        tokio::select! {
+                            () = &mut passing => (),
+                            // Neither end hears that it is one.
+                            _ = whole.changed() => std::future::pending().await,
+                        }
+                    });
+                }
+            }
+        });
+        Self { port: here, cut, broken, _ends: ends }
+    }
+
+    /// Where it begins.
+    pub(crate) fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Passes nothing on any more.
+    pub(crate) fn cut(&self) {
+        self.cut.send_replace(true);
+    }
+
+    /// Passes on nothing any more of the connections that there are; new ones pass.
+    pub(crate) fn break_connections(&self) {
+        self.broken.send_replace(());
+    }
+
+    /// Passes on again, and what it has kept first.
+    pub(crate) fn mend(&self) {
+        self.cut.send_replace(false);
+    }
+}
+
+async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut cut: watch::Receiver<bool>) {
+    let mut bytes = vec![0; 65_536];
+    while let Ok(read @ 1..) = from.read(&mut bytes).await {
+        if cut.wait_for(|cut| !*cut).await.is_err() || to.write_all(&bytes[..read]).await.is_err() {
+            return;
+        }
+    }
+}

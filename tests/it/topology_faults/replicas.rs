@@ -1,0 +1,128 @@
+//! Grants that replicas have to have: refused, and taken back, where the replicas are cut off.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::redis_faults::LONG;
+use crate::redis_faults::PATIENCE;
+use crate::redis_faults::acquire;
+use crate::redis_faults::refresh;
+use crate::redis_faults::unavailable;
+use crate::support::Http;
+use crate::support::Redis;
+use crate::support::eventually;
+use crate::support::fleet::data;
+use crate::support::fleet::in_step;
+use crate::support::wire::Wire;
+use crate::topology_faults::service;
+
+const REPLICATED: (&str, &str) = ("LOCKKEEPER_REDIS_MIN_REPLICAS", "1");
+const TOKEN: &str = "token-of-the-client";
+
+/// A master, and a replica behind a wire.
+async fn pair() -> (Redis, Redis, Wire) {
+    let master = data(&[]);
+    let wire = Wire::to(master.port()).await;
+    let replica = data(&["--replicaof", "127.0.0.1", &wire.port().to_string()]);
+    eventually(PATIENCE, async || in_step(&master).then_some(())).await;
+    (master, replica, wire)
+}
+
+async fn until_granted(http: &Http, key: &str) {
+    eventually(PATIENCE, async || {
+        (acquire(http, key, TOKEN, LONG).await.status == 201).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_grant_that_no_replica_has_is_taken_back() {
+    let (master, replica, wire) = pair().await;
+    let service = service(&master.url(), &[REPLICATED]).await;
+    let http = service.http();
+    for number in 0..50 {
+        let answer = acquire(&http, &format!("kept/{number}"), TOKEN, LONG).await;
+        assert_eq!(answer.status, 201, "{answer:?}");
+        // Not soon: now.
+        assert_eq!(replica.run::<String>(&format!("GET lock:kept/{number}")), TOKEN);
+    }
+    wire.cut();
+    for (path, body) in [
+        ("/locks/cut?ttl=10m", format!(r#"{{"token":"{TOKEN}"}}"#)),
+        ("/locks/cut?ttl=10m", String::new()),
+        ("/locks/cut?ttl=10m&wait=1s", String::new()),
+    ] {
+        let began = Instant::now();
+        let answer = http.post(path, &body).await;
+        assert_ne!(answer.status, 201, "{answer:?}");
+        if !path.contains("wait") {
+            assert_eq!(answer.told(), unavailable());
+            assert_eq!(answer.text("outcome"), "not_acquired");
+        }
+        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        eventually(PATIENCE, async || (master.run::<u8>("EXISTS lock:cut") == 0).then_some(()))
+            .await;
+    }
+    wire.mend();
+    until_granted(&http, "cut").await;
+    assert_eq!(replica.run::<String>("GET lock:cut"), TOKEN);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_its_token_asks_for_again_is_never_taken_back() {
+    let (master, _replica, wire) = pair().await;
+    let service = service(&master.url(), &[REPLICATED]).await;
+    let http = service.http();
+    until_granted(&http, "again").await;
+    wire.cut();
+    let again = acquire(&http, "again", TOKEN, LONG).await;
+    assert_eq!((again.told(), &*again.text("outcome")), (unavailable(), "unknown"));
+    assert_eq!(refresh(&http, "again", TOKEN).await.status, 200, "it was taken back");
+
+    // A repeat comes while the first request waits for the replica, which comes back only after
+    // the first has given up: its grant is the repeat's by then.
+    let first = acquire(&http, "repeated", TOKEN, LONG);
+    let repeat = async {
+        eventually(PATIENCE, async || {
+            (master.run::<u8>("EXISTS lock:repeated") == 1).then_some(())
+        })
+        .await;
+        acquire(&http, "repeated", TOKEN, LONG).await
+    };
+    let mending = async {
+        let first = first.await;
+        wire.mend();
+        first
+    };
+    let (first, repeat) = tokio::join!(mending, repeat);
+    assert_eq!((first.told(), &*first.text("outcome")), (unavailable(), "unknown"));
+    assert_eq!(repeat.status, 200, "{repeat:?}");
+    assert_eq!(refresh(&http, "repeated", TOKEN).await.status, 200, "it was taken back");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn grants_that_wait_at_once_share_one_question_to_the_replicas() {
+    const CLIENTS: usize = 200;
+    let (master, _replica, _wire) = pair().await;
+    let service = service(&master.url(), &[REPLICATED]).await;
+    let http = service.http();
+    until_granted(&http, "first").await;
+    let mut clients = tokio::task::JoinSet::new();
+    for number in 0..CLIENTS {
+        let http = http.clone();
+        clients.spawn(async move {
+            for round in 0..5 {
+                let key = format!("shared/{number}/{round}");
+                assert_eq!(acquire(&http, &key, TOKEN, LONG).await.status, 201);
+            }
+        });
+    }
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    let stats: String = master.run("INFO commandstats");
+    let calls = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    let calls: usize = calls.unwrap().split(',').next().unwrap().parse().unwrap();
+    eprintln!("{} grants on replicas: {calls} times WAIT", 5 * CLIENTS);
+    assert!(calls <= 5 * CLIENTS / 2, "{calls} times WAIT for {} grants", 5 * CLIENTS);
+}
