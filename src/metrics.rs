@@ -37,12 +37,17 @@ pub struct Metrics {
     waiters: Gauge,
     hold_streams: Gauge,
     locks_held: Gauge,
-    redis_up: Gauge,
+    redis_up: Family<RedisNode, Gauge>,
+    redis_clock_lead: Family<RedisNode, Gauge<f64, AtomicU64>>,
     redis_seconds: Family<Command, Histogram, fn() -> Histogram>,
     redis_errors: Family<Kind, Counter>,
+    redis_rerouted: Family<Kind, Counter>,
     commits: Counter,
     commit_seconds: Histogram,
     fencing_floor: Gauge<u64, AtomicU64>,
+    redlock_voting: Gauge,
+    redlock_attempts: Family<Outcome, Counter>,
+    redlock_write_backs: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -63,6 +68,11 @@ struct Command {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct RedisNode {
+    node: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct Kind {
     kind: &'static str,
 }
@@ -78,6 +88,17 @@ pub enum Counted {
     Release,
     /// `DELETE /admin/locks/{key}`.
     ForceRelease,
+}
+
+/// How far the clock of one node is ahead of this machine's.
+#[derive(Debug)]
+pub struct ClockLead(Gauge<f64, AtomicU64>);
+
+impl ClockLead {
+    /// By so many seconds; below 0 it is behind.
+    pub fn set(&self, seconds: f64) {
+        self.0.set(seconds);
+    }
 }
 
 impl Metrics {
@@ -96,16 +117,25 @@ impl Metrics {
             waiters: Gauge::default(),
             hold_streams: Gauge::default(),
             locks_held: Gauge::default(),
-            redis_up: Gauge::default(),
+            redis_up: Family::default(),
+            redis_clock_lead: Family::default(),
             redis_seconds: Family::new_with_constructor(seconds),
             redis_errors: Family::default(),
+            redis_rerouted: Family::default(),
             commits: Counter::default(),
             commit_seconds: seconds(),
             fencing_floor: Gauge::default(),
+            redlock_voting: Gauge::default(),
+            redlock_attempts: Family::default(),
+            redlock_write_backs: Counter::default(),
         };
         metrics.register_requests();
         match store {
             "embedded" => metrics.register_embedded(),
+            "redlock" => {
+                metrics.register_redis();
+                metrics.register_redlock();
+            }
             _ => metrics.register_redis(),
         }
         metrics
@@ -168,9 +198,27 @@ impl Metrics {
         }
     }
 
-    /// Says whether Redis is connected.
-    pub fn redis_up(&self, up: bool) {
-        self.redis_up.set(up.into());
+    /// Says whether a node of Redis is connected.
+    pub fn redis_up(&self, node: &str, up: bool) {
+        self.redis_up.get_or_create(&RedisNode { node: node.to_owned() }).set(up.into());
+    }
+
+    /// Where to say how far the clock of a node is ahead.
+    pub fn redis_clock_lead(&self, node: &str) -> ClockLead {
+        let node = RedisNode { node: node.to_owned() };
+        ClockLead(self.redis_clock_lead.get_or_create_owned(&node))
+    }
+
+    /// Says that a node of Redis is in use no more.
+    pub fn redis_forgotten(&self, node: &str) {
+        let node = RedisNode { node: node.to_owned() };
+        self.redis_up.remove(&node);
+        self.redis_clock_lead.remove(&node);
+    }
+
+    /// Counts why another node of Redis was turned to: `moved`, `ask`, `try_again` or `master`.
+    pub fn redis_rerouted(&self, kind: &'static str) {
+        self.redis_rerouted.get_or_create(&Kind { kind }).inc();
     }
 
     /// Counts a call to Redis and how long it took in seconds.
@@ -186,6 +234,21 @@ impl Metrics {
     /// The least that the next fencing token of this process will be.
     pub fn fencing_floor(&self, floor: u64) {
         self.fencing_floor.set(floor);
+    }
+
+    /// How many of several nodes vote.
+    pub fn redlock_voting(&self, nodes: usize) {
+        self.redlock_voting.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+    }
+
+    /// Counts an attempt to get the votes of several nodes.
+    pub fn redlock_attempt(&self, outcome: &'static str) {
+        self.redlock_attempts.get_or_create(&Outcome { outcome }).inc();
+    }
+
+    /// Counts a fencing token that the nodes did not agree on at once.
+    pub fn redlock_write_back(&self) {
+        self.redlock_write_backs.inc();
     }
 
     fn register_requests(&mut self) {
@@ -230,9 +293,30 @@ impl Metrics {
         );
     }
 
+    fn register_redlock(&mut self) {
+        let registry = &mut self.registry;
+        registry.register("redlock_voting", "Nodes that vote", self.redlock_voting.clone());
+        registry.register(
+            "redlock_attempts",
+            "Attempts to get the votes of the nodes, by their outcomes",
+            self.redlock_attempts.clone(),
+        );
+        registry.register(
+            "redlock_write_backs",
+            "Fencing tokens that needed a second round",
+            self.redlock_write_backs.clone(),
+        );
+    }
+
     fn register_redis(&mut self) {
         let registry = &mut self.registry;
-        registry.register("redis_up", "Whether Redis is connected", self.redis_up.clone());
+        registry.register("redis_up", "Whether a node is connected", self.redis_up.clone());
+        registry.register_with_unit(
+            "redis_clock_lead",
+            "How far the clock of a node is ahead of this machine's",
+            Unit::Seconds,
+            self.redis_clock_lead.clone(),
+        );
         registry.register_with_unit(
             "redis_command_duration",
             "Calls to Redis by command, those that timed out included",
@@ -240,6 +324,11 @@ impl Metrics {
             self.redis_seconds.clone(),
         );
         registry.register("redis_errors", "Failed calls to Redis", self.redis_errors.clone());
+        registry.register(
+            "redis_rerouted",
+            "Calls that another node of Redis was turned to for, and changes of the master",
+            self.redis_rerouted.clone(),
+        );
         registry.register(
             "fencing_floor",
             "The least that the next fencing token of this process will be",

@@ -182,7 +182,8 @@ impl Hold {
         let holding = Holding { key, token, renewals: lease.renewals };
         self.state = State::Holding(Box::new(Care {
             holding: Arc::new(Mutex::new(holding)),
-            ttl: lease.ttl,
+            // What is left of it may be less than what was asked for.
+            ttl: claim.ttl,
             over_at: asked + lease.ttl.as_duration(),
             beat: asked + interval(lease.ttl),
             alone: true,
@@ -262,9 +263,9 @@ impl Hold {
         let sent = Instant::now();
         let kept = self.locks.keep(care.holding.clone(), care.ttl).await;
         match kept {
-            Ok(Kept::Lease(_)) => {
-                care.over_at = sent + care.ttl.as_duration();
-                care.beat = sent + interval(care.ttl);
+            Ok(Kept::Lease(lease)) => {
+                care.over_at = sent + lease.ttl.as_duration();
+                care.beat = sent + interval(lease.ttl);
                 HoldEvent::Alive(care.over_at - Instant::now())
             }
             Ok(Kept::TakenOver) => self.lost(Loss::TakenOver),

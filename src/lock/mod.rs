@@ -14,7 +14,7 @@ mod holds;
 pub mod key;
 mod key_line;
 pub mod lease;
-mod line;
+pub(crate) mod line;
 pub mod locks;
 mod owed;
 pub mod store;

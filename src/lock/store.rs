@@ -116,7 +116,8 @@ pub struct Waiting {
     pub new: bool,
     /// How long one may sleep at most before asking again.
     pub recheck_after: Duration,
-    /// A claim of this instance to which the key was handed and that has not asked since.
+    /// A claim of this instance to which the key was handed and that has not asked since; where
+    /// keys are not handed on, the one whose turn it is.
     pub handed: Option<LeaseToken>,
 }
 

@@ -2,6 +2,7 @@
 
 pub mod embedded;
 pub mod redis;
+pub mod redlock;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,6 +13,8 @@ use crate::metrics::Metrics;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::RedisStore;
+use crate::store::redlock::RedlockSettings;
+use crate::store::redlock::RedlockStore;
 
 /// Which store, and what it has to know.
 pub enum StoreSettings {
@@ -19,6 +22,8 @@ pub enum StoreSettings {
     Embedded(PathBuf, Ttl),
     /// One Redis.
     Redis(RedisSettings),
+    /// Several, independent of one another.
+    Redlock(RedlockSettings),
 }
 
 impl StoreSettings {
@@ -27,6 +32,7 @@ impl StoreSettings {
         match self {
             Self::Embedded(..) => "embedded",
             Self::Redis(_) => "redis",
+            Self::Redlock(_) => "redlock",
         }
     }
 }
@@ -54,5 +60,6 @@ pub fn open(settings: StoreSettings, metrics: Arc<Metrics>) -> Result<Arc<dyn St
             Arc::new(EmbeddedStore::open(&directory, position_kept, metrics)?)
         }
         StoreSettings::Redis(settings) => Arc::new(RedisStore::new(settings, metrics)?),
+        StoreSettings::Redlock(settings) => Arc::new(RedlockStore::new(settings, metrics)?),
     })
 }

@@ -1,0 +1,192 @@
+//! One try for a key on all nodes, and what becomes of it.
+
+use std::time::Duration;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Lease;
+use crate::lock::lease::Owner;
+use crate::lock::lease::Renewals;
+use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
+use crate::store::redis::RETENTION;
+use crate::store::redis::node::failure;
+use crate::store::redis::node::millis;
+use crate::store::redlock::Redlock;
+use crate::store::redlock::nodes::CONFIRM;
+use crate::store::redlock::nodes::TRY_ACQUIRE;
+use crate::store::redlock::nodes::Timing;
+use crate::store::redlock::vote::Ballot;
+use crate::store::redlock::vote::Number;
+use crate::store::redlock::vote::Poll;
+use crate::store::redlock::vote::Since;
+use crate::store::redlock::vote::validity;
+
+/// How a claim stands among those of its instance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// It only asks.
+    Asks,
+    /// It waits, and so many others behind it.
+    Waits { behind: u64 },
+}
+
+/// What became of an attempt.
+#[derive(Debug)]
+pub(super) enum Attempted {
+    /// A new lease.
+    Granted(Lease),
+    /// The lease that the token had already.
+    Again(Lease),
+    /// Others have votes; the ballots tell who.
+    Lost(Poll),
+}
+
+/// A number that a majority has confirmed, and for how long its lease lasts from now on.
+pub(super) struct Won {
+    pub(super) fencing_token: FencingToken,
+    pub(super) left: Ttl,
+}
+
+impl Redlock {
+    /// Asks all nodes for their votes once. Whatever an attempt that failed has left behind is
+    /// given up before this returns, or goes on being given up where a node does not answer.
+    pub(super) async fn attempt(
+        &self,
+        claim: &Claim,
+        standing: Standing,
+    ) -> Result<Attempted, StoreError> {
+        let (began, name) = (self.time.monotonic(), self.attempt_name());
+        let patience = self.patience(claim.ttl);
+        let args = self.claim_args(claim, &name, standing);
+        let question =
+            self.nodes.question(&TRY_ACQUIRE, &claim.key, args, (Timing::InTime, patience));
+        let poll = self.nodes.poll(&question, Poll::decided).await;
+        if poll.won()
+            && let Some(won) = self.settle(claim, &poll, began, claim.ttl).await
+        {
+            let votes = poll.votes();
+            let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
+            let lease = Lease {
+                key: claim.key.clone(),
+                owner: claim.owner.clone(),
+                fencing_token: won.fencing_token,
+                ttl: won.left,
+                renewals: Renewals::from_number(renewals),
+            };
+            self.metrics.redlock_attempt("granted");
+            let attempted = if poll.was_held() { Attempted::Again } else { Attempted::Granted };
+            return Ok(attempted(lease));
+        }
+        let may_hold = self.give_up(claim, &poll, &name, patience).await;
+        // Without anybody else in the way it is the nodes that do not agree on who they are, and
+        // those who did not answer may hold the key for this very token.
+        let others = poll.rival().is_some() && !poll.may_have_been_held();
+        if !poll.won() && others && poll.answered() >= self.quorum().needed() {
+            self.metrics.redlock_attempt(if poll.held() { "held" } else { "split" });
+            return Ok(Attempted::Lost(poll));
+        }
+        self.metrics.redlock_attempt("failed");
+        let effect = if may_hold > self.quorum().spare() { Effect::Unknown } else { Effect::None };
+        Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
+    }
+
+    /// The fencing token of those who vote for a token, once a majority has confirmed it, and what
+    /// is left of `ttl` then. `None` if the nodes were too slow, or if fewer still hold it.
+    pub(super) async fn settle(
+        &self,
+        claim: &Claim,
+        poll: &Poll,
+        began: Duration,
+        ttl: Ttl,
+    ) -> Option<Won> {
+        let number = match poll.number() {
+            Number::Settled(number) => number,
+            Number::Unsettled(number) => {
+                self.metrics.redlock_write_back();
+                let retention = (ttl.as_millis() + millis(RETENTION)).to_string();
+                let trust = self.nodes.restarted().word().to_owned();
+                let args =
+                    vec![trust, claim.token.expose().to_owned(), number.to_string(), retention];
+                let timing = (Timing::InTime, self.patience(ttl));
+                let question = self.nodes.question(&CONFIRM, &claim.key, args, timing);
+                let confirmed = self.nodes.poll(&question, Poll::decided).await;
+                confirmed.won().then_some(number)?
+            }
+        };
+        // The time is looked at last: whatever was slow before this shows here.
+        let elapsed = self.time.monotonic().saturating_sub(began);
+        if elapsed > self.rules.answer_within {
+            return None;
+        }
+        let left = validity(ttl.as_duration(), elapsed)?;
+        let fencing_token = FencingToken::from_number(number)?;
+        self.floor.raise(fencing_token);
+        Some(Won { fencing_token, left: Ttl::from_millis(millis(left)) })
+    }
+
+    /// Gives up what an attempt that failed may have got, and says on how many nodes the token may
+    /// have something all the same.
+    async fn give_up(
+        &self,
+        claim: &Claim,
+        poll: &Poll,
+        attempt: &str,
+        patience: Duration,
+    ) -> usize {
+        let timing = (Timing::Whenever, patience);
+        let question = self.nodes.release(&claim.key, &claim.token, ["", attempt, ""], timing);
+        let (mut left, mut before) = (Vec::new(), 0);
+        for (node, ballot) in poll.ballots() {
+            match ballot {
+                // It has voted, so nothing is on its way to it any more.
+                Some(Ballot::Yes(yes)) if yes.since == Since::Now => {
+                    left.push(self.cleanup.leftover_now(node));
+                }
+                Some(Ballot::Yes(_)) => before += 1,
+                None | Some(Ballot::Silent(Effect::Unknown)) => {
+                    left.push(self.cleanup.leftover(node, patience));
+                }
+                Some(_) => (),
+            }
+        }
+        let left = self.cleanup.once(left, &question).await;
+        let may_hold = left.len() + before;
+        self.cleanup.owe(left, &question, claim.ttl.as_duration() + patience * 2);
+        may_hold
+    }
+
+    /// The arguments of a vote, behind the moment after which it must not be cast.
+    fn claim_args(&self, claim: &Claim, attempt: &str, standing: Standing) -> Vec<String> {
+        let word = |is: bool| if is { "1" } else { "" }.to_owned();
+        let ttl = claim.ttl.as_millis();
+        vec![
+            self.nodes.restarted().word().to_owned(),
+            claim.token.expose().to_owned(),
+            ttl.to_string(),
+            claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
+            (ttl + millis(RETENTION)).to_string(),
+            self.time.wall_micros().to_string(),
+            self.floor.least().to_string(),
+            attempt.to_owned(),
+            word(matches!(standing, Standing::Waits { behind: 1.. })),
+            word(matches!(standing, Standing::Waits { .. })),
+        ]
+    }
+
+    /// Why there is no majority, in words for people.
+    fn complaint(&self, poll: &Poll) -> String {
+        let names = |so: fn(Option<&Ballot>) -> bool| {
+            let those = poll.ballots().filter(|(_, ballot)| so(*ballot));
+            those.map(|(node, _)| self.nodes.peer(node).name()).collect::<Vec<_>>().join(", ")
+        };
+        let silent = names(|ballot| matches!(ballot, None | Some(Ballot::Silent(_))));
+        let blank = names(|ballot| matches!(ballot, Some(Ballot::Blank)));
+        let mut why = vec!["too few nodes, or too slow".to_owned()];
+        why.extend((!silent.is_empty()).then(|| format!("no answer from {silent}")));
+        why.extend((!blank.is_empty()).then(|| format!("not yet voting: {blank}")));
+        why.join("; ")
+    }
+}

@@ -1,0 +1,28 @@
+//! What goes on without its caller, until the store is dropped.
+
+use tokio_util::sync::CancellationToken;
+use tokio_util::sync::DropGuard;
+use tokio_util::task::TaskTracker;
+
+/// The tasks of a store; they end with it.
+#[derive(Debug)]
+pub(super) struct Background {
+    tasks: TaskTracker,
+    end: CancellationToken,
+}
+
+impl Background {
+    /// Room for tasks, and what ends them when it is dropped.
+    pub(super) fn new() -> (Self, DropGuard) {
+        let end = CancellationToken::new();
+        (Self { tasks: TaskTracker::new(), end: end.clone() }, end.drop_guard())
+    }
+
+    /// Lets `task` go on by itself.
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let end = self.end.clone();
+        self.tasks.spawn(async move {
+            end.run_until_cancelled(task).await;
+        });
+    }
+}

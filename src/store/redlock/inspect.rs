@@ -1,0 +1,112 @@
+//! Looks at keys on several nodes: what a majority says.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::lock::lease::LockStatus;
+use crate::lock::store::Page;
+use crate::lock::token::LeaseToken;
+use crate::store::redis::node::failure;
+use crate::store::redlock::Redlock;
+use crate::store::redlock::by_chance;
+use crate::store::redlock::nodes::INSPECT;
+use crate::store::redlock::nodes::Timing;
+use crate::store::redlock::release::holder;
+use crate::store::redlock::vote::Ballot;
+use crate::store::redlock::vote::Other;
+use crate::store::redlock::vote::Poll;
+
+/// How long a waiter sleeps at most: a client on Redis releases without telling, and a hint may
+/// be lost.
+const ASK_EVERY: Duration = Duration::from_millis(400);
+
+/// Within what the instances that wait for the end of a lease ask, by chance one after another.
+const SPREAD: Duration = Duration::from_millis(20);
+
+impl Redlock {
+    /// How a key stands, and whether a token has it.
+    pub(super) async fn inspect_all(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+    ) -> Result<LockStatus, StoreError> {
+        let args = vec![self.nodes.restarted().word().to_owned()];
+        let timing = (Timing::Whenever, self.rules.node_timeout);
+        let question = self.nodes.question(&INSPECT, key, args, timing);
+        let needed = self.quorum().needed();
+        let known = |poll: &Poll| {
+            let free = poll.how_many(|ballot| *ballot == Ballot::No(None));
+            free >= needed || poll.rival().is_some_and(|(_, nodes)| nodes >= needed)
+        };
+        let poll = self.nodes.poll(&question, known).await;
+        if poll.answered() < needed {
+            return Err(failure(Verb::Inspect, Effect::None, "too few nodes answered"));
+        }
+        let holds =
+            |other: &Other| token.is_some_and(|token| other.holder == token.expose().as_bytes());
+        let unheard = self.quorum().nodes() - poll.answered();
+        let mine =
+            poll.how_many(|ballot| matches!(ballot, Ballot::No(Some(other)) if holds(other)));
+        let mine = token.map(|_| mine > 0 && mine + unheard >= needed);
+        let waiters = self.queues.len(key);
+        let status = LockStatus { key: key.clone(), holder: None, waiters, mine };
+        if !poll.held() {
+            return Ok(status);
+        }
+        Ok(LockStatus { mine, ..self.rival(key, &poll) })
+    }
+
+    /// Who else has a key, as a poll has shown.
+    pub(super) fn rival(&self, key: &LockKey, poll: &Poll) -> LockStatus {
+        let rival = poll.rival().map(|(rival, _)| rival);
+        // What is left of a rival is over when a majority of nodes is free again.
+        let holder = rival.map(|rival| holder(&Other { left: poll.left(), ..rival.clone() }));
+        LockStatus { key: key.clone(), holder, waiters: self.queues.len(key), mine: None }
+    }
+
+    /// When the first in line asks again.
+    pub(super) fn recheck_after(&self, poll: &Poll) -> Duration {
+        if !poll.held() {
+            return by_chance(SPREAD);
+        }
+        let left = poll.left().unwrap_or(ASK_EVERY);
+        by_chance(SPREAD) + left.min(ASK_EVERY)
+    }
+
+    /// A page of the held keys: those that any node knows, as a majority tells of them.
+    pub(super) async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+        let mut page = page.clone();
+        let mut held = Vec::new();
+        loop {
+            let wanted = page.limit - held.len();
+            let names = self.names(&page, wanted).await?;
+            for name in &names {
+                let status = self.inspect_all(name, None).await?;
+                held.extend(status.holder.is_some().then_some(status));
+            }
+            page.after = names.last().map(LockKey::to_string);
+            if names.len() < wanted || held.len() == page.limit {
+                return Ok(held);
+            }
+        }
+    }
+
+    /// The first `wanted` names of a page on any node.
+    async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
+        let scans = (0..self.quorum().nodes()).filter_map(|node| {
+            let node = self.nodes.peer(node).node()?;
+            Some(node.scan(self.nodes.key_prefix(), page, wanted))
+        });
+        let found: Vec<_> = join_all(scans).await.into_iter().flatten().collect();
+        if found.len() < self.quorum().needed() {
+            return Err(failure(Verb::List, Effect::None, "too few nodes answered"));
+        }
+        Ok(found.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().take(wanted).collect())
+    }
+}

@@ -1,0 +1,374 @@
+//! Locks on N independent Redis nodes, by majority: Redlock, with fencing tokens.
+//!
+//! A verb is one script on each node and how the votes count (`vote.rs`). A node that may have
+//! forgotten leases does not vote (`guard.rs`). There is no common line: within an instance one
+//! waiter a key contends, in the order of their arrival; instances contend with one another, with
+//! pauses by chance.
+
+mod attempt;
+mod background;
+mod cleanup;
+mod guard;
+mod guardian;
+mod inspect;
+mod nodes;
+pub mod operator;
+mod peer;
+mod queue;
+mod refresh;
+mod release;
+mod settings;
+mod vote;
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::time::sleep;
+use tokio_util::sync::DropGuard;
+use uuid::Uuid;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
+use crate::lock::lease::Lease;
+use crate::lock::lease::LockStatus;
+use crate::lock::store::Attempt;
+use crate::lock::store::Guarantees;
+use crate::lock::store::Keep;
+use crate::lock::store::Kept;
+use crate::lock::store::Page;
+use crate::lock::store::Released;
+use crate::lock::store::Store;
+use crate::lock::store::Turn;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+use crate::lock::wakeup::Wakeup;
+use crate::lock::wakeup::Wakeups;
+use crate::metrics::Metrics;
+use crate::store::redis::SettingsError;
+use crate::store::redis::clock::FencingFloor;
+use crate::store::redis::node::Node;
+use crate::store::redis::node::failure;
+use crate::store::redis::rings::Rings;
+use crate::store::redlock::attempt::Attempted;
+use crate::store::redlock::attempt::Standing;
+use crate::store::redlock::background::Background;
+use crate::store::redlock::cleanup::Cleanup;
+use crate::store::redlock::guardian::Guardian;
+use crate::store::redlock::guardian::View;
+use crate::store::redlock::nodes::Nodes;
+use crate::store::redlock::peer::Peer;
+use crate::store::redlock::queue::Queues;
+use crate::store::redlock::settings::Machine;
+use crate::store::redlock::settings::Time;
+use crate::store::redlock::vote::Quorum;
+
+pub use crate::store::redlock::nodes::Restarted;
+pub use crate::store::redlock::settings::RedlockSettings;
+pub use crate::store::redlock::settings::Rules;
+
+/// On which the nodes tell that a key was freed.
+const FREED: &str = "lk//freed";
+
+/// How often one call tries where several got in one another's way and nobody won.
+const TRIES: u32 = 5;
+
+/// The longest pause before the second of these tries; doubled for each further one.
+const FIRST_PAUSE: Duration = Duration::from_millis(8);
+
+/// Locks on several Redis nodes.
+pub struct RedlockStore {
+    redlock: Arc<Redlock>,
+    _end: DropGuard,
+}
+
+/// What the verbs share.
+struct Redlock {
+    nodes: Arc<Nodes>,
+    time: Arc<dyn Time>,
+    rules: Rules,
+    default_ttl: Ttl,
+    floor: FencingFloor,
+    metrics: Arc<Metrics>,
+    cleanup: Cleanup,
+    queues: Queues,
+    view: Arc<View>,
+    contacted: AtomicBool,
+    wakeups: Arc<Wakeups>,
+}
+
+impl RedlockStore {
+    /// The store of the settings. It connects in the background, and serves as soon as enough
+    /// nodes are there and vote.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingsError`] names the setting that is wrong.
+    ///
+    /// # Panics
+    ///
+    /// Without a node.
+    pub fn new(settings: RedlockSettings, metrics: Arc<Metrics>) -> Result<Self, SettingsError> {
+        let wakeups = Arc::new(Wakeups::default());
+        let peers = peers(&settings, &wakeups, &metrics)?;
+        Ok(Self::over(peers, &settings, (Arc::new(Machine), wakeups), metrics))
+    }
+
+    /// The store over these nodes and clocks.
+    fn over(
+        peers: Vec<Arc<dyn Peer>>,
+        settings: &RedlockSettings,
+        (time, wakeups): (Arc<dyn Time>, Arc<Wakeups>),
+        metrics: Arc<Metrics>,
+    ) -> Self {
+        let RedlockSettings { nodes, restarted, rules } = settings;
+        let first = &nodes[0];
+        let (background, end) = Background::new();
+        let background = Arc::new(background);
+        let nodes =
+            Nodes::new(peers, first.key_prefix.clone(), *restarted, Some(background.clone()));
+        let nodes = Arc::new(nodes);
+        let view = Arc::new(View::default());
+        let guardian = Guardian {
+            nodes: nodes.clone(),
+            time: time.clone(),
+            patience: first.command_timeout,
+            view: view.clone(),
+            metrics: metrics.clone(),
+        };
+        let watched =
+            guard::Rules { settle: rules.settle, longest: rules.longest_ttl.as_duration() };
+        background.spawn(guardian.watch(watched));
+        let redlock = Redlock {
+            cleanup: Cleanup::new(nodes.clone(), background),
+            queues: Queues::new(first.position_kept),
+            default_ttl: first.default_ttl,
+            floor: FencingFloor::new(metrics.clone()),
+            metrics,
+            contacted: AtomicBool::new(false),
+            rules: *rules,
+            nodes,
+            time,
+            view,
+            wakeups,
+        };
+        Self { redlock: Arc::new(redlock), _end: end }
+    }
+}
+
+/// Connections to the nodes of the settings.
+fn peers(
+    settings: &RedlockSettings,
+    wakeups: &Arc<Wakeups>,
+    metrics: &Arc<Metrics>,
+) -> Result<Vec<Arc<dyn Peer>>, SettingsError> {
+    let mut peers: Vec<Arc<dyn Peer>> = Vec::new();
+    // No node is connected to, and talked of in the log, before all are known to be in order.
+    settings.nodes.iter().try_for_each(Node::check)?;
+    for node in &settings.nodes {
+        let key_prefix = node.checked_key_prefix()?.to_owned();
+        let rings = Arc::new(Rings { key_prefix, wakeups: wakeups.clone() });
+        peers.push(Arc::new(Node::new(node, FREED.to_owned(), rings, metrics.clone())?));
+    }
+    Ok(peers)
+}
+
+impl Redlock {
+    fn quorum(&self) -> Quorum {
+        self.nodes.quorum()
+    }
+
+    /// How long one node may take for a lease of `ttl`.
+    fn patience(&self, ttl: Ttl) -> Duration {
+        let patience = self.rules.node_timeout.min(ttl.as_duration() / 20);
+        patience.max(Duration::from_millis(1))
+    }
+
+    /// A name for an attempt that no other one has.
+    fn attempt_name(&self) -> String {
+        Uuid::new_v4().simple().to_string()
+    }
+
+    /// Tries until somebody wins, this claim or another: where votes are split, nobody has.
+    async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
+        if !self.view.has_looked() {
+            // Two of the nodes may be one.
+            let reason = "the nodes have not been looked at yet";
+            return Err(failure(Verb::TryAcquire, Effect::None, reason));
+        }
+        if let Some((one, other)) = self.view.twins() {
+            let (one, other) = (self.nodes.peer(one).name(), self.nodes.peer(other).name());
+            let reason = format!("the nodes {one} and {other} are the same Redis");
+            return Err(failure(Verb::TryAcquire, Effect::None, reason));
+        }
+        let mut pause = FIRST_PAUSE;
+        for _ in 1..TRIES {
+            match self.attempt(claim, standing).await? {
+                Attempted::Lost(poll) if !poll.held() => sleep(by_chance(pause)).await,
+                attempted => return Ok(attempted),
+            }
+            pause *= 2;
+        }
+        self.attempt(claim, standing).await
+    }
+
+    /// Has the guardian look where it could know better why there was no majority.
+    fn noted<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
+        if answer.is_err() {
+            self.view.nudged.notify_one();
+        }
+        answer
+    }
+}
+
+/// A pause of at most `most`.
+fn by_chance(most: Duration) -> Duration {
+    most.mul_f64(fastrand::f64())
+}
+
+impl fmt::Debug for RedlockStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedlockStore").field("nodes", &self.redlock.quorum().nodes()).finish()
+    }
+}
+
+#[async_trait]
+impl Store for RedlockStore {
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+        let redlock = &self.redlock;
+        if redlock.queues.is_behind_others(&claim.key, &claim.token) {
+            let status = redlock.inspect_all(&claim.key, Some(&claim.token)).await?;
+            if status.mine != Some(true) {
+                return Ok(Attempt::Held(status));
+            }
+        }
+        match redlock.noted(redlock.contend(claim, Standing::Asks).await)? {
+            Attempted::Granted(lease) => {
+                redlock.queues.drop(&claim.key, &claim.token);
+                Ok(Attempt::Granted(lease))
+            }
+            Attempted::Again(lease) => {
+                redlock.queues.drop(&claim.key, &claim.token);
+                Ok(Attempt::Again(lease))
+            }
+            Attempted::Lost(poll) => Ok(Attempt::Held(redlock.rival(&claim.key, &poll))),
+        }
+    }
+
+    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
+        let (key, token, redlock) = (&claim.key, &claim.token, &self.redlock);
+        let mut waiting = redlock.queues.join(key, token);
+        if waiting.ahead > 0 {
+            return Ok(Turn::Waiting(waiting));
+        }
+        let behind = redlock.queues.len(key).saturating_sub(1);
+        let attempted = redlock.contend(claim, Standing::Waits { behind }).await;
+        let turn = match redlock.noted(attempted)? {
+            Attempted::Granted(lease) => Turn::Granted(lease),
+            Attempted::Again(lease) => Turn::Again(lease),
+            Attempted::Lost(poll) => {
+                waiting.recheck_after = redlock.recheck_after(&poll);
+                return Ok(Turn::Waiting(waiting));
+            }
+        };
+        redlock.queues.drop(key, token);
+        Ok(turn)
+    }
+
+    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
+        self.redlock.queues.leave(key, token, keep);
+        // It may have been its turn.
+        self.redlock.wakeups.ring(key);
+        Ok(())
+    }
+
+    fn listen(&self, key: &LockKey) -> Wakeup {
+        self.redlock.wakeups.listen(key)
+    }
+
+    async fn refresh(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        ttl: Option<Ttl>,
+    ) -> Result<Option<Lease>, StoreError> {
+        match self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, ["", ""]).await? {
+            Kept::Lease(lease) => Ok(Some(lease)),
+            Kept::TakenOver | Kept::Lost => Ok(None),
+        }
+    }
+
+    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
+        let Holding { key, token, renewals } = holding;
+        let known = renewals.number().to_string();
+        self.redlock.refresh_all(Verb::Keep, (key, token), Some(ttl), [&known, ""]).await
+    }
+
+    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
+        self.redlock.let_go_all(holding, linger).await
+    }
+
+    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
+        let had_place = self.redlock.queues.drop(key, token);
+        let released = self.redlock.release_all(key, token, "").await;
+        self.redlock.wakeups.ring(key);
+        match released? {
+            Released::Nothing if had_place => Ok(Released::Place),
+            released => Ok(released),
+        }
+    }
+
+    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
+        self.redlock.undo_all(key, token).await
+    }
+
+    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
+        self.redlock.force_release_all(key).await
+    }
+
+    async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+    ) -> Result<LockStatus, StoreError> {
+        self.redlock.inspect_all(key, token).await
+    }
+
+    async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+        self.redlock.page(page).await
+    }
+
+    fn contacted(&self) -> bool {
+        let contacted = &self.redlock.contacted;
+        let view = &self.redlock.view;
+        if view.voting() >= self.redlock.quorum().needed() && view.twins().is_none() {
+            contacted.store(true, Ordering::Relaxed);
+        }
+        contacted.load(Ordering::Relaxed)
+    }
+
+    fn guarantees(&self) -> Guarantees {
+        Guarantees {
+            store: "redlock",
+            order: "first come, first served, among those who wait at the same instance; instances \
+                    take turns by chance",
+            fencing: "rises with every lease, whatever fewer than a majority of the nodes forget \
+                      and whatever their clocks show; after all have forgotten at once only as \
+                      far as the services' clocks agree",
+            survives: "crash and restart of the service; the loss of fewer than half of the nodes, \
+                       and their return without their data; not a step forward of a node's \
+                       clock: there the fencing token is the protection",
+        }
+    }
+}
+
+#[cfg(test)]
+mod simulation;

@@ -1,0 +1,252 @@
+//! The nodes, asked together: each question as the scripts take it, each answer as a ballot.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::lock::token::LeaseToken;
+use crate::store::redis::keys::Keys;
+use crate::store::redis::keys::SIDE_PREFIX;
+use crate::store::redis::script::Reply;
+use crate::store::redis::script::Script;
+use crate::store::redis::script::script;
+use crate::store::redlock::background::Background;
+use crate::store::redlock::peer::Peer;
+use crate::store::redlock::vote::Ballot;
+use crate::store::redlock::vote::Other;
+use crate::store::redlock::vote::Poll;
+use crate::store::redlock::vote::Quorum;
+use crate::store::redlock::vote::Since;
+use crate::store::redlock::vote::Yes;
+
+script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "vote.lua" "try_acquire.lua");
+script!(CONFIRM, Verb::Confirm, 3: "prelude.lua" "vote.lua" "confirm.lua");
+script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "vote.lua" "refresh.lua");
+script!(RELEASE, Verb::Release, 3: "prelude.lua" "vote.lua" "release.lua");
+script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "vote.lua" "force_release.lua");
+script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "vote.lua" "inspect.lua");
+
+/// The guard of a node; no lock can be called so.
+pub(super) const GUARD: &str = "lk//guard";
+
+/// The nodes of a set, whether they are there or not.
+pub(super) struct Nodes {
+    peers: Vec<Arc<dyn Peer>>,
+    key_prefix: String,
+    restarted: Restarted,
+    background: Option<Arc<Background>>,
+}
+
+/// What a node is worth that has restarted with its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restarted {
+    /// The data may be old, as Redis' snapshots are: it has to wait.
+    Doubted,
+    /// Every write was synced before it was answered (`appendfsync always`): it votes at once.
+    Trusted,
+}
+
+impl Restarted {
+    /// As the scripts take it.
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Doubted => "",
+            Self::Trusted => "1",
+        }
+    }
+}
+
+/// A question about one lock, to all nodes.
+#[derive(Clone)]
+pub(super) struct Question {
+    script: &'static Script,
+    keys: Arc<Keys>,
+    args: Arc<[String]>,
+    timing: Timing,
+    patience: Duration,
+}
+
+/// A node's answer on its way.
+type Call = Pin<Box<dyn Future<Output = (usize, Result<Reply, StoreError>)> + Send>>;
+
+/// The answers that are on their way.
+type Open = FuturesUnordered<Call>;
+
+/// Whether a script may act at any time.
+#[derive(Clone, Copy)]
+pub(super) enum Timing {
+    /// It may.
+    Whenever,
+    /// Only as long as somebody waits for the answer.
+    InTime,
+}
+
+impl Nodes {
+    pub(super) fn new(
+        peers: Vec<Arc<dyn Peer>>,
+        key_prefix: String,
+        restarted: Restarted,
+        background: Option<Arc<Background>>,
+    ) -> Self {
+        Self { peers, key_prefix, restarted, background }
+    }
+
+    /// How many they are, and how many it takes.
+    pub(super) fn quorum(&self) -> Quorum {
+        Quorum::of(self.peers.len())
+    }
+
+    /// One of them.
+    pub(super) fn peer(&self, node: usize) -> &Arc<dyn Peer> {
+        &self.peers[node]
+    }
+
+    /// What stands before every key.
+    pub(super) fn key_prefix(&self) -> &str {
+        &self.key_prefix
+    }
+
+    /// What a node is worth that has restarted.
+    pub(super) fn restarted(&self) -> Restarted {
+        self.restarted
+    }
+
+    /// A question about the lock of `key`.
+    pub(super) fn question(
+        &self,
+        script: &'static Script,
+        key: &LockKey,
+        args: Vec<String>,
+        (timing, patience): (Timing, Duration),
+    ) -> Question {
+        let keys = Arc::new(Keys::of(&self.key_prefix, key));
+        Question { script, keys, args: args.into(), timing, patience }
+    }
+
+    /// The question whether the token has anything, given up where it does; `meant` are the
+    /// renewals, the attempt and the highest fencing token that are meant, or empty.
+    pub(super) fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        meant: [&str; 3],
+        (timing, patience): (Timing, Duration),
+    ) -> Question {
+        let words = [self.restarted.word(), token.expose()];
+        let at_any_time = matches!(timing, Timing::Whenever).then_some("");
+        let args = at_any_time.iter().chain(&words).chain(&meant);
+        let args = args.map(|&word| word.to_owned()).collect();
+        self.question(&RELEASE, key, args, (timing, patience))
+    }
+
+    /// Asks one node.
+    pub(super) async fn ask(&self, node: usize, question: &Question) -> Result<Reply, StoreError> {
+        question.clone().put(self.peers[node].clone()).await
+    }
+
+    /// Asks these nodes at once and hears them all.
+    pub(super) async fn ask_these(
+        &self,
+        nodes: impl IntoIterator<Item = usize>,
+        question: &Question,
+    ) -> Vec<(usize, Result<Reply, StoreError>)> {
+        let asked =
+            nodes.into_iter().map(|node| async move { (node, self.ask(node, question).await) });
+        futures_util::future::join_all(asked).await
+    }
+
+    /// Asks all nodes at once; the answers come as they come.
+    fn ask_all(&self, question: &Question) -> Open {
+        let asked = self.peers.iter().cloned().enumerate().map(|(node, peer)| {
+            let question = question.clone();
+            Box::pin(async move { (node, question.put(peer).await) }) as Call
+        });
+        asked.collect()
+    }
+
+    /// Asks all nodes at once until `enough` of them have answered. The others are heard by
+    /// nobody, but their calls go on: a vote that comes late makes the lease more robust.
+    pub(super) async fn poll(&self, question: &Question, enough: impl Fn(&Poll) -> bool) -> Poll {
+        let mut poll = Poll::new(self.quorum());
+        let mut open = self.ask_all(question);
+        while let Some((node, reply)) = open.next().await {
+            poll.count(node, ballot(reply));
+            if enough(&poll) {
+                break;
+            }
+        }
+        if let Some(background) = self.background.as_ref().filter(|_| !open.is_empty()) {
+            background.spawn(async move { while open.next().await.is_some() {} });
+        }
+        poll
+    }
+}
+
+impl Question {
+    async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
+        let Self { script, keys, args, timing, patience } = self;
+        let [lock, record, ..] = keys.all();
+        let (keys, args) =
+            ([lock, record, GUARD], args.iter().map(String::as_str).collect::<Vec<_>>());
+        match timing {
+            Timing::Whenever => peer.run(script, &keys, &args, patience).await,
+            Timing::InTime => peer.run_in_time(script, &keys, &args, patience).await,
+        }
+    }
+}
+
+/// What a node's reply means for a token.
+fn ballot(reply: Result<Reply, StoreError>) -> Ballot {
+    match reply {
+        Err(error) => Ballot::Silent(error.effect),
+        // A reply of another form says nothing.
+        Ok(reply) => read(reply).unwrap_or(Ballot::Silent(Effect::Unknown)),
+    }
+}
+
+fn read(mut reply: Reply) -> Option<Ballot> {
+    Some(match reply.word() {
+        "yes" => Ballot::Yes(yes(&mut reply, Since::Now)?),
+        "again" => Ballot::Yes(yes(&mut reply, Since::Before)?),
+        "taken" | "held" => Ballot::No(Some(other(&mut reply)?)),
+        "lost" | "no" | "free" => Ballot::No(None),
+        "taken_over" => Ballot::TakenOver,
+        "blank" => Ballot::Blank,
+        _ => return None,
+    })
+}
+
+fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
+    let set = reply.text()?;
+    let number = natural(reply).unwrap_or_default();
+    let renewals = natural(reply).unwrap_or_default();
+    let asked = natural(reply).zip(reply.text());
+    Some(Yes { set, number, since, renewals, asked })
+}
+
+/// Reads milliseconds left, holder, fencing token and owner.
+pub(super) fn other(reply: &mut Reply) -> Option<Other> {
+    // A lock without an end has -1 left.
+    let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
+    let holder = reply.bytes()?;
+    let number = natural(reply)?;
+    let owner = reply.text().unwrap_or_default();
+    Some(Other { holder, left, number, owner, renewals: natural(reply).unwrap_or_default() })
+}
+
+/// The next item, if it is a number from 0 on.
+pub(super) fn natural(reply: &mut Reply) -> Option<u64> {
+    reply.number()?.try_into().ok()
+}
+
+/// What the names of records begin with.
+pub(super) fn records() -> &'static str {
+    SIDE_PREFIX
+}

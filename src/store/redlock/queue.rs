@@ -1,0 +1,96 @@
+//! Who waits for a key at this instance, in the order of their arrival; only the first contends.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use crate::lock::key::LockKey;
+use crate::lock::line::Line;
+use crate::lock::store::Keep;
+use crate::lock::store::Waiting;
+use crate::lock::time::Clock;
+use crate::lock::time::Timestamp;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+
+/// How long a claim that is not the first sleeps at most.
+const RECHECK: Duration = Duration::from_millis(500);
+
+/// The lines of this instance.
+pub(super) struct Queues {
+    clock: Clock,
+    kept: Ttl,
+    lines: Mutex<HashMap<LockKey, Line>>,
+}
+
+impl Queues {
+    /// Lines in which a claim that is away keeps its place for `kept`.
+    pub(super) fn new(kept: Ttl) -> Self {
+        let clock = Clock::starting_at(Timestamp::from_micros(0));
+        Self { clock, kept, lines: Mutex::default() }
+    }
+
+    /// Has a claim stand in the line of a key.
+    pub(super) fn join(&self, key: &LockKey, token: &LeaseToken) -> Waiting {
+        let mut lines = self.lines();
+        let line = lines.entry(key.clone()).or_default();
+        line.expire(self.clock.now());
+        let (place, new) = line.join(token);
+        let head = line.head().map(|(_, head)| head.clone());
+        // Whoever is behind learns whose turn it is: nobody may be there for that claim any more.
+        let handed = head.filter(|head| head != token);
+        Waiting { place, ahead: line.ahead(place), new, recheck_after: RECHECK, handed }
+    }
+
+    /// Whether somebody else comes first.
+    pub(super) fn is_behind_others(&self, key: &LockKey, token: &LeaseToken) -> bool {
+        let mut lines = self.lines();
+        let Some(line) = lines.get_mut(key) else { return false };
+        line.expire(self.clock.now());
+        line.head().is_some_and(|(_, head)| head != token)
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self, key: &LockKey) -> u64 {
+        self.lines().get(key).map_or(0, Line::len)
+    }
+
+    /// Has a claim step out, keeping its place or not.
+    pub(super) fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) {
+        match keep {
+            Keep::Nothing => _ = self.drop(key, token),
+            Keep::Place => self.park(key, token),
+        }
+    }
+
+    fn park(&self, key: &LockKey, token: &LeaseToken) {
+        let now = self.clock.now();
+        let mut lines = self.lines();
+        // Whoever keeps a place and never comes back is forgotten here at the latest.
+        lines.retain(|_, line| {
+            line.expire(now);
+            !line.is_empty()
+        });
+        if let Some(line) = lines.get_mut(key) {
+            line.park(token, now.after(self.kept));
+        }
+    }
+
+    /// Takes a claim out; says whether it had a place.
+    pub(super) fn drop(&self, key: &LockKey, token: &LeaseToken) -> bool {
+        let mut lines = self.lines();
+        let Some(line) = lines.get_mut(key) else { return false };
+        line.expire(self.clock.now());
+        let had_place = line.drop(token);
+        if line.is_empty() {
+            lines.remove(key);
+        }
+        had_place
+    }
+
+    fn lines(&self) -> MutexGuard<'_, HashMap<LockKey, Line>> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

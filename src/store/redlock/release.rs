@@ -1,0 +1,199 @@
+//! Giving up on several nodes: all are asked, and those that do not answer are asked again until
+//! they do.
+
+use tokio::time::sleep;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Holding;
+use crate::lock::lease::Owner;
+use crate::lock::store::Released;
+use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
+use crate::lock::token::LeaseToken;
+use crate::store::redis::node::failure;
+use crate::store::redis::script::Reply;
+use crate::store::redlock::Redlock;
+use crate::store::redlock::nodes::FORCE_RELEASE;
+use crate::store::redlock::nodes::INSPECT;
+use crate::store::redlock::nodes::Timing;
+use crate::store::redlock::nodes::natural;
+use crate::store::redlock::nodes::other;
+use crate::store::redlock::vote::Other;
+use crate::store::redlock::vote::Quorum;
+
+/// How often [`Redlock::undo_all`] asks before it lets its caller try again later.
+const UNDO_TRIES: u32 = 3;
+
+/// How the nodes answered a release.
+#[derive(Default)]
+struct Given {
+    /// Those that gave something up: its fencing token and owner.
+    up: Vec<(u64, String)>,
+    /// Those that had nothing.
+    nothing: usize,
+    /// Those that may have forgotten.
+    blank: usize,
+    silent: Vec<usize>,
+}
+
+impl Given {
+    fn count(&mut self, node: usize, answered: Result<Reply, StoreError>) {
+        match answered {
+            Ok(mut reply) => match reply.word() {
+                "lease" => {
+                    let number = natural(&mut reply).unwrap_or_default();
+                    self.up.push((number, reply.text().unwrap_or_default()));
+                }
+                "blank" => self.blank += 1,
+                _ => self.nothing += 1,
+            },
+            Err(_) => self.silent.push(node),
+        }
+    }
+
+    /// What it was. A node that may have forgotten, or that does not answer, may have been one of
+    /// those that made it a lease. One that had nothing may get a vote that is still on its way,
+    /// so with a silent one only a majority that gave up makes it certain that none is left.
+    fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
+        let needed = quorum.needed();
+        let perhaps = self.up.len() + self.silent.len() + self.blank >= needed;
+        if perhaps && self.up.len() < needed && !self.silent.is_empty() {
+            return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
+        }
+        if self.up.is_empty() || !perhaps {
+            return Ok(Released::Nothing);
+        }
+        let (number, owner) = self.up.into_iter().max_by_key(|(number, _)| *number).unzip();
+        Ok(Released::Lease(Holder {
+            fencing_token: number.and_then(FencingToken::from_number),
+            owner: owner.and_then(|owner| Owner::parse(&owner).ok()?),
+            left: None,
+        }))
+    }
+}
+
+impl Redlock {
+    /// Gives up what the token has of the key, on all nodes.
+    ///
+    /// All are heard, or it is too late for them to act: the token may be used again as soon as
+    /// this is answered, and a command that is still on its way would take its next lease.
+    pub(super) async fn release_all(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        kept: &str,
+    ) -> Result<Released, StoreError> {
+        let (patience, quorum) = (self.rules.node_timeout, self.quorum());
+        let question = self.nodes.release(key, token, [kept, "", ""], (Timing::InTime, patience));
+        let mut given = Given::default();
+        for (node, answered) in self.nodes.ask_these(0..quorum.nodes(), &question).await {
+            given.count(node, answered);
+        }
+        // The least of these is not above the number of the lease: a vote that came late may have
+        // a greater one, which no majority has ever confirmed.
+        let most = given.up.iter().map(|(number, _)| *number).min();
+        let silent = given.silent.clone();
+        // Where it is not known, the lease may stand yet, and be given to its token again: then
+        // nothing may be owed.
+        let released = given.outcome(quorum)?;
+        if let Some(most) = most {
+            // A later lease of the same token has a greater number, and is none of this release's.
+            let most = if most == 0 { String::new() } else { most.to_string() };
+            let at_any_time = (Timing::Whenever, patience);
+            let again = self.nodes.release(key, token, [kept, "", &most], at_any_time);
+            let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
+            self.cleanup.owe(left, &again, self.rules.longest_ttl.as_duration());
+        }
+        Ok(released)
+    }
+
+    /// Takes back what earlier calls with a token of the service have done or may still do.
+    pub(super) async fn undo_all(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+    ) -> Result<(), StoreError> {
+        let patience = self.rules.node_timeout;
+        let at_any_time = (Timing::Whenever, patience);
+        let question = self.nodes.release(key, token, ["", "", ""], at_any_time);
+        let nodes = 0..self.quorum().nodes();
+        let mut left: Vec<_> = nodes.map(|node| self.cleanup.leftover(node, patience)).collect();
+        for _ in 0..UNDO_TRIES {
+            left = self.cleanup.once(left, &question).await;
+            if left.is_empty() {
+                return Ok(());
+            }
+            sleep(patience * 2).await;
+        }
+        if left.len() > self.quorum().spare() {
+            return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
+        }
+        // No majority can come of what is left.
+        self.cleanup.owe(left, &question, self.rules.longest_ttl.as_duration());
+        Ok(())
+    }
+
+    /// Ends whoever holds the key, on all nodes.
+    pub(super) async fn force_release_all(
+        &self,
+        key: &LockKey,
+    ) -> Result<Option<Holder>, StoreError> {
+        let timing = (Timing::Whenever, self.rules.node_timeout);
+        let question = self.nodes.question(&FORCE_RELEASE, key, Vec::new(), timing);
+        let answers = self.nodes.ask_these(0..self.quorum().nodes(), &question).await;
+        let replies: Vec<_> = answers.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
+        if replies.len() < self.quorum().needed() {
+            return Err(failure(Verb::ForceRelease, Effect::Unknown, "too few nodes answered"));
+        }
+        let held = |mut reply: Reply| (reply.word() == "held").then(|| other(&mut reply))?;
+        let taken = replies.into_iter().filter_map(held).max_by_key(|other| other.number);
+        Ok(taken.map(|other| holder(&other)))
+    }
+
+    /// Ends a lease that somebody cared for, or leaves it `linger`, unless somebody has renewed it.
+    pub(super) async fn let_go_all(
+        &self,
+        holding: &Holding,
+        linger: Option<Ttl>,
+    ) -> Result<(), StoreError> {
+        let Holding { key, token, renewals } = holding;
+        let args = vec![self.nodes.restarted().word().to_owned()];
+        let timing = (Timing::Whenever, self.rules.node_timeout);
+        let question = self.nodes.question(&INSPECT, key, args, timing);
+        let answers = self.nodes.ask_these(0..self.quorum().nodes(), &question).await;
+        let replies: Vec<_> = answers.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
+        if replies.len() < self.quorum().needed() {
+            return Err(failure(Verb::LetGo, Effect::Unknown, "too few nodes answered"));
+        }
+        // A renewal stands on a majority, so a majority tells of it; a single node that missed it
+        // must not give up what the others hold.
+        let mine = |other: &Other| other.holder == token.expose().as_bytes();
+        let held = |mut reply: Reply| (reply.word() == "held").then(|| other(&mut reply))?;
+        let mut votes = replies.into_iter().filter_map(held).filter(mine);
+        if votes.any(|vote| vote.renewals > renewals.number()) {
+            return Ok(());
+        }
+        let known = renewals.number().to_string();
+        if linger.is_some() {
+            let last_word = [known.as_str(), "1"];
+            return self
+                .refresh_all(Verb::LetGo, (key, token), linger, last_word)
+                .await
+                .map(|_| ());
+        }
+        self.release_all(key, token, &known).await.map(|_| ())
+    }
+}
+
+/// Somebody else's vote, as the public may know it.
+pub(super) fn holder(other: &Other) -> Holder {
+    Holder {
+        owner: Owner::parse(&other.owner).ok().flatten(),
+        fencing_token: FencingToken::from_number(other.number),
+        left: other.left,
+    }
+}

@@ -1,0 +1,25 @@
+-- vote.lua: what stands before the scripts about one lock, behind prelude.lua: the lock and its record.
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", behind a "+" if somebody waits: the highest fencing token that the node knows, and that of its lease)
+-- ARGV: those of the script behind it
+-- Returns: nothing
+local lock, record = KEYS[1], KEYS[2]
+local kind = redis.call('TYPE', lock).ok
+local value = kind == 'string' and redis.call('GET', lock) -- Another type is a lock of others, too.
+local known = redis.pcall('GET', record)
+known = type(known) == 'string' and known or ''
+local last = tonumber(string.match(known, '^%+?(%d+)') or 0)
+local number, its_ttl, renewals, attempt, holder, owner = string.match(known, '^%+?%d+ (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+number, renewals = tonumber(number or 0), tonumber(renewals or 0)
+local ours = value and value == holder
+local function draw(proposal, floor) -- A proposal far ahead of this clock would use up the protection against loss.
+  return math.max(last + 1, tonumber(floor), tonumber(base or 0) + 1, math.min(tonumber(proposal), now_us + 1000000))
+end
+local function write(mark, fields, keep)
+  redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s', unpack(fields)), 'PX', keep)
+end
+local function free() -- Ends what there is, and tells who waits.
+  redis.call('DEL', lock)
+  if string.sub(known, 1, 1) ~= '+' then return end
+  redis.call('SET', record, string.sub(known, 2), 'KEEPTTL')
+  redis.pcall('PUBLISH', 'lk//freed', lock) -- A hint, for which the right may be missing.
+end

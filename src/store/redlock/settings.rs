@@ -1,0 +1,66 @@
+//! What a store on several nodes has to know: the nodes, how long things take, and the clocks.
+
+use std::time::Duration;
+
+use rustix::time::ClockId;
+use rustix::time::clock_gettime;
+
+use crate::lock::time::Ttl;
+use crate::lock::time::wall_clock_micros;
+use crate::store::redis::RedisSettings;
+use crate::store::redlock::nodes::Restarted;
+
+/// What the store has to know.
+#[derive(Clone)]
+pub struct RedlockSettings {
+    /// The nodes: independent of one another, and the same list for every instance.
+    pub nodes: Vec<RedisSettings>,
+    /// What a node is worth that has restarted with its data.
+    pub restarted: Restarted,
+    /// How long things take.
+    pub rules: Rules,
+}
+
+/// How long things take at most.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// One node; less for leases so short that this were more than a twentieth of them.
+    pub node_timeout: Duration,
+    /// A grant or refresh from its beginning to the last answer that counts.
+    pub answer_within: Duration,
+    /// Before a node that forgot is thought of as one: more than twice the time above.
+    pub settle: Duration,
+    /// The longest lease that the settings allow.
+    pub longest_ttl: Ttl,
+}
+
+impl Rules {
+    /// The rules for nodes that have `node_timeout`, and leases of at most `longest_ttl`.
+    pub fn of(node_timeout: Duration, longest_ttl: Ttl) -> Self {
+        let answer_within = Duration::from_secs(1);
+        Self { node_timeout, answer_within, settle: answer_within * 2, longest_ttl }
+    }
+}
+
+/// The clocks of the service.
+pub(super) trait Time: Send + Sync {
+    /// Since some beginning; never steps, and goes on while the machine sleeps.
+    fn monotonic(&self) -> Duration;
+
+    /// Microseconds since 1970; proposes fencing tokens.
+    fn wall_micros(&self) -> u64;
+}
+
+/// The machine's.
+pub(super) struct Machine;
+
+impl Time for Machine {
+    fn monotonic(&self) -> Duration {
+        let now = clock_gettime(ClockId::Boottime);
+        Duration::try_from(now).unwrap_or_default()
+    }
+
+    fn wall_micros(&self) -> u64 {
+        wall_clock_micros()
+    }
+}

@@ -1,0 +1,372 @@
+//! How the answers of N independent nodes become one. Pure: answers come in as arguments.
+//!
+//! A lease exists where more than half of all nodes hold its token at the same time. Its fencing
+//! token follows one rule: a number may be answered only after such a majority has confirmed, each
+//! node in one step, that it holds the token and that it knows no smaller number, and that number
+//! is the greatest that any of them drew. So the next majority, which shares a node with this one,
+//! draws a greater number; no clock is involved.
+
+use std::time::Duration;
+
+use crate::lock::error::Effect;
+
+/// How many of N nodes it takes; any N from 1 on, even ones too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quorum {
+    nodes: usize,
+}
+
+impl Quorum {
+    pub(super) const fn of(nodes: usize) -> Self {
+        Self { nodes }
+    }
+
+    /// All nodes.
+    pub(super) const fn nodes(self) -> usize {
+        self.nodes
+    }
+
+    /// More than half: any two majorities share a node.
+    pub(super) fn needed(self) -> usize {
+        #[cfg(test)]
+        if crate::store::redlock::simulation::Rule::MoreThanHalf.is_left_out() {
+            return (self.nodes / 2).max(1);
+        }
+        self.nodes / 2 + 1
+    }
+
+    /// How many may be missing.
+    pub(super) fn spare(self) -> usize {
+        self.nodes - self.needed()
+    }
+
+    /// So many others meet every majority that a node was in.
+    pub(super) fn peers(self) -> usize {
+        #[cfg(test)]
+        if crate::store::redlock::simulation::Rule::EnoughPeers.is_left_out() {
+            return 1;
+        }
+        self.nodes - self.needed() + 1
+    }
+}
+
+/// What one node said of a token and a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ballot {
+    /// The key is the token's.
+    Yes(Yes),
+    /// The token does not have it.
+    No(Option<Other>),
+    /// The token has it, and somebody else cares for it now.
+    TakenOver,
+    /// The node may have forgotten leases, and does not count.
+    Blank,
+    /// No answer.
+    Silent(Effect),
+}
+
+/// A node's vote for a token.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Yes {
+    /// The set of nodes as this one knows it; only votes of one set count together.
+    pub(super) set: String,
+    /// The fencing token of the lease on this node.
+    pub(super) number: u64,
+    /// Since when.
+    pub(super) since: Since,
+    /// How often the lease was renewed, as far as this node knows.
+    pub(super) renewals: u64,
+    /// Milliseconds that it was asked to last, and its owner, if the node was asked.
+    pub(super) asked: Option<(u64, String)>,
+}
+
+/// Since when a node has voted for a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Since {
+    /// Since this very question.
+    Now,
+    /// It had before.
+    Before,
+}
+
+/// Somebody else who has the key on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Other {
+    /// The value of the lock there; empty for another type.
+    pub(super) holder: Vec<u8>,
+    /// What is left; absent if it never ends by itself.
+    pub(super) left: Option<Duration>,
+    /// The fencing token there; 0 for a client on Redis directly.
+    pub(super) number: u64,
+    /// Who, if they said so.
+    pub(super) owner: String,
+    /// How often their lease was renewed, if the node was asked.
+    pub(super) renewals: u64,
+}
+
+/// The fencing token of a majority.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Number {
+    /// A majority has confirmed it already.
+    Settled(u64),
+    /// A majority has still to confirm it.
+    Unsettled(u64),
+}
+
+/// The answers to one question, as they come in.
+#[derive(Debug)]
+pub(super) struct Poll {
+    quorum: Quorum,
+    ballots: Vec<Option<Ballot>>,
+}
+
+impl Poll {
+    pub(super) fn new(quorum: Quorum) -> Self {
+        Self { quorum, ballots: vec![None; quorum.nodes()] }
+    }
+
+    /// Counts the answer of a node.
+    pub(super) fn count(&mut self, node: usize, ballot: Ballot) {
+        self.ballots[node] = Some(ballot);
+    }
+
+    /// What the nodes have answered so far.
+    pub(super) fn ballots(&self) -> impl Iterator<Item = (usize, Option<&Ballot>)> {
+        self.ballots.iter().map(Option::as_ref).enumerate()
+    }
+
+    /// The votes that count together: the largest group of one set.
+    pub(super) fn votes(&self) -> Vec<&Yes> {
+        let all = || {
+            self.ballots.iter().filter_map(|ballot| match ballot {
+                Some(Ballot::Yes(yes)) => Some(yes),
+                _ => None,
+            })
+        };
+        let sets = all().map(|yes| all().filter(|other| other.set == yes.set).collect::<Vec<_>>());
+        sets.max_by_key(Vec::len).unwrap_or_default()
+    }
+
+    /// Whether a majority votes for the token.
+    pub(super) fn won(&self) -> bool {
+        self.votes().len() >= self.quorum.needed()
+    }
+
+    /// Whether a majority had voted for it before this question.
+    pub(super) fn was_held(&self) -> bool {
+        let before = self.votes().into_iter().filter(|yes| yes.since == Since::Before);
+        before.count() >= self.quorum.needed()
+    }
+
+    /// Whether a majority may have voted for it before this question: those who did not answer, too.
+    pub(super) fn may_have_been_held(&self) -> bool {
+        let before = self
+            .how_many(|ballot| matches!(ballot, Ballot::Yes(yes) if yes.since == Since::Before));
+        let unheard = self.quorum.nodes() - self.answered();
+        before > 0 && before + unheard >= self.quorum.needed()
+    }
+
+    /// Whether further answers cannot make it better.
+    ///
+    /// Where some nodes had the token before, its lease may be an old one whose number must not
+    /// change for nothing: then all are heard, unless a majority already agrees on the number.
+    pub(super) fn decided(&self) -> bool {
+        let open = self.ballots.iter().filter(|ballot| ballot.is_none()).count();
+        let (votes, needed, answered) = (self.votes(), self.quorum.needed(), self.answered());
+        if open == 0 {
+            return true;
+        }
+        if votes.len() + open < needed {
+            // It is lost; whether to others or to silence is known when so many have answered.
+            return answered >= needed || answered + open < needed;
+        }
+        let fresh = votes.iter().all(|yes| yes.since == Since::Now);
+        self.won() && (fresh || matches!(self.number(), Number::Settled(_)))
+    }
+
+    /// The fencing token of those who vote for it.
+    pub(super) fn number(&self) -> Number {
+        let votes = self.votes();
+        let agree = |number: u64| votes.iter().filter(|yes| yes.number == number).count();
+        let settled = votes.iter().find(|yes| agree(yes.number) >= self.quorum.needed());
+        let greatest = votes.iter().map(|yes| yes.number).max().unwrap_or_default();
+        settled.map_or(Number::Unsettled(greatest), |yes| Number::Settled(yes.number))
+    }
+
+    /// How many nodes gave an answer that counts.
+    pub(super) fn answered(&self) -> usize {
+        self.how_many(|ballot| matches!(ballot, Ballot::Yes(_) | Ballot::No(_) | Ballot::TakenOver))
+    }
+
+    /// How many answered so.
+    pub(super) fn how_many(&self, so: impl Fn(&Ballot) -> bool) -> usize {
+        self.ballots.iter().flatten().filter(|ballot| so(ballot)).count()
+    }
+
+    /// Whoever has the key on most nodes, and on how many.
+    pub(super) fn rival(&self) -> Option<(&Other, usize)> {
+        let others = || {
+            self.ballots.iter().filter_map(|ballot| match ballot {
+                Some(Ballot::No(other)) => other.as_ref(),
+                _ => None,
+            })
+        };
+        let count = |one: &Other| others().filter(|other| other.holder == one.holder).count();
+        let rival = others().max_by_key(|one| (count(one), one.number))?;
+        Some((rival, count(rival)))
+    }
+
+    /// Whether one other may hold the key by a majority: those who did not answer may be theirs.
+    /// If not, several have got in one another's way, and nobody holds it.
+    pub(super) fn held(&self) -> bool {
+        let unheard = self.quorum.nodes() - self.answered();
+        self.rival().is_some_and(|(_, nodes)| nodes + unheard >= self.quorum.needed())
+    }
+
+    /// When a majority will be free by itself, as far as is known: the time that is left on the
+    /// node which makes it one.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let mut left: Vec<_> = self
+            .ballots
+            .iter()
+            .filter_map(|ballot| match ballot {
+                Some(Ballot::No(other)) => {
+                    Some(other.as_ref().map_or(Some(Duration::ZERO), |other| other.left))
+                }
+                Some(Ballot::Yes(_)) => Some(Some(Duration::ZERO)),
+                _ => None,
+            })
+            .collect();
+        // A lock without an end comes last.
+        left.sort_by_key(|left| left.unwrap_or(Duration::MAX));
+        let majority = left.len().min(self.quorum.needed());
+        majority.checked_sub(1).and_then(|last| left[last])
+    }
+}
+
+/// What is left of a lease of `ttl` that was asked for `elapsed` ago: less a margin for clocks
+/// that run at different speeds, 1 % and the 2 ms of the server's precision. `None` if that is
+/// less than half: then the nodes were too slow, and the lease is not worth having.
+pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
+    #[cfg(test)]
+    if crate::store::redlock::simulation::Rule::TimeIsLookedAt.is_left_out() {
+        return Some(ttl);
+    }
+    let left = ttl.checked_sub(ttl / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?;
+    (left >= ttl / 2).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Ballot;
+    use super::Number;
+    use super::Other;
+    use super::Poll;
+    use super::Quorum;
+    use super::Since;
+    use super::Yes;
+    use super::validity;
+    use crate::lock::error::Effect;
+
+    fn yes(number: u64, since: Since) -> Ballot {
+        Ballot::Yes(Yes { set: "s".to_owned(), number, since, renewals: 0, asked: None })
+    }
+
+    fn taken(holder: &str, left_ms: u64) -> Ballot {
+        let left = Some(Duration::from_millis(left_ms));
+        let (holder, owner) = (holder.as_bytes().to_vec(), String::new());
+        Ballot::No(Some(Other { holder, left, number: 1, owner, renewals: 0 }))
+    }
+
+    fn poll(nodes: usize, ballots: &[Ballot]) -> Poll {
+        let mut poll = Poll::new(Quorum::of(nodes));
+        for (node, ballot) in ballots.iter().enumerate() {
+            poll.count(node, ballot.clone());
+        }
+        poll
+    }
+
+    #[test]
+    fn a_quorum_is_more_than_half_in_integers() {
+        let needed: Vec<_> = (1..=7).map(|nodes| Quorum::of(nodes).needed()).collect();
+        assert_eq!(needed, [1, 2, 2, 3, 3, 4, 4]);
+        for nodes in 1..=7 {
+            let quorum = Quorum::of(nodes);
+            assert!(quorum.needed() * 2 > nodes, "two majorities share a node");
+            assert!(quorum.needed() + quorum.peers() > nodes, "peers meet every majority");
+            assert_eq!(quorum.spare() + quorum.needed(), nodes);
+        }
+    }
+
+    #[test]
+    fn votes_of_two_sets_do_not_add_up() {
+        let mut other = yes(5, Since::Now);
+        if let Ballot::Yes(yes) = &mut other {
+            yes.set = "t".to_owned();
+        }
+        assert!(!poll(3, &[yes(5, Since::Now), other]).won());
+    }
+
+    #[test]
+    fn a_number_is_settled_only_if_a_majority_has_that_very_number() {
+        let now = Since::Now;
+        assert_eq!(poll(3, &[yes(5, now), yes(5, now)]).number(), Number::Settled(5));
+        assert_eq!(poll(3, &[yes(5, now), yes(6, now)]).number(), Number::Unsettled(6));
+        assert_eq!(
+            poll(5, &[yes(5, now), yes(5, now), yes(7, now)]).number(),
+            Number::Unsettled(7)
+        );
+    }
+
+    #[test]
+    fn an_old_lease_keeps_its_number_if_a_third_node_can_tell_it() {
+        let (before, now) = (Since::Before, Since::Now);
+        let mut asked = poll(3, &[yes(5, before), yes(9, now)]);
+        assert!(asked.won() && !asked.decided());
+        asked.count(2, yes(5, before));
+        assert!(asked.decided() && asked.was_held());
+        assert_eq!(asked.number(), Number::Settled(5));
+        assert!(poll(3, &[yes(9, now), yes(9, now)]).decided());
+    }
+
+    #[test]
+    fn a_split_vote_is_not_a_lease_of_somebody_else() {
+        let split = poll(2, &[yes(5, Since::Now), taken("b", 100)]);
+        assert!(split.decided() && !split.won() && !split.held());
+        assert_eq!(split.answered(), 2);
+        assert!(poll(3, &[taken("b", 100), taken("b", 90)]).held());
+        assert!(!poll(3, &[yes(5, Since::Now), taken("b", 1), taken("c", 1)]).held());
+        // Whoever did not answer may be b's as well.
+        let silent = Ballot::Silent(Effect::Unknown);
+        assert!(poll(3, &[yes(5, Since::Now), taken("b", 1), silent]).held());
+    }
+
+    #[test]
+    fn what_is_lost_is_told_once_a_majority_has_said_so() {
+        let two = [taken("b", 1), taken("b", 1)];
+        assert!(poll(3, &two).decided());
+        assert!(!poll(4, &two).decided(), "a third of four can still answer");
+        let silent = || Ballot::Silent(Effect::None);
+        assert!(poll(4, &[taken("b", 1), silent(), silent()]).decided());
+    }
+
+    #[test]
+    fn a_key_is_free_when_a_majority_of_its_nodes_is() {
+        let left = |ballots: &[Ballot]| poll(3, ballots).left();
+        let ms = |ms| Some(Duration::from_millis(ms));
+        assert_eq!(left(&[taken("b", 300), taken("b", 100), taken("b", 200)]), ms(200));
+        assert_eq!(left(&[taken("b", 300), yes(5, Since::Now), taken("b", 200)]), ms(200));
+        assert_eq!(left(&[taken("b", 300), taken("b", 200)]), ms(300));
+    }
+
+    #[test]
+    fn what_is_left_is_less_the_time_spent_and_the_drift() {
+        let ms = Duration::from_millis;
+        assert_eq!(validity(ms(10_000), ms(50)), Some(ms(9_848)));
+        assert_eq!(validity(ms(100), ms(48)), None);
+        assert_eq!(validity(ms(1), ms(0)), None);
+        assert_eq!(validity(ms(1_000), ms(2_000)), None);
+    }
+}
