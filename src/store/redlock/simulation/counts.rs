@@ -1,0 +1,91 @@
+//! What happened in a run: one in which too little did proves nothing.
+
+use std::ops::AddAssign;
+
+use crate::store::redlock::guardian::CHANGE;
+use crate::store::redlock::nodes::CONFIRM;
+use crate::store::redlock::simulation::redis::Command;
+
+/// How often what happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counts {
+    /// New leases.
+    pub(super) grants: u64,
+    /// Repeats with the token of a lease that were given it again.
+    pub(super) again: u64,
+    /// Confirmations of a fencing token that nodes carried out.
+    pub(super) confirmed: u64,
+    pub(super) refreshed: u64,
+    pub(super) lost: u64,
+    pub(super) held: u64,
+    /// Calls without an answer that had no effect.
+    pub(super) refused: u64,
+    pub(super) unknown: u64,
+    pub(super) expired: u64,
+    pub(super) undone: u64,
+    pub(super) forgot: u64,
+    /// Nodes that were blank and vote again.
+    pub(super) returned: u64,
+    /// Commands that arrived too late to act.
+    pub(super) late: u64,
+    /// Instances that ended while somebody waited for them.
+    pub(super) ended: u64,
+    /// Leases whose number rose while they lasted.
+    pub(super) renumbered: u64,
+    /// Refusals of a token that may still hold the key.
+    pub(super) against_itself: u64,
+}
+
+impl Counts {
+    /// What there was too little of, for so many grants.
+    pub(super) fn enough(&self, nodes: usize) -> Vec<&'static str> {
+        let share = |least_of_a_thousand: u64| self.grants * least_of_a_thousand / 1_000;
+        let forgetting = if nodes == 1 { 0 } else { 1 };
+        let rows = [
+            ("repeats", self.again, share(30)),
+            ("confirmations", self.confirmed, share(50) * forgetting),
+            ("refreshes", self.refreshed, share(50)),
+            ("unknowns", self.unknown, share(50)),
+            ("expiries", self.expired, share(50)),
+            ("forgettings", self.forgot, share(10) * forgetting),
+            ("returns", self.returned, share(5) * forgetting),
+            ("late commands", self.late, share(20)),
+            ("ended instances", self.ended, share(1)),
+        ];
+        rows.into_iter().filter(|(_, was, least)| was < least).map(|(what, ..)| what).collect()
+    }
+
+    /// Counts a command that a node has carried out.
+    pub(super) fn executed(&mut self, command: &Command, word: &str) {
+        if word == "late" {
+            self.late += 1;
+        } else if std::ptr::eq(command.script, &raw const CONFIRM) {
+            self.confirmed += 1;
+        } else if std::ptr::eq(command.script, &raw const CHANGE) {
+            let [.., before, after] = command.words.as_slice() else { return };
+            let returns = before.starts_with('b') && after.starts_with('v');
+            self.returned += u64::from(returns && word == "changed");
+        }
+    }
+}
+
+impl AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.grants += other.grants;
+        self.again += other.again;
+        self.confirmed += other.confirmed;
+        self.refreshed += other.refreshed;
+        self.lost += other.lost;
+        self.held += other.held;
+        self.refused += other.refused;
+        self.unknown += other.unknown;
+        self.expired += other.expired;
+        self.undone += other.undone;
+        self.forgot += other.forgot;
+        self.returned += other.returned;
+        self.late += other.late;
+        self.ended += other.ended;
+        self.renumbered += other.renumbered;
+        self.against_itself += other.against_itself;
+    }
+}

@@ -1,0 +1,124 @@
+//! What goes wrong in a run, by chance and by its seed.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::time::sleep;
+
+use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
+use crate::store::redlock::simulation::redis;
+use crate::store::redlock::simulation::redis::Forgets;
+use crate::store::redlock::simulation::world::World;
+
+/// Has messages fail as they are planned to.
+pub(super) fn begin(world: &World) {
+    let mut state = world.state();
+    state.network.loss = world.plan.loss;
+    state.network.slow = world.plan.slow;
+    state.network.slow_most = world.plan.slow_most;
+}
+
+/// Ends all faults.
+pub(super) fn end(world: &World) {
+    let mut state = world.state();
+    state.network.loss = 0;
+    state.network.slow = 0;
+    for node in &mut state.nodes {
+        node.cut.clear();
+    }
+    drop(state);
+    for node in 0..world.plan.nodes {
+        go_on(world, node);
+    }
+}
+
+/// Nodes forget.
+pub(super) async fn forgetting(world: Arc<World>, mut rng: Rng) {
+    let plan = world.plan;
+    while pause(&world, plan.forgets_every, &mut rng).await {
+        let node = rng.usize(..plan.nodes);
+        world.forget(node, kind(&world, &mut rng), &mut rng);
+        if rng.u32(..100) < plan.twice {
+            sleep(Duration::from_millis(rng.u64(1..LONGEST_TTL_MS))).await;
+            let again = if rng.bool() { node } else { rng.usize(..plan.nodes) };
+            world.forget(again, kind(&world, &mut rng), &mut rng);
+        }
+    }
+}
+
+fn kind(world: &World, rng: &mut Rng) -> Forgets {
+    match rng.u32(..100) {
+        draw if draw < world.plan.flushed => Forgets::Flushed,
+        draw if draw < world.plan.flushed + world.plan.snapshot => Forgets::Snapshot,
+        _ => Forgets::Empty,
+    }
+}
+
+/// Nodes take snapshots.
+pub(super) async fn snapshots(world: Arc<World>, mut rng: Rng) {
+    while pause(&world, 1_500, &mut rng).await {
+        redis::save(rng.usize(..world.plan.nodes));
+    }
+}
+
+/// Nodes stand still, and carry out later what has come meanwhile.
+pub(super) async fn pausing(world: Arc<World>, mut rng: Rng) {
+    while pause(&world, world.plan.pauses_every, &mut rng).await {
+        let node = rng.usize(..world.plan.nodes);
+        world.state().nodes[node].pauses = true;
+        sleep(Duration::from_millis(rng.u64(20..3_000))).await;
+        // Whoever is first among the connections is served first.
+        rng.shuffle(&mut world.state().nodes[node].queue);
+        go_on(&world, node);
+    }
+}
+
+fn go_on(world: &World, node: usize) {
+    let mut state = world.state();
+    state.nodes[node].pauses = false;
+    for message in std::mem::take(&mut state.nodes[node].queue) {
+        state.arrive(world.now(), message);
+    }
+}
+
+/// A node is cut off from one instance, or from all.
+pub(super) async fn cutting(world: Arc<World>, mut rng: Rng) {
+    while pause(&world, world.plan.cuts_every, &mut rng).await {
+        let node = rng.usize(..world.plan.nodes);
+        let instances = world.plan.instances;
+        let one = rng.usize(..instances);
+        let cut = if rng.bool() { vec![one] } else { (0..instances).collect() };
+        world.state().nodes[node].cut = cut;
+        sleep(Duration::from_millis(rng.u64(200..8_000))).await;
+        world.state().nodes[node].cut.clear();
+    }
+}
+
+/// Instances restart.
+pub(super) async fn restarting(world: Arc<World>, mut rng: Rng) {
+    while pause(&world, world.plan.restarts_every, &mut rng).await {
+        let instance = rng.usize(..world.plan.instances);
+        world.restart(instance, &mut rng);
+    }
+}
+
+/// Instances stand still, for longer than leases last.
+pub(super) async fn stalling(world: Arc<World>, mut rng: Rng) {
+    while pause(&world, world.plan.stalls_every, &mut rng).await {
+        let instance = rng.usize(..world.plan.instances);
+        let until = world.now() + rng.u64(50..LONGEST_TTL_MS * 5 / 4);
+        let stands_until = &mut world.state().instances[instance].stands_until;
+        *stands_until = until.max(*stands_until);
+    }
+}
+
+/// Sleeps until the next fault of a kind; whether there is one.
+async fn pause(world: &World, every: u64, rng: &mut Rng) -> bool {
+    if every == 0 {
+        return false;
+    }
+    let pause = -(1.0 - rng.f64()).ln() * every as f64;
+    sleep(Duration::from_millis(pause as u64 + 1)).await;
+    world.now() < world.plan.length
+}

@@ -1,0 +1,175 @@
+//! What holders were told, and whether it fits together.
+//!
+//! A stay is one answer that gave or prolonged a lease. Its holder may rely on it from the answer
+//! until the promised end, or until it sends a release. Times are milliseconds of virtual time.
+
+use std::collections::HashMap;
+
+/// The answers of a run, and what was wrong at once.
+#[derive(Default)]
+pub(super) struct History {
+    stays: Vec<Stay>,
+    faults: Vec<Fault>,
+}
+
+/// One answer.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stay {
+    pub(super) key: usize,
+    /// Names the token.
+    pub(super) token: u64,
+    pub(super) asked: u64,
+    pub(super) from: u64,
+    pub(super) until: u64,
+    pub(super) fence: u64,
+}
+
+/// What must not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Wrong {
+    /// I1: two rely on one key.
+    TwoHolders,
+    /// I2: two leases have one fencing token.
+    SameNumber,
+    /// I2: a lease that was asked for after the answer to another one has no greater number.
+    NumberFell,
+    /// I2: a lease that is over has a greater number than its successor.
+    OldOutranksNew,
+    /// I7: a lease that was given up lives on.
+    Revived,
+    /// I8: a token is told that somebody else has its key, although no node forgot.
+    AgainstItself,
+    /// I9: a lease ended early although no node forgot.
+    EndedEarly,
+    /// A lease is promised for longer than it was asked for.
+    PromisesTooMuch,
+    /// What had no effect, or was undone, is there.
+    HadEffect,
+    /// A free key is not given.
+    NotGiven,
+    /// Something is left when all is over.
+    LeftOver,
+    /// A node does not vote again.
+    NotBack,
+}
+
+/// A fault and its story.
+#[derive(Clone, Debug)]
+pub(super) struct Fault {
+    pub(super) wrong: Wrong,
+    pub(super) story: String,
+}
+
+impl History {
+    /// Notes an answer.
+    pub(super) fn stays(&mut self, stay: Stay) {
+        self.stays.push(stay);
+    }
+
+    /// Nobody relies on what the token had of the key any more.
+    pub(super) fn ends(&mut self, key: usize, token: u64, now: u64) {
+        for stay in
+            self.stays.iter_mut().rev().filter(|stay| (stay.key, stay.token) == (key, token))
+        {
+            stay.until = stay.until.min(now);
+        }
+    }
+
+    /// Notes what is wrong.
+    pub(super) fn wrong(&mut self, wrong: Wrong, story: String) {
+        self.faults.push(Fault { wrong, story });
+    }
+
+    /// All that is wrong.
+    pub(super) fn judge(self) -> Vec<Fault> {
+        let mut faults = self.faults;
+        let mut keys: HashMap<usize, Vec<Stay>> = HashMap::new();
+        for stay in self.stays {
+            keys.entry(stay.key).or_default().push(stay);
+        }
+        for stays in keys.values() {
+            for check in [two_holders, same_numbers, fallen_numbers, old_outranks_new] {
+                check(stays, &mut faults);
+            }
+        }
+        faults
+    }
+}
+
+fn fault(wrong: Wrong, one: &Stay, other: &Stay) -> Fault {
+    Fault { wrong, story: format!("{one:?} and {other:?}") }
+}
+
+fn two_holders(stays: &[Stay], faults: &mut Vec<Fault>) {
+    let mut relied: Vec<_> = stays.iter().filter(|stay| stay.from < stay.until).collect();
+    relied.sort_by_key(|stay| stay.from);
+    let mut open: Vec<&Stay> = Vec::new();
+    for stay in relied {
+        open.retain(|other| other.until > stay.from);
+        let rivals = open.iter().filter(|other| other.token != stay.token);
+        faults.extend(rivals.map(|rival| fault(Wrong::TwoHolders, rival, stay)));
+        open.push(stay);
+    }
+}
+
+fn same_numbers(stays: &[Stay], faults: &mut Vec<Fault>) {
+    let mut known: HashMap<u64, &Stay> = HashMap::new();
+    for stay in stays {
+        let first = known.entry(stay.fence).or_insert(stay);
+        if first.token != stay.token {
+            faults.push(fault(Wrong::SameNumber, first, stay));
+        }
+    }
+}
+
+fn fallen_numbers(stays: &[Stay], faults: &mut Vec<Fault>) {
+    let later = |stay: &Stay| stay.asked;
+    // What was answered in the same millisecond may have been answered later.
+    let earlier = |stay: &Stay| stay.from + 1;
+    outranked(stays, (earlier, later), |one, other| {
+        let fell = one.fence > other.fence || one.fence == other.fence && one.token != other.token;
+        faults.extend(fell.then(|| fault(Wrong::NumberFell, one, other)));
+    });
+}
+
+fn old_outranks_new(stays: &[Stay], faults: &mut Vec<Fault>) {
+    outranked(stays, (|stay| stay.until, |stay| stay.from), |one, other| {
+        let outranks = one.token != other.token && one.fence >= other.fence;
+        faults.extend(outranks.then(|| fault(Wrong::OldOutranksNew, one, other)));
+    });
+}
+
+/// Holds each stay against those with the two greatest numbers, of two tokens, among all that
+/// were over before it.
+fn outranked(
+    stays: &[Stay],
+    (over, begun): (impl Fn(&Stay) -> u64, impl Fn(&Stay) -> u64),
+    mut compare: impl FnMut(&Stay, &Stay),
+) {
+    let (mut by_end, mut by_begin): (Vec<_>, Vec<_>) =
+        (stays.iter().collect(), stays.iter().collect());
+    by_end.sort_by_key(|stay| over(stay));
+    by_begin.sort_by_key(|stay| begun(stay));
+    let mut ended = by_end.into_iter().peekable();
+    let mut greatest: [Option<&Stay>; 2] = [None, None];
+    for stay in by_begin {
+        while let Some(other) = ended.next_if(|other| over(other) <= begun(stay)) {
+            let [first, second] = greatest;
+            if first.is_none_or(|first| first.fence <= other.fence) {
+                let second = if first.is_some_and(|first| first.token == other.token) {
+                    second
+                } else {
+                    first
+                };
+                greatest = [Some(other), second];
+            } else if first.is_some_and(|first| first.token != other.token)
+                && second.is_none_or(|second| second.fence <= other.fence)
+            {
+                greatest[1] = Some(other);
+            }
+        }
+        for other in greatest.into_iter().flatten() {
+            compare(other, stay);
+        }
+    }
+}

@@ -1,0 +1,187 @@
+//! The store itself in virtual time: several instances over nodes that run its scripts, while
+//! messages get lost or come late, nodes stand still and forget, and instances end.
+//!
+//! What is simulated is the code that runs. The full rules hold in all runs; each rule that is
+//! left out is missed by the same runs, so the checks see what they are there for.
+
+mod counterexamples;
+mod counts;
+mod faults;
+mod history;
+mod network;
+mod plan;
+mod redis;
+mod rule;
+mod wish;
+mod worker;
+mod world;
+
+pub(in crate::store::redlock) use crate::store::redlock::simulation::rule::Rule;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use futures_util::StreamExt;
+use futures_util::future::LocalBoxFuture;
+use futures_util::stream::FuturesUnordered;
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+use crate::store::redlock::simulation::counts::Counts;
+use crate::store::redlock::simulation::history::Fault;
+use crate::store::redlock::simulation::history::Wrong;
+use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
+use crate::store::redlock::simulation::plan::Plan;
+use crate::store::redlock::simulation::rule::leave_out;
+use crate::store::redlock::simulation::worker::Worker;
+use crate::store::redlock::simulation::world::World;
+
+/// After all faults, a node that forgot votes again: it is seen, settles, and waits for the longest
+/// lease; rule 4 makes it wait for that twice.
+const BACK_AFTER: Duration = Duration::from_millis(3 * LONGEST_TTL_MS);
+
+/// Within what a free key is given then, in milliseconds.
+const GIVEN_WITHIN_MS: u64 = 2_000;
+
+/// The grants of each of the tests with the full rules; `GRANTS` in the environment says more.
+const GRANTS: u64 = 20_000;
+
+fn grants() -> u64 {
+    std::env::var("GRANTS").map_or(GRANTS, |text| text.parse().expect("a number"))
+}
+
+/// What a run has shown.
+struct Run {
+    plan: Plan,
+    counts: Counts,
+    faults: Vec<Fault>,
+}
+
+impl Run {
+    /// Fails a test in whose run something was wrong.
+    fn has_nothing_wrong(&self) {
+        let stories = self.faults.iter().map(|fault| format!("{:?}: {}", fault.wrong, fault.story));
+        let stories: Vec<_> = stories.take(5).collect();
+        assert!(stories.is_empty(), "{:?}: {stories:#?}", self.plan);
+    }
+}
+
+/// Runs a plan from its beginning to its end.
+fn run(plan: Plan) -> Run {
+    leave_out(plan.without);
+    fastrand::seed(plan.seed);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = World::new(plan);
+        tokio::select! {
+            biased;
+            () = world.carry() => (),
+            () = story(&world) => (),
+        }
+        let instances = std::mem::take(&mut world.state().instances);
+        drop(instances);
+        let mut state = world.state();
+        let history = std::mem::take(&mut state.history);
+        Run { plan, counts: state.counts, faults: history.judge() }
+    })
+}
+
+async fn story(world: &Arc<World>) {
+    let mut rng = Rng::with_seed(!world.plan.seed);
+    faults::begin(world);
+    let mut all: FuturesUnordered<LocalBoxFuture<'_, ()>> = FuturesUnordered::new();
+    for number in 0..world.plan.workers {
+        all.push(Box::pin(Worker::new(world.clone(), number as u64, rng.fork()).work()));
+    }
+    all.push(Box::pin(faults::forgetting(world.clone(), rng.fork())));
+    all.push(Box::pin(faults::snapshots(world.clone(), rng.fork())));
+    all.push(Box::pin(faults::pausing(world.clone(), rng.fork())));
+    all.push(Box::pin(faults::cutting(world.clone(), rng.fork())));
+    all.push(Box::pin(faults::restarting(world.clone(), rng.fork())));
+    all.push(Box::pin(faults::stalling(world.clone(), rng.fork())));
+    while all.next().await.is_some() {}
+    faults::end(world);
+    sleep(BACK_AFTER).await;
+    let (silent, locks) = world.at_the_end();
+    for key in 0..world.plan.keys {
+        let number = (world.plan.workers + key) as u64;
+        let worker = Worker::new(world.clone(), number, rng.fork());
+        worker.takes_the_free(key, GIVEN_WITHIN_MS).await;
+    }
+    let mut state = world.state();
+    if silent > 0 {
+        state.history.wrong(Wrong::NotBack, format!("{silent} nodes"));
+    }
+    if locks > 0 {
+        state.history.wrong(Wrong::LeftOver, format!("{locks} locks"));
+    }
+}
+
+/// Runs plans until there are that many grants, and finds nothing wrong.
+fn the_full_rules_hold(nodes: usize) {
+    let mut counts = Counts::default();
+    for seed in 0.. {
+        if counts.grants >= grants() {
+            break;
+        }
+        let run = run(Plan::rough(nodes, seed));
+        run.has_nothing_wrong();
+        counts += run.counts;
+    }
+    eprintln!("{nodes} nodes: {counts:?}");
+    let enough = counts.enough(nodes);
+    assert!(enough.is_empty(), "too few {enough:?} in {counts:?}");
+}
+
+#[test]
+fn the_full_rules_hold_on_one_node() {
+    the_full_rules_hold(1);
+}
+
+#[test]
+fn the_full_rules_hold_on_two_nodes() {
+    the_full_rules_hold(2);
+}
+
+#[test]
+fn the_full_rules_hold_on_three_nodes() {
+    the_full_rules_hold(3);
+}
+
+#[test]
+fn the_full_rules_hold_on_four_nodes() {
+    the_full_rules_hold(4);
+}
+
+#[test]
+fn the_full_rules_hold_on_five_nodes() {
+    the_full_rules_hold(5);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let counts = || format!("{:?}", run(Plan::rough(3, 7)).counts);
+    assert_eq!(counts(), counts());
+}
+
+#[test]
+fn a_brand_new_set_serves_at_once() {
+    for nodes in 1..=5 {
+        let plan = Plan { length: 300, workers: 20, ..Plan::calm(nodes, 1) };
+        let run = run(plan);
+        run.has_nothing_wrong();
+        assert!(run.counts.grants > 0, "{nodes} nodes: {:?}", run.counts);
+    }
+}
+
+#[test]
+fn the_full_rules_hold_where_much_is_lost() {
+    let mut counts = Counts::default();
+    for seed in 0..60 {
+        let run = run(Plan { loss: 150, slow: 100, forgets_every: 0, ..Plan::rough(3, seed) });
+        run.has_nothing_wrong();
+        counts += run.counts;
+    }
+    eprintln!("much is lost: {counts:?}");
+}

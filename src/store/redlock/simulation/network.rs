@@ -1,0 +1,323 @@
+//! What lies between the instances and the nodes: every message takes its time, some get lost,
+//! some arrive long after their caller gave up.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use fastrand::Rng;
+use tokio::sync::oneshot;
+use tokio::time::sleep_until;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::key::LockKey;
+use crate::store::redis::node::Node;
+use crate::store::redis::node::failure;
+use crate::store::redis::script::Reply;
+use crate::store::redis::script::Script;
+use crate::store::redlock::peer::Peer;
+use crate::store::redlock::simulation::redis;
+use crate::store::redlock::simulation::redis::Command;
+use crate::store::redlock::simulation::redis::LOCKS;
+use crate::store::redlock::simulation::rule::Rule;
+use crate::store::redlock::simulation::world::State;
+use crate::store::redlock::simulation::world::World;
+
+type Answer = Result<Reply, StoreError>;
+
+/// One node as one instance sees it.
+pub(super) struct Line {
+    pub(super) world: Arc<World>,
+    pub(super) instance: usize,
+    pub(super) node: usize,
+    pub(super) name: String,
+}
+
+/// What is on its way. Times are milliseconds since the beginning of the run.
+pub(super) struct Network {
+    pub(super) rng: Rng,
+    /// How many of a thousand messages get lost, one way.
+    pub(super) loss: u32,
+    /// How many of a thousand messages are slow, and how slow at most.
+    pub(super) slow: u32,
+    pub(super) slow_most: u64,
+    events: BinaryHeap<Event>,
+    sent: u64,
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    /// When each token was last asked for.
+    pub(super) asked: HashMap<String, u64>,
+    /// When the carrier looks again.
+    next: u64,
+}
+
+struct Event {
+    at: Reverse<u64>,
+    /// In order among those of one moment.
+    order: Reverse<u64>,
+    what: What,
+}
+
+enum What {
+    Arrival(Message),
+    Answer { instance: usize, call: u64, answer: Answer },
+    Hint { instance: usize, lock: String },
+}
+
+/// A command on its way to a node.
+pub(super) struct Message {
+    instance: usize,
+    node: usize,
+    call: u64,
+    /// When its caller gives up.
+    deadline: u64,
+    command: Command,
+}
+
+impl PartialEq for Event {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for Event {}
+
+impl PartialOrd for Event {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Event {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
+}
+
+impl Network {
+    pub(super) fn new(rng: Rng) -> Self {
+        Self {
+            rng,
+            loss: 0,
+            slow: 0,
+            slow_most: 0,
+            events: BinaryHeap::new(),
+            sent: 0,
+            waiting: HashMap::new(),
+            asked: HashMap::new(),
+            next: 0,
+        }
+    }
+
+    fn push(&mut self, at: u64, what: What) {
+        self.sent += 1;
+        self.events.push(Event { at: Reverse(at), order: Reverse(self.sent), what });
+    }
+
+    /// How long a message takes: mostly a few milliseconds.
+    fn latency(&mut self) -> u64 {
+        if self.rng.u32(..1_000) < self.slow {
+            return self.rng.u64(1..=self.slow_most);
+        }
+        1 + u64::from(self.rng.u32(..).leading_zeros())
+    }
+
+    fn is_lost(&mut self) -> bool {
+        self.rng.u32(..1_000) < self.loss
+    }
+}
+
+impl World {
+    /// Sends a command; the answer comes by the deadline at the latest.
+    fn send(
+        &self,
+        (instance, node): (usize, usize),
+        mut command: Command,
+        patience: Duration,
+        in_time: bool,
+    ) -> oneshot::Receiver<Answer> {
+        let (sender, receiver) = oneshot::channel();
+        let mut state = self.state();
+        let now = self.now();
+        // A process that stands still sends when it goes on.
+        let sent = now.max(state.instances[instance].stands_until);
+        let deadline = sent + u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        if in_time {
+            let not_after = state.nodes[node].clock(deadline) / 1_000;
+            command.words.insert(command.keys, not_after.to_string());
+        }
+        let cut = state.nodes[node].is_cut_from(instance);
+        let network = &mut state.network;
+        if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
+            network.asked.insert(command.words[command.keys + 2].clone(), now);
+        }
+        network.sent += 1;
+        let call = network.sent;
+        if cut && network.rng.u32(..4) == 0 {
+            // The connection is known to be down, so nothing is sent.
+            let _ = sender.send(Err(failure(command.script.verb(), Effect::None, "not connected")));
+            return receiver;
+        }
+        network.waiting.insert(call, sender);
+        let arrival = sent + network.latency();
+        let lost = cut || network.is_lost();
+        if lost || arrival >= deadline {
+            let answer = Err(failure(command.script.verb(), Effect::Unknown, "no answer in time"));
+            network.push(deadline, What::Answer { instance, call, answer });
+        }
+        if !lost {
+            let message = Message { instance, node, call, deadline, command };
+            network.push(arrival, What::Arrival(message));
+        }
+        let next = network.events.peek().map(|event| event.at.0);
+        if next.is_some_and(|next| next < network.next) {
+            self.sent.notify_one();
+        }
+        receiver
+    }
+
+    /// Carries messages for as long as it is let.
+    pub(super) async fn carry(&self) {
+        loop {
+            let next = self.deliver();
+            tokio::select! {
+                biased;
+                () = self.sent.notified() => (),
+                () = sleep_until(self.began + Duration::from_millis(next)) => (),
+            }
+        }
+    }
+
+    /// Delivers what is due, and says when to come again.
+    fn deliver(&self) -> u64 {
+        let now = self.now();
+        loop {
+            let mut state = self.state();
+            let network = &mut state.network;
+            if network.events.peek().is_none_or(|event| event.at.0 > now) {
+                let next = network.events.peek().map_or(now + 10_000, |event| event.at.0);
+                network.next = next;
+                return next;
+            }
+            let event = network.events.pop().expect("it was there");
+            match event.what {
+                What::Arrival(message) => state.arrive(now, message),
+                What::Answer { instance, call, answer } => {
+                    let stands_until = state.instances[instance].stands_until;
+                    if stands_until > now {
+                        state.network.push(stands_until, What::Answer { instance, call, answer });
+                    } else if let Some(caller) = state.network.waiting.remove(&call) {
+                        // The caller may be gone.
+                        let _ = caller.send(answer);
+                    }
+                }
+                What::Hint { instance, lock } => {
+                    let key = lock.strip_prefix(LOCKS).and_then(|key| LockKey::parse(key).ok());
+                    state.instances[instance].wakeups.ring(&key.expect("a lock's name"));
+                }
+            }
+        }
+    }
+}
+
+impl State {
+    /// A command arrives at its node.
+    pub(super) fn arrive(&mut self, now: u64, message: Message) {
+        let Message { instance, node, call, deadline, command } = &message;
+        let (instance, node, call) = (*instance, *node, *call);
+        if self.nodes[node].pauses {
+            if *deadline > now {
+                let answer =
+                    Err(failure(command.script.verb(), Effect::Unknown, "no answer in time"));
+                self.network.push(*deadline, What::Answer { instance, call, answer });
+            }
+            self.nodes[node].queue.push(message);
+            return;
+        }
+        let ran = redis::run(node, self.nodes[node].clock(now), command);
+        let word = ran.reply.as_ref().map_or("", Reply::word);
+        self.counts.executed(command, word);
+        for lock in ran.freed {
+            for instance in 0..self.instances.len() {
+                if !self.network.is_lost() && !self.nodes[node].is_cut_from(instance) {
+                    let at = now + self.network.latency();
+                    self.network.push(at, What::Hint { instance, lock: lock.clone() });
+                }
+            }
+        }
+        if now >= *deadline {
+            // The caller has been told.
+            return;
+        }
+        let verb = command.script.verb();
+        let answered_at = now + self.network.latency();
+        let lost = self.network.is_lost() || self.nodes[node].is_cut_from(instance);
+        let (at, answer) = match ran.reply {
+            _ if lost || answered_at > *deadline => {
+                (*deadline, Err(failure(verb, Effect::Unknown, "no answer in time")))
+            }
+            Some(reply) if reply.word() == "late" => {
+                (answered_at, Err(failure(verb, Effect::None, "too late")))
+            }
+            Some(reply) => (answered_at, Ok(reply)),
+            None => (answered_at, Err(failure(verb, Effect::Unknown, "of unknown form"))),
+        };
+        self.network.push(at, What::Answer { instance, call, answer });
+    }
+}
+
+impl Line {
+    async fn call(
+        &self,
+        script: &'static Script,
+        (keys, args): (&[&str], &[&str]),
+        patience: Duration,
+        in_time: bool,
+    ) -> Answer {
+        let words = keys.iter().chain(args).map(|&word| word.to_owned()).collect();
+        let command = Command { script, keys: keys.len(), words };
+        let answer = self.world.send((self.instance, self.node), command, patience, in_time);
+        // A run that is over answers nobody.
+        answer.await.unwrap_or_else(|_| Err(failure(Verb::Guard, Effect::Unknown, "it is over")))
+    }
+}
+
+#[async_trait]
+impl Peer for Line {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn now(&self) -> u64 {
+        let now = self.world.now();
+        self.world.state().nodes[self.node].clock(now) / 1_000
+    }
+
+    async fn run(
+        &self,
+        script: &'static Script,
+        keys: &[&str],
+        args: &[&str],
+        patience: Duration,
+    ) -> Answer {
+        self.call(script, (keys, args), patience, false).await
+    }
+
+    async fn run_in_time(
+        &self,
+        script: &'static Script,
+        keys: &[&str],
+        args: &[&str],
+        patience: Duration,
+    ) -> Answer {
+        self.call(script, (keys, args), patience, true).await
+    }
+
+    fn node(&self) -> Option<&Node> {
+        None
+    }
+}

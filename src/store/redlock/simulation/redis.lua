@@ -1,0 +1,182 @@
+-- A Redis as far as the scripts of the store can see it: several nodes in memory, each with its own clock and run id.
+-- The names below `nodes` are what the simulation does to them; a lock lives until its end on the node's clock, as on Redis.
+local node, now, published
+local all, commands = {}, {}
+
+local function live(name)
+  local entry = node.data[name]
+  if entry and entry.ends and now > entry.ends then
+    node.data[name] = nil
+    return nil
+  end
+  return entry
+end
+
+local function text(value)
+  return type(value) == 'number' and string.format('%.17g', value) or value
+end
+
+function commands.TIME()
+  local us = node.us
+  return { string.format('%.0f', math.floor(us / 1000000)), string.format('%.0f', us % 1000000) }
+end
+
+function commands.INFO(section)
+  assert(section == 'server')
+  return '# Server\r\nredis_version:7.0.15\r\nrun_id:' .. node.run .. '\r\ntcp_port:6379\r\n'
+end
+
+function commands.GET(name)
+  local entry = live(name)
+  return entry and entry.value or false
+end
+
+function commands.TYPE(name)
+  return { ok = live(name) and 'string' or 'none' }
+end
+
+function commands.EXISTS(name)
+  return live(name) and 1 or 0
+end
+
+function commands.SET(name, value, ...)
+  local before, options, ends, at = live(name), { ... }, nil, 1
+  while options[at] do
+    if options[at] == 'NX' then
+      if before then return false end
+    elseif options[at] == 'KEEPTTL' then
+      ends = before and before.ends
+    else
+      assert(options[at] == 'PX')
+      at = at + 1
+      local ms = tonumber(options[at])
+      if not ms or ms <= 0 or ms % 1 ~= 0 then return { err = 'ERR invalid expire time' } end
+      ends = now + ms
+    end
+    at = at + 1
+  end
+  node.data[name] = { value = text(value), ends = ends }
+  if not node.order[name] then
+    node.order[name] = #node.names + 1
+    node.names[#node.names + 1] = name
+  end
+  return { ok = 'OK' }
+end
+
+function commands.PTTL(name)
+  local entry = live(name)
+  if not entry then return -2 end
+  return entry.ends and entry.ends - now or -1
+end
+
+function commands.PEXPIRE(name, ms)
+  local entry = live(name)
+  if not entry then return 0 end
+  if tonumber(ms) <= 0 then
+    node.data[name] = nil
+  else
+    entry.ends = now + tonumber(ms)
+  end
+  return 1
+end
+
+function commands.DEL(name)
+  local entry = live(name)
+  node.data[name] = nil
+  return entry and 1 or 0
+end
+
+-- In short pages, so that much can happen between two; whatever is there throughout is on one of them.
+function commands.SCAN(cursor)
+  local names, at = {}, tonumber(cursor)
+  while at < #node.names and #names < 4 do
+    at = at + 1
+    if live(node.names[at]) then names[#names + 1] = node.names[at] end
+  end
+  return { at == #node.names and '0' or tostring(at), names }
+end
+
+function commands.PUBLISH(channel, message)
+  assert(channel == 'lk//freed')
+  published[#published + 1] = message
+  return 0
+end
+
+redis = {}
+
+function redis.pcall(name, ...)
+  return commands[name](...)
+end
+
+function redis.call(name, ...)
+  local reply = commands[name](...)
+  if type(reply) == 'table' and reply.err then error(reply.err) end
+  return reply
+end
+
+local nodes = {}
+
+local function enter(number, us)
+  node = all[number]
+  node.us, now = us, math.floor(us / 1000)
+end
+
+-- So many nodes without data.
+function nodes.begin(count)
+  all = {}
+  for number = 1, count do
+    all[number] = { data = {}, order = {}, names = {}, run = 'f' .. number }
+  end
+end
+
+function nodes.run(number, us, script, keys, ...)
+  enter(number, us)
+  local given = { ... }
+  KEYS, ARGV, published = {}, {}, {}
+  for at, one in ipairs(given) do
+    if at <= keys then KEYS[at] = one else ARGV[at - keys] = one end
+  end
+  local reply = script()
+  return #published, unpack(reply)
+end
+
+function nodes.published()
+  return unpack(published)
+end
+
+local function copy(data)
+  local copied = {}
+  for name, entry in pairs(data) do
+    copied[name] = { value = entry.value, ends = entry.ends }
+  end
+  return copied
+end
+
+-- Takes a snapshot, as BGSAVE does.
+function nodes.save(number)
+  all[number].saved = copy(all[number].data)
+end
+
+-- Loses all data; with a run id it restarts, with or without its snapshot.
+function nodes.forget(number, run, from_snapshot)
+  local one = all[number]
+  one.data = from_snapshot and one.saved and copy(one.saved) or {}
+  one.order, one.names = {}, {}
+  for name in pairs(one.data) do
+    one.order[name] = #one.names + 1
+    one.names[#one.names + 1] = name
+  end
+  one.run = run or one.run
+end
+
+-- The guard and the run id, and how many locks there are.
+function nodes.look(number, us, guard, locks)
+  enter(number, us)
+  local held = 0
+  for name in pairs(node.data) do
+    if string.sub(name, 1, #locks) == locks and live(name) then held = held + 1 end
+  end
+  return commands.GET(guard) or '', node.run, held
+end
+
+return nodes

@@ -1,0 +1,393 @@
+//! Clients: each takes a lock, keeps it for a while, and gives it up or lets it run out.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Lease;
+use crate::lock::lease::Origin;
+use crate::lock::store::Attempt;
+use crate::lock::store::Keep;
+use crate::lock::store::Released;
+use crate::lock::store::Store;
+use crate::lock::store::Turn;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+use crate::store::redlock::RedlockStore;
+use crate::store::redlock::simulation::history::Stay;
+use crate::store::redlock::simulation::history::Wrong;
+use crate::store::redlock::simulation::plan::TTLS_MS;
+use crate::store::redlock::simulation::rule::Rule;
+use crate::store::redlock::simulation::rule::left_out;
+use crate::store::redlock::simulation::wish::Outcome;
+use crate::store::redlock::simulation::wish::Wish;
+use crate::store::redlock::simulation::world::World;
+
+/// How long a client waits in line.
+const PATIENCE_MS: u64 = 3_000;
+
+/// How often a client repeats a request that has no answer.
+const REPEATS: u32 = 3;
+
+/// One client.
+pub(super) struct Worker {
+    world: Arc<World>,
+    rng: Rng,
+    number: u64,
+    claims: u64,
+}
+
+impl Worker {
+    pub(super) fn new(world: Arc<World>, number: u64, rng: Rng) -> Self {
+        Self { world, rng, number, claims: 0 }
+    }
+
+    /// Locks for as long as the run lasts.
+    pub(super) async fn work(mut self) {
+        self.sleep(150).await;
+        while self.world.now() < self.world.plan.length {
+            self.one_lease().await;
+            self.sleep(20).await;
+        }
+    }
+
+    /// Takes a lock that nobody wants any more, within `most` milliseconds.
+    pub(super) async fn takes_the_free(mut self, key: usize, most: u64) {
+        let began = self.world.now();
+        let mut outcome = Outcome::Held;
+        while outcome != Outcome::Granted && self.world.now() < began + most {
+            let mut wish = self.wish(Origin::Service);
+            wish.key = key;
+            wish.claim.key = name(key);
+            outcome = self.try_once(0, &mut wish).await;
+            if outcome == Outcome::Granted {
+                self.release(&mut wish, 0).await;
+            }
+            self.sleep(100).await;
+        }
+        if outcome != Outcome::Granted {
+            let story = format!("key {key}: {outcome:?} for {most} ms");
+            self.world.state().history.wrong(Wrong::NotGiven, story);
+        }
+    }
+
+    async fn one_lease(&mut self) {
+        let origin = if self.rng.bool() { Origin::Service } else { Origin::Client };
+        let mut wish = self.wish(origin);
+        let instance = self.instance();
+        let outcome = match self.rng.u32(..20) {
+            0..9 => self.try_once(instance, &mut wish).await,
+            9..18 => self.wait(instance, &mut wish).await,
+            _ => self.twice_at_once(&mut wish).await,
+        };
+        match (outcome, origin) {
+            (Outcome::Granted, _) => self.hold(wish).await,
+            (Outcome::Held, _) => self.sleep(300).await,
+            (Outcome::Refused, _) => {
+                self.expect_nothing(&wish).await;
+                self.sleep(2_000).await;
+            }
+            (Outcome::Unknown, Origin::Service) => {
+                self.undo(instance, &wish).await;
+                self.sleep(2_000).await;
+            }
+            (Outcome::Unknown, Origin::Client) => {
+                self.repeat(wish).await;
+                self.sleep(2_000).await;
+            }
+        }
+    }
+
+    fn wish(&mut self, origin: Origin) -> Wish {
+        let key = self.rng.usize(..self.world.plan.keys);
+        self.claims += 1;
+        let token = self.number << 32 | self.claims;
+        let ttl = Ttl::from_millis(TTLS_MS[self.rng.usize(..TTLS_MS.len())]);
+        let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");
+        let claim = Claim { key: name(key), token: secret, origin, ttl, owner: None };
+        Wish { key, token, claim, until: 0, fence: 0 }
+    }
+
+    fn instance(&mut self) -> usize {
+        self.rng.usize(..self.world.plan.instances)
+    }
+
+    /// Asks an instance; `None` if it ended meanwhile.
+    async fn ask<T>(
+        &self,
+        instance: usize,
+        call: impl AsyncFnOnce(&RedlockStore) -> T,
+    ) -> Option<T> {
+        let asked = self.world.of(instance);
+        let answer = asked.ended.run_until_cancelled(call(&asked.store)).await;
+        if answer.is_none() {
+            self.world.state().counts.ended += 1;
+        }
+        answer
+    }
+
+    async fn try_once(&self, instance: usize, wish: &mut Wish) -> Outcome {
+        let asked = self.world.now();
+        let answer = self.ask(instance, async |store| store.try_acquire(&wish.claim).await).await;
+        match answer {
+            Some(Ok(Attempt::Granted(lease))) => self.granted(wish, asked, &lease),
+            Some(Ok(Attempt::Again(lease))) => self.again(wish, asked, &lease),
+            Some(Ok(Attempt::Held(_))) => self.held(),
+            Some(Err(error)) => self.failed(&error),
+            None => Outcome::Unknown,
+        }
+    }
+
+    async fn wait(&self, instance: usize, wish: &mut Wish) -> Outcome {
+        let give_up_at = self.world.now() + PATIENCE_MS;
+        let waited = self.ask(instance, async |store| {
+            let (key, token) = (&wish.claim.key, &wish.claim.token);
+            let bell = store.listen(key);
+            loop {
+                let asked = self.world.now();
+                match store.wait_turn(&wish.claim).await {
+                    Ok(Turn::Waiting(waiting)) if self.world.now() < give_up_at => {
+                        let _ = timeout(waiting.recheck_after, bell.rung()).await;
+                    }
+                    turn => {
+                        let _ = store.leave(key, token, Keep::Nothing).await;
+                        return (asked, turn);
+                    }
+                }
+            }
+        });
+        match waited.await {
+            Some((asked, Ok(Turn::Granted(lease)))) => self.granted(wish, asked, &lease),
+            Some((asked, Ok(Turn::Again(lease)))) => self.again(wish, asked, &lease),
+            Some((_, Ok(Turn::Waiting(_)))) => self.held(),
+            Some((_, Err(error))) => self.failed(&error),
+            None => Outcome::Unknown,
+        }
+    }
+
+    /// As a proxy does that repeats a request while the first one is still under way.
+    async fn twice_at_once(&mut self, wish: &mut Wish) -> Outcome {
+        let [one, two] = [self.instance(), self.instance()];
+        wish.claim.origin = Origin::Client;
+        let mut same = Wish { claim: wish.claim.clone(), ..*wish };
+        let (first, second) = tokio::join!(self.try_once(one, wish), self.try_once(two, &mut same));
+        wish.until = wish.until.max(same.until);
+        match (first, second) {
+            (Outcome::Granted, _) | (_, Outcome::Granted) => Outcome::Granted,
+            (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
+            // What one of them left behind may be there while the other looks.
+            _ => Outcome::Held,
+        }
+    }
+
+    fn held(&self) -> Outcome {
+        self.world.state().counts.held += 1;
+        Outcome::Held
+    }
+
+    fn failed(&self, error: &StoreError) -> Outcome {
+        let mut state = self.world.state();
+        match error.effect {
+            Effect::None => {
+                state.counts.refused += 1;
+                Outcome::Refused
+            }
+            Effect::Unknown => {
+                state.counts.unknown += 1;
+                Outcome::Unknown
+            }
+        }
+    }
+
+    fn granted(&self, wish: &mut Wish, asked: u64, lease: &Lease) -> Outcome {
+        self.world.state().counts.grants += 1;
+        self.stays(wish, asked, lease);
+        Outcome::Granted
+    }
+
+    fn again(&self, wish: &mut Wish, asked: u64, lease: &Lease) -> Outcome {
+        self.world.state().counts.again += 1;
+        self.stays(wish, asked, lease);
+        Outcome::Granted
+    }
+
+    fn stays(&self, wish: &mut Wish, asked: u64, lease: &Lease) {
+        let (from, fence) = (self.world.now(), lease.fencing_token.number());
+        let (ttl, left) = (wish.claim.ttl.as_millis(), lease.ttl.as_millis());
+        let mut state = self.world.state();
+        let mut until = from + left;
+        if left > ttl - ttl / 100 - 2 {
+            let story = format!("asked at {asked}, from {from}, {lease:?}");
+            state.history.wrong(Wrong::PromisesTooMuch, story);
+        }
+        if left_out() == Some(Rule::HoldersConfirm) {
+            // Whoever looks at the time knows when it is over.
+            until = state.network.asked[wish.claim.token.expose()].max(asked) + ttl;
+        }
+        state.counts.renumbered += u64::from(wish.until > from && fence != wish.fence);
+        wish.until = wish.until.max(until);
+        wish.fence = fence;
+        let (key, token) = (wish.key, wish.token);
+        state.history.stays(Stay { key, token, asked, from, until, fence });
+    }
+
+    async fn hold(&mut self, mut wish: Wish) {
+        let ttl = wish.claim.ttl.as_millis();
+        match self.rng.u32(..20) {
+            0..10 => self.sleep(50).await,
+            10..13 => self.sleep(ttl * 9 / 10).await,
+            13..15 => self.prolong(&mut wish).await,
+            15..17 if wish.claim.origin == Origin::Client => self.ask_again(&mut wish).await,
+            _ => {
+                let left = wish.until.saturating_sub(self.world.now());
+                sleep(Duration::from_millis(left)).await;
+                self.sleep(400).await;
+                self.world.state().counts.expired += 1;
+                // A client that stood still does not know.
+                if self.rng.bool() {
+                    self.refresh(&mut wish).await;
+                }
+                return;
+            }
+        }
+        let instance = self.instance();
+        self.release(&mut wish, instance).await;
+    }
+
+    async fn prolong(&mut self, wish: &mut Wish) {
+        for _ in 0..3 {
+            self.sleep(wish.claim.ttl.as_millis() * 2 / 3).await;
+            self.refresh(wish).await;
+        }
+    }
+
+    async fn ask_again(&mut self, wish: &mut Wish) {
+        self.sleep(wish.claim.ttl.as_millis() / 2).await;
+        let instance = self.instance();
+        let outcome = self.try_once(instance, wish).await;
+        let now = self.world.now();
+        if outcome == Outcome::Held && now < wish.until {
+            let mut state = self.world.state();
+            state.counts.against_itself += 1;
+            if self.world.plan.nobody_forgets() {
+                let story = format!("key {} of {} at {now}", wish.key, wish.token);
+                state.history.wrong(Wrong::AgainstItself, story);
+            }
+        }
+        self.sleep(wish.claim.ttl.as_millis() / 2).await;
+    }
+
+    async fn refresh(&mut self, wish: &mut Wish) {
+        let (instance, asked) = (self.instance(), self.world.now());
+        let ttl = self.rng.bool().then_some(wish.claim.ttl);
+        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        let answer = self.ask(instance, async |store| store.refresh(key, token, ttl).await).await;
+        match answer {
+            Some(Ok(Some(lease))) => {
+                self.world.state().counts.refreshed += 1;
+                self.stays(wish, asked, &lease);
+            }
+            Some(Ok(None)) => {
+                self.world.state().counts.lost += 1;
+                self.is_lost(wish, "refreshed");
+            }
+            Some(Err(error)) => {
+                self.failed(&error);
+            }
+            None => (),
+        }
+    }
+
+    /// The service says that the lease is gone.
+    fn is_lost(&self, wish: &mut Wish, when: &str) {
+        let now = self.world.now();
+        let mut state = self.world.state();
+        if now < wish.until && self.world.plan.nobody_forgets() {
+            let (key, token, until) = (wish.key, wish.token, wish.until);
+            let story = format!("key {key} of {token}: {when} at {now}, before {until}");
+            state.history.wrong(Wrong::EndedEarly, story);
+        }
+        state.history.ends(wish.key, wish.token, now);
+        wish.until = 0;
+    }
+
+    async fn release(&mut self, wish: &mut Wish, instance: usize) {
+        self.world.state().history.ends(wish.key, wish.token, self.world.now());
+        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        let answer = self.ask(instance, async |store| store.release(key, token).await).await;
+        match answer {
+            Some(Ok(Released::Lease(_))) if self.rng.u32(..4) == 0 => {
+                self.expect(wish, Wrong::Revived).await;
+            }
+            // The token may be used again, and also where nobody knows what became of the release.
+            Some(Ok(Released::Lease(_)) | Err(_)) if self.rng.u32(..4) == 0 => {
+                self.use_again(wish, instance).await;
+            }
+            Some(Ok(Released::Nothing)) => self.is_lost(wish, "released"),
+            _ => (),
+        }
+    }
+
+    async fn use_again(&mut self, wish: &mut Wish, instance: usize) {
+        wish.until = 0;
+        if self.try_once(instance, wish).await != Outcome::Granted {
+            return;
+        }
+        self.sleep(wish.claim.ttl.as_millis() / 2).await;
+        self.world.state().history.ends(wish.key, wish.token, self.world.now());
+        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        self.ask(instance, async |store| store.release(key, token).await).await;
+    }
+
+    async fn repeat(&mut self, mut wish: Wish) {
+        for _ in 0..REPEATS {
+            let instance = self.instance();
+            if self.try_once(instance, &mut wish).await == Outcome::Granted {
+                return self.hold(wish).await;
+            }
+            self.sleep(100).await;
+        }
+    }
+
+    async fn undo(&mut self, instance: usize, wish: &Wish) {
+        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        for _ in 0..REPEATS {
+            let undone = self.ask(instance, async |store| store.undo(key, token).await).await;
+            if let Some(Ok(())) = undone {
+                self.world.state().counts.undone += 1;
+                return self.expect_nothing(wish).await;
+            }
+        }
+    }
+
+    /// A request that had no effect, or was undone, has left nothing that could be a lease.
+    async fn expect_nothing(&mut self, wish: &Wish) {
+        self.expect(wish, Wrong::HadEffect).await;
+    }
+
+    async fn expect(&mut self, wish: &Wish, wrong: Wrong) {
+        self.sleep(200).await;
+        let instance = self.instance();
+        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        let answer = self.ask(instance, async |store| store.refresh(key, token, None).await).await;
+        if let Some(Ok(Some(lease))) = answer {
+            let story = format!("at {}: {} has {lease:?}", self.world.now(), wish.token);
+            self.world.state().history.wrong(wrong, story);
+        }
+    }
+
+    async fn sleep(&mut self, most: u64) {
+        sleep(Duration::from_millis(self.rng.u64(..=most))).await;
+    }
+}
+
+fn name(key: usize) -> LockKey {
+    LockKey::parse(&format!("key-{key}")).expect("a key")
+}
