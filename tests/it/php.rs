@@ -279,7 +279,7 @@ fn on_every_store(scenario: &str) {
 }
 
 /// What a file says after all these workers added one to it so many times each.
-fn counted(workers: &[(&str, &str)], rounds: u32) -> u64 {
+pub(crate) fn counted(workers: &[(&str, &str)], rounds: u32) -> u64 {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("counter");
     std::fs::write(&file, "0").unwrap();
@@ -299,7 +299,7 @@ fn counted(workers: &[(&str, &str)], rounds: u32) -> u64 {
 }
 
 /// What a script of `tests/php` prints, if all went well.
-fn php(script: &str, arguments: &[&str]) -> String {
+pub(crate) fn php(script: &str, arguments: &[&str]) -> String {
     let done = command("php").args(line(script, arguments)).output().unwrap();
     let [out, error] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
     assert!(done.status.success() && error.is_empty(), "{script} {arguments:?}: {out}{error}");

@@ -16,13 +16,13 @@ interface Recipe
     public function release(string $key, string $proof): bool;
 }
 
-/** The recipe of this name; `$where` is a port of Redis, or a base URL. */
+/** The recipe of this name; `$where` is a port of Redis, several with commas, or a base URL. */
 function recipe(string $name, string $where): Recipe
 {
     return match ($name) {
         'http' => new OverHttp($where),
         'set-nx' => new SetNx(connected($where)),
-        'redlock' => new Redlock([connected($where)]),
+        'redlock' => new Redlock(array_map(connected(...), explode(',', $where))),
         'getset-int' => new GetSet(connected($where), fn ($value) => (int) $value < time()),
         'getset-float' => new GetSet(connected($where), fn ($value) => (float) $value < time()),
         'getset-juggled' => new GetSet(connected($where), fn ($value) => $value < time()),
@@ -87,7 +87,7 @@ final class SetNx implements Recipe
     }
 }
 
-/** The way of redlock-php, here with as many nodes as it is given: one. */
+/** The way of redlock-php, with as many nodes as it is given, and a majority of them in integers. */
 final class Redlock implements Recipe
 {
     private const DRIFT_FACTOR = 0.01;

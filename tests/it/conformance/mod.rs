@@ -5,6 +5,7 @@ mod crossing;
 mod gone;
 pub(crate) mod line;
 mod listing;
+pub(crate) mod nodes;
 pub(crate) mod toy;
 mod verbs;
 pub(crate) mod waiting;
@@ -27,9 +28,11 @@ use lockkeeper::store::open;
 use lockkeeper::store::redis::RedisSettings;
 use tempfile::TempDir;
 
+use crate::conformance::nodes::Nodes;
 use crate::support::PATIENCE;
 use crate::support::Redis;
 use crate::support::eventually;
+use crate::support::fleet;
 
 /// How long a claim that is away keeps its place.
 pub(crate) const KEPT: Ttl = Ttl::from_millis(5_000);
@@ -40,8 +43,17 @@ pub(crate) const LIMITS: WaitLimits = WaitLimits { per_key: 1_000, per_instance:
 /// A store, and what it stands on.
 pub(crate) struct Stage {
     pub(crate) store: Arc<dyn Store>,
-    _directory: Option<TempDir>,
-    redis: Option<Redis>,
+    ground: Ground,
+}
+
+/// What a store stands on.
+enum Ground {
+    Directory(#[expect(dead_code, reason = "it lives as long as the store")] TempDir),
+    Redis(Redis),
+    /// Several independent ones.
+    Nodes(Nodes),
+    /// Servers that all tests share, by their URL, under a prefix of this test's own.
+    Shared(&'static str, String),
 }
 
 impl Stage {
@@ -52,33 +64,70 @@ impl Stage {
 
     /// A store on a Redis of its own, once it is connected.
     pub(crate) async fn redis() -> Self {
-        let redis = Redis::start();
-        let store = on(&redis, KEPT).await;
-        Self { store, _directory: None, redis: Some(redis) }
+        Self::on(Ground::Redis(Redis::start()), KEPT).await
+    }
+
+    /// A store on so many independent nodes, once they vote.
+    pub(crate) async fn redlock(nodes: usize) -> Self {
+        Self::on(Ground::Nodes(Nodes::of(nodes)), KEPT).await
+    }
+
+    /// A store on the master of sentinels.
+    pub(crate) async fn sentinel() -> Self {
+        Self::on(Ground::Shared(fleet::sentinel(), fleet::prefix()), KEPT).await
+    }
+
+    /// A store on a Cluster.
+    pub(crate) async fn cluster() -> Self {
+        Self::on(Ground::Shared(fleet::cluster(), fleet::prefix()), KEPT).await
     }
 
     /// One of the same kind in which a claim that is away keeps its place so long.
     pub(crate) async fn keeping(self, kept: Ttl) -> Self {
-        let Some(redis) = self.redis else { return Self::embedded_keeping(kept) };
-        let store = on(&redis, kept).await;
-        Self { store, _directory: None, redis: Some(redis) }
+        match self.ground {
+            Ground::Directory(_) => Self::embedded_keeping(kept),
+            other => Self::on(other, kept).await,
+        }
     }
 
     fn embedded_keeping(kept: Ttl) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let settings = StoreSettings::Embedded(directory.path().to_owned(), kept);
         let store = open(settings, Arc::new(Metrics::new("embedded"))).unwrap();
-        Self { store, _directory: Some(directory), redis: None }
+        Self { store, ground: Ground::Directory(directory) }
     }
 
-    /// The Redis that it stands on, if it does.
+    async fn on(ground: Ground, kept: Ttl) -> Self {
+        Self { store: store_on(&ground, kept).await, ground }
+    }
+
+    /// The Redis that it stands on alone, if it does.
     pub(crate) fn server(&self) -> Option<&Redis> {
-        self.redis.as_ref()
+        match &self.ground {
+            Ground::Redis(redis) => Some(redis),
+            _ => None,
+        }
     }
 
     /// Another instance on the same Redis.
     pub(crate) async fn another(&self) -> Arc<dyn Store> {
-        on(self.redis.as_ref().unwrap(), KEPT).await
+        store_on(&self.ground, KEPT).await
+    }
+
+    /// Whether a lease lasts what was asked for. On several nodes it is what is left of that: a
+    /// half at least, and never more.
+    pub(crate) fn lasts(&self, ttl: Ttl, asked_ms: u64) -> bool {
+        let left = ttl.as_millis();
+        match &self.ground {
+            Ground::Nodes(_) => (asked_ms / 2..asked_ms - asked_ms / 100).contains(&left),
+            _ => left == asked_ms,
+        }
+    }
+
+    /// Whether a release hands the key to the next in line. On several nodes it is free until the
+    /// next has asked for it.
+    pub(crate) fn hands_over(&self) -> bool {
+        !matches!(self.ground, Ground::Nodes(_))
     }
 
     /// The lease that a claim is granted; anything else fails the test.
@@ -90,13 +139,20 @@ impl Stage {
     }
 }
 
-/// A store on this Redis, once it is connected.
-async fn on(redis: &Redis, kept: Ttl) -> Arc<dyn Store> {
+/// A store on some Redis, once it is connected.
+async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
+    let (url, key_prefix) = match ground {
+        Ground::Directory(_) => unreachable!("no Redis"),
+        Ground::Nodes(nodes) => return nodes.store(kept).await,
+        Ground::Redis(redis) => (redis.url(), "lock:".to_owned()),
+        Ground::Shared(url, prefix) => ((*url).to_owned(), prefix.clone()),
+    };
     let settings = StoreSettings::Redis(RedisSettings {
-        url: redis.url(),
-        key_prefix: "lock:".to_owned(),
+        url,
+        key_prefix,
         command_timeout: PATIENCE,
         connect_timeout: PATIENCE,
+        min_replicas: 0,
         default_ttl: Ttl::from_millis(30_000),
         position_kept: kept,
     });
@@ -135,10 +191,31 @@ macro_rules! on_every_store {
                 super::$module::$test(crate::conformance::Stage::embedded().await).await;
             })*
         }
+        mod redlock {
+            use crate::conformance::Stage;
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                for nodes in [1, 3, 4, 5] {
+                    super::$module::$test(Stage::redlock(nodes).await).await;
+                }
+            })*
+        }
         mod redis {
             $(#[tokio::test(flavor = "multi_thread")]
             async fn $test() {
                 super::$module::$test(crate::conformance::Stage::redis().await).await;
+            })*
+        }
+        mod sentinel {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(crate::conformance::Stage::sentinel().await).await;
+            })*
+        }
+        mod cluster {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(crate::conformance::Stage::cluster().await).await;
             })*
         }
     };

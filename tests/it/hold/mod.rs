@@ -30,19 +30,19 @@ const TOKEN: &str = "token-of-the-stream";
 const OTHER: &str = "token-of-the-others";
 
 /// Somebody who reads a stream.
-struct Listener {
+pub(crate) struct Listener {
     head: String,
     stream: BufReader<TcpStream>,
 }
 
 impl Listener {
     /// Asks for a hold under [`TOKEN`].
-    async fn open(http: &Http, target: &str) -> Self {
+    pub(crate) async fn open(http: &Http, target: &str) -> Self {
         Self::open_as(http, target, TOKEN).await
     }
 
     /// Asks for a hold under this token; done when there is an answer.
-    async fn open_as(http: &Http, target: &str, token: &str) -> Self {
+    pub(crate) async fn open_as(http: &Http, target: &str, token: &str) -> Self {
         Self::open_with(http, target, token, "").await
     }
 
@@ -71,20 +71,20 @@ impl Listener {
     }
 
     /// The next event; `None` at the end of the stream.
-    async fn next(&mut self) -> Option<Value> {
+    pub(crate) async fn next(&mut self) -> Option<Value> {
         let line = self.line().await?;
         Some(serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}")))
     }
 
     /// The next event, which has to be this one.
-    async fn hears(&mut self, event: &str) -> Value {
+    pub(crate) async fn hears(&mut self, event: &str) -> Value {
         let next = self.next().await.unwrap_or_default();
         assert_eq!(next["event"], event, "{next}");
         next
     }
 
     /// The first event that is neither of those that may come any number of times.
-    async fn hears_after_all(&mut self, event: &str) -> Value {
+    pub(crate) async fn hears_after_all(&mut self, event: &str) -> Value {
         loop {
             let next = self.next().await.unwrap_or_default();
             if next["event"] != "alive" && next["event"] != "waiting" {
@@ -95,7 +95,7 @@ impl Listener {
     }
 
     /// Hears that the lease is lost so, and nothing after that.
-    async fn loses(&mut self, reason: &str) {
+    pub(crate) async fn loses(&mut self, reason: &str) {
         let lost = self.hears_after_all("lost").await;
         assert_eq!(lost["reason"], reason);
         assert_eq!(self.next().await, None);

@@ -29,9 +29,17 @@ fn file(directory: &Path, content: &str) -> String {
 #[test]
 fn a_wrong_flag_is_one_sentence() {
     for (arguments, expected) in [
-        (vec!["--store", "redis-cluster://a:1"], "this version has no redis-cluster:// yet"),
-        (vec!["--store", "redis-sentinel://a:1"], "this version has no redis-sentinel:// yet"),
-        (vec!["--store", "redis://a:1", "--store", "redis://b:1"], "several URLs mean Redlock"),
+        (vec!["--store", "redis-cluster://a:1/1"], "`store`: a Cluster has the database 0 only"),
+        (vec!["--store", "redis-cluster://a:1?db=1"], "a Cluster has the database 0 only"),
+        (vec!["--store", "redis-cluster://a:1,b"], "`store`: `b` is no host:port"),
+        (vec!["--store", "redis-cluster://"], "is none of embedded:DIRECTORY"),
+        (vec!["--store", "redis-sentinel://a:1"], "`store`: name the master"),
+        (vec!["--store", "redis-sentinel://a:1/"], "`store`: name the master"),
+        (vec!["--store", "redis-sentinel://a:x/m"], "`store`: `a:x` is no host:port"),
+        (vec!["--store", "redis-sentinel://a:1/m/one"], "is the number of a database"),
+        (vec!["--store", "redis-sentinel://a:1/m?password=x"], "behind `?` are sentinel_user"),
+        (vec!["--store", "redis-sentinel://a:1/m?sentinel_user=x"], "needs sentinel_password"),
+        (vec!["--store", "redis-elsewhere://a:1"], "is none of embedded:DIRECTORY"),
         (vec!["--store", "memcached://a"], "is none of embedded:DIRECTORY"),
         (vec!["--store", "embedded:"], "name a directory"),
         (vec!["--store", ""], "`` is none of embedded:DIRECTORY"),
@@ -52,6 +60,50 @@ fn a_wrong_flag_is_one_sentence() {
 }
 
 #[test]
+fn nodes_that_cannot_be_a_set_are_one_sentence() {
+    let directory = tempfile::tempdir().unwrap();
+    let (a, b) = ("redis://user:s3cret@a:1", "redis://user:s3cret@b:1");
+    for (urls, expected) in [
+        (vec![a, b, a], "`redis://user:...@a:1` is there twice: each node has one vote"),
+        (vec![a, a], "is there twice"),
+        (vec![a, "embedded:./data"], "several URLs mean Redlock, and `embedded:./data` is no"),
+        (vec!["embedded:./data", a], "several URLs mean Redlock, and `embedded:./data` is no"),
+        (vec!["embedded:./data", "embedded:./more"], "several URLs mean Redlock"),
+        (
+            vec![a, "redis-cluster://b:1"],
+            "several URLs mean Redlock, and `redis-cluster://b:1` is no",
+        ),
+        (vec![a, "nats://user:s3cret@b"], "`nats://user:...@b` is no redis://host:port"),
+        (vec![a, "redis://b:no-port"], "`store` is no URL of a Redis"),
+    ] {
+        let flags: Vec<_> = urls.iter().flat_map(|&url| ["--store", url]).collect();
+        let all = [&["--listen", "127.0.0.1:0"], flags.as_slice()].concat();
+        let list = toml::Value::from(urls.clone()).to_string();
+        let path = file(directory.path(), &format!("store = {list}"));
+        let in_file = ["--listen", "127.0.0.1:0", "--config", &path];
+        let variable = [("LOCKKEEPER_STORE", urls.join(" "))];
+        let variable = variable.each_ref().map(|(name, value)| (*name, value.as_str()));
+        assert_refused(&all, &[], expected);
+        assert_refused(&["--listen", "127.0.0.1:0"], &variable, expected);
+        assert_refused(&in_file, &[], expected);
+        for output in [run(&all, &[]), run(&in_file, &[])] {
+            assert!(!text(&output.stderr).contains("s3cret"), "{}", text(&output.stderr));
+        }
+    }
+    for (value, expected) in [
+        ("0ms", "`redlock.node_timeout` (from LOCKKEEPER_REDLOCK_NODE_TIMEOUT): is 1ms to 400ms"),
+        ("401ms", "is 1ms to 400ms"),
+        ("1s", "is 1ms to 400ms"),
+        ("soon", "`soon` is no duration"),
+    ] {
+        let variables = [("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", value)];
+        assert_refused(&["--store", a, "--store", b], &variables, expected);
+    }
+    let trust = [("LOCKKEEPER_REDLOCK_TRUST_RESTARTED", "perhaps")];
+    assert_refused(&["--store", a, "--store", b], &trust, "has to be true or false");
+}
+
+#[test]
 fn a_wrong_variable_is_one_sentence() {
     for (name, value, expected) in [
         ("LOCKKEEPER_LISTN", "127.0.0.1:0", "the variable LOCKKEEPER_LISTN is no setting"),
@@ -63,7 +115,10 @@ fn a_wrong_variable_is_one_sentence() {
         ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s", "is 1ms to 10s"),
         ("LOCKKEEPER_LOG_LEVEL", "loud", "`log.level` (from LOCKKEEPER_LOG_LEVEL)"),
         ("LOCKKEEPER_STORE", "redis://user:s3cret@host:x", "`store` is no URL of a Redis"),
-        ("LOCKKEEPER_STORE", "redis://a:1 redis://b:1", "several URLs mean Redlock"),
+        ("LOCKKEEPER_STORE", "redis-sentinel://a:s3cret@b/m?x=s3cret", "`b` is no host:port"),
+        ("LOCKKEEPER_STORE", "redis-cluster://a:s3cret@b,c:1", "`b` is no host:port"),
+        ("LOCKKEEPER_STORE", "redis-elsewhere://b?password=s3cret", "redis-elsewhere://b?..."),
+        ("LOCKKEEPER_REDIS_MIN_REPLICAS", "101", "is 100 at most"),
         ("LOCKKEEPER_STORE", "nats://user:s3cret@host", "nats://user:...@host"),
         ("LOCKKEEPER_CONFIG", "/nonexistent", "/nonexistent cannot be read"),
     ] {

@@ -28,8 +28,14 @@ struct Pair {
     later: JoinHandle<Answer>,
 }
 
-async fn stages() -> [Stage; 3] {
-    [Stage::embedded().await, Stage::redis(1).await, Stage::redis(2).await]
+async fn stages() -> [Stage; 5] {
+    [
+        Stage::embedded().await,
+        Stage::redis(1).await,
+        Stage::redis(2).await,
+        Stage::sentinel(2).await,
+        Stage::cluster(2).await,
+    ]
 }
 
 /// Two requests with one token, the second on another instance if there is one; the one that

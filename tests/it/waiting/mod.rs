@@ -1,4 +1,4 @@
-//! Waiting in a fair line, on both stores, with one instance and with several.
+//! Waiting in a fair line, on all stores, with one instance and with several.
 
 mod claims;
 mod crowd;
@@ -20,6 +20,7 @@ use crate::support::Process;
 use crate::support::Redis;
 use crate::support::Service;
 use crate::support::eventually;
+use crate::support::fleet;
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -63,14 +64,41 @@ impl Stage {
         Self { services, redis: None, _directory: Some(directory) }
     }
 
+    /// So many instances on servers that tests share, with these variables.
+    async fn shared_with(instances: usize, url: &str, variables: &[(&str, &str)]) -> Self {
+        let prefix = fleet::prefix();
+        let mut all = vec![("LOCKKEEPER_REDIS_KEY_PREFIX", prefix.as_str())];
+        all.extend_from_slice(variables);
+        let mut services = Vec::new();
+        for _ in 0..instances {
+            services.push(start(url, &all).await);
+        }
+        Self { services, redis: None, _directory: None }
+    }
+
+    /// So many instances on the master of sentinels.
+    pub(crate) async fn sentinel(instances: usize) -> Self {
+        Self::shared_with(instances, fleet::sentinel(), &[]).await
+    }
+
+    /// So many instances on a Cluster.
+    pub(crate) async fn cluster(instances: usize) -> Self {
+        Self::shared_with(instances, fleet::cluster(), &[]).await
+    }
+
     /// One of each store.
-    pub(crate) async fn each() -> [Self; 2] {
+    pub(crate) async fn each() -> [Self; 4] {
         Self::each_with(&[]).await
     }
 
     /// One of each store, with these variables.
-    pub(crate) async fn each_with(variables: &[(&str, &str)]) -> [Self; 2] {
-        [Self::embedded_with(variables).await, Self::redis_with(1, variables).await]
+    pub(crate) async fn each_with(variables: &[(&str, &str)]) -> [Self; 4] {
+        [
+            Self::embedded_with(variables).await,
+            Self::redis_with(1, variables).await,
+            Self::shared_with(1, fleet::sentinel(), variables).await,
+            Self::shared_with(1, fleet::cluster(), variables).await,
+        ]
     }
 
     /// A client of an instance, taken in turn.

@@ -53,6 +53,16 @@ async fn waiters_of_three_instances_on_redis_are_served_in_order() {
     served_in_order(&Stage::redis(3).await).await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_two_instances_on_the_master_of_sentinels_are_served_in_order() {
+    served_in_order(&Stage::sentinel(2).await).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_two_instances_on_a_cluster_are_served_in_order() {
+    served_in_order(&Stage::cluster(2).await).await;
+}
+
 async fn served_in_order(stage: &Stage) {
     let http = stage.http(0);
     let first = hold(&http, "fair").await.number("fencing_token");

@@ -1,0 +1,91 @@
+//! Independent Redis nodes for the tests of one process: the servers are shared, each set of nodes
+//! has a database of its own on them, and each test its keys.
+
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use lockkeeper::lock::store::Store;
+use lockkeeper::lock::time::Ttl;
+use lockkeeper::metrics::Metrics;
+use lockkeeper::store::StoreSettings;
+use lockkeeper::store::open;
+use lockkeeper::store::redis::RedisSettings;
+use lockkeeper::store::redlock::RedlockSettings;
+use lockkeeper::store::redlock::Restarted;
+use lockkeeper::store::redlock::Rules;
+
+use crate::support::PATIENCE;
+use crate::support::Redis;
+use crate::support::eventually;
+
+/// The largest set.
+const MOST: usize = 5;
+
+/// Far more than a node takes on a busy machine; short leases still have their twentieth.
+const NODE_TIMEOUT: Duration = Duration::from_millis(400);
+
+/// The longest lease in the tests.
+const LONGEST: Ttl = Ttl::from_millis(86_400_000);
+
+/// The keys of one test on so many nodes.
+#[derive(Debug)]
+pub(crate) struct Nodes {
+    urls: Vec<String>,
+    key_prefix: String,
+}
+
+impl Nodes {
+    /// So many nodes.
+    pub(crate) fn of(nodes: usize) -> Self {
+        static TESTS: AtomicU32 = AtomicU32::new(0);
+        let test = TESTS.fetch_add(1, Ordering::Relaxed);
+        let urls = servers().iter().take(nodes).map(|url| format!("{url}/{nodes}")).collect();
+        Self { urls, key_prefix: format!("{test}:") }
+    }
+
+    /// An instance on them, once they vote.
+    pub(crate) async fn store(&self, kept: Ttl) -> Arc<dyn Store> {
+        let settings = settings(&self.urls, &self.key_prefix, kept);
+        let store =
+            open(StoreSettings::Redlock(settings), Arc::new(Metrics::new("redlock"))).unwrap();
+        eventually(PATIENCE, async || store.contacted().then_some(())).await;
+        store
+    }
+}
+
+/// What a store on these nodes has to know.
+pub(crate) fn settings(urls: &[String], key_prefix: &str, kept: Ttl) -> RedlockSettings {
+    let node = |url: &String| RedisSettings {
+        url: url.clone(),
+        key_prefix: key_prefix.to_owned(),
+        command_timeout: PATIENCE,
+        connect_timeout: PATIENCE,
+        min_replicas: 0,
+        default_ttl: Ttl::from_millis(30_000),
+        position_kept: kept,
+    };
+    RedlockSettings {
+        nodes: urls.iter().map(node).collect(),
+        restarted: Restarted::Doubted,
+        rules: Rules::of(NODE_TIMEOUT, LONGEST),
+    }
+}
+
+/// The servers of this process. They end with the thread that started them, so that one stays.
+fn servers() -> &'static [String] {
+    static URLS: OnceLock<Vec<String>> = OnceLock::new();
+    URLS.get_or_init(|| {
+        let (started, urls) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let servers: Vec<_> = (0..MOST).map(|_| Redis::start()).collect();
+            started.send(servers.iter().map(Redis::url).collect()).unwrap();
+            loop {
+                std::thread::park();
+            }
+        });
+        urls.recv().unwrap()
+    })
+}

@@ -1,0 +1,145 @@
+//! What the HTTP contract says where several nodes answer.
+
+use std::time::Duration;
+
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::granted;
+use crate::redlock::held;
+use crate::redlock::look;
+use crate::redlock::release;
+use crate::support::Checked;
+use crate::support::Http;
+use crate::support::eventually;
+
+const MINE: &str = "token-of-this-client";
+const OTHER: &str = "token-of-another-client";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whoever_is_refused_learns_who_holds_the_key_and_for_how_long() {
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = Checked(service.http());
+    let taken = http.token(MINE).post("/locks/k", r#"{"ttl_ms":60000,"owner":"web-1"}"#).await;
+    assert_eq!(taken.status, 201, "{taken:?}");
+    for away in [None, Some(Way::Stopped), Some(Way::Dropped)] {
+        if let Some(way) = away {
+            site.away(1, way);
+        }
+        let refused = http.post("/locks/k", "").await;
+        assert_eq!(refused.told(), held());
+        assert_eq!(refused.text("owner"), "web-1");
+        let left = refused.number("retry_after_ms");
+        assert!((50_000..=60_000).contains(&left), "{refused:?}");
+        let after: u64 = refused.header("retry-after").unwrap().parse().unwrap();
+        assert!((50..=60).contains(&after));
+        assert_eq!((refused.number("waiters"), refused.number("waited_ms")), (0, 0));
+        let waited = http.post("/locks/k?wait=200ms", "").await;
+        assert_eq!(waited.told(), held());
+        assert!((200..2_000).contains(&waited.number("waited_ms")), "{waited:?}");
+        if let Some(way) = away {
+            site.back(1, way);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_shown_and_listed_with_a_minority_away() {
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = Checked(service.http());
+    let mut numbers = Vec::new();
+    for name in ["a", "b", "c/d"] {
+        let body = format!(r#"{{"ttl_ms":600000,"owner":"of-{name}"}}"#);
+        let taken = http.token(MINE).post(&format!("/locks/{name}"), &body).await;
+        numbers.push(taken.number("fencing_token"));
+    }
+    for way in Way::ALL.into_iter().rev() {
+        site.away(2, way);
+        for (name, number) in ["a", "b", "c/d"].into_iter().zip(&numbers) {
+            let shown = http.token(MINE).get(&format!("/locks/{name}")).await;
+            assert_eq!(shown.field("held"), true, "{shown:?}");
+            assert_eq!(shown.field("mine"), true);
+            assert_eq!(shown.number("fencing_token"), *number);
+            assert_eq!(shown.text("owner"), format!("of-{name}"));
+            assert!((500_000..=600_000).contains(&shown.number("ttl_ms")), "{shown:?}");
+        }
+        let listed = http.get("/locks").await;
+        assert_eq!(listed.status, 200, "{listed:?}");
+        let listed = listed.field("locks");
+        let keys: Vec<_> = listed.as_array().unwrap().iter().map(|lock| &lock["key"]).collect();
+        assert_eq!(keys, ["a", "b", "c/d"], "{way:?}");
+        assert_eq!(http.get("/locks/free").await.field("held"), false);
+        site.back(2, way);
+    }
+    // The last of them restarted without its data: the others know.
+    assert_eq!(http.get("/locks").await.field("locks").as_array().unwrap().len(), 3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_on_fewer_than_a_majority_of_the_nodes_is_not_shown_as_held() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = Checked(service.http());
+    site.nodes[0].run::<()>("SET lock:stray of-nobody PX 600000");
+    assert_eq!(http.get("/locks/stray").await.field("held"), false);
+    assert_eq!(http.get("/locks").await.field("locks"), serde_json::json!([]));
+    site.nodes[1].run::<()>("SET lock:stray of-nobody PX 600000");
+    assert_eq!(http.get("/locks/stray").await.field("held"), true);
+    assert_eq!(http.get("/locks").await.field("locks").as_array().unwrap().len(), 1);
+    // By force it ends on all of them.
+    assert_eq!(http.delete("/admin/locks/stray").await.status, 200);
+    assert!(site.bare().await < Duration::from_secs(1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_service_says_that_it_stands_on_redlock() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    let about = Checked(service.http()).get("/").await;
+    assert_eq!(about.field("store")["name"], "redlock", "{about:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_repeat_of_a_token_is_the_same_lease_at_every_instance() {
+    let site = Site::of(3).await;
+    let services = site.services(3).await;
+    let first = granted(&services[0].http(), "again", MINE, LONG).await;
+    for service in &services {
+        let again = acquire(&service.http(), "again", MINE, LONG).await;
+        assert_eq!(again.status, 200, "{again:?}");
+        assert_eq!(again.number("fencing_token"), first.number("fencing_token"));
+        assert_eq!(acquire(&service.http(), "again", OTHER, LONG).await.told(), held());
+    }
+    assert_eq!(release(&services[2].http(), "again", MINE).await.status, 204);
+}
+
+/// Whoever gives up waiting, or goes away, leaves nothing on any node.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_over_or_broken_off_leaves_nothing() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http: Http = service.http();
+    granted(&http, "waited", MINE, LONG).await;
+    assert_eq!(http.post("/locks/waited?wait=300ms", "").await.told(), held());
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..10 {
+        let http = http.clone();
+        waiting.spawn(async move { http.post("/locks/waited?wait=20s", "").await });
+    }
+    let waiters = async || look(&http, "waited").await.number("waiters");
+    eventually(PATIENCE, async || (waiters().await == 10).then_some(())).await;
+    drop(waiting);
+    eventually(PATIENCE, async || (waiters().await == 0).then_some(())).await;
+    assert_eq!(release(&http, "waited", MINE).await.status, 204);
+    let bare = site.bare().await;
+    assert!(bare < Duration::from_secs(1), "{bare:?}");
+    granted(&http, "waited", OTHER, LONG).await;
+}

@@ -1,0 +1,146 @@
+//! Applications that do Redlock themselves, on the same nodes and keys as the service.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::php::counted;
+use crate::php::php;
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::PATIENT;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::granted;
+use crate::redlock::held;
+use crate::redlock::look;
+use crate::redlock::lost;
+use crate::redlock::refresh;
+use crate::redlock::release;
+use crate::redlock::serves;
+use crate::support::Process;
+use crate::support::Redis;
+use crate::support::eventually;
+
+const MINE: &str = "token-of-this-client";
+
+fn ports(site: &Site) -> String {
+    site.nodes.iter().map(|node| node.port().to_string()).collect::<Vec<_>>().join(",")
+}
+
+/// What a client that does Redlock itself has to show for the lock, if it got it.
+fn taken(site: &Site, key: &str, ttl_ms: u64) -> Option<String> {
+    let step = ["redlock", &ports(site), "acquire", key, &ttl_ms.to_string()];
+    Some(php("recipe.php", &step)).filter(|proof| proof != "held")
+}
+
+fn given_back(site: &Site, key: &str, proof: &str) -> String {
+    php("recipe.php", &["redlock", &ports(site), "release", key, proof])
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_by_redlock_code_excludes_the_services_clients() {
+    for nodes in [2, 3, 5] {
+        let site = Site::of(nodes).await;
+        let service = site.service().await;
+        site.all_vote().await;
+        let http = service.http();
+        let proof = taken(&site, "theirs", 60_000).unwrap();
+        let answer = acquire(&http, "theirs", MINE, LONG).await;
+        assert_eq!(answer.told(), held(), "{answer:?}");
+        assert!((50_000..=60_000).contains(&answer.number("retry_after_ms")), "{answer:?}");
+        assert!(answer.field("owner").is_null());
+        assert_eq!(look(&http, "theirs").await.field("held"), true);
+        assert_eq!(release(&http, "theirs", MINE).await.told(), lost());
+        assert_eq!(refresh(&http, "theirs", MINE).await.told(), lost());
+        assert_eq!(given_back(&site, "theirs", &proof), "released");
+        granted(&http, "theirs", MINE, LONG).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_of_the_service_excludes_redlock_code() {
+    for nodes in [2, 3, 5] {
+        let site = Site::of(nodes).await;
+        let service = site.service().await;
+        site.all_vote().await;
+        let http = service.http();
+        granted(&http, "ours", MINE, LONG).await;
+        assert_eq!(taken(&site, "ours", 60_000), None);
+        // Its attempt has taken nothing away, and left nothing.
+        assert_eq!(refresh(&http, "ours", MINE).await.status, 200);
+        assert_eq!(release(&http, "ours", MINE).await.status, 204);
+        assert!(site.bare().await < Duration::from_secs(1));
+        let proof = taken(&site, "ours", 60_000).unwrap();
+        assert_eq!(release(&http, "ours", MINE).await.told(), lost());
+        assert_eq!(given_back(&site, "ours", &proof), "released");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn each_follows_the_other_when_its_lease_runs_out() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    let proof = taken(&site, "short", 500).unwrap();
+    let began = Instant::now();
+    let waits = http.token(MINE).post("/locks/short?wait=20s&ttl=500ms", "").await;
+    assert_eq!(waits.status, 201, "{waits:?}");
+    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert_eq!(given_back(&site, "short", &proof), "lost");
+    let proof = eventually(PATIENCE, async || taken(&site, "short", 60_000)).await;
+    assert_eq!(refresh(&http, "short", MINE).await.told(), lost());
+    assert_eq!(given_back(&site, "short", &proof), "released");
+}
+
+/// A direct client has half of the nodes, as after a crash in the middle of its round.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_crashed_client_left_on_a_minority_keeps_nobody_from_the_key() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    site.nodes[1].run::<()>("SET lock:left uniqid-of-the-crashed NX PX 60000");
+    granted(&http, "left", MINE, LONG).await;
+    assert_eq!(look(&http, "left").await.field("held"), true);
+    assert_eq!(release(&http, "left", MINE).await.status, 204);
+    let there: String = site.nodes[1].run("GET lock:left");
+    assert_eq!(there, "uniqid-of-the-crashed");
+    assert_eq!(look(&http, "left").await.field("held"), false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn redlock_code_and_the_services_clients_never_count_over_one_another() {
+    let site = Site::of(3).await;
+    let urls: Vec<_> = site.nodes.iter().map(Redis::url).collect();
+    let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
+    let instances = [Process::start_with(&stores, PATIENT), Process::start_with(&stores, PATIENT)];
+    for instance in &instances {
+        serves(&instance.http()).await;
+    }
+    site.all_vote().await;
+    let [here, there] = instances.each_ref().map(|one| format!("http://{}", one.http().address));
+    let ports = ports(&site);
+    let workers =
+        [("http", here.as_str()), ("http", &there), ("redlock", &ports), ("redlock", &ports)];
+    let began = Instant::now();
+    assert_eq!(counted(&workers, 80), 320);
+    eprintln!("2 x 80 rounds over HTTP and 2 x 80 by Redlock code in {:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_direct_lock_is_respected_with_a_minority_away() {
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    for node in &site.nodes {
+        node.run::<()>("SET lock:direct its-own-value NX PX 60000");
+    }
+    for way in [Way::Dropped, Way::Stopped] {
+        site.away(0, way);
+        assert_eq!(acquire(&http, "direct", MINE, LONG).await.told(), held());
+        site.back(0, way);
+    }
+}

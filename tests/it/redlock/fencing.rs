@@ -1,0 +1,147 @@
+//! Fencing tokens through a thousand losses of the data of single nodes, under load.
+//!
+//! Sets of nodes share the servers, each with a database of its own, so that one is back while
+//! others still wait; the time after which a node that forgot is thought of as one is short.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use lockkeeper::lock::lease::Claim;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Store;
+use lockkeeper::lock::time::Ttl;
+use lockkeeper::metrics::Metrics;
+use lockkeeper::store::StoreSettings;
+use lockkeeper::store::open;
+use lockkeeper::store::redlock::Rules;
+use tokio::task::JoinSet;
+
+use crate::conformance::KEPT;
+use crate::conformance::claim;
+use crate::conformance::nodes::settings;
+use crate::redlock::PATIENCE;
+use crate::redlock::ledger::Ledger;
+use crate::support::Redis;
+use crate::support::eventually;
+
+const SETS: usize = 16;
+const NODES: usize = 5;
+const LOSSES: usize = 1_000;
+
+/// Of each lease; some run out.
+const TTL: Ttl = Ttl::from_millis(400);
+
+const RULES: Rules = Rules {
+    node_timeout: Duration::from_millis(100),
+    answer_within: Duration::from_millis(140),
+    settle: Duration::from_millis(300),
+    longest_ttl: Ttl::from_millis(1_000),
+};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_thousand_losses_of_single_nodes_let_no_number_fall_and_no_two_hold_a_key() {
+    let servers: Arc<Vec<_>> = Arc::new((0..NODES).map(|_| Redis::start()).collect());
+    let losses = Arc::new(AtomicUsize::new(0));
+    let (mut sets, began) = (JoinSet::new(), Instant::now());
+    for set in 0..SETS {
+        sets.spawn(one_set(set, servers.clone(), losses.clone()));
+    }
+    let (mut grants, mut failed) = (0, 0);
+    while let Some(done) = sets.join_next().await {
+        let (its_grants, its_failed) = done.unwrap();
+        grants += its_grants;
+        failed += its_failed;
+    }
+    let took = began.elapsed();
+    let losses = losses.load(Ordering::Relaxed);
+    assert!(losses >= LOSSES && grants > losses, "{losses} losses, {grants} grants");
+    eprintln!("{losses} losses of nodes in {took:?}: {grants} grants, {failed} times no answer");
+}
+
+/// Two instances that contend for one key of a set, nodes of which forget all the time.
+async fn one_set(set: usize, servers: Arc<Vec<Redis>>, losses: Arc<AtomicUsize>) -> (usize, usize) {
+    let urls: Vec<_> = servers.iter().map(|server| format!("{}/{set}", server.url())).collect();
+    let mut stores = Vec::new();
+    for _ in 0..2 {
+        let settings = lockkeeper::store::redlock::RedlockSettings {
+            rules: RULES,
+            ..settings(&urls, "lock:", KEPT)
+        };
+        let metrics = Arc::new(Metrics::new("redlock"));
+        let store = open(StoreSettings::Redlock(settings), metrics).unwrap();
+        eventually(PATIENCE, async || store.contacted().then_some(())).await;
+        stores.push(store);
+    }
+    let (ledger, over) = (Arc::new(Ledger::default()), Arc::new(AtomicBool::new(false)));
+    let failed = Arc::new(AtomicUsize::new(0));
+    let mut clients = JoinSet::new();
+    for (number, store) in stores.iter().enumerate() {
+        let (store, ledger) = (store.clone(), ledger.clone());
+        let (over, failed) = (over.clone(), failed.clone());
+        clients.spawn(async move {
+            let mut round = 0;
+            while !over.load(Ordering::Relaxed) {
+                round += 1;
+                let claim = claim("key", &format!("client-{number}-{round}"), TTL.as_millis());
+                let answered = once(&*store, &claim, &ledger).await;
+                failed.fetch_add(usize::from(!answered), Ordering::Relaxed);
+            }
+        });
+    }
+    let mut connections = Vec::new();
+    for url in &urls {
+        let client = redis::Client::open(url.as_str()).unwrap();
+        connections.push(client.get_multiplexed_async_connection().await.unwrap());
+    }
+    while losses.load(Ordering::Relaxed) < LOSSES {
+        let mut voting = Vec::new();
+        for (node, connection) in connections.iter_mut().enumerate() {
+            let mut get = redis::cmd("GET");
+            let guard: Option<String> = get.arg("lk//guard").query_async(connection).await.unwrap();
+            voting.extend(guard.is_some_and(|guard| guard.starts_with('v')).then_some(node));
+        }
+        // A majority goes on voting; who has forgotten may forget again.
+        let spare = voting.len() > NODES / 2 + 1;
+        let again = (0..NODES).find(|node| !voting.contains(node) && fastrand::u8(..20) == 0);
+        let node = if spare { voting.get(fastrand::usize(..voting.len())).copied() } else { again };
+        if let Some(node) = node {
+            redis::cmd("FLUSHDB").query_async::<()>(&mut connections[node]).await.unwrap();
+            losses.fetch_add(1, Ordering::Relaxed);
+        }
+        let grants = ledger.grants();
+        eventually(PATIENCE, async || (ledger.grants() > grants).then_some(())).await;
+    }
+    over.store(true, Ordering::Relaxed);
+    while let Some(ended) = clients.join_next().await {
+        ended.unwrap();
+    }
+    (ledger.rises(), failed.load(Ordering::Relaxed))
+}
+
+/// Takes the key, and gives it back or lets it run out; whether there was an answer.
+async fn once(store: &dyn Store, claim: &Claim, ledger: &Ledger) -> bool {
+    let sent = Instant::now();
+    let Ok(attempt) = store.try_acquire(claim).await else {
+        // Whatever it may have is not for anybody to count on.
+        drop(store.release(&claim.key, &claim.token).await);
+        return false;
+    };
+    let Attempt::Granted(lease) = attempt else { return true };
+    let name = format!("{:?}", claim.token.expose());
+    let fencing_token = lease.fencing_token.number();
+    ledger.won("key", (&name, fencing_token), sent, lease.ttl.as_duration());
+    if fastrand::u8(..16) > 0 {
+        let sent = Instant::now();
+        if let Ok(Some(kept)) = store.refresh(&claim.key, &claim.token, None).await {
+            assert_eq!(kept.fencing_token, lease.fencing_token);
+            ledger.kept("key", &name, sent, kept.ttl.as_duration());
+        }
+        ledger.gives_up("key", &name);
+        drop(store.release(&claim.key, &claim.token).await);
+    }
+    true
+}

@@ -1,0 +1,106 @@
+//! `POST /hold/{key}` on several nodes.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::hold::Listener;
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::held;
+use crate::redlock::look;
+use crate::support::eventually;
+
+const OTHER: &str = "token-of-another-client";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_goes_on_with_a_minority_away_and_ends_with_its_connection() {
+    for way in Way::ALL {
+        let mut site = Site::of(3).await;
+        let service = site.service().await;
+        site.all_vote().await;
+        let http = service.http();
+        let mut listener = Listener::open(&http, "stream?ttl=1500ms").await;
+        let grant = listener.hears("acquired").await;
+        let left = grant["ttl_ms"].as_u64().unwrap();
+        assert!((750..=1_483).contains(&left), "{grant}");
+        listener.hears("alive").await;
+        site.away(0, way);
+        for _ in 0..4 {
+            listener.hears("alive").await;
+        }
+        assert_eq!(acquire(&http, "stream", OTHER, LONG).await.told(), held());
+        let began = Instant::now();
+        drop(listener);
+        eventually(PATIENCE, async || {
+            (acquire(&http, "stream", OTHER, LONG).await.status == 201).then_some(())
+        })
+        .await;
+        eprintln!("one of three {way:?}: free {:?} after its stream ended", began.elapsed());
+        assert!(began.elapsed() < Duration::from_millis(1_200), "{:?}", began.elapsed());
+        site.back(0, way);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_newest_stream_of_a_token_takes_the_lease_over_from_another_instance() {
+    let site = Site::of(3).await;
+    let services = site.services(2).await;
+    let target = "over?ttl=900ms";
+    let mut older = Listener::open(&services[0].http(), target).await;
+    let first = older.hears("acquired").await;
+    let mut newer = Listener::open(&services[1].http(), target).await;
+    let second = newer.hears("acquired").await;
+    assert_eq!(first["fencing_token"], second["fencing_token"]);
+    older.loses("taken_over").await;
+    drop(older);
+    for _ in 0..4 {
+        newer.hears("alive").await;
+    }
+    drop(newer);
+    let http = services[0].http();
+    eventually(PATIENCE, async || (look(&http, "over").await.field("held") == false).then_some(()))
+        .await;
+    site.bare().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_without_a_majority_is_told_lost_before_another_can_have_the_key() {
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    let mut listener = Listener::open(&http, "loses?ttl=1500ms").await;
+    listener.hears("acquired").await;
+    for node in 0..2 {
+        site.away(node, Way::Dropped);
+    }
+    let began = Instant::now();
+    let lost = listener.hears_after_all("lost").await;
+    assert!(began.elapsed() < Duration::from_millis(3_000), "{:?} {lost}", began.elapsed());
+    for node in 0..2 {
+        site.back(node, Way::Dropped);
+    }
+    eventually(PATIENCE, async || {
+        let token = format!("{OTHER}-{}", fastrand::u64(..));
+        (acquire(&http, "loses", &token, LONG).await.status == 201).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hold_that_a_minority_forgot_goes_on() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    let mut listener = Listener::open(&http, "forgot?ttl=900ms").await;
+    listener.hears("acquired").await;
+    site.nodes[1].run::<()>("FLUSHALL");
+    for _ in 0..4 {
+        listener.hears("alive").await;
+    }
+    assert_eq!(acquire(&http, "forgot", OTHER, LONG).await.told(), held());
+}

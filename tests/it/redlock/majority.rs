@@ -1,0 +1,172 @@
+//! More than half of the nodes are away: a clear no, at once, and nothing left behind.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::granted;
+use crate::redlock::look;
+use crate::redlock::lost;
+use crate::redlock::refresh;
+use crate::redlock::release;
+use crate::redlock::serves;
+use crate::redlock::unavailable;
+use crate::support::Answer;
+use crate::support::Http;
+use crate::support::eventually;
+
+/// Within what everything is answered.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// So short that nodes which forgot all come back within a test.
+const SHORT: &[(&str, &str)] = &[("LOCKKEEPER_TTL_MAX", "2s"), ("LOCKKEEPER_TTL_DEFAULT", "2s")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_two_nodes_of_three_that_were_killed_nothing_is_granted_and_nothing_is_left() {
+    nothing_is_granted(3, Way::Killed).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_two_nodes_of_three_that_are_stopped_nothing_is_granted_and_nothing_is_left() {
+    nothing_is_granted(3, Way::Stopped).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_two_nodes_of_three_behind_a_silent_network_nothing_is_granted_or_left() {
+    nothing_is_granted(3, Way::Dropped).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_two_nodes_of_four_nothing_is_granted_and_nothing_is_left() {
+    nothing_is_granted(4, Way::Stopped).await;
+}
+
+async fn nothing_is_granted(nodes: usize, way: Way) {
+    let mut site = Site::of(nodes).await;
+    let service = site.service_with(SHORT).await;
+    site.all_vote().await;
+    let http = service.http();
+    for node in 0..2 {
+        site.away(node, way);
+    }
+    let mut slowest = Duration::ZERO;
+    for number in 0..10 {
+        let (key, token) = (format!("never/{number}"), format!("token-of-nobody-{number}"));
+        let began = Instant::now();
+        let answer = acquire(&http, &key, &token, AT_ONCE).await;
+        slowest = slowest.max(began.elapsed());
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        // Who refuses a connection has not got the request; who is silent may act on it.
+        let certain = way == Way::Killed && number > 0;
+        let outcome = answer.text("outcome");
+        assert!(!certain || outcome == "not_acquired", "{answer:?}");
+        assert!(way == Way::Killed || outcome == "unknown", "{answer:?}");
+        // With a token of the service's own.
+        let answer = http.post(&format!("/locks/{key}?wait=100ms"), "").await;
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+    }
+    for verb in 0..4 {
+        let began = Instant::now();
+        let answer = ask(&http, verb).await;
+        slowest = slowest.max(began.elapsed());
+        // Half of the nodes know for certain that a token has no majority.
+        let expected = if nodes == 4 && verb < 2 { lost() } else { unavailable() };
+        assert_eq!(answer.told(), expected, "{answer:?}");
+    }
+    assert!(slowest < AT_ONCE, "{slowest:?}");
+    for node in 0..2 {
+        site.back(node, way);
+    }
+    let back = Instant::now();
+    let bare = site.bare().await;
+    eprintln!("2 of {nodes} {way:?}: answers within {slowest:?}, nothing left {bare:?} on");
+    assert!(bare < Duration::from_secs(1), "something was left for {bare:?}");
+    serves(&http).await;
+    eprintln!("  served again after {:?}", back.elapsed());
+    site.all_vote().await;
+    // A vote that was only on its way would show by now.
+    assert!(site.bare().await < Duration::from_millis(500));
+}
+
+async fn ask(http: &Http, verb: usize) -> Answer {
+    match verb {
+        0 => refresh(http, "never", "token-of-nobody-at-all").await,
+        1 => release(http, "never", "token-of-nobody-at-all").await,
+        2 => look(http, "never").await,
+        _ => http.get("/locks").await,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_outlives_the_absence_of_a_majority_that_keeps_its_data() {
+    for way in [Way::Stopped, Way::Dropped] {
+        let mut site = Site::of(3).await;
+        let service = site.service().await;
+        site.all_vote().await;
+        let http = service.http();
+        let lease = granted(&http, "outlives", "token-of-the-holder", LONG).await;
+        for node in 0..2 {
+            site.away(node, way);
+        }
+        // Nobody knows: a refresh that fails deletes nothing.
+        let refreshed = refresh(&http, "outlives", "token-of-the-holder").await;
+        assert_eq!(refreshed.told(), unavailable());
+        assert_eq!(refreshed.text("outcome"), "unknown");
+        let other = acquire(&http, "outlives", "token-of-another", LONG).await;
+        assert_eq!(other.told(), unavailable());
+        for node in 0..2 {
+            site.back(node, way);
+        }
+        let kept = eventually(PATIENCE, async || {
+            let kept = refresh(&http, "outlives", "token-of-the-holder").await;
+            (kept.status != 503).then_some(kept)
+        })
+        .await;
+        assert_eq!(kept.status, 200, "{kept:?}");
+        assert_eq!(kept.number("fencing_token"), lease.number("fencing_token"));
+        let other = acquire(&http, "outlives", "token-of-another", LONG).await;
+        assert_eq!(other.status, 409, "{other:?}");
+        assert_eq!(release(&http, "outlives", "token-of-the-holder").await.status, 204);
+        assert!(site.bare().await < Duration::from_secs(1));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_a_majority_did_not_hear_is_repeated_when_it_is_back() {
+    for way in [Way::Stopped, Way::Dropped] {
+        let mut site = Site::of(3).await;
+        let service = site.service().await;
+        site.all_vote().await;
+        let http = service.http();
+        granted(&http, "owed", "token-of-the-holder", LONG).await;
+        // Only what a majority answered is certain; the others may have it a moment later.
+        eventually(PATIENCE, async || {
+            (0..3).all(|node| site.locks_on(node).len() == 1).then_some(())
+        })
+        .await;
+        for node in 0..2 {
+            site.away(node, way);
+        }
+        let began = Instant::now();
+        let released = release(&http, "owed", "token-of-the-holder").await;
+        assert!(began.elapsed() < AT_ONCE);
+        assert_eq!(released.told(), unavailable(), "{released:?}");
+        assert_eq!(released.text("outcome"), "unknown");
+        for node in 0..2 {
+            site.back(node, way);
+        }
+        // Nobody knows, so the client asks again; the service must not, for the token may be used
+        // again meanwhile.
+        let repeated = eventually(PATIENCE, async || {
+            let repeated = release(&http, "owed", "token-of-the-holder").await;
+            (repeated.status != 503).then_some(repeated)
+        })
+        .await;
+        assert_eq!(repeated.status, 204, "{repeated:?}");
+        granted(&http, "owed", "token-of-another", LONG).await;
+    }
+}

@@ -1,0 +1,213 @@
+//! Redlock on real servers: what holds while nodes die, hang, forget, and disagree about the time.
+
+mod contest;
+mod contract;
+mod direct;
+mod fencing;
+mod forgetting;
+mod hold;
+mod late;
+mod ledger;
+mod libraries;
+mod majority;
+mod minority;
+mod numbers;
+mod operator;
+mod proxy;
+mod racing;
+mod restarts;
+mod twins;
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::redlock::proxy::Flow;
+use crate::redlock::proxy::Proxy;
+use crate::support::Answer;
+use crate::support::Http;
+use crate::support::Redis;
+use crate::support::Service;
+use crate::support::eventually;
+
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Longer than any test takes.
+const LONG: Duration = Duration::from_secs(600);
+
+/// A syncing server: what it has said stays said.
+const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
+/// More than a node takes on a machine that is busy, where its deadline is not what is shown.
+const PATIENT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "400ms")];
+
+/// Nodes, each behind a proxy of its own, which is the network to it.
+struct Site {
+    nodes: Vec<Redis>,
+    proxies: Vec<Proxy>,
+}
+
+/// How a node can be away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// The process is gone, and its data with it.
+    Killed,
+    /// The process is stopped: its machine takes what is sent, and nobody answers.
+    Stopped,
+    /// The network takes connections and swallows what is sent.
+    Dropped,
+}
+
+impl Way {
+    const ALL: [Self; 3] = [Self::Killed, Self::Stopped, Self::Dropped];
+}
+
+impl Site {
+    /// So many nodes that keep nothing on disk.
+    async fn of(nodes: usize) -> Self {
+        Self::on((0..nodes).map(|_| Redis::start()).collect()).await
+    }
+
+    /// These nodes.
+    async fn on(nodes: Vec<Redis>) -> Self {
+        let mut proxies = Vec::new();
+        for node in &nodes {
+            proxies.push(Proxy::to(node.port()).await);
+        }
+        Self { nodes, proxies }
+    }
+
+    fn urls(&self) -> String {
+        self.proxies.iter().map(Proxy::url).collect::<Vec<_>>().join(" ")
+    }
+
+    /// An instance that is patient with its nodes, once it serves.
+    async fn service(&self) -> Service {
+        self.service_with(PATIENT).await
+    }
+
+    /// An instance with these variables, once it serves.
+    async fn service_with(&self, variables: &[(&str, &str)]) -> Service {
+        let service = self.started_with(variables).await;
+        let http = service.http();
+        serves(&http).await;
+        service
+    }
+
+    /// An instance with these variables, whether it serves or not.
+    async fn started_with(&self, variables: &[(&str, &str)]) -> Service {
+        let urls = self.urls();
+        let mut all = vec![("LOCKKEEPER_STORE", urls.as_str())];
+        all.extend_from_slice(variables);
+        Service::start(&all, "").await
+    }
+
+    /// So many instances, once all nodes vote.
+    async fn services(&self, instances: usize) -> Vec<Service> {
+        let mut services = Vec::new();
+        for _ in 0..instances {
+            services.push(self.service().await);
+        }
+        self.all_vote().await;
+        services
+    }
+
+    fn away(&mut self, node: usize, way: Way) {
+        match way {
+            Way::Killed => self.nodes[node].kill(),
+            Way::Stopped => self.nodes[node].pause(),
+            Way::Dropped => self.proxies[node].set(Flow::Swallowing),
+        }
+    }
+
+    fn back(&mut self, node: usize, way: Way) {
+        match way {
+            Way::Killed => self.nodes[node].restart(),
+            Way::Stopped => self.nodes[node].resume(),
+            Way::Dropped => self.proxies[node].set(Flow::Passing),
+        }
+    }
+
+    async fn all_vote(&self) {
+        let all = || self.nodes.iter().all(votes);
+        eventually(PATIENCE, async || all().then_some(())).await;
+    }
+
+    /// The names of the locks on a node, whoever's they are.
+    fn locks_on(&self, node: usize) -> Vec<String> {
+        self.nodes[node].run("KEYS lock:*")
+    }
+
+    /// Until no node has any lock; how long that took.
+    async fn bare(&self) -> Duration {
+        let began = Instant::now();
+        let bare = || (0..self.nodes.len()).all(|node| self.locks_on(node).is_empty());
+        eventually(PATIENCE, async || bare().then_some(())).await;
+        began.elapsed()
+    }
+}
+
+/// Until it grants and takes back.
+async fn serves(http: &Http) {
+    let key = "is-it-served";
+    eventually(PATIENCE, async || {
+        let token = format!("token-of-the-question-{}", fastrand::u64(..));
+        let asked = acquire(http, key, &token, Duration::from_secs(1)).await;
+        (asked.status == 201).then_some(())?;
+        (release(http, key, &token).await.status == 204).then_some(())
+    })
+    .await;
+}
+
+/// Whether a node votes, as it knows itself.
+fn votes(node: &Redis) -> bool {
+    let guard: Option<String> = node.run("GET lk//guard");
+    let info: String = node.run("INFO server");
+    let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
+    guard.is_some_and(|guard| guard.starts_with("v|") && guard.contains(run))
+}
+
+/// Asks for a key with a token of the client's own.
+async fn acquire(http: &Http, key: &str, token: &str, ttl: Duration) -> Answer {
+    let body = format!(r#"{{"token":"{token}","ttl_ms":{}}}"#, ttl.as_millis());
+    let answer = http.post(&format!("/locks/{key}"), &body).await;
+    assert!([200, 201, 409, 503].contains(&answer.status), "{answer:?}");
+    answer
+}
+
+/// The grant to a token of the client's own.
+async fn granted(http: &Http, key: &str, token: &str, ttl: Duration) -> Answer {
+    let answer = acquire(http, key, token, ttl).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+    answer
+}
+
+async fn refresh(http: &Http, key: &str, token: &str) -> Answer {
+    http.token(token).put(&format!("/locks/{key}/refresh"), "").await
+}
+
+async fn release(http: &Http, key: &str, token: &str) -> Answer {
+    http.token(token).delete(&format!("/locks/{key}")).await
+}
+
+async fn look(http: &Http, key: &str) -> Answer {
+    http.get(&format!("/locks/{key}")).await
+}
+
+fn held() -> (u16, String) {
+    (409, "lock_held".to_owned())
+}
+
+fn lost() -> (u16, String) {
+    (409, "lock_lost".to_owned())
+}
+
+fn unavailable() -> (u16, String) {
+    (503, "store_unavailable".to_owned())
+}
+
+/// The median and the 99th percentile.
+fn quantiles(took: &mut [Duration]) -> (Duration, Duration) {
+    took.sort_unstable();
+    (took[took.len() / 2], took[took.len() * 99 / 100])
+}

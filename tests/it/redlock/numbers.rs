@@ -1,0 +1,78 @@
+//! Where the clocks of the instances are apart, only what the nodes know makes fencing tokens rise.
+
+use crate::redis_faults::clock::Clock;
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::PATIENT;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::release;
+use crate::redlock::serves;
+use crate::support::Http;
+use crate::support::Process;
+use crate::support::eventually;
+
+/// What an instance lags behind, which is far more than a test takes.
+const BEHIND_MS: i64 = 60_000;
+
+/// An instance whose clock is behind, and that has seen no key yet.
+async fn late_instance(site: &Site, clock: &Clock) -> Process {
+    let urls: Vec<_> = site.proxies.iter().map(|proxy| proxy.url()).collect();
+    let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
+    let clock = clock.environment();
+    let mut variables: Vec<_> = clock.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    variables.extend_from_slice(PATIENT);
+    let process = Process::start_with(&stores, &variables);
+    serves(&process.http()).await;
+    process
+}
+
+/// The fencing token of a lease that is granted by all nodes but one, and released.
+async fn had_without(site: &mut Site, node: usize, http: &Http, token: &str) -> u64 {
+    site.away(node, Way::Dropped);
+    let granted = eventually(PATIENCE, async || {
+        let granted = acquire(http, "number", token, LONG).await;
+        [200, 201].contains(&granted.status).then_some(granted)
+    })
+    .await;
+    eventually(PATIENCE, async || {
+        (release(http, "number", token).await.status != 503).then_some(())
+    })
+    .await;
+    site.back(node, Way::Dropped);
+    site.bare().await;
+    granted.number("fencing_token")
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_number_that_one_node_drew_is_known_to_a_majority_before_it_is_answered() {
+    let clock = Clock::make();
+    clock.step_ms(-BEHIND_MS);
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let (second, third) = (late_instance(&site, &clock).await, late_instance(&site, &clock).await);
+    let first = had_without(&mut site, 2, &service.http(), "token-of-the-first").await;
+    // Of its two nodes only the first knows that number.
+    let next = had_without(&mut site, 1, &second.http(), "token-of-the-second").await;
+    assert!(next > first, "{next} after {first}");
+    assert!(next < first + 1_000_000, "its clock was not behind: {next} after {first}");
+    let last = had_without(&mut site, 0, &third.http(), "token-of-the-third").await;
+    assert!(last > next, "{last} after {next}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_forgot_draws_no_number_below_those_it_knew() {
+    let clock = Clock::make();
+    clock.step_ms(-BEHIND_MS);
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let late = late_instance(&site, &clock).await;
+    let first = had_without(&mut site, 2, &service.http(), "token-of-the-first").await;
+    site.nodes[1].run::<()>("FLUSHALL");
+    site.all_vote().await;
+    let next = had_without(&mut site, 0, &late.http(), "token-of-the-second").await;
+    assert!(next > first, "{next} after {first}");
+}

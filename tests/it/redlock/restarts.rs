@@ -1,0 +1,263 @@
+//! Fencing tokens rise through nodes that come back with old data, cut data or another time, and
+//! late writers are refused.
+
+use std::fs::OpenOptions;
+use std::path::PathBuf;
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::redis_faults::clock::Clock;
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::contest::Contest;
+use crate::redlock::granted;
+use crate::redlock::lost;
+use crate::redlock::refresh;
+use crate::redlock::release;
+use crate::redlock::votes;
+use crate::support::Http;
+use crate::support::Redis;
+use crate::support::eventually;
+use crate::support::fenced::FencedFile;
+use crate::support::fenced::Verdict;
+
+/// One that writes a snapshot only when it is told to.
+const SNAPSHOTS: &[&str] = &["--save", "", "--appendonly", "no", "--dbfilename", "old.rdb"];
+
+const EVERY_WRITE: &[&str] = &[
+    "--save",
+    "",
+    "--appendonly",
+    "yes",
+    "--appendfsync",
+    "always",
+    "--aof-load-truncated",
+    "yes",
+];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_comes_back_from_an_old_snapshot_grants_nothing_twice() {
+    nothing_twice(SNAPSHOTS).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_comes_back_without_the_end_of_its_log_grants_nothing_twice() {
+    nothing_twice(EVERY_WRITE).await;
+}
+
+/// A node forgets a lease that one more of three knows, and nothing else.
+async fn nothing_twice(arguments: &[&str]) {
+    let mut site = Site::on((0..3).map(|_| Redis::start_with(arguments)).collect()).await;
+    let services = site.services(2).await;
+    let (http, second) = (services[0].http(), services[1].http());
+    let mut last = 0;
+    for round in 0..2 {
+        let (node, beside) = (round % 3, (round + 1) % 3);
+        let (token, other) =
+            (format!("token-of-the-round-{round}"), format!("token-of-other-{round}"));
+        // What it comes back with shows the key free, and a set that votes.
+        let length = match arguments {
+            SNAPSHOTS => {
+                site.nodes[node].run::<()>("SAVE");
+                None
+            }
+            _ => Some(std::fs::metadata(log_of(&site.nodes[node])).unwrap().len()),
+        };
+        site.away(beside, Way::Dropped);
+        let lease = granted(&http, "old", &token, Duration::from_secs(4)).await;
+        assert!(lease.number("fencing_token") > last, "{lease:?} after {last}");
+        last = lease.number("fencing_token");
+        let began = Instant::now();
+        site.away(node, Way::Killed);
+        if let Some(length) = length {
+            let log = OpenOptions::new().write(true).open(log_of(&site.nodes[node]));
+            log.unwrap().set_len(length).unwrap();
+        }
+        site.back(node, Way::Killed);
+        site.back(beside, Way::Dropped);
+        // Two of three show a free key; one of them is from before.
+        let next = eventually(PATIENCE, async || {
+            // Not for long: a node waits for the end of whatever it sees when it looks.
+            let next = acquire(&second, "old", &other, Duration::from_secs(2)).await;
+            (next.status == 201).then_some(next)
+        })
+        .await;
+        let lasts = Duration::from_millis(lease.number("ttl_ms"));
+        assert!(began.elapsed() + Duration::from_millis(100) > lasts, "{:?}", began.elapsed());
+        assert!(next.number("fencing_token") > last, "{next:?} after {last}");
+        last = next.number("fencing_token");
+        site.all_vote().await;
+        site.bare().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_lose_the_end_of_their_logs_under_load_grant_nothing_twice() {
+    let mut site = Site::on((0..3).map(|_| Redis::start_with(EVERY_WRITE)).collect()).await;
+    let services = site.services(2).await;
+    let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
+    let contest = Contest::begin(&instances);
+    for round in 0..3 {
+        let node = round % 3;
+        contest.goes_on(10).await;
+        site.away(node, Way::Killed);
+        cut(&log_of(&site.nodes[node]), 200 + 400 * round as u64);
+        site.back(node, Way::Killed);
+        contest.goes_on(10).await;
+        site.all_vote().await;
+    }
+    let (grants, unavailable) = contest.finish().await;
+    eprintln!("3 cut logs: {grants} grants, {unavailable} times 503");
+}
+
+/// The newest part of a node's append-only file.
+fn log_of(node: &Redis) -> PathBuf {
+    let files = std::fs::read_dir(node.directory().join("appendonlydir")).unwrap();
+    let mut logs: Vec<_> = files.map(|file| file.unwrap().path()).collect();
+    logs.retain(|path| path.to_string_lossy().ends_with(".incr.aof"));
+    logs.sort();
+    logs.pop().unwrap()
+}
+
+fn cut(log: &std::path::Path, bytes: u64) {
+    let file = OpenOptions::new().write(true).open(log).unwrap();
+    let length = file.metadata().unwrap().len();
+    file.set_len(length.saturating_sub(bytes)).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_whose_clocks_are_half_a_second_apart_and_forget_never_let_a_number_fall() {
+    let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
+    for (clock, ahead) in clocks.iter().zip([0, 500, -500]) {
+        clock.step_ms(ahead);
+    }
+    let site = Site::on(clocks.iter().map(Clock::redis).collect()).await;
+    let services = site.services(2).await;
+    let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
+    let contest = Contest::begin(&instances);
+    for round in 0..4 {
+        contest.goes_on(20).await;
+        site.nodes[round % 3].run::<()>("FLUSHALL");
+        contest.goes_on(20).await;
+        site.all_vote().await;
+    }
+    let (grants, unavailable) = contest.finish().await;
+    eprintln!("clocks 500 ms apart, 4 losses: {grants} grants, {unavailable} times 503");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn steps_of_the_clock_of_one_node_never_let_a_number_fall() {
+    let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
+    let site = Site::on(clocks.iter().map(Clock::redis).collect()).await;
+    let services = site.services(2).await;
+    let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
+    // Ahead, its locks are over at once: a lease that stood on it and a bare majority may be had
+    // twice. Behind, they last for longer.
+    let contest = Contest::begin_where_two_may_hold(&instances);
+    for seconds in [60, 0, 3_600, 1, 0, -1, -60, 0, -3_600, 0] {
+        clocks[1].step_ms(seconds * 1_000);
+        contest.goes_on(15).await;
+    }
+    let double = contest.double_holds();
+    let (grants, unavailable) = contest.finish().await;
+    eprintln!(
+        "10 steps of one clock of three: {grants} grants, {unavailable} times 503, {double} double"
+    );
+}
+
+/// What the guarantees do not promise, and what protects there.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_of_the_clock_under_a_bare_majority_gives_the_key_away_and_the_late_are_refused() {
+    let clock = Clock::make();
+    let mut site = Site::on(vec![Redis::start(), clock.redis(), Redis::start()]).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let (http, file) = (service.http(), FencedFile::new());
+    site.away(2, Way::Dropped);
+    let (first, second) = ("token-of-the-first-one", "token-of-the-second-one");
+    let lease = granted(&http, "stepped", first, LONG).await.number("fencing_token");
+    site.back(2, Way::Dropped);
+    clock.step_ms(3_600_000);
+    let next = eventually(PATIENCE, async || {
+        let next = acquire(&http, "stepped", second, LONG).await;
+        [200, 201].contains(&next.status).then(|| next.number("fencing_token"))
+    })
+    .await;
+    assert!(next > lease, "{next} after {lease}");
+    assert_eq!(file.submit(next, second, "in time"), Verdict::Accepted);
+    assert_eq!(file.submit(lease, first, "late"), Verdict::Refused);
+    assert_eq!(refresh(&http, "stepped", first).await.told(), lost());
+}
+
+/// All nodes forget at once: what is left is the highest number that an instance has answered.
+#[tokio::test(flavor = "multi_thread")]
+async fn numbers_rise_over_the_loss_of_all_data_while_an_instance_lives() {
+    let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
+    let site = Site::on(clocks.iter().map(Clock::redis).collect()).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    let mut last = 0;
+    for round in 0..8 {
+        for clock in &clocks {
+            clock.step_ms(-60_000 * round);
+        }
+        for node in &site.nodes {
+            node.run::<()>("FLUSHALL");
+        }
+        let next = granted_anew(&http, "all", &format!("token-of-the-round-{round}")).await;
+        assert!(next > last, "{next} after {last}");
+        last = next;
+    }
+}
+
+/// The fencing token of the first grant that there is.
+async fn granted_anew(http: &Http, key: &str, token: &str) -> u64 {
+    eventually(PATIENCE, async || {
+        let answer = acquire(http, key, token, LONG).await;
+        [200, 201].contains(&answer.status).then(|| answer.number("fencing_token"))
+    })
+    .await
+}
+
+/// Clients that go to sleep with a lease and write when they wake up.
+#[tokio::test(flavor = "multi_thread")]
+async fn every_write_of_a_client_that_slept_past_its_lease_is_refused() {
+    let site = Site::of(3).await;
+    let services = site.services(2).await;
+    let file = FencedFile::new();
+    let (mut late, mut written) = (Vec::new(), Vec::new());
+    for round in 0..40 {
+        let http = services[round % 2].http();
+        let (token, line) = (format!("token-of-the-writer-{round}"), format!("line {round}"));
+        let sleeps = round % 2 == 0;
+        let ttl = Duration::from_millis(if sleeps { 150 } else { 60_000 });
+        let lease = eventually(PATIENCE, async || {
+            let lease = acquire(&http, "file", &token, ttl).await;
+            (lease.status == 201).then_some(lease)
+        })
+        .await;
+        let fencing_token = lease.number("fencing_token");
+        if sleeps {
+            late.push((fencing_token, token, line));
+            if round % 8 == 0 {
+                site.nodes[round / 8 % 3].run::<()>("FLUSHALL");
+            }
+            continue;
+        }
+        assert_eq!(file.submit(fencing_token, &token, &line), Verdict::Accepted);
+        written.push(line);
+        for (fencing_token, token, line) in &late {
+            assert_eq!(file.submit(*fencing_token, token, line), Verdict::Refused, "{line}");
+        }
+        assert_eq!(release(&http, "file", &token).await.status, 204);
+        if !site.nodes.iter().all(votes) {
+            site.all_vote().await;
+        }
+    }
+    assert_eq!(file.accepted(), written);
+    eprintln!("{} writers slept past their leases, all refused", late.len());
+}

@@ -1,0 +1,61 @@
+//! One Redis under two names would have two votes.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::Site;
+use crate::redlock::acquire;
+use crate::redlock::unavailable;
+use crate::support::Process;
+use crate::support::Redis;
+use crate::support::eventually;
+
+const MINE: &str = "token-of-this-client";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn one_redis_under_two_names_is_refused_with_a_clear_word() {
+    let nodes = [Redis::start(), Redis::start()];
+    let same = format!("redis://localhost:{}", nodes[0].port());
+    let urls = [nodes[0].url(), nodes[1].url(), same];
+    refuses(&urls).await;
+    // Nothing was granted on it, and nothing is left.
+    for node in &nodes {
+        assert_eq!(node.run::<Vec<String>>("KEYS lock:*"), [""; 0]);
+    }
+}
+
+/// It voted already, in a set that was right.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_redis_under_two_names_is_refused_also_if_it_votes() {
+    let site = Site::of(2).await;
+    drop(site.services(1).await);
+    let other = Redis::start();
+    let urls = [site.nodes[0].url(), site.proxies[0].url_by("localhost"), other.url()];
+    refuses(&urls).await;
+    assert_eq!(site.locks_on(0), [""; 0]);
+}
+
+async fn refuses(urls: &[String]) {
+    let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
+    let process = Process::start_with(&stores, &[]);
+    let http = process.http();
+    let began = Instant::now();
+    let mut answer = acquire(&http, "twice", MINE, LONG).await;
+    while began.elapsed() < Duration::from_secs(3) {
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        assert_eq!(answer.text("outcome"), "not_acquired");
+        answer = acquire(&http, "twice", MINE, LONG).await;
+    }
+    let line = eventually(PATIENCE, async || {
+        let log = process.log();
+        log.lines().find(|line| line.contains("two nodes are the same Redis")).map(str::to_owned)
+    })
+    .await;
+    assert!(line.contains("ERROR"), "{line}");
+    let host = |url: &String| url.trim_start_matches("redis://").to_owned();
+    let named = urls.iter().map(host).filter(|host| line.contains(host)).count();
+    assert_eq!(named, 2, "{line}");
+    assert_eq!(http.get("/readyz").await.status, 503);
+}
