@@ -14,6 +14,7 @@ pub mod config;
 pub mod wire;
 
 pub mod api;
+pub mod client;
 pub mod server;
 
 pub mod cli;

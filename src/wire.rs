@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use serde::Deserialize;
 use serde::Serialize;
 
 use crate::lock::hold::HoldEvent;
@@ -99,17 +100,23 @@ impl<'a> EventBody<'a> {
 }
 
 /// A key as it stands.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct StatusBody {
-    key: String,
-    held: bool,
+    /// The key.
+    pub key: String,
+    /// Whether somebody holds it.
+    pub held: bool,
+    /// Who, if they said so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    owner: Option<String>,
+    pub owner: Option<String>,
+    /// The number of their lease, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    fencing_token: Option<u64>,
+    pub fencing_token: Option<u64>,
+    /// What is left of it, if it has an end.
     #[serde(skip_serializing_if = "Option::is_none")]
-    ttl_ms: Option<u64>,
-    waiters: u64,
+    pub ttl_ms: Option<u64>,
+    /// How many wait for it.
+    pub waiters: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     mine: Option<bool>,
 }
@@ -131,7 +138,7 @@ impl From<LockStatus> for StatusBody {
 }
 
 /// A page of the list of held keys.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct ListBody {
     /// The keys.
     pub locks: Vec<StatusBody>,

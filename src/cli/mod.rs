@@ -1,19 +1,39 @@
 //! The command line: its words, and what each runs.
 
+mod claimant;
+mod clock;
+mod exec;
+mod exit;
 mod healthcheck;
+mod locks;
+mod redlock;
+mod remote;
 mod serve;
+mod signals;
+mod voice;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use clap::CommandFactory;
 use clap::Parser;
 use clap::Subcommand;
+use clap_complete::Shell;
+use clap_complete::generate;
+use clap_mangen::Man;
 
 use crate::config::Config;
 use crate::config::ConfigError;
 use crate::config::Flags;
 use crate::config::Sources;
+
+/// The exit code of the service's own commands for wrong usage, as clap has it.
+const WRONG_USAGE: u8 = 2;
+
+/// The words that have the exit codes of [`exit`].
+const CLIENTS: &[&str] = &["exec", "acquire", "refresh", "release", "get", "list", "force-release"];
 
 /// A lock service over HTTP: leases with fencing tokens, on an embedded store or on Redis.
 #[derive(Debug, Parser)]
@@ -33,11 +53,24 @@ enum Command {
     Config,
     /// Ask the service of these settings whether it lives; exit code 0 if it does.
     Healthcheck,
+    /// Look at the nodes of a Redlock store.
+    #[command(subcommand)]
+    Redlock(redlock::Redlock),
+    Exec(Box<exec::Exec>),
+    #[command(flatten)]
+    Lock(locks::Verb),
+    /// Print completions for a shell, as in `lockkeeper completions bash`.
+    Completions {
+        shell: Shell,
+    },
+    /// Print the manual page, as in `lockkeeper man | man -l -`.
+    Man,
     /// Print the version.
     Version,
 }
 
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Settings of the service")]
 struct Settings {
     /// A settings file; config/lockkeeper.toml has every setting with its default.
     #[arg(long, global = true, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
@@ -45,15 +78,22 @@ struct Settings {
     /// Where to listen [default: 127.0.0.1:8080].
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Where the locks are kept: embedded:DIRECTORY, redis://host:port or rediss://host:port
-    /// [default: embedded:./lockkeeper-data].
+    /// Where the locks are kept: embedded:DIRECTORY, redis://host:port,
+    /// redis-sentinel://host:port/master or redis-cluster://host:port, the last three with rediss
+    /// over TLS; several redis:// are Redlock [default: embedded:./lockkeeper-data].
     #[arg(long, global = true, value_name = "URL")]
     store: Vec<String>,
 }
 
 /// Runs what the command line says. Whatever goes wrong is one sentence on standard error.
 pub fn run() -> ExitCode {
-    let cli = Cli::parse();
+    if let Some(code) = exec::as_part_of_exec() {
+        return code.into();
+    }
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return misused(&error),
+    };
     let flags = Flags {
         config: cli.settings.config,
         listen: cli.settings.listen,
@@ -67,6 +107,13 @@ pub fn run() -> ExitCode {
         Some(Command::Healthcheck) => {
             settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config.listen))
         }
+        Some(Command::Redlock(what)) => {
+            settings(&flags).and_then(|(_, config)| redlock::redlock(&what, &config))
+        }
+        Some(Command::Exec(exec)) => return exec::exec(*exec).into(),
+        Some(Command::Lock(verb)) => return locks::run(&verb).into(),
+        Some(Command::Completions { shell }) => return completions(shell),
+        Some(Command::Man) => return manual(),
         Some(Command::Version) => {
             println!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
             Ok(())
@@ -78,6 +125,52 @@ pub fn run() -> ExitCode {
             eprintln!("lockkeeper: {sentence}");
             ExitCode::FAILURE
         }
+    }
+}
+
+fn completions(shell: Shell) -> ExitCode {
+    let mut text = Vec::new();
+    generate(shell, &mut Cli::command(), "lockkeeper", &mut text);
+    written(&text)
+}
+
+/// One page, with a part for each command.
+fn manual() -> ExitCode {
+    let mut text = Vec::new();
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    let mut rendered = Man::new(command.clone()).render(&mut text);
+    for part in command.get_subcommands() {
+        let heading = format!(".SH \"{}\"\n", part.get_name().to_uppercase());
+        let part = Man::new(part.clone());
+        text.extend_from_slice(heading.as_bytes());
+        rendered = rendered
+            .and_then(|()| part.render_synopsis_section(&mut text))
+            .and_then(|()| part.render_description_section(&mut text))
+            .and_then(|()| part.render_options_section(&mut text));
+    }
+    match rendered {
+        Ok(()) => written(&text),
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+fn written(text: &[u8]) -> ExitCode {
+    match std::io::stdout().write_all(text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    }
+}
+
+/// What was asked for is an answer; what was not understood has the exit code of its command.
+fn misused(error: &clap::Error) -> ExitCode {
+    // Standard error may be closed.
+    let _ = error.print();
+    let word = std::env::args_os().nth(1).unwrap_or_default();
+    match error.exit_code() {
+        0 => ExitCode::SUCCESS,
+        _ if CLIENTS.iter().any(|client| word == *client) => exit::INTERNAL.into(),
+        _ => WRONG_USAGE.into(),
     }
 }
 

@@ -1,0 +1,252 @@
+//! The lease of `exec`: how it is got, kept and given back.
+//!
+//! Its end is counted from when the request was sent that was answered last, so it comes before
+//! the end that the service knows. What has to be done before it has come is for `supervise`.
+
+use std::cell::Cell;
+use std::io;
+use std::time::Duration;
+
+use crate::cli::claimant::Claimant;
+use crate::cli::claimant::NoLease;
+use crate::cli::claimant::PAUSE;
+use crate::cli::clock::Alarm;
+use crate::cli::clock::Moment;
+use crate::client::ANSWER_TIME;
+use crate::client::ClientError;
+use crate::client::Granted;
+use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
+
+/// Between two attempts to refresh, at least and at most.
+const REFRESH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
+
+/// How long one attempt to refresh may take, at least.
+const LEAST_PATIENCE: Duration = Duration::from_millis(50);
+
+/// How much earlier than the lease's end COMMAND is dead, at least: a machine may be busy.
+const LEAST_MARGIN: Duration = Duration::from_millis(200);
+
+/// A fiftieth of the lease is more than two clocks differ in it.
+const MARGIN_PART: u32 = 50;
+
+/// What is waited for rather than made a TTL of: the service has a shortest one.
+const SHORT_REST: Duration = Duration::from_secs(1);
+
+/// How often a release is tried.
+const RELEASES: usize = 3;
+
+/// What a lease has to be like.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    ttl: Duration,
+    kill_after: Duration,
+}
+
+impl Terms {
+    /// Refuses a lease too short for COMMAND to be ended within it after failed refreshes.
+    pub(super) fn new(ttl: Duration, kill_after: Duration) -> Result<Self, String> {
+        let terms = Self { ttl, kill_after };
+        let least = terms.ending_time().saturating_mul(2);
+        if ttl < least {
+            return Err(format!(
+                "a TTL of {} is too short: COMMAND may take {} to end (--kill-after), for which the \
+                 TTL has to be at least {}",
+                Seconds(ttl),
+                Seconds(kill_after),
+                Seconds(least)
+            ));
+        }
+        Ok(terms)
+    }
+
+    pub(super) fn kill_after(self) -> Duration {
+        self.kill_after
+    }
+
+    fn margin(self) -> Duration {
+        LEAST_MARGIN.max(self.ttl / MARGIN_PART)
+    }
+
+    fn ending_time(self) -> Duration {
+        self.kill_after.saturating_add(self.margin())
+    }
+
+    pub(super) fn ttl(self) -> Ttl {
+        Ttl::from_millis(u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX))
+    }
+}
+
+struct Seconds(Duration);
+
+impl std::fmt::Display for Seconds {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} s", self.0.as_secs_f64())
+    }
+}
+
+/// A lease as far as it is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lease {
+    pub(super) fencing_token: FencingToken,
+    /// When to refresh it.
+    renew: Moment,
+    /// When COMMAND has to be told to end.
+    pub(super) terminate: Moment,
+    /// When COMMAND has to be killed.
+    pub(super) kill: Moment,
+    /// When it is over.
+    pub(super) end: Moment,
+}
+
+impl Lease {
+    fn of(granted: &Granted, sent: Moment, terms: Terms) -> Self {
+        let began = sent.after(granted.waited);
+        let end = began.after(granted.ttl);
+        Self {
+            fencing_token: granted.fencing_token,
+            renew: began.after(granted.ttl / 3),
+            terminate: end.before(terms.ending_time()),
+            kill: end.before(terms.margin()),
+            end,
+        }
+    }
+}
+
+/// Why a lease is not kept any more.
+#[derive(Debug)]
+pub(super) enum Loss {
+    /// The service says that it is lost.
+    Told(String),
+    /// It could not be refreshed in time.
+    Late(String),
+}
+
+/// Whoever gets, keeps and gives back the lease.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    pub(super) claimant: Claimant,
+    pub(super) terms: Terms,
+}
+
+impl Keeper {
+    /// Waits for the lease, for ever if there is no `wait`. Dropping it leaves the line.
+    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Lease, NoLease> {
+        let (sent, granted) = self.claimant.acquire(wait).await?;
+        Ok(Lease::of(&granted, sent, self.terms))
+    }
+
+    /// Refreshes the lease until that fails for too long: to `limit`, a moment of the lease.
+    /// `lease` is what is known of it; `refreshed` hears of each change.
+    pub(super) async fn keep(
+        &self,
+        lease: &Cell<Lease>,
+        limit: fn(&Lease) -> Moment,
+        refreshed: impl Fn(&Lease),
+    ) -> io::Result<Loss> {
+        let alarm = Alarm::new()?;
+        loop {
+            alarm.at(Some(lease.get().renew)).await?;
+            let end = limit(&lease.get());
+            match self.refresh(&alarm, end).await? {
+                Ok(next) => {
+                    self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
+                    lease.set(next);
+                    refreshed(&next);
+                }
+                Err(loss) => return Ok(loss),
+            }
+        }
+    }
+
+    /// Tries to refresh until `end`, at once after a failure.
+    async fn refresh(&self, alarm: &Alarm, end: Moment) -> io::Result<Result<Lease, Loss>> {
+        let mut why = "we stood still".to_owned();
+        loop {
+            let left = end.left();
+            if left.is_zero() {
+                return Ok(Err(Loss::Late(why)));
+            }
+            // Half of what is left: one that is stuck leaves time for the next.
+            let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
+            let sent = Moment::now();
+            let ttl = Some(self.terms.ttl());
+            let answer = tokio::select! {
+                answer = self.claimant.client.refresh(&self.claimant.key, &self.claimant.token, ttl, patience) => answer,
+                rung = alarm.at(Some(end)) => {
+                    rung?;
+                    continue;
+                }
+            };
+            match answer {
+                Ok(granted) => {
+                    let lease = Lease::of(&granted, sent, self.terms);
+                    if !lease.terminate.has_come() {
+                        return Ok(Ok(lease));
+                    }
+                    why = "the answer came too late".to_owned();
+                    continue;
+                }
+                Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
+                    return Ok(Err(Loss::Told(refusal.detail)));
+                }
+                Err(error) => why = error.to_string(),
+            }
+            self.claimant.voice.tell(|| format!("not refreshed: {why}"));
+            let (least, most) = REFRESH_PAUSE;
+            tokio::time::sleep((left / 8).clamp(least, most)).await;
+        }
+    }
+
+    /// Gives the lease back, or lets it go on until `earliest`.
+    pub(super) async fn give_back(&self, earliest: Moment) {
+        let mut again = false;
+        for _ in 0..RELEASES {
+            let left = earliest.left();
+            let done = if left < SHORT_REST {
+                tokio::time::sleep(left).await;
+                self.claimant.client.release(&self.claimant.key, &self.claimant.token).await
+            } else {
+                let ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
+                let (key, token) = (&self.claimant.key, &self.claimant.token);
+                let ttl = Some(Ttl::from_millis(ms));
+                let done = self.claimant.client.refresh(key, token, ttl, ANSWER_TIME);
+                done.await.map(|_| ())
+            };
+            match done {
+                Ok(()) => return,
+                Err(ClientError::Refused(refusal)) if refusal.is_lost() && again => return,
+                Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
+                    return self
+                        .claimant
+                        .voice
+                        .complain(|| format!("'{}': {refusal}", self.claimant.key));
+                }
+                Err(error) => self.claimant.voice.tell(|| format!("not given back: {error}")),
+            }
+            again = true;
+            tokio::time::sleep(PAUSE).await;
+        }
+        self.claimant
+            .voice
+            .complain(|| format!("'{}' was not given back; it ends by itself", self.claimant.key));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::Terms;
+
+    #[test]
+    fn a_ttl_too_short_for_the_end_of_the_command_is_refused() {
+        let seconds = Duration::from_secs;
+        assert!(Terms::new(seconds(30), seconds(5)).is_ok());
+        assert!(Terms::new(seconds(1), Duration::from_millis(300)).is_ok());
+        let refused = Terms::new(seconds(10), seconds(5)).unwrap_err();
+        assert!(refused.contains("10 s is too short"), "{refused}");
+        assert!(refused.contains("at least 10.4 s"), "{refused}");
+        assert!(Terms::new(seconds(30), Duration::MAX).is_err());
+    }
+}

@@ -1,0 +1,240 @@
+//! `lockkeeper exec`: runs COMMAND while it holds a lease, and only while it does.
+//!
+//! `lease` gets and keeps the lease, `command` is the process, `supervise` holds the two together,
+//! and `warden` is a second process for when this one cannot. What COMMAND leaves behind when it
+//! ends by itself goes on, without the lease.
+
+mod command;
+mod lease;
+mod supervise;
+mod warden;
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+use clap::ValueEnum;
+use rustix::process::Signal;
+
+use crate::cli::claimant::Claimant;
+use crate::cli::claimant::NoLease;
+use crate::cli::clock::Moment;
+use crate::cli::exec::lease::Keeper;
+use crate::cli::exec::lease::Lease;
+use crate::cli::exec::lease::Terms;
+use crate::cli::exec::supervise::Supervisor;
+use crate::cli::exit;
+use crate::cli::remote::Remote;
+use crate::cli::remote::duration;
+use crate::cli::remote::key;
+use crate::cli::signals::Signals;
+use crate::cli::signals::parse_signal;
+use crate::lock::lease::Owner;
+
+/// Run a command while holding a lease on a key.
+///
+/// The command sees LOCK_KEY, LOCK_TOKEN, LOCK_FENCING_TOKEN and LOCK_URL, and has standard input,
+/// output and error for itself. When the lease cannot be kept, it is killed before the lease ends.
+///
+/// Exit codes: that of the command, and 128+N if signal N ended it; 75 somebody else has the key;
+/// 69 the service does not answer; 79 the lease was lost, and the command killed; 124 it ran for
+/// longer than --max-run; 125 wrong usage or a fault; 126 it cannot be executed; 127 not found.
+#[derive(Args, Debug)]
+#[command(override_usage = "lockkeeper exec [OPTIONS] KEY [--] COMMAND [ARG]...\n       \
+                            lockkeeper exec [OPTIONS] -c STRING KEY")]
+pub(super) struct Exec {
+    /// Do not wait.
+    #[arg(short, long, conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait at most so long, as in 10, 500ms or 5m [default: for ever].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    wait: Option<Duration>,
+    /// The exit code if somebody else has the key; 0 suits cron.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
+    conflict_exit_code: u8,
+    /// How long the lease lasts if we die; it is refreshed every third of that.
+    #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
+    ttl: Duration,
+    /// Keep the key so long from the start, even if COMMAND ends earlier: clocks of hosts differ.
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
+    min_hold: Duration,
+    /// End COMMAND after this time [default: never].
+    #[arg(short = 'T', long, value_name = "DURATION", value_parser = duration)]
+    max_run: Option<Duration>,
+    /// The signal that COMMAND is told to end with.
+    #[arg(short, long, value_name = "SIGNAL", value_parser = parse_signal, default_value = "TERM")]
+    signal: Signal,
+    /// How long it may take to end before it is killed.
+    #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
+    kill_after: Duration,
+    /// What to do when the lease cannot be kept.
+    #[arg(long, value_name = "WHAT", default_value = "kill")]
+    on_lost: OnLost,
+    /// Run STRING by the shell instead of a COMMAND.
+    #[arg(short, long, value_name = "STRING")]
+    command: Option<OsString>,
+    /// What to do when the service does not answer at the start: give up, or run without a lease.
+    #[arg(long, value_name = "WHAT", default_value = "fail")]
+    if_down: IfDown,
+    /// Who asks, for others to read; without it USER@HOST:PID COMMAND.
+    #[arg(long, value_name = "TEXT")]
+    owner: Option<String>,
+    #[command(flatten)]
+    remote: Remote,
+    /// The key, then the command; all that follows the key belongs to the command.
+    #[arg(required = true, trailing_var_arg = true, value_names = ["KEY", "COMMAND"])]
+    words: Vec<OsString>,
+}
+
+/// What to do when the lease cannot be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum OnLost {
+    Kill,
+    Warn,
+}
+
+/// What to do when the service does not answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum IfDown {
+    Fail,
+    Run,
+}
+
+/// Runs COMMAND under a lease, and gives the exit code.
+pub(super) fn exec(exec: Exec) -> u8 {
+    let voice = exec.remote.voice();
+    match prepared(&exec).and_then(|(keeper, command)| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+        let done = runtime.block_on(run(&exec, &keeper, &command));
+        // A look-up of a name that hangs must not keep us.
+        runtime.shutdown_background();
+        done.map_err(|error| error.to_string())
+    }) {
+        Ok(code) => code,
+        Err(sentence) => {
+            voice.complain(|| sentence);
+            exit::INTERNAL
+        }
+    }
+}
+
+/// What the processes do that `exec` starts from its own program: no commands for anybody else,
+/// so the command line does not have them.
+pub(super) fn as_part_of_exec() -> Option<u8> {
+    let mut words = std::env::args_os().skip(1);
+    let first = words.next()?;
+    if first == command::BECOME {
+        Some(command::become_command(words))
+    } else if first == warden::WARDEN {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let watched = runtime.and_then(|runtime| runtime.block_on(warden::watch()));
+        Some(watched.unwrap_or(exit::INTERNAL))
+    } else {
+        None
+    }
+}
+
+fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
+    let mut words = exec.words.iter();
+    let key = key(words.next().and_then(|key| key.to_str()).ok_or("the key is not UTF-8")?)?;
+    let mut command: Vec<_> = words.cloned().collect();
+    if command.first().is_some_and(|word| word == "--") {
+        command.remove(0);
+    }
+    match (&exec.command, command.first()) {
+        (Some(string), None) => {
+            command = vec!["/bin/sh".into(), "-c".into(), string.clone()];
+        }
+        (None, Some(_)) => (),
+        (Some(_), Some(_)) => return Err("give a COMMAND or --command, not both".to_owned()),
+        (None, None) => return Err("name a COMMAND behind the key".to_owned()),
+    }
+    let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(exec, &command));
+    let terms = Terms::new(exec.ttl, exec.kill_after)?;
+    let claimant = Claimant {
+        client: exec.remote.client()?,
+        key,
+        token: exec.remote.new_token()?,
+        owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
+        ttl: Some(terms.ttl()),
+        voice: exec.remote.voice(),
+    };
+    Ok((Keeper { claimant, terms }, command))
+}
+
+/// Who runs what; of COMMAND no more than its name, for its arguments may be secret.
+fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    let user = user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let what =
+        exec.command.as_deref().or_else(|| command.first().map(|word| &**word)).unwrap_or_default();
+    let what = what.to_string_lossy();
+    let what = what.split(' ').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let text = format!("{user}@{host}:{} {what}", std::process::id());
+    text.chars().filter(|letter| !letter.is_control()).take(60).collect()
+}
+
+async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Result<u8> {
+    let mut signals = Signals::catch()?;
+    let wait = if exec.nonblock { Some(Duration::ZERO) } else { exec.wait };
+    let acquired = tokio::select! {
+        biased;
+        signal = signals.ending() => Err(signal),
+        acquired = keeper.acquire(wait) => Ok(acquired),
+    };
+    // Between the grant and the start as well: nobody who was told to end starts anything.
+    let acquired = match signals.ended().await {
+        Some(signal) => Err(signal),
+        None => acquired,
+    };
+    let signalled = |signal: Signal| u8::try_from(exit::SIGNALLED + signal.as_raw());
+    let lease = match acquired {
+        Err(signal) => {
+            keeper.claimant.leave().await;
+            return Ok(signalled(signal).unwrap_or(exit::INTERNAL));
+        }
+        Ok(Ok(lease)) => Some(lease),
+        Ok(Err(NoLease::Unreachable(why))) if exec.if_down == IfDown::Run => {
+            keeper.claimant.voice.complain(|| format!("{why}: COMMAND runs without a lease"));
+            None
+        }
+        Ok(Err(why)) => return Ok(why.say(keeper.claimant.voice, exec.conflict_exit_code)),
+    };
+    if let Some(lease) = &lease {
+        keeper
+            .claimant
+            .voice
+            .tell(|| format!("'{}' is ours: {}", keeper.claimant.key, lease.fencing_token));
+    }
+    let began = Moment::now();
+    let supervisor = Supervisor {
+        keeper,
+        signal: exec.signal,
+        max_run: exec.max_run.filter(|time| !time.is_zero()),
+        on_lost: exec.on_lost,
+    };
+    let changes = environment(exec, keeper, lease.as_ref());
+    let outcome = supervisor.run(command, &changes, lease, &mut signals).await;
+    // Without an outcome nobody knows whether COMMAND runs; the lease has to last if it does.
+    let outcome = outcome?;
+    if lease.is_some() && !outcome.lost {
+        keeper.give_back(began.after(exec.min_hold)).await;
+    }
+    Ok(outcome.code)
+}
+
+/// What COMMAND sees of the lease; nothing of another one if it has none.
+fn environment(
+    exec: &Exec,
+    keeper: &Keeper,
+    lease: Option<&Lease>,
+) -> [(&'static str, Option<String>); 4] {
+    [
+        ("LOCK_KEY", lease.map(|_| keeper.claimant.key.to_string())),
+        ("LOCK_TOKEN", lease.map(|_| keeper.claimant.token.expose().to_owned())),
+        ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
+        ("LOCK_URL", lease.map(|_| exec.remote.url().to_owned())),
+    ]
+}

@@ -1,0 +1,364 @@
+//! The verbs one by one, for scripts that cannot run as a command of `exec`: each prints what a
+//! script can use, and has the exit codes of `exec`.
+//!
+//! A token is never an argument, where everybody could read it who asks for the processes.
+
+use std::io::Read;
+use std::io::Write;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use clap::Subcommand;
+
+use crate::cli::claimant::Claimant;
+use crate::cli::claimant::PAUSE;
+use crate::cli::exit;
+use crate::cli::remote::Remote;
+use crate::cli::remote::duration;
+use crate::cli::remote::key;
+use crate::cli::signals::Signals;
+use crate::client::ANSWER_TIME;
+use crate::client::Client;
+use crate::client::ClientError;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Owner;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+use crate::wire::ListBody;
+use crate::wire::StatusBody;
+
+/// How often a request is made that is not answered.
+const ATTEMPTS: usize = 3;
+
+/// What a column shows that has nothing to show.
+const NOTHING: &str = "-";
+
+/// The verbs.
+#[derive(Debug, Subcommand)]
+pub(super) enum Verb {
+    /// Acquire a lease, and print its token; it ends by itself unless it is refreshed.
+    Acquire(Acquire),
+    /// Start the time of a lease anew.
+    Refresh(Refresh),
+    /// Give a lease back.
+    Release(Held),
+    /// Print how a key stands: KEY, held or free, seconds left, fencing token, waiters, owner.
+    Get(Named),
+    /// Print the keys that are held, a line as `get` for each.
+    List(List),
+    /// End a lease, whoever has it.
+    ForceRelease(Named),
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Acquire {
+    /// Do not wait.
+    #[arg(short, long, conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait at most so long, as in 10, 500ms or 5m [default: for ever].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    wait: Option<Duration>,
+    /// The exit code if somebody else has the key.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
+    conflict_exit_code: u8,
+    /// How long the lease lasts [default: the service's].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    ttl: Option<Duration>,
+    /// Who asks, for others to read.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    owner: String,
+    /// Use the token in this file (- is standard input) instead of a new one.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    named: Named,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Refresh {
+    /// How long the lease lasts from now on [default: as long as before].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    ttl: Option<Duration>,
+    #[command(flatten)]
+    held: Held,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Held {
+    /// The file with the token (- is standard input) [default: the variable LOCK_TOKEN].
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    #[command(flatten)]
+    named: Named,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Named {
+    /// The key.
+    #[arg(value_name = "KEY", value_parser = key)]
+    key: LockKey,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct List {
+    /// What the keys begin with.
+    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
+    prefix: String,
+    #[command(flatten)]
+    shown: Shown,
+}
+
+#[derive(Args, Debug)]
+pub(super) struct Shown {
+    /// Print what the service answers.
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    remote: Remote,
+}
+
+/// What was not done, and why.
+enum Undone {
+    Refused(ClientError),
+    Wrong(String),
+    /// It was said already.
+    Said(u8),
+}
+
+impl From<String> for Undone {
+    fn from(sentence: String) -> Self {
+        Self::Wrong(sentence)
+    }
+}
+
+impl From<ClientError> for Undone {
+    fn from(error: ClientError) -> Self {
+        Self::Refused(error)
+    }
+}
+
+/// Does what the verb says, and gives the exit code.
+pub(super) fn run(verb: &Verb) -> u8 {
+    let shown = verb.shown();
+    let done = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let done = done.map_err(|error| Undone::Wrong(format!("no runtime: {error}")));
+    let done = done.and_then(|runtime| {
+        let done = runtime.block_on(async { verb.run(shown.remote.client()?).await });
+        // A look-up of a name that hangs must not keep us.
+        runtime.shutdown_background();
+        done
+    });
+    let (code, sentence) = match done {
+        Ok(text) => return print(&text),
+        Err(Undone::Said(code)) => return code,
+        Err(Undone::Wrong(sentence)) => (exit::INTERNAL, sentence),
+        Err(Undone::Refused(error)) => (code(&error), error.to_string()),
+    };
+    shown.remote.voice().complain(|| sentence);
+    code
+}
+
+fn code(error: &ClientError) -> u8 {
+    match error {
+        ClientError::NoAnswer(_) => exit::UNREACHABLE,
+        ClientError::Refused(refusal) if refusal.is_lost() => exit::LOST,
+        ClientError::Refused(refusal) if refusal.is_busy() => exit::BUSY,
+        ClientError::Refused(refusal) if refusal.may_pass() => exit::UNREACHABLE,
+        ClientError::Refused(_) => exit::INTERNAL,
+    }
+}
+
+/// Whoever reads may have gone, and then did not get what was asked for.
+fn print(text: &str) -> u8 {
+    let mut out = std::io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => 0,
+        Err(_) => exit::INTERNAL,
+    }
+}
+
+impl Verb {
+    fn shown(&self) -> &Shown {
+        match self {
+            Self::Acquire(acquire) => &acquire.named.shown,
+            Self::Refresh(refresh) => &refresh.held.named.shown,
+            Self::Release(held) => &held.named.shown,
+            Self::Get(named) | Self::ForceRelease(named) => &named.shown,
+            Self::List(list) => &list.shown,
+        }
+    }
+
+    /// What is to be printed.
+    async fn run(&self, client: Client) -> Result<String, Undone> {
+        let json = self.shown().json;
+        match self {
+            Self::Acquire(acquire) => acquire.run(client).await,
+            Self::Refresh(Refresh { ttl, held }) => {
+                let (key, token, ttl) = (&held.named.key, held.token()?, ttl.map(millis));
+                let refresh = || client.refresh(key, &token, ttl, ANSWER_TIME);
+                let granted = insist(refresh).await.map_err(|(error, _)| error)?;
+                Ok(if json { line(granted.body) } else { String::new() })
+            }
+            Self::Release(held) => {
+                let token = held.token()?;
+                match insist(|| client.release(&held.named.key, &token)).await {
+                    Ok(()) => Ok(String::new()),
+                    // The attempt before, of which nothing was heard, may have done it.
+                    Err((ClientError::Refused(refusal), again))
+                        if refusal.is_lost() && again > 0 =>
+                    {
+                        Ok(String::new())
+                    }
+                    Err((error, _)) => Err(error.into()),
+                }
+            }
+            Self::Get(named) => {
+                let body = insist(|| client.inspect(&named.key, None)).await;
+                let body = body.map_err(|(error, _)| error)?;
+                if json { Ok(line(body)) } else { Ok(row(&read(&body)?)) }
+            }
+            Self::List(list) => list.run(&client).await,
+            Self::ForceRelease(named) => {
+                let body = client.force_release(&named.key).await?;
+                Ok(if json { line(body) } else { String::new() })
+            }
+        }
+    }
+}
+
+impl Acquire {
+    async fn run(&self, client: Client) -> Result<String, Undone> {
+        let voice = self.named.shown.remote.voice();
+        let token = match &self.token_file {
+            Some(path) => token_in(path)?,
+            None => self.named.shown.remote.new_token()?,
+        };
+        let claimant = Claimant {
+            client,
+            key: self.named.key.clone(),
+            token,
+            owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
+            ttl: self.ttl.map(millis),
+            voice,
+        };
+        let mut signals = Signals::catch().map_err(|error| error.to_string())?;
+        let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait };
+        let acquired = tokio::select! {
+            biased;
+            signal = signals.ending() => Err(signal),
+            acquired = claimant.acquire(wait) => Ok(acquired),
+        };
+        match acquired {
+            Ok(Ok((_, granted))) if self.named.shown.json => Ok(line(granted.body)),
+            Ok(Ok(_)) => Ok(line(claimant.token.expose().to_owned())),
+            Ok(Err(why)) => Err(Undone::Said(why.say(voice, self.conflict_exit_code))),
+            Err(signal) => {
+                claimant.leave().await;
+                let code = u8::try_from(exit::SIGNALLED + signal.as_raw());
+                Err(Undone::Said(code.unwrap_or(exit::INTERNAL)))
+            }
+        }
+    }
+}
+
+impl Held {
+    fn token(&self) -> Result<LeaseToken, String> {
+        match &self.token_file {
+            Some(path) => token_in(path),
+            None => {
+                let token = std::env::var("LOCK_TOKEN");
+                let token = token.map_err(|_| "name the token: LOCK_TOKEN, or --token-file")?;
+                LeaseToken::parse(&token).map_err(|error| error.to_string())
+            }
+        }
+    }
+}
+
+impl List {
+    async fn run(&self, client: &Client) -> Result<String, Undone> {
+        let mut shown = String::new();
+        let mut cursor = None;
+        loop {
+            let page = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
+            let page: ListBody = read(&page.map_err(|(error, _)| error)?)?;
+            for status in &page.locks {
+                let body = || serde_json::to_string(status).map_err(|error| error.to_string());
+                shown.push_str(&if self.shown.json { line(body()?) } else { row(status) });
+            }
+            cursor = page.cursor;
+            if cursor.is_none() {
+                return Ok(shown);
+            }
+        }
+    }
+}
+
+/// Asks again when nothing is heard, or how often it was in vain.
+async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, (ClientError, usize)>
+where
+    F: Future<Output = Result<T, ClientError>>,
+{
+    let mut attempts = 0;
+    loop {
+        let error = match ask().await {
+            Ok(done) => return Ok(done),
+            Err(error) => error,
+        };
+        let passing = match &error {
+            ClientError::NoAnswer(_) => true,
+            ClientError::Refused(refusal) => refusal.may_pass(),
+        };
+        if !passing || attempts + 1 == ATTEMPTS {
+            return Err((error, attempts));
+        }
+        attempts += 1;
+        tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn token_in(path: &Path) -> Result<LeaseToken, String> {
+    let text = match path.to_str() {
+        Some("-") => {
+            let mut text = String::new();
+            std::io::stdin().read_to_string(&mut text).map(|_| text)
+        }
+        _ => std::fs::read_to_string(path),
+    };
+    let text = text.map_err(|error| format!("no token in {}: {error}", path.display()))?;
+    LeaseToken::parse(text.trim()).map_err(|error| error.to_string())
+}
+
+fn read<T: serde::de::DeserializeOwned>(body: &str) -> Result<T, Undone> {
+    let strange = |_| ClientError::NoAnswer("the answer is not from lockkeeper".to_owned());
+    serde_json::from_str(body).map_err(strange).map_err(Undone::from)
+}
+
+/// A key as it stands, its columns separated by tabs; no key and no owner holds one.
+fn row(status: &StatusBody) -> String {
+    let seconds = |ms: u64| format!("{:.1}", Duration::from_millis(ms).as_secs_f64());
+    let shown = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
+    line(
+        [
+            status.key.clone(),
+            if status.held { "held" } else { "free" }.to_owned(),
+            shown(status.ttl_ms.map(seconds)),
+            shown(status.fencing_token.map(|number| number.to_string())),
+            status.waiters.to_string(),
+            shown(status.owner.clone()),
+        ]
+        .join("\t"),
+    )
+}
+
+fn line(mut text: String) -> String {
+    text.push('\n');
+    text
+}
+
+fn millis(time: Duration) -> Ttl {
+    Ttl::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,367 @@
+//! The verbs over HTTP, for the command line: one request, one connection, one deadline.
+//!
+//! A request has its own connection, so none meets one that is broken already, and every request
+//! has a deadline, so nothing hangs. No answer is told from a refusal, because the one says
+//! nothing about what happened. Whether to ask again is for the caller to say.
+
+mod answer;
+mod tls;
+
+use std::time::Duration;
+
+use http_body_util::BodyExt;
+use http_body_util::Full;
+use http_body_util::Limited;
+use hyper::Method;
+use hyper::Request;
+use hyper::Uri;
+use hyper::body::Bytes;
+use hyper::client::conn::http1::handshake;
+use hyper::header::AUTHORIZATION;
+use hyper::header::CONTENT_TYPE;
+use hyper::header::HOST;
+use hyper::header::HeaderValue;
+use hyper::http::uri::Authority;
+use hyper::http::uri::Scheme;
+use hyper_util::rt::TokioIo;
+use percent_encoding::AsciiSet;
+use percent_encoding::NON_ALPHANUMERIC;
+use percent_encoding::utf8_percent_encode;
+use serde_json::json;
+use tokio::net::TcpStream;
+use tokio::net::lookup_host;
+use tokio::time::timeout;
+
+use crate::client::tls::Stream;
+use crate::client::tls::secured;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Owner;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+use crate::wire::LOCK_TOKEN;
+use crate::wire::millis_down;
+
+pub use crate::client::answer::ClientError;
+pub use crate::client::answer::Granted;
+pub use crate::client::answer::Refusal;
+
+/// How long an answer may take that waits for nobody: above the deadlines of the stores.
+pub const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// How long one address may take to accept; a host may have several.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+
+/// How many keys are on a page of the list: as many as the service allows.
+const PAGE: usize = 1_000;
+
+/// The longest answer that is read: above the largest page of the list.
+const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
+/// What stays as it is in a key within a path; a slash does, for some proxies refuse `%2F`.
+const KEPT: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
+
+/// A client of one service.
+#[derive(Clone, Debug)]
+pub struct Client {
+    scheme: Scheme,
+    authority: Authority,
+    /// What stands before the routes, behind some proxies; without a slash at the end.
+    prefix: String,
+    authorization: Option<HeaderValue>,
+}
+
+/// What a lease is to be like.
+#[derive(Clone, Debug)]
+pub struct Wish {
+    /// How long it lasts; the service's default if absent.
+    pub ttl: Option<Ttl>,
+    /// How long to wait in line. The service may cut it.
+    pub wait: Duration,
+    /// Who asks.
+    pub owner: Option<Owner>,
+}
+
+/// A URL that is none of a service.
+#[derive(Debug, thiserror::Error)]
+#[error("`{url}` is no URL of a service: {reason}")]
+pub struct InvalidUrl {
+    url: String,
+    reason: &'static str,
+}
+
+impl Client {
+    /// A client of the service at `url`, with the API key that it wants.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidUrl`] says what is wrong with it; an API key that fits into no header is, as well.
+    pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, InvalidUrl> {
+        let wrong = |reason| InvalidUrl { url: url.to_owned(), reason };
+        let uri: Uri = url.parse().map_err(|_| wrong("it is written as in http://host:8080"))?;
+        let scheme = uri.scheme().filter(|known| [Scheme::HTTP, Scheme::HTTPS].contains(known));
+        let scheme = scheme.ok_or_else(|| wrong("it begins with http:// or https://"))?.clone();
+        let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?.clone();
+        if authority.as_str().contains('@') || uri.query().is_some() {
+            return Err(wrong("it has a host, a port and a path at most"));
+        }
+        let prefix = uri.path().trim_end_matches('/').to_owned();
+        let authorization = match api_key {
+            None => None,
+            Some(secret) => {
+                let mut value = HeaderValue::try_from(format!("Bearer {secret}"))
+                    .map_err(|_| wrong("the API key holds what no header may"))?;
+                value.set_sensitive(true);
+                Some(value)
+            }
+        };
+        Ok(Self { scheme, authority, prefix, authorization })
+    }
+
+    /// Asks for the lease, and waits in line for as long as `wish` says.
+    ///
+    /// # Errors
+    ///
+    /// After [`ClientError::NoAnswer`] the lease may be granted: ask again with the same token.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping it hangs up, which gives up the place in line; what was granted stays granted.
+    pub async fn acquire(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        wish: &Wish,
+    ) -> Result<Granted, ClientError> {
+        let owner = wish.owner.as_ref().map(Owner::as_str);
+        let body = json!({
+            "ttl_ms": wish.ttl.map(Ttl::as_millis),
+            "wait_ms": millis_down(wish.wait),
+            "owner": owner,
+        });
+        let call = Call::new(Method::POST, locks(key)).token(token).body(body.to_string());
+        Granted::of(self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?)
+    }
+
+    /// Starts the time of the lease anew.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::is_lost`] says that it is not there any more. After [`ClientError::NoAnswer`]
+    /// it may be refreshed.
+    ///
+    /// # Cancel safety
+    ///
+    /// As with no answer.
+    pub async fn refresh(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        ttl: Option<Ttl>,
+        patience: Duration,
+    ) -> Result<Granted, ClientError> {
+        let body = json!({ "ttl_ms": ttl.map(Ttl::as_millis) }).to_string();
+        let call = Call::new(Method::PUT, format!("{}/refresh", locks(key)));
+        Granted::of(self.call(call.token(token).body(body).within(patience)).await?)
+    }
+
+    /// Ends the lease, or gives up the place in line.
+    ///
+    /// # Errors
+    ///
+    /// As for a refresh; a release that is repeated may find that it was done.
+    ///
+    /// # Cancel safety
+    ///
+    /// As with no answer.
+    pub async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<(), ClientError> {
+        self.call(Call::new(Method::DELETE, locks(key)).token(token)).await.map(|_| ())
+    }
+
+    /// How a key stands, and whether `token` has it, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// A look changes nothing: ask again.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub async fn inspect(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+    ) -> Result<String, ClientError> {
+        let call = Call { token, ..Call::new(Method::GET, locks(key)) };
+        self.call(call).await
+    }
+
+    /// A page of the held keys that begin with `prefix`, the first or the one at `cursor`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Client::inspect`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub async fn list(&self, prefix: &str, cursor: Option<&str>) -> Result<String, ClientError> {
+        let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
+        let mut path = format!("/locks?limit={PAGE}&prefix={}", encoded(prefix));
+        if let Some(cursor) = cursor {
+            path.push_str(&format!("&cursor={}", encoded(cursor)));
+        }
+        self.call(Call::new(Method::GET, path)).await
+    }
+
+    /// Ends the lease of whoever has it.
+    ///
+    /// # Errors
+    ///
+    /// [`Refusal::is_lost`] says that nobody had it.
+    ///
+    /// # Cancel safety
+    ///
+    /// As with no answer.
+    pub async fn force_release(&self, key: &LockKey) -> Result<String, ClientError> {
+        self.call(Call::new(Method::DELETE, format!("/admin{}", locks(key)))).await
+    }
+
+    async fn call(&self, call: Call<'_>) -> Result<String, ClientError> {
+        let within = call.within;
+        let told = |why: String| {
+            ClientError::NoAnswer(format!(
+                "no answer from {}://{}: {why}",
+                self.scheme, self.authority
+            ))
+        };
+        match timeout(within, self.exchange(call)).await {
+            Ok(Ok((status, body))) if (200..300).contains(&status) => Ok(body),
+            Ok(Ok((status, body))) => Err(ClientError::Refused(Refusal::of(status, body))),
+            Ok(Err(error)) => Err(told(chain(&*error))),
+            Err(_) => Err(told(format!("none within {:.1} s", within.as_secs_f64()))),
+        }
+    }
+
+    async fn exchange(&self, call: Call<'_>) -> Result<(u16, String), Failure> {
+        let path = format!("{}{}", self.prefix, call.path);
+        let mut request = Request::builder().method(call.method).uri(path);
+        request = request.header(HOST, self.authority.as_str());
+        if let Some(value) = &self.authorization {
+            request = request.header(AUTHORIZATION, value);
+        }
+        if let Some(token) = call.token {
+            request = request.header(LOCK_TOKEN, token.expose());
+        }
+        if !call.body.is_empty() {
+            request = request.header(CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(Bytes::from(call.body)))?;
+        let (mut sender, connection) = handshake(TokioIo::new(self.connect().await?)).await?;
+        let answered = async {
+            let (head, body) = sender.send_request(request).await?.into_parts();
+            let body = Limited::new(body, MAX_ANSWER_BYTES).collect().await?.to_bytes();
+            Ok((head.status.as_u16(), String::from_utf8_lossy(&body).into_owned()))
+        };
+        tokio::pin!(connection);
+        tokio::pin!(answered);
+        tokio::select! {
+            answer = &mut answered => answer,
+            _ = &mut connection => answered.await,
+        }
+    }
+
+    async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
+        let secure = self.scheme == Scheme::HTTPS;
+        let port = self.authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let mut failure: Failure = "the name has no address".into();
+        for address in lookup_host((host, port)).await? {
+            match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
+                Ok(Ok(stream)) => {
+                    stream.set_nodelay(true)?;
+                    return if secure { secured(stream, host).await } else { Ok(Box::new(stream)) };
+                }
+                Ok(Err(error)) => failure = error.into(),
+                Err(_) => failure = format!("{address} does not accept").into(),
+            }
+        }
+        Err(failure)
+    }
+}
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// One request.
+struct Call<'a> {
+    method: Method,
+    path: String,
+    token: Option<&'a LeaseToken>,
+    body: String,
+    within: Duration,
+}
+
+impl<'a> Call<'a> {
+    fn new(method: Method, path: String) -> Self {
+        Self { method, path, token: None, body: String::new(), within: ANSWER_TIME }
+    }
+
+    fn token(self, token: &'a LeaseToken) -> Self {
+        Self { token: Some(token), ..self }
+    }
+
+    fn body(self, body: String) -> Self {
+        Self { body, ..self }
+    }
+
+    fn within(self, within: Duration) -> Self {
+        Self { within, ..self }
+    }
+}
+
+fn locks(key: &LockKey) -> String {
+    format!("/locks/{}", utf8_percent_encode(key.as_str(), KEPT))
+}
+
+/// An error and all that caused it, as one line.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        line.push_str(": ");
+        line.push_str(&source.to_string());
+        cause = source.source();
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Client;
+    use super::locks;
+    use crate::lock::key::LockKey;
+
+    #[test]
+    fn a_url_is_a_host_a_port_and_a_path() {
+        for (url, authority, prefix) in [
+            ("http://localhost", "localhost", ""),
+            ("http://localhost:8080/", "localhost:8080", ""),
+            ("http://[::1]:8080", "[::1]:8080", ""),
+            ("https://proxy/lockkeeper/", "proxy", "/lockkeeper"),
+        ] {
+            let client = Client::new(url, None).unwrap();
+            assert_eq!((client.authority.as_str(), &*client.prefix), (authority, prefix));
+        }
+        for url in ["", "localhost", "localhost:8080", "ftp://a", "http://a:b@c", "http://a/?b"] {
+            assert!(Client::new(url, None).is_err(), "{url}");
+        }
+        assert!(Client::new("http://a", Some("two\nlines")).is_err());
+    }
+
+    #[test]
+    fn a_key_goes_into_the_path_as_the_service_reads_it() {
+        let path = |key: &str| locks(&LockKey::parse(key).unwrap());
+        assert_eq!(path("a/b"), "/locks/a/b");
+        assert_eq!(path("a b?c#d%e+f"), "/locks/a%20b%3Fc%23d%25e%2Bf");
+    }
+}

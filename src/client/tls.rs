@@ -1,0 +1,36 @@
+//! A connection with or without TLS. Whom it trusts is what the system trusts, or what
+//! `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+
+use std::sync::Arc;
+
+use rustls::ClientConfig;
+use rustls::RootCertStore;
+use rustls::pki_types::ServerName;
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::client::Failure;
+
+/// What HTTP is spoken over.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+
+/// Speaks TLS over a connection, with the host that this certificate has to name.
+pub(super) async fn secured(stream: TcpStream, host: &str) -> Result<Box<dyn Stream>, Failure> {
+    let mut roots = RootCertStore::empty();
+    let found = rustls_native_certs::load_native_certs();
+    roots.add_parsable_certificates(found.certs);
+    if roots.is_empty() {
+        return Err("no authority is trusted: name its certificate in SSL_CERT_FILE".into());
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from(host.to_owned())?;
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+}
