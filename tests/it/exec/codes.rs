@@ -1,0 +1,128 @@
+//! Exit codes.
+
+use crate::exec::Going;
+use crate::exec::Ran;
+use crate::exec::Stage;
+use crate::exec::exec;
+use crate::support::redis::free_port;
+
+const SILENT: &str = "";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_exit_code_is_that_of_the_command_and_the_key_is_free_after_it() {
+    let stage = Stage::new();
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("kill -KILL $$", 137), ("kill $$", 143)] {
+        let ran = stage.ran(&["-n", "code", "sh", "-c", script]);
+        assert_eq!(ran, ends(code, SILENT), "{script}");
+        assert_eq!(stage.look("code").await["held"], false);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_that_is_not_there_or_cannot_be_executed_has_the_codes_of_a_shell() {
+    let stage = Stage::new();
+    let ran = stage.ran(&["absent", "no-such-command"]);
+    assert_eq!(ran.code, Some(127));
+    assert!(ran.err.starts_with("lockkeeper: cannot execute no-such-command: "), "{}", ran.err);
+    let ran = stage.ran(&["absent", "/etc/passwd"]);
+    assert_eq!(ran.code, Some(126));
+    assert!(ran.err.starts_with("lockkeeper: cannot execute /etc/passwd: "), "{}", ran.err);
+    assert_eq!(stage.look("absent").await["held"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_key_is_75_or_what_one_asks_for_and_nothing_is_said() {
+    let stage = Stage::new();
+    stage.hold("busy").await;
+    let marker = stage.path("started");
+    for (arguments, code) in [
+        (&["-n"][..], 75),
+        (&["-w", "200ms"], 75),
+        (&["-n", "-E", "0"], 0),
+        (&["--wait", "200ms", "--conflict-exit-code", "9"], 9),
+    ] {
+        let ran = stage.ran(&[arguments, &["busy", "touch", &marker]].concat());
+        assert_eq!(ran, ends(code, SILENT), "{arguments:?}");
+    }
+    let told = stage.ran(&["-n", "-v", "busy", "touch", &marker]);
+    assert!(told.err.contains("'busy' is held for another "), "{}", told.err);
+    assert!(!std::path::Path::new(&marker).exists());
+}
+
+#[test]
+fn a_service_that_does_not_answer_is_69_unless_the_command_is_to_run_anyway() {
+    let url = format!("http://127.0.0.1:{}", free_port());
+    let failing = Going::start(exec(&url, &["-n", "key", "true"]));
+    let mut running = exec(&url, &["-n", "--if-down", "run", "key", "sh", "-c"]);
+    // Those of an outer lease are not its own.
+    running.arg("echo ${LOCK_KEY-} ${LOCK_TOKEN-} ${LOCK_FENCING_TOKEN-} ${LOCK_URL-}; exit 3");
+    running.envs([("LOCK_TOKEN", "outer"), ("LOCK_KEY", "outer"), ("LOCK_URL", "outer")]);
+    let mut running = Going::start(running);
+    assert_eq!(running.line(), "");
+    let ran = running.end();
+    assert_eq!(ran.code, Some(3));
+    assert!(ran.err.contains("COMMAND runs without a lease"), "{}", ran.err);
+    let ran = failing.end();
+    assert_eq!(ran.code, Some(69));
+    assert!(ran.err.contains("no answer from http://127.0.0.1:"), "{}", ran.err);
+}
+
+#[test]
+fn wrong_usage_is_125_and_says_what_is_wrong() {
+    let url = format!("http://127.0.0.1:{}", free_port());
+    for (arguments, told) in [
+        (&[][..], "Usage: lockkeeper exec"),
+        (&["key"], "name a COMMAND"),
+        (&["key", "--"], "name a COMMAND"),
+        (&["-c", "true", "key", "true"], "not both"),
+        (&["a//b", "true"], "the key has an empty segment"),
+        (&["-w", "soon", "key", "true"], "a duration is digits"),
+        (&["-n", "-w", "5", "key", "true"], "cannot be used with"),
+        (&["--no-such-flag", "key", "true"], "--no-such-flag"),
+        (&["-s", "NONE", "key", "true"], "a number or one of HUP, INT,"),
+        (&["-t", "8s", "key", "true"], "a TTL of 8 s is too short: COMMAND may take 5 s"),
+        (&["-u", "ftp://a", "key", "true"], "begins with http:// or https://"),
+    ] {
+        let ran = Ran::of(exec(&url, arguments).output().unwrap());
+        assert_eq!(ran.code, Some(125), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(told), "{arguments:?}: {}", ran.err);
+    }
+}
+
+#[test]
+fn what_the_service_refuses_is_125_and_an_api_key_comes_from_the_environment() {
+    let digest = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"; // "secret"
+    let directory = tempfile::tempdir().unwrap();
+    let settings = directory.path().join("lockkeeper.toml");
+    let keys = "[[api_keys]]\nname = \"cron\"\nsha256 = \"{}\"\nprefixes = [\"\"]\n\
+                permissions = [\"acquire\"]\n";
+    std::fs::write(&settings, keys.replace("{}", digest)).unwrap();
+    let stage = Stage::with(&[("LOCKKEEPER_CONFIG", &settings.display().to_string())]);
+    let ran = stage.ran(&["key", "true"]);
+    assert_eq!(ran, ends(125, "lockkeeper: send `Authorization: Bearer <api key>`\n"));
+    let known = stage.exec(&["key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output().unwrap();
+    assert_eq!(Ran::of(known), ends(0, SILENT));
+    let ran =
+        stage.exec(&["-t", "48h", "key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output();
+    let ran = Ran::of(ran.unwrap());
+    assert_eq!(ran.code, Some(125));
+    assert_eq!(ran.err, "lockkeeper: a TTL is 100 to 86400000 milliseconds\n");
+}
+
+#[test]
+fn a_command_that_runs_for_too_long_is_ended_and_then_killed() {
+    let stage = Stage::new();
+    let ran = stage.ran(&["-T", "300ms", "key", "sleep", "60"]);
+    assert_eq!(ran, ends(124, "lockkeeper: COMMAND has run for too long\n"));
+    let deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"];
+    let ran = stage.ran(&[&["-q", "-T", "300ms", "-k", "200ms", "key"][..], &deaf].concat());
+    assert_eq!(ran, ends(124, SILENT));
+    let hearing = ["sh", "-c", "trap 'echo interrupted; exit 1' INT; while :; do sleep 0.02; done"];
+    let ran = stage.ran(&[&["-q", "-T", "300ms", "-s", "INT", "key"][..], &hearing].concat());
+    assert_eq!((ran.code, &*ran.out), (Some(124), "interrupted\n"));
+}
+
+/// It ended so, and COMMAND printed nothing.
+fn ends(code: i32, err: &str) -> Ran {
+    Ran { code: Some(code), out: String::new(), err: err.to_owned() }
+}

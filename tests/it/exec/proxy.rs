@@ -1,0 +1,118 @@
+//! A proxy that fails at will, and knows how long a lease lasts at least: until its TTL after the
+//! last request was passed on that was answered well, to the client's knowledge.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+
+use crate::exec::ticker::now;
+
+/// What it does with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Passes it on.
+    Pass,
+    /// Hangs up.
+    HangUp,
+    /// Reads it, and says nothing.
+    Swallow,
+    /// Passes it on, and the answer not: hangs up instead.
+    LoseAnswer,
+    /// Passes it on, and the answer not: says nothing.
+    KeepAnswer,
+}
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    answered: Option<Duration>,
+}
+
+/// One between a client and the service.
+#[derive(Debug)]
+pub(super) struct Proxy {
+    address: SocketAddr,
+    state: Arc<Mutex<State>>,
+    _serving: JoinSet<()>,
+}
+
+impl Proxy {
+    pub(super) async fn before(service: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let state = Arc::new(Mutex::new(State { mode: Mode::Pass, answered: None }));
+        let mut serving = JoinSet::new();
+        let known = state.clone();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((client, _)) = listener.accept().await {
+                let known = known.clone();
+                connections.spawn(async move {
+                    // Either side may hang up.
+                    let _ = serve(client, service, &known).await;
+                });
+            }
+        });
+        Self { address, state, _serving: serving }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub(super) fn set(&self, mode: Mode) {
+        self.state.lock().unwrap().mode = mode;
+    }
+
+    /// When the last request was passed on whose good answer the client was given.
+    pub(super) fn answered(&self) -> Duration {
+        self.state.lock().unwrap().answered.unwrap()
+    }
+}
+
+async fn serve(
+    mut client: TcpStream,
+    service: SocketAddr,
+    state: &Mutex<State>,
+) -> std::io::Result<()> {
+    let mode = || state.lock().unwrap().mode;
+    let mut request = vec![0; 16_384];
+    let read = client.read(&mut request).await?;
+    match mode() {
+        Mode::HangUp => return Ok(()),
+        Mode::Swallow => return silence(client).await,
+        Mode::Pass | Mode::LoseAnswer | Mode::KeepAnswer => (),
+    }
+    let mut upstream = TcpStream::connect(service).await?;
+    let passed_on = now();
+    upstream.write_all(&request[..read]).await?;
+    let mut answer = vec![0; 16_384];
+    tokio::select! {
+        read = upstream.read(&mut answer) => answer.truncate(read?),
+        // A client that hangs up is out of the line.
+        _ = client.read(&mut request) => return Ok(()),
+    }
+    match mode() {
+        Mode::Pass => (),
+        Mode::HangUp | Mode::LoseAnswer => return Ok(()),
+        Mode::Swallow | Mode::KeepAnswer => return silence(client).await,
+    }
+    if answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.1 201") {
+        state.lock().unwrap().answered = Some(passed_on);
+    }
+    client.write_all(&answer).await?;
+    client.shutdown().await
+}
+
+/// Until the client has had enough.
+async fn silence(mut client: TcpStream) -> std::io::Result<()> {
+    while client.read(&mut [0; 1024]).await? > 0 {}
+    Ok(())
+}

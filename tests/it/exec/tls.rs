@@ -1,0 +1,68 @@
+//! `https://`, as behind a proxy that speaks TLS for the service.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::crypto::ring::default_provider;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::PrivateKeyDer;
+use rustls::pki_types::pem::PemObject;
+use tokio::io::copy_bidirectional;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+
+use crate::exec::Ran;
+use crate::exec::Stage;
+use crate::exec::exec;
+use crate::support::certificates::Certificates;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn https_reaches_a_service_whose_certificate_is_trusted_and_no_other() {
+    let stage = Stage::new();
+    let certificates = Certificates::make();
+    let (address, _serving) = secured(stage.service.http().address, &certificates).await;
+    for host in ["127.0.0.1", "localhost"] {
+        let mut trusting = exec(&format!("https://{host}:{}", address.port()), &["key", "true"]);
+        trusting.env("SSL_CERT_FILE", certificates.path("ca.pem"));
+        let ran = Ran::of(trusting.output().unwrap());
+        assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    }
+    let other = Certificates::make();
+    let mut doubting = exec(&format!("https://{address}"), &["-n", "key", "true"]);
+    doubting.env("SSL_CERT_FILE", other.path("ca.pem"));
+    let ran = Ran::of(doubting.output().unwrap());
+    assert_eq!(ran.code, Some(69));
+    assert!(ran.err.contains("invalid peer certificate"), "{}", ran.err);
+}
+
+/// Speaks TLS for a service, until it is dropped.
+async fn secured(service: SocketAddr, certificates: &Certificates) -> (SocketAddr, JoinSet<()>) {
+    let chain = CertificateDer::from_pem_file(certificates.path("server.pem")).unwrap();
+    let key = PrivateKeyDer::from_pem_file(certificates.path("server.key")).unwrap();
+    let config = ServerConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![chain], key)
+        .unwrap();
+    let acceptor = TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut serving = JoinSet::new();
+    serving.spawn(async move {
+        let mut connections = JoinSet::new();
+        while let Ok((client, _)) = listener.accept().await {
+            let acceptor = acceptor.clone();
+            connections.spawn(async move {
+                // A client that does not trust us hangs up.
+                let Ok(mut client) = acceptor.accept(client).await else { return };
+                let mut service = TcpStream::connect(service).await.unwrap();
+                let _ = copy_bidirectional(&mut client, &mut service).await;
+            });
+        }
+    });
+    (address, serving)
+}

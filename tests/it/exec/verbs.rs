@@ -1,0 +1,185 @@
+//! The verbs one by one, as scripts use them.
+
+use std::io::Write;
+use std::process::Command;
+use std::process::Stdio;
+
+use serde_json::Value;
+
+use crate::exec::Going;
+use crate::exec::Ran;
+use crate::exec::Stage;
+use crate::exec::proxy::Mode;
+use crate::exec::proxy::Proxy;
+use crate::support::PATIENCE;
+use crate::support::eventually;
+use crate::support::process::BINARY;
+use crate::support::process::command;
+use crate::support::redis::free_port;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_script_acquires_refreshes_and_releases() {
+    let stage = Stage::new();
+    let script = r#"
+        LOCK_TOKEN=$(lockkeeper acquire -n -t 20s --owner me "a key/1") || exit 1
+        export LOCK_TOKEN
+        lockkeeper refresh -t 1h "a key/1" || exit 2
+        lockkeeper get "a key/1"
+        lockkeeper list --prefix "a k"
+        lockkeeper list --prefix b
+        lockkeeper release "a key/1" || exit 3
+        lockkeeper get "a key/1"
+        lockkeeper release "a key/1" 2>/dev/null
+        echo $?
+    "#;
+    let script = script.replace("lockkeeper", BINARY);
+    let ran = Ran::of(typed(&stage, "sh").args(["-c", &script]).output().unwrap());
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    let lines: Vec<Vec<&str>> = ran.out.lines().map(|line| line.split('\t').collect()).collect();
+    let [seen, listed, free, lost] = lines.as_slice() else { panic!("{}", ran.out) };
+    let [key, "held", left, fencing_token, "0", "me"] = seen[..] else { panic!("{seen:?}") };
+    assert_eq!((key, &listed[..2]), ("a key/1", &seen[..2]));
+    let left: f64 = left.parse().unwrap();
+    assert!((3_580.0..=3_600.0).contains(&left), "{left}");
+    assert!(fencing_token.parse::<u64>().is_ok(), "{fencing_token}");
+    assert_eq!(free[..], ["a key/1", "free", "-", "-", "0", "-"]);
+    assert_eq!(lost[..], ["79"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_json_is_what_the_service_answers() {
+    let stage = Stage::new();
+    let json = |arguments: &[&str], token: &str| -> Value {
+        let mut verb = typed(&stage, BINARY);
+        let ran = Ran::of(verb.args(arguments).env("LOCK_TOKEN", token).output().unwrap());
+        assert_eq!((ran.code, &*ran.err), (Some(0), ""), "{arguments:?}");
+        assert_eq!(ran.out.lines().count(), 1, "{}", ran.out);
+        serde_json::from_str(&ran.out).unwrap()
+    };
+    let granted = json(&["acquire", "--json", "key"], "");
+    let token = granted["token"].as_str().unwrap().to_owned();
+    assert_eq!(granted["ttl_ms"], 30_000);
+    let refreshed = json(&["refresh", "--json", "-t", "40s", "key"], &token);
+    assert_eq!(refreshed["fencing_token"], granted["fencing_token"]);
+    assert_eq!(json(&["get", "--json", "key"], "")["held"], true);
+    assert_eq!(json(&["list", "--json"], "")["key"], "key");
+    let taken = json(&["force-release", "--json", "key"], "");
+    assert_eq!(taken["fencing_token"], granted["fencing_token"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_comes_from_a_file_or_from_standard_input() {
+    let stage = Stage::new();
+    let file = stage.path("token");
+    std::fs::write(&file, "a-token-in-a-file\n").unwrap();
+    let ran = run(&stage, &["acquire", "--token-file", &file, "key"]);
+    assert_eq!((ran.code, &*ran.out), (Some(0), "a-token-in-a-file\n"));
+    // Once more is the same lease.
+    assert_eq!(run(&stage, &["acquire", "-n", "--token-file", &file, "key"]).code, Some(0));
+    assert_eq!(run(&stage, &["acquire", "-n", "key"]), silent(75));
+    assert_eq!(run(&stage, &["acquire", "-n", "-E", "0", "key"]), silent(0));
+    assert_eq!(run(&stage, &["refresh", "--token-file", &file, "key"]), silent(0));
+    let mut release = typed(&stage, BINARY);
+    release.args(["release", "--token-file", "-", "key"]).stdin(Stdio::piped());
+    let mut release = Going::start(release);
+    release.child.stdin.take().unwrap().write_all(b"a-token-in-a-file").unwrap();
+    assert_eq!(release.end(), silent(0));
+    assert_eq!(stage.look("key").await["held"], false);
+}
+
+#[test]
+fn what_cannot_be_done_has_the_codes_of_exec() {
+    let stage = Stage::new();
+    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    for (arguments, code, told) in [
+        (&["refresh", "key"][..], 125, "name the token: LOCK_TOKEN, or --token-file"),
+        (&["release", "--token-file", "/no/such/file", "key"], 125, "no token in /no/such/file"),
+        (&["acquire", "-t", "1ms", "key"], 125, "a TTL is 100 to 86400000 milliseconds"),
+        (&["acquire", "a//b"], 125, "an empty segment"),
+        (&["get"], 125, "Usage: lockkeeper get"),
+        (&["force-release", "key"], 79, "nobody holds the key"),
+        (&["get", "-u", &nowhere, "key"], 69, "no answer from http://127.0.0.1:"),
+        (&["list", "-q", "-u", &nowhere], 69, ""),
+    ] {
+        let ran = run(&stage, arguments);
+        assert_eq!(ran.code, Some(code), "{arguments:?}: {ran:?}");
+        assert!(ran.err.contains(told), "{arguments:?}: {}", ran.err);
+        assert_eq!(ran.out, "");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_acquire_waits_gives_the_place_up() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let mut acquire = typed(&stage, BINARY);
+    acquire.args(["acquire", "key"]);
+    let going = Going::start(acquire);
+    stage.waited_for("key", 1).await;
+    going.signal("TERM");
+    assert_eq!(going.end().code, Some(143));
+    assert_eq!(stage.look("key").await["waiters"], 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_whose_answer_is_lost_is_no_loss() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    stage.hold("key").await;
+    proxy.set(Mode::LoseAnswer);
+    let mut release = typed(&stage, BINARY);
+    release.args(["release", "-u", &proxy.url(), "key"]).env("LOCK_TOKEN", crate::exec::HOLDER);
+    let going = Going::start(release);
+    eventually(PATIENCE, async || (stage.look("key").await["held"] == false).then_some(())).await;
+    proxy.set(Mode::Pass);
+    assert_eq!(going.end(), silent(0));
+}
+
+#[test]
+fn the_list_has_more_than_a_page() {
+    let stage = Stage::new();
+    let keys = format!("{}/locks/key-[0-1000]", stage.url());
+    let curl = ["-sSf", "-o", "/dev/null", "-X", "POST", &keys];
+    let done = command("curl").args(curl).output().unwrap();
+    assert!(done.status.success(), "{done:?}");
+    let ran = run(&stage, &["list"]);
+    let keys: std::collections::BTreeSet<_> =
+        ran.out.lines().map(|line| line.split('\t').next().unwrap()).collect();
+    assert_eq!((ran.out.lines().count(), keys.len()), (1_001, 1_001));
+}
+
+#[test]
+fn completions_and_the_manual_know_every_command() {
+    let stage = Stage::new();
+    for arguments in
+        [&["completions", "bash"][..], &["completions", "zsh"], &["completions", "fish"], &["man"]]
+    {
+        let ran = run(&stage, arguments);
+        assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+        for word in ["exec", "acquire", "refresh", "release", "get", "list", "serve"] {
+            assert!(ran.out.contains(word), "{arguments:?} does not know {word}");
+        }
+        for option in ["min-hold", "token-file"] {
+            let shown = ran.out.replace("\\-", "-");
+            assert!(shown.contains(option), "{arguments:?} does not know --{option}");
+        }
+        assert!(!ran.out.contains("warden"), "{arguments:?} shows what is for nobody");
+    }
+    let mut shell = typed(&stage, "bash");
+    let script = format!("source <({BINARY} completions bash) && complete -p lockkeeper");
+    assert!(shell.args(["-c", &script]).output().unwrap().status.success());
+}
+
+fn typed(stage: &Stage, program: &str) -> Command {
+    let mut typed = command(program);
+    typed.env("LOCKKEEPER_URL", stage.url()).env_remove("LOCK_TOKEN");
+    typed
+}
+
+fn run(stage: &Stage, arguments: &[&str]) -> Ran {
+    Ran::of(typed(stage, BINARY).args(arguments).output().unwrap())
+}
+
+fn silent(code: i32) -> Ran {
+    Ran { code: Some(code), out: String::new(), err: String::new() }
+}

@@ -1,0 +1,109 @@
+//! Waiting for the key.
+
+use std::path::Path;
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::exec::Going;
+use crate::exec::Stage;
+use crate::support::PATIENCE;
+use crate::support::eventually;
+use crate::support::process::signal;
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_goes_on_past_the_cap_of_the_service_in_its_place() {
+    let stage = Stage::with(&[("LOCKKEEPER_LIMITS_MAX_WAIT", "200ms")]);
+    stage.hold("key").await;
+    let first = Going::start(stage.exec(&["-v", "key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"]));
+    stage.waited_for("key", 1).await;
+    let arrived = Instant::now();
+    let cuts = async || (arrived.elapsed() > Duration::from_secs(1)).then_some(());
+    eventually(PATIENCE, cuts).await;
+    let second = Going::start(stage.exec(&["key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"]));
+    stage.waited_for("key", 2).await;
+    stage.let_go("key").await;
+    let fencing_token = |mut going: Going| {
+        let number: u64 = going.line().parse().unwrap();
+        let ran = going.end();
+        assert_eq!(ran.code, Some(0));
+        (number, ran.err)
+    };
+    let (first, told) = fencing_token(first);
+    assert!(told.matches("'key' is held").count() >= 3, "it did not ask again: {told}");
+    assert!(first < fencing_token(second).0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn signals_end_the_wait_at_once_and_give_the_place_up() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let marker = stage.path("started");
+    for (name, code) in [("TERM", 143), ("INT", 130), ("HUP", 129), ("QUIT", 131)] {
+        let going = Going::start(stage.exec(&["key", "touch", &marker]));
+        stage.waited_for("key", 1).await;
+        let signalled = Instant::now();
+        going.signal(name);
+        assert_eq!(going.end().code, Some(code), "{name}");
+        assert!(signalled.elapsed() < Duration::from_secs(3), "{name}: {:?}", signalled.elapsed());
+        assert_eq!(stage.look("key").await["waiters"], 0);
+    }
+    // Also where the service says nothing.
+    let going = Going::start(stage.exec(&["key", "touch", &marker]));
+    stage.waited_for("key", 1).await;
+    stage.service.signal("STOP");
+    let signalled = Instant::now();
+    going.signal("TERM");
+    assert_eq!(going.end().code, Some(143));
+    assert!(signalled.elapsed() < Duration::from_secs(5), "{:?}", signalled.elapsed());
+    stage.service.signal("CONT");
+    assert!(!Path::new(&marker).exists());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_term_between_the_grant_and_the_start_starts_nothing_and_frees_the_key() {
+    let stage = Stage::new();
+    let marker = stage.path("started");
+    for _ in 0..10 {
+        stage.hold("key").await;
+        let going = Going::start(stage.exec(&["--owner", "waiter", "key", "touch", &marker]));
+        stage.waited_for("key", 1).await;
+        going.signal("STOP");
+        going.stopped().await;
+        stage.let_go("key").await;
+        let granted = async || (stage.look("key").await["owner"] == "waiter").then_some(());
+        eventually(PATIENCE, granted).await;
+        // The grant is there to be read, and so is the signal.
+        going.signal("TERM");
+        going.signal("CONT");
+        assert_eq!(going.end().code, Some(143));
+        assert!(!Path::new(&marker).exists());
+        assert_eq!(stage.look("key").await["held"], false);
+    }
+}
+
+#[test]
+fn commands_under_one_key_run_one_after_another() {
+    let stage = Stage::new();
+    let log = stage.path("log");
+    let script = format!("echo in >> {log}; sleep 0.02; echo out >> {log}");
+    let all: Vec<_> =
+        (0..10).map(|_| Going::start(stage.exec(&["key", "sh", "-c", &script]))).collect();
+    for going in all {
+        let ran = going.end();
+        assert_eq!(ran.code, Some(0), "{ran:?}");
+    }
+    assert_eq!(std::fs::read_to_string(&log).unwrap(), "in\nout\n".repeat(10));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_key_of_a_killed_wrapper_goes_to_the_next_when_its_lease_ends() {
+    let stage = Stage::new();
+    let flags = ["-t", "1s", "-k", "200ms", "key", "sh", "-c", "echo ready; exec sleep 60"];
+    let mut first = Going::start(stage.exec(&flags));
+    assert_eq!(first.line(), "ready");
+    let second = Going::start(stage.exec(&["-w", "20s", "key", "sh", "-c", "exit 4"]));
+    stage.waited_for("key", 1).await;
+    signal(first.child.id(), "KILL");
+    assert_eq!(first.end().code, None);
+    assert_eq!(second.end().code, Some(4));
+}
