@@ -26,6 +26,9 @@ pub use crate::config::sources::Sources;
 /// Longer deadlines would outlast the patience of every client.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// Two rounds of this have to end within the second in which the answers of nodes count.
+const LONGEST_NODE_TIMEOUT: Duration = Duration::from_millis(400);
+
 /// What hyper needs at least to read a head.
 const LEAST_HEAD_BYTES: usize = 8_192;
 
@@ -45,6 +48,8 @@ pub struct Config {
     pub limits: Limits,
     /// How Redis is used.
     pub redis: RedisSection,
+    /// How several Redis nodes are.
+    pub redlock: RedlockSection,
     /// What is logged.
     pub log: Log,
     /// Who may call.
@@ -104,6 +109,18 @@ pub struct RedisSection {
     pub command_timeout: Span,
     /// How long making a connection may take.
     pub connect_timeout: Span,
+    /// How many replicas have to have a grant.
+    pub min_replicas: u32,
+}
+
+/// The section `redlock`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RedlockSection {
+    /// How long one node may take.
+    pub node_timeout: Span,
+    /// Whether a node votes as soon as it has restarted.
+    pub trust_restarted: bool,
 }
 
 /// The section `log`.
@@ -146,8 +163,10 @@ pub enum LogFormat {
 pub enum StoreUrl {
     /// In this directory.
     Embedded(PathBuf),
-    /// On the Redis of this URL.
+    /// On the Redis, or the several, of this URL.
     Redis(String),
+    /// On these, independent of one another.
+    Redlock(Vec<String>),
 }
 
 impl StoreUrl {
@@ -157,18 +176,39 @@ impl StoreUrl {
         match scheme {
             "embedded" if rest.is_empty() => Err("name a directory: embedded:DIRECTORY".to_owned()),
             "embedded" => Ok(Self::Embedded(rest.into())),
-            "redis" | "rediss" if rest.len() > 2 && rest.starts_with("//") => {
+            "redis" | "redis-sentinel" | "redis-cluster" | "rediss" | "rediss-sentinel"
+            | "rediss-cluster"
+                if rest.len() > 2 && rest.starts_with("//") =>
+            {
                 Ok(Self::Redis(text.to_owned()))
             }
-            "redis-sentinel" | "redis-cluster" => Err(format!(
-                "this version has no {scheme}:// yet; there are embedded:DIRECTORY, \
-                 redis://host:port and rediss://host:port"
-            )),
             _ => Err(format!(
-                "`{}` is none of embedded:DIRECTORY, redis://host:port, rediss://host:port",
+                "`{}` is none of embedded:DIRECTORY, redis://host:port, \
+                 redis-sentinel://host:port/master, redis-cluster://host:port, nor one of these \
+                 over TLS, with rediss",
                 sources::redacted(text)
             )),
         }
+    }
+}
+
+impl StoreUrl {
+    /// Several nodes that are independent of one another.
+    fn redlock(urls: &[String]) -> Result<Self, String> {
+        for (number, url) in urls.iter().enumerate() {
+            if !["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) {
+                let url = sources::redacted(url);
+                return Err(format!(
+                    "several URLs mean Redlock, and `{url}` is no redis://host:port"
+                ));
+            }
+            if urls[..number].contains(url) {
+                let url = sources::redacted(url);
+                return Err(format!("`{url}` is there twice: each node has one vote"));
+            }
+        }
+        urls.iter().try_for_each(|url| Self::parse(url).map(|_| ()))?;
+        Ok(Self::Redlock(urls.to_vec()))
     }
 }
 
@@ -177,6 +217,10 @@ impl std::fmt::Debug for StoreUrl {
         match self {
             Self::Embedded(directory) => write!(f, "embedded:{}", directory.display()),
             Self::Redis(url) => f.write_str(&sources::redacted(url)),
+            Self::Redlock(urls) => {
+                let urls: Vec<_> = urls.iter().map(|url| sources::redacted(url)).collect();
+                f.write_str(&urls.join(" "))
+            }
         }
     }
 }
@@ -196,9 +240,7 @@ impl<'de> Deserialize<'de> for StoreUrl {
         match urls.as_slice() {
             [] => Err(D::Error::custom("name a store, as in embedded:./lockkeeper-data")),
             [one] => Self::parse(one).map_err(D::Error::custom),
-            _ => Err(D::Error::custom(
-                "several URLs mean Redlock, which this version does not have yet: name one",
-            )),
+            several => Self::redlock(several).map_err(D::Error::custom),
         }
     }
 }
@@ -282,10 +324,12 @@ impl Config {
     }
 
     /// For each setting with bounds, whether it keeps them, and what they are.
-    fn bounds(&self) -> [(&'static str, bool, &'static str); 15] {
+    fn bounds(&self) -> [(&'static str, bool, &'static str); 17] {
         let (ttl, limits, redis) = (&self.ttl, &self.limits, &self.redis);
         let above_zero = |span: Span| !span.get().is_zero();
         let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
+        let node_timeout = self.redlock.node_timeout;
+        let node_timeout = above_zero(node_timeout) && node_timeout.get() <= LONGEST_NODE_TIMEOUT;
         let plain = !redis.key_prefix.chars().any(char::is_control);
         let maker = TokenMaker::new(&redis.token_prefix);
         [
@@ -314,6 +358,8 @@ impl Config {
             ),
             ("redis.command_timeout", timeout(redis.command_timeout), "is 1ms to 10s"),
             ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
+            ("redis.min_replicas", redis.min_replicas <= 100, "is 100 at most"),
+            ("redlock.node_timeout", node_timeout, "is 1ms to 400ms"),
             ("redis.key_prefix", plain, "must not hold control characters"),
             (
                 "redis.token_prefix",

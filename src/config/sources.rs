@@ -16,7 +16,8 @@ const PREFIX: &str = "LOCKKEEPER_";
 
 /// Variables of ours that are no settings of the service: which file, and what the command line
 /// uses as a client.
-const OTHERS: &[&str] = &["LOCKKEEPER_CONFIG", "LOCKKEEPER_URL", "LOCKKEEPER_API_KEY"];
+const OTHERS: &[&str] =
+    &["LOCKKEEPER_CONFIG", "LOCKKEEPER_URL", "LOCKKEEPER_API_KEY", "LOCKKEEPER_TOKEN_PREFIX"];
 
 /// The list that only a file can hold.
 const API_KEYS: &str = "api_keys";
@@ -231,12 +232,19 @@ fn without_secrets(value: &Value) -> String {
     }
 }
 
-/// A URL without its password.
+/// A URL without its passwords: that of the login, and whatever stands behind a `?`.
 pub(super) fn redacted(text: &str) -> String {
     let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
-    let Some((login, host)) = rest.rsplit_once('@') else { return text.to_owned() };
-    let user = login.split_once(':').map_or("", |(user, _)| user);
-    format!("{scheme}://{user}:...@{host}")
+    // A `?` may be part of a password that somebody forgot to encode.
+    let (login, rest) = match rest.rsplit_once('@') {
+        Some((login, rest)) => {
+            let user = login.split_once(':').map_or("", |(user, _)| user);
+            (format!("{user}:...@"), rest)
+        }
+        None => (String::new(), rest),
+    };
+    let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, _)| (place, "?..."));
+    format!("{scheme}://{login}{place}{query}")
 }
 
 #[cfg(test)]
@@ -315,7 +323,8 @@ mod tests {
             ("", vec![("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s")], "is 1ms to 10s"),
             ("", vec![("LOCKKEEPER_STORE", "memcached://a")], "none of embedded:DIRECTORY"),
             ("", vec![("LOCKKEEPER_STORE", "embedded:")], "name a directory"),
-            ("", vec![("LOCKKEEPER_STORE", "redis-cluster://a:1")], "no redis-cluster:// yet"),
+            ("", vec![("LOCKKEEPER_REDIS_MIN_REPLICAS", "101")], "is 100 at most"),
+            ("", vec![("LOCKKEEPER_REDIS_MIN_REPLICAS", "-1")], "`redis.min_replicas`"),
             ("store = [\"redis://a\", \"redis://b\"]", vec![], "several URLs mean Redlock"),
             ("[[api_keys]]\nname = \"a\"", vec![], "missing field"),
             ("[[api_keys]]\nname = \"a\"\nsha256 = \"b\"", vec![], "64 hexadecimal digits"),
@@ -335,5 +344,13 @@ mod tests {
         assert!(shown.contains("redis://user:...@host:6379/1"), "{shown}");
         assert!(shown.contains("name = \"shop\""), "{shown}");
         assert!(!shown.contains("s3cret") && !shown.contains("abcdef"), "{shown}");
+        for (url, expected) in [
+            ("redis-sentinel://a:1,b:2/m?sentinel_password=s3cret", "//a:1,b:2/m?..."),
+            ("redis-sentinel://u:s3c@a:1/m?sentinel_password=s3cret", "//u:...@a:1/m?..."),
+            ("redis-cluster://:s3cret@a:1,b:2", "//:...@a:1,b:2"),
+        ] {
+            let shown = found(&format!("store = \"{url}\""), &[]).unwrap().show();
+            assert!(shown.contains(expected) && !shown.contains("s3c"), "{shown}");
+        }
     }
 }

@@ -26,6 +26,10 @@ use crate::server::connection::Acceptor;
 use crate::store;
 use crate::store::StoreSettings;
 use crate::store::redis::RedisSettings;
+use crate::store::redlock::RedlockSettings;
+use crate::store::redlock::Restarted;
+use crate::store::redlock::Rules;
+use crate::store::redlock::operator::Operator;
 
 /// Descriptors that are not for clients: the store, the log, the listener, and room to be looked
 /// at with.
@@ -113,19 +117,51 @@ impl Server {
     }
 }
 
+/// The nodes of a Redlock store, for an operator.
+///
+/// # Errors
+///
+/// [`StartError`] if `store` names no such nodes.
+pub fn operator(config: &Config) -> Result<Operator, StartError> {
+    match store_settings(config) {
+        StoreSettings::Redlock(settings) => {
+            Ok(Operator::new(&settings).map_err(store::OpenError::from)?)
+        }
+        _ => Err(StartError::Setting(
+            "`store` names no several redis:// nodes, so there is nothing to look at".to_owned(),
+        )),
+    }
+}
+
 fn store_settings(config: &Config) -> StoreSettings {
     match &config.store {
         StoreUrl::Embedded(directory) => {
             StoreSettings::Embedded(directory.clone(), config.position_kept())
         }
-        StoreUrl::Redis(url) => StoreSettings::Redis(RedisSettings {
-            url: url.clone(),
-            key_prefix: config.redis.key_prefix.clone(),
-            command_timeout: config.redis.command_timeout.get(),
-            connect_timeout: config.redis.connect_timeout.get(),
-            default_ttl: config.ttl_bounds().default,
-            position_kept: config.position_kept(),
+        StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url)),
+        StoreUrl::Redlock(urls) => StoreSettings::Redlock(RedlockSettings {
+            nodes: urls
+                .iter()
+                .map(|url| RedisSettings { min_replicas: 0, ..redis_settings(config, url) })
+                .collect(),
+            restarted: match config.redlock.trust_restarted {
+                true => Restarted::Trusted,
+                false => Restarted::Doubted,
+            },
+            rules: Rules::of(config.redlock.node_timeout.get(), config.ttl_bounds().max),
         }),
+    }
+}
+
+fn redis_settings(config: &Config, url: &str) -> RedisSettings {
+    RedisSettings {
+        url: url.to_owned(),
+        key_prefix: config.redis.key_prefix.clone(),
+        command_timeout: config.redis.command_timeout.get(),
+        connect_timeout: config.redis.connect_timeout.get(),
+        min_replicas: config.redis.min_replicas,
+        default_ttl: config.ttl_bounds().default,
+        position_kept: config.position_kept(),
     }
 }
 

@@ -4,6 +4,7 @@
 use std::io::BufRead;
 use std::io::BufReader;
 use std::io::Write;
+use std::path::Path;
 use std::process::Child;
 use std::process::ChildStdin;
 use std::process::ChildStdout;
@@ -18,6 +19,7 @@ use crate::support::process::command;
 
 const README: &str = include_str!("../../README.md");
 const CODES: &str = include_str!("../../src/wire.rs");
+const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
 
 /// Where the README says that the service and Redis are.
 const SERVICE: &str = "localhost:8080";
@@ -41,13 +43,14 @@ fn every_block_of_the_readme_does_what_it_says() {
         match *kind {
             "sh" => newcomer.types(text),
             "bash" => newcomer.runs_bash(text),
+            "crontab" => newcomer.runs_cron(text),
             "php" => newcomer.runs_php(text),
             "toml" => newcomer.configures(text),
             "sql" => fences(text),
             kind => panic!("a block of a kind that nobody tests: {kind:?}\n{text}"),
         }
     }
-    for kind in ["sh", "bash", "php", "toml", "sql"] {
+    for kind in ["sh", "bash", "crontab", "php", "toml", "sql"] {
         assert!(blocks.iter().any(|(other, _)| *other == kind), "no {kind} block is left");
     }
     assert!(newcomer.answers >= 7, "only {} answers are shown", newcomer.answers);
@@ -55,7 +58,7 @@ fn every_block_of_the_readme_does_what_it_says() {
 
 #[test]
 fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
-    let rows: Vec<_> = README.lines().filter_map(|line| line.strip_prefix("| ")).collect();
+    let rows: Vec<_> = section("Answers").filter_map(|line| line.strip_prefix("| ")).collect();
     let mut known = 0;
     for row in rows {
         let mut columns = row.split('|').map(str::trim);
@@ -68,19 +71,38 @@ fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
     assert_eq!(known, CODES.matches("=> (\"").count(), "the table does not name every code");
 }
 
-/// Somebody with a terminal, and a service and a Redis as the README told them.
-struct Newcomer {
+#[test]
+fn every_exit_code_of_the_command_line_is_in_its_table() {
+    let constants = EXIT_CODES.lines().filter_map(|line| line.split_once(": u8 = "));
+    let codes: Vec<_> = constants.map(|(_, code)| code.trim_end_matches(';')).collect();
+    let rows = section("From cron and the shell").filter_map(|line| line.strip_prefix("| "));
+    let shown: Vec<_> = rows.map(|row| row.split('|').next().unwrap()).collect();
+    let has = |code: &str| shown.iter().any(|cell| cell.split([' ', ',']).any(|word| word == code));
+    assert!(codes.len() >= 7 && codes.iter().all(|code| has(code)), "{codes:?} of {shown:?}");
+}
+
+/// The lines of a section.
+fn section(name: &str) -> impl Iterator<Item = &'static str> {
+    let (_, rest) = README.split_once(&format!("\n## {name}\n")).unwrap();
+    rest.split("\n## ").next().unwrap().lines()
+}
+
+/// Somebody with a terminal, and a service and a Redis as a page told them.
+pub(crate) struct Newcomer {
     directory: TempDir,
     shell: Child,
     typed: ChildStdin,
     shown: BufReader<ChildStdout>,
     redis: Redis,
     service: Option<Process>,
-    answers: usize,
+    /// What is typed for what the page says.
+    instead: Vec<(&'static str, String)>,
+    /// How many answers came as they are shown.
+    pub(crate) answers: usize,
 }
 
 impl Newcomer {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut shell = command("sh");
         shell.current_dir(directory.path()).stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -88,14 +110,28 @@ impl Newcomer {
         let typed = shell.stdin.take().unwrap();
         let shown = BufReader::new(shell.stdout.take().unwrap());
         let redis = Redis::start();
+        let instead = vec![("redis-cli ", format!("redis-cli -p {} ", redis.port()))];
         let mut newcomer =
-            Self { directory, shell, typed, shown, redis, service: None, answers: 0 };
+            Self { directory, shell, typed, shown, redis, service: None, instead, answers: 0 };
         newcomer.run("exec 2>&1");
+        let binary = Path::new(BINARY).parent().unwrap();
+        newcomer.run(&format!("PATH={}:$PATH", binary.display()));
         newcomer
     }
 
+    /// Stands where a file or directory of this package is, as in its root.
+    pub(crate) fn has(&self, name: &str) {
+        let there = Path::new(env!("CARGO_MANIFEST_DIR")).join(name);
+        std::os::unix::fs::symlink(there, self.directory.path().join(name)).unwrap();
+    }
+
+    /// Types this program for these words of the page.
+    pub(crate) fn takes(&mut self, words: &'static str, program: &str) {
+        self.instead.push((words, program.to_owned()));
+    }
+
     /// Runs the commands of a block, each with the answer that is shown below it.
-    fn types(&mut self, block: &str) {
+    pub(crate) fn types(&mut self, block: &str) {
         let mut command = String::new();
         for line in block.lines() {
             let answer = line.strip_prefix(ANSWER);
@@ -126,9 +162,10 @@ impl Newcomer {
 
     /// What a command shows, in the one shell that runs them all.
     fn run(&mut self, command: &str) -> String {
-        let command = command
-            .replace(SERVICE, &self.address())
-            .replace("redis-cli ", &format!("redis-cli -p {} ", self.redis.port()));
+        let mut command = command.replace(SERVICE, &self.address());
+        for (words, typed) in &self.instead {
+            command = command.replace(words, typed);
+        }
         writeln!(self.typed, "{command}\nprintf '\\036'").unwrap();
         let mut shown = Vec::new();
         self.shown.read_until(END, &mut shown).unwrap();
@@ -162,6 +199,7 @@ impl Newcomer {
         let elsewhere = variables.iter().any(|(name, _)| *name == "LOCKKEEPER_STORE");
         let flags = if elsewhere { &[][..] } else { &["--store", &store] };
         self.service = Some(Process::start_with(flags, &variables));
+        self.run(&format!("export LOCKKEEPER_URL=http://{SERVICE}"));
     }
 
     fn address(&self) -> String {
@@ -177,6 +215,22 @@ impl Newcomer {
         assert_eq!(self.run(bash), "at work\n0\n");
         self.run(&format!("curl -sS -X POST 'http://{SERVICE}/locks/cleanup?wait=20s'"));
         assert_eq!(self.run(bash), "75\n");
+    }
+
+    /// Each line is run as cron would, twice; a held key is no error, and nothing is said.
+    fn runs_cron(&mut self, block: &str) {
+        for line in block.lines() {
+            let command = line.splitn(6, ' ').nth(5).unwrap();
+            let (exec, work) = command.split_once(" -- ").unwrap();
+            let key = exec.rsplit(' ').next().unwrap();
+            assert!(work.starts_with("php "));
+            let command = format!("{exec} -- echo at work; echo $?");
+            for _ in 0..2 {
+                assert_eq!(self.run(&command), "at work\n0\n");
+            }
+            self.run(&format!("curl -sS -X POST 'http://{SERVICE}/locks/{key}'"));
+            assert_eq!(self.run(&command), "0\n");
+        }
     }
 
     /// A free key is worked under and given back; a held one is not.
@@ -241,7 +295,7 @@ for fence, changed in [(7, 1), (7, 1), (9, 1), (7, 0), (8, 0), (9, 1)]:
 }
 
 /// The fenced blocks of a page: kind and text.
-fn blocks(page: &str) -> Vec<(&str, &str)> {
+pub(crate) fn blocks(page: &str) -> Vec<(&str, &str)> {
     let parts: Vec<_> = page.split("\n```").collect();
     assert!(parts.len() % 2 == 1, "a block does not end");
     parts.iter().skip(1).step_by(2).map(|block| block.split_once('\n').unwrap()).collect()

@@ -68,6 +68,7 @@ fn every_figure_is_in_the_operations_page_and_every_figure_there_exists() {
 fn pages() -> Vec<File> {
     let mut pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(File::read).to_vec();
     pages.extend(files("docs", "md"));
+    pages.extend(files("examples", "md"));
     pages
 }
 
@@ -102,18 +103,14 @@ struct Commands {
 
 impl Commands {
     fn read() -> Self {
-        Self::of(&File::read("Makefile"), &File::read("src/cli/mod.rs"))
+        let mut commands = Self::of(&File::read("Makefile"), &File::read("src/cli/mod.rs"));
+        commands.words.extend(words_of(&File::read("src/cli/locks.rs"), "enum Verb {"));
+        commands
     }
 
     /// The targets of the Makefile, and the words of the command line.
     fn of(makefile: &File, cli: &File) -> Self {
-        let code = cli.code();
-        let words = code.split_once("enum Command {").unwrap().1.split("\n}").next().unwrap();
-        let words =
-            words.lines().map(|line| line.trim().trim_end_matches([',', '{', '(', ')', ' ']));
-        let words = words.filter(|word| word.starts_with(char::is_uppercase));
-        let words = words.filter(|word| word.chars().all(is_word)).map(str::to_lowercase).collect();
-        Self { targets: targets(makefile), words }
+        Self { targets: targets(makefile), words: words_of(cli, "enum Command {") }
     }
 
     fn missing(&self, page: &File) -> Vec<String> {
@@ -127,6 +124,27 @@ impl Commands {
             .chain(words.map(|word| format!("{}: there is no `lockkeeper {word}`", page.path)))
             .collect()
     }
+}
+
+/// The words of the commands in an enumeration.
+fn words_of(cli: &File, begin: &str) -> BTreeSet<String> {
+    let code = cli.code();
+    let words = code.split_once(begin).unwrap().1.split("\n}").next().unwrap();
+    let words = words.lines().map(|line| line.trim().split([',', '{', '(', ' ']).next().unwrap());
+    let words = words.filter(|word| word.starts_with(char::is_uppercase));
+    words.filter(|word| word.chars().all(is_word)).map(typed_as).collect()
+}
+
+/// `ForceRelease` is typed as force-release.
+fn typed_as(name: &str) -> String {
+    let mut word = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !word.is_empty() {
+            word.push('-');
+        }
+        word.extend(letter.to_lowercase());
+    }
+    word
 }
 
 /// What a page shows as code, without comments; of another file all.
@@ -225,7 +243,7 @@ fn left_out(sources: &[File], ignored: &File) -> Vec<String> {
 /// The names of all figures as a scrape has them, every one of them counted once.
 fn exported() -> BTreeSet<String> {
     let mut names = BTreeSet::new();
-    for store in ["embedded", "redis"] {
+    for store in ["embedded", "redis", "redlock"] {
         let metrics = Metrics::new(store);
         metrics.request("/", "GET", 200);
         for verb in [Counted::Acquire, Counted::Refresh, Counted::Release, Counted::ForceRelease] {
@@ -233,6 +251,10 @@ fn exported() -> BTreeSet<String> {
         }
         metrics.redis_call("inspect", 0.1);
         metrics.redis_error("timeout");
+        metrics.redlock_attempt("granted");
+        metrics.redis_up("node", true);
+        metrics.redis_rerouted("moved");
+        metrics.redis_clock_lead("node").set(0.5);
         for line in metrics.render().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             names.insert(match line.split_once(' ').unwrap() {
                 (name, "counter") => format!("{name}_total"),

@@ -5,13 +5,17 @@ use crate::source::assert_found;
 use crate::source::assert_none;
 use crate::source::files;
 
-const DIRECTORY: &str = "src/store/redis/scripts";
+/// Those of one store together.
+const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/scripts"];
 
 /// What stands before every script; it names the first keys and takes the time.
 const PRELUDE: &str = "prelude.lua";
 
 /// What stands before scripts that share more: they name further keys, and say what they do.
-const PARTS: [&str; 2] = ["line.lua", "join.lua"];
+const PARTS: [&str; 3] = ["line.lua", "join.lua", "vote.lua"];
+
+/// The steps of the verb `guard`.
+const STEPS: [&str; 3] = ["touch.lua", "change.lua", "look.lua"];
 
 /// A verb is read at one glance; a part has its functions one after another.
 const MAX_LINES: usize = 40;
@@ -19,29 +23,30 @@ const MAX_LINES_OF_A_PART: usize = 80;
 
 #[test]
 fn a_script_is_short_and_its_head_says_purpose_keys_arguments_and_answer() {
-    assert_none(&files(DIRECTORY, "lua").iter().flat_map(head).collect::<Vec<_>>());
+    assert_none(&scripts().iter().flat_map(head).collect::<Vec<_>>());
 }
 
 #[test]
 fn every_key_and_argument_of_a_script_gets_a_name_first() {
-    let scripts = files(DIRECTORY, "lua");
-    let (mut before, verbs): (Vec<_>, Vec<_>) = scripts.iter().partition(|script| is_part(script));
-    before.sort_by_key(|part| name(part) != PRELUDE);
-    assert_none(&verbs.iter().flat_map(|verb| unnamed(verb, &before)).collect::<Vec<_>>());
-    assert_none(&before.iter().flat_map(|part| anonymous(part)).collect::<Vec<_>>());
+    for directory in DIRECTORIES {
+        let scripts = files(directory, "lua");
+        let (mut before, verbs): (Vec<_>, Vec<_>) =
+            scripts.iter().partition(|script| is_part(script));
+        before.sort_by_key(|part| name(part) != PRELUDE);
+        assert_none(&verbs.iter().flat_map(|verb| unnamed(verb, &before)).collect::<Vec<_>>());
+        assert_none(&before.iter().flat_map(|part| anonymous(part)).collect::<Vec<_>>());
+    }
 }
 
 #[test]
 fn the_time_of_redis_is_taken_in_one_place() {
-    assert_none(&files(DIRECTORY, "lua").iter().flat_map(clocks).collect::<Vec<_>>());
+    assert_none(&scripts().iter().flat_map(clocks).collect::<Vec<_>>());
 }
 
 #[test]
 fn a_script_has_the_name_of_its_verb() {
     let verbs = File::read("src/lock/error.rs");
-    assert_none(
-        &files(DIRECTORY, "lua").iter().filter_map(|one| stray(one, &verbs)).collect::<Vec<_>>(),
-    );
+    assert_none(&scripts().iter().filter_map(|one| stray(one, &verbs)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -49,6 +54,10 @@ fn no_rust_file_holds_lua() {
     let mut all = files("src", "rs");
     all.extend(files("tests/it", "rs"));
     assert_none(&all.iter().filter_map(embedded).collect::<Vec<_>>());
+}
+
+fn scripts() -> Vec<File> {
+    DIRECTORIES.iter().flat_map(|directory| files(directory, "lua")).collect()
 }
 
 fn name(script: &File) -> &str {
@@ -137,7 +146,9 @@ fn clocks(script: &File) -> Option<String> {
 
 fn stray(script: &File, verbs: &File) -> Option<String> {
     let verb = name(script).strip_suffix(".lua").unwrap();
-    let known = is_part(script) || verbs.text.contains(&format!("=> \"{verb}\""));
+    let known = is_part(script)
+        || STEPS.contains(&name(script))
+        || verbs.text.contains(&format!("=> \"{verb}\""));
     (!known).then(|| format!("{}: is named after no verb", script.path))
 }
 

@@ -14,6 +14,8 @@ const MAX_HEAD: usize = 12;
 
 /// Where tasks and threads are made, and who ends them.
 const SPAWNS: &[(&str, &str)] = &[
+    ("src/cli/exec/command.rs", "the process COMMAND: Supervisor::run waits for it"),
+    ("src/cli/exec/warden.rs", "the process of the warden, which ends when its input does"),
     ("src/lock/heard_out.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
     ("src/lock/waiting.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
     ("src/lock/locks.rs", "its own TaskTracker: Locks::settle waits for them"),
@@ -21,7 +23,13 @@ const SPAWNS: &[(&str, &str)] = &[
     ("src/lock/waiting.rs", "the TaskTracker of Locks; each ends with the last waiter of its key"),
     ("src/server/connection.rs", "the TaskTracker of Acceptor: Acceptor::finish waits for them"),
     ("src/store/embedded/mod.rs", "EmbeddedStore: its drop joins the committer"),
+    ("src/store/redis/cluster.rs", "the JoinSet of Cluster: its drop ends the surveyor"),
+    ("src/store/redlock/background.rs", "Background: its guard, dropped with the store, ends them"),
+    ("src/store/redlock/cleanup.rs", "Background, as above"),
+    ("src/store/redlock/mod.rs", "Background, as above"),
+    ("src/store/redlock/nodes.rs", "Background, as above"),
     ("src/store/redis/node.rs", "the JoinSet of Node: its drop ends the keepers"),
+    ("src/store/redis/sentinel.rs", "the JoinSet of Sentinel: its drop ends the watchers"),
 ];
 
 /// Where tests may sleep, and why that is no signal.
@@ -72,6 +80,7 @@ fn no_test_has_a_fixed_port() {
 fn everything() -> Vec<File> {
     let mut all = files("src", "rs");
     all.extend(files("tests", "rs"));
+    all.extend(files("examples", "rs"));
     all
 }
 

@@ -1,11 +1,15 @@
 //! What the tests stand on: real services, real servers, and a client that sends what it is told.
 
+pub(crate) mod certificates;
+pub(crate) mod fenced;
+pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod openapi;
 pub(crate) mod process;
 pub(crate) mod raw;
 pub(crate) mod redis;
 pub(crate) mod service;
+pub(crate) mod wire;
 
 pub(crate) use crate::support::http::Answer;
 pub(crate) use crate::support::http::Http;
