@@ -50,14 +50,22 @@ enum Target {
     RedisQuiet,
     /// A new service on an empty directory for each run.
     Embedded,
+    /// A new service on three new Redis nodes for each run.
+    Redlock,
 }
 
-const SCENARIOS: [Scenario; 8] = [
+const SCENARIOS: [Scenario; 9] = [
     scenario("bare axum route", Target::Bare, Peer::Bare, Work::Acquire),
     scenario("webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Acquire),
     scenario("lockkeeper/redis acquire", Target::Redis, Peer::Lockkeeper, Work::Acquire),
     scenario("  the same, log.level = warn", Target::RedisQuiet, Peer::Lockkeeper, Work::Acquire),
     scenario("lockkeeper/embedded acquire", Target::Embedded, Peer::Lockkeeper, Work::Acquire),
+    scenario(
+        "lockkeeper/redlock, 3 nodes, acquire",
+        Target::Redlock,
+        Peer::Lockkeeper,
+        Work::Acquire,
+    ),
     scenario("webdis SET NX PX + DEL", Target::Webdis, Peer::Webdis, Work::Cycle),
     scenario("lockkeeper/redis acquire + release", Target::Redis, Peer::Lockkeeper, Work::Cycle),
     scenario(
@@ -123,8 +131,8 @@ impl Servers {
         Self {
             bare: Server::bare(),
             webdis: Server::webdis(redis, directory),
-            service: Server::lockkeeper(&redis.url(), &[]),
-            quiet: Server::lockkeeper(&redis.url(), &[("LOCKKEEPER_LOG_LEVEL", "warn")]),
+            service: Server::lockkeeper(&[&redis.url()], &[]),
+            quiet: Server::lockkeeper(&[&redis.url()], &[("LOCKKEEPER_LOG_LEVEL", "warn")]),
         }
     }
 
@@ -138,7 +146,12 @@ impl Servers {
             Target::Embedded => {
                 let directory = tempfile::tempdir_in(ON_DISK).unwrap();
                 let store = format!("embedded:{}", directory.path().display());
-                run(&Server::lockkeeper(&store, &[]))
+                run(&Server::lockkeeper(&[&store], &[]))
+            }
+            Target::Redlock => {
+                let nodes = [Redis::start(), Redis::start(), Redis::start()];
+                let urls = nodes.each_ref().map(Redis::url);
+                run(&Server::lockkeeper(&urls.each_ref().map(String::as_str), &[]))
             }
         }
     }

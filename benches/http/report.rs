@@ -40,7 +40,7 @@ pub(crate) fn print_machine() {
 /// Prints the table.
 pub(crate) fn print(rows: &[Row<'_>]) {
     println!(
-        "\n{:<36} {:>24} {:>20} {:>20} {:>10} {:>10}",
+        "\n{:<38} {:>24} {:>20} {:>20} {:>10} {:>10}",
         "median (min..max)",
         "per second",
         "over webdis",
@@ -57,19 +57,28 @@ pub(crate) fn print(rows: &[Row<'_>]) {
             spread(pairs.map(|(ours, theirs)| figure(ours) / figure(theirs)), 2)
         };
         let redis = match target {
-            Target::Bare | Target::Embedded => "-".to_owned(),
+            Target::Bare | Target::Embedded | Target::Redlock => "-".to_owned(),
             Target::Webdis | Target::Redis | Target::RedisQuiet => {
                 format!("{:.1}", median(row.samples.iter().map(|sample| sample.redis_micros)))
             }
         };
         println!(
-            "{name:<36} {:>24} {:>20} {:>20} {:>10.1} {redis:>10}",
+            "{name:<38} {:>24} {:>20} {:>20} {:>10.1} {redis:>10}",
             spread(row.samples.iter().map(|sample| sample.operations), 0),
             over(webdis, |sample| sample.operations),
             over(bare, |sample| sample.requests),
             median(row.samples.iter().map(|sample| sample.server_micros)),
         );
     }
+    let row = |wanted: fn(Target) -> bool| {
+        let mut rows = rows.iter().filter(|row| row.scenario.work == Work::Acquire);
+        let row = rows.find(|row| wanted(row.scenario.target));
+        &row.expect("it is among the scenarios").samples
+    };
+    let redis = row(|target| matches!(target, Target::Redis));
+    let pairs = row(|target| matches!(target, Target::Redlock)).iter().zip(redis);
+    let ratios = pairs.map(|(nodes, one)| nodes.operations / one.operations);
+    println!("\nAcquires on three nodes over those on one Redis: {}", spread(ratios, 2));
     let others = rows.iter().flat_map(|row| row.samples.iter().map(|sample| sample.others));
     println!("\nOther processes kept {} processors busy.", spread(others, 2));
     println!(

@@ -32,10 +32,11 @@ pub(crate) struct Server {
 
 impl Server {
     /// The service on this store, with its log thrown away.
-    pub(crate) fn lockkeeper(store: &str, variables: &[(&str, &str)]) -> Self {
+    pub(crate) fn lockkeeper(store: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start("/readyz", |port| {
             let mut command = command(env!("CARGO_BIN_EXE_lockkeeper"));
-            command.args(["serve", "--store", store, "--listen"]).arg(format!("127.0.0.1:{port}"));
+            command.args(["serve", "--listen"]).arg(format!("127.0.0.1:{port}"));
+            command.args(store.iter().flat_map(|url| ["--store", url]));
             command.envs(variables.iter().copied());
             command
         })
