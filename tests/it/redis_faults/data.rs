@@ -12,12 +12,12 @@ use crate::redis_faults::unavailable;
 use crate::support::Redis;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_flushed_lease_is_lost_and_fencing_tokens_rise_over_200_flushes() {
+async fn a_flushed_lease_is_lost_and_fencing_tokens_rise_over_1_000_flushes() {
     let redis = Redis::start();
     let service = service(&redis, &[]).await;
     let http = service.http();
     let mut last = 0;
-    for round in 0..200 {
+    for round in 0..1_000 {
         let token = format!("token-of-the-round-{round}");
         let granted = acquire(&http, "flushed", &token, LONG).await;
         assert_eq!(granted.status, 201, "{granted:?}");
