@@ -18,6 +18,7 @@ use lockkeeper::lock::lease::Lease;
 use lockkeeper::lock::lease::Origin;
 use lockkeeper::lock::lease::Owner;
 use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Page;
 use lockkeeper::lock::store::Store;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::LeaseToken;
@@ -158,6 +159,9 @@ async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
     });
     let store = open(settings, Arc::new(Metrics::new("redis"))).unwrap();
     eventually(PATIENCE, async || store.contacted().then_some(())).await;
+    // A list asks all of its nodes.
+    let page = Page { prefix: String::new(), after: None, limit: 1 };
+    eventually(PATIENCE, async || store.list(&page).await.ok()).await;
     store
 }
 
