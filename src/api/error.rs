@@ -1,7 +1,6 @@
 //! Whatever is not 2xx: a problem with its status and headers. The edge renders it, so that the
 //! answer names its request.
 
-use std::error::Error;
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -17,6 +16,7 @@ use crate::api::Waited;
 use crate::lock::error::Effect;
 use crate::lock::error::LockError;
 use crate::lock::error::Verb;
+use crate::lock::error::chain;
 use crate::lock::key::InvalidKey;
 use crate::lock::lease::LockStatus;
 use crate::wire::Code;
@@ -165,18 +165,6 @@ impl IntoResponse for ApiError {
         response.extensions_mut().insert(self);
         response
     }
-}
-
-/// An error and all that caused it, as one line.
-fn chain(error: &dyn Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        line.push_str(": ");
-        line.push_str(&source.to_string());
-        cause = source.source();
-    }
-    line
 }
 
 fn seconds_up(left: Duration) -> u64 {

@@ -34,6 +34,7 @@ use tokio::time::timeout;
 
 use crate::client::tls::Stream;
 use crate::client::tls::secured;
+use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
@@ -321,18 +322,6 @@ impl<'a> Call<'a> {
 
 fn locks(key: &LockKey) -> String {
     format!("/locks/{}", utf8_percent_encode(key.as_str(), KEPT))
-}
-
-/// An error and all that caused it, as one line.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut line = error.to_string();
-    let mut cause = error.source();
-    while let Some(source) = cause {
-        line.push_str(": ");
-        line.push_str(&source.to_string());
-        cause = source.source();
-    }
-    line
 }
 
 #[cfg(test)]

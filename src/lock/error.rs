@@ -93,3 +93,15 @@ impl fmt::Display for Verb {
         f.write_str(self.name())
     }
 }
+
+/// An error and all that caused it, as one line.
+pub(crate) fn chain(error: &dyn Error) -> String {
+    let mut line = error.to_string();
+    let mut cause = error.source();
+    while let Some(source) = cause {
+        line.push_str(": ");
+        line.push_str(&source.to_string());
+        cause = source.source();
+    }
+    line
+}

@@ -14,6 +14,9 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::RedisStore;
+use crate::store::redis::node::Call;
+use crate::store::redis::node::Way;
+use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
 use crate::store::redis::script::RELEASE;
@@ -51,7 +54,9 @@ impl RedisStore {
         let mut effect = Effect::Unknown;
         if granted {
             let args = [claim.token.expose(), &self.position_kept, FRESH];
-            let ended = node.run(&RELEASE, &keys.all(), &args, node.deadline()).await;
+            let keys = keys.all();
+            let call = Call { script: &RELEASE, keys: &keys, args: &args, when: When::AnyTime };
+            let ended = node.call(&call, Way::Straight, node.deadline()).await;
             if ended.is_ok_and(|reply| reply.word() == "lease") {
                 effect = Effect::None;
             }

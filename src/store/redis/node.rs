@@ -60,16 +60,16 @@ pub(in crate::store) struct Node {
 
 /// A script, what goes into it, and when it may act.
 #[derive(Clone, Copy)]
-pub(super) struct Call<'a> {
-    pub(super) script: &'static Script,
-    pub(super) keys: &'a [&'a str],
-    pub(super) args: &'a [&'a str],
-    pub(super) when: When,
+pub(in crate::store) struct Call<'a> {
+    pub(in crate::store) script: &'static Script,
+    pub(in crate::store) keys: &'a [&'a str],
+    pub(in crate::store) args: &'a [&'a str],
+    pub(in crate::store) when: When,
 }
 
 /// When a script may act.
-#[derive(Clone, Copy)]
-pub(super) enum When {
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum When {
     AnyTime,
     /// Not once the patience for it is over: its first argument is that moment in the store's time.
     InTime,
@@ -77,7 +77,7 @@ pub(super) enum When {
 
 /// On whose word a node is asked.
 #[derive(Clone, Copy)]
-pub(super) enum Way {
+pub(in crate::store) enum Way {
     /// It has the key.
     Straight,
     /// It is about to have the key, said the node that still has its slot.
@@ -186,46 +186,18 @@ impl Node {
         self.deadline
     }
 
-    /// Runs a script that refuses to act once `patience` is over: its first argument is that
-    /// moment in the store's time.
-    ///
-    /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
-    /// run once more: the first run did nothing.
-    pub(in crate::store) async fn run_in_time(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError> {
-        let call = Call { script, keys, args, when: When::InTime };
-        self.call(&call, Way::Straight, patience).await
-    }
-
-    /// Runs a script that may act at any time.
-    pub(in crate::store) async fn run(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError> {
-        let call = Call { script, keys, args, when: When::AnyTime };
-        self.call(&call, Way::Straight, patience).await
-    }
-
     /// Makes a call.
     ///
     /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
     /// run once more: the first run did nothing.
-    pub(super) async fn call(
+    pub(in crate::store) async fn call(
         &self,
         call: &Call<'_>,
         way: Way,
         patience: Duration,
     ) -> Result<Reply, StoreError> {
         let until = Instant::now() + patience;
-        if matches!(call.when, When::AnyTime) {
+        if call.when == When::AnyTime {
             return self.run_until(until, call, way).await;
         }
         for _ in 0..2 {

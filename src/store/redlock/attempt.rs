@@ -12,12 +12,12 @@ use crate::lock::lease::Renewals;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION;
+use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::CONFIRM;
 use crate::store::redlock::nodes::TRY_ACQUIRE;
-use crate::store::redlock::nodes::Timing;
 use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Number;
 use crate::store::redlock::vote::Poll;
@@ -62,7 +62,7 @@ impl Redlock {
         let patience = self.patience(claim.ttl);
         let args = self.claim_args(claim, &name, standing);
         let question =
-            self.nodes.question(&TRY_ACQUIRE, &claim.key, args, (Timing::InTime, patience));
+            self.nodes.question(&TRY_ACQUIRE, &claim.key, args, (When::InTime, patience));
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
             && let Some(won) = self.settle(claim, &poll, began, claim.ttl).await
@@ -110,7 +110,7 @@ impl Redlock {
                 let trust = self.nodes.restarted().word().to_owned();
                 let args =
                     vec![trust, claim.token.expose().to_owned(), number.to_string(), retention];
-                let timing = (Timing::InTime, self.patience(ttl));
+                let timing = (When::InTime, self.patience(ttl));
                 let question = self.nodes.question(&CONFIRM, &claim.key, args, timing);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 confirmed.won().then_some(number)?
@@ -136,7 +136,7 @@ impl Redlock {
         attempt: &str,
         patience: Duration,
     ) -> usize {
-        let timing = (Timing::Whenever, patience);
+        let timing = (When::AnyTime, patience);
         let question = self.nodes.release(&claim.key, &claim.token, ["", attempt, ""], timing);
         let (mut left, mut before) = (Vec::new(), 0);
         for (node, ballot) in poll.ballots() {

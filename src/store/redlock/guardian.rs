@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use crate::lock::error::Verb;
 use crate::metrics::Metrics;
+use crate::store::redis::keys::SIDE_PREFIX;
 use crate::store::redis::script::script;
 use crate::store::redlock::Time;
 use crate::store::redlock::guard::Change;
@@ -20,10 +21,8 @@ use crate::store::redlock::guard::Rules;
 use crate::store::redlock::guard::Seen;
 use crate::store::redlock::guard::State;
 use crate::store::redlock::guard::Watch;
-use crate::store::redlock::nodes::GUARD;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::nodes::natural;
-use crate::store::redlock::nodes::records;
 
 script!(TOUCH, Verb::Guard, 1: "prelude.lua" "touch.lua");
 script!(CHANGE, Verb::Guard, 1: "prelude.lua" "change.lua");
@@ -134,12 +133,10 @@ impl Guardian {
 
     /// Reads all guards; a node without one gets one.
     async fn touch(&self) -> Vec<Option<Guard>> {
-        let trust = self.nodes.restarted().word();
         let touched = (0..self.nodes.quorum().nodes()).map(|node| async move {
             let nonce = Uuid::new_v4().simple().to_string();
-            let peer = self.nodes.peer(node);
-            let mut reply =
-                peer.run(&TOUCH, &[GUARD], &[trust, &nonce], self.patience).await.ok()?;
+            let args = [nonce.as_str()];
+            let mut reply = self.nodes.ask_guard(node, &TOUCH, &args, self.patience).await.ok()?;
             Guard::parse(&reply.text()?)
         });
         join_all(touched).await
@@ -164,10 +161,8 @@ impl Guardian {
 
 /// Changes a guard if nothing has happened to it; whether it did.
 pub(super) async fn change_one(nodes: &Nodes, change: &Change, patience: Duration) -> bool {
-    let trust = nodes.restarted().word();
     let (before, after) = (change.before.to_string(), change.after.to_string());
-    let args = [trust, before.as_str(), after.as_str()];
-    let made = nodes.peer(change.node).run(&CHANGE, &[GUARD], &args, patience).await;
+    let made = nodes.ask_guard(change.node, &CHANGE, &[&before, &after], patience).await;
     made.is_ok_and(|reply| reply.word() == "changed")
 }
 
@@ -175,13 +170,12 @@ pub(super) async fn change_one(nodes: &Nodes, change: &Change, patience: Duratio
 ///
 /// The walk is not one step, so it counts only if the node's guard was the same throughout.
 pub(super) async fn look(nodes: &Nodes, node: usize, patience: Duration) -> Option<Seen> {
-    let trust = nodes.restarted().word();
     let walk = async {
         let (mut cursor, mut guard) = ("0".to_owned(), None);
         let (mut longest, mut highest) = (0, 0);
         loop {
-            let args = [trust, &cursor, nodes.key_prefix(), records()];
-            let mut reply = nodes.peer(node).run(&LOOK, &[GUARD], &args, patience).await.ok()?;
+            let args = [&*cursor, nodes.key_prefix(), SIDE_PREFIX];
+            let mut reply = nodes.ask_guard(node, &LOOK, &args, patience).await.ok()?;
             let seen = reply.text().filter(|_| reply.word() == "seen")?;
             if guard.get_or_insert_with(|| seen.clone()) != &seen {
                 return None;

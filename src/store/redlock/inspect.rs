@@ -15,8 +15,6 @@ use crate::lock::token::LeaseToken;
 use crate::store::redis::node::failure;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::by_chance;
-use crate::store::redlock::nodes::INSPECT;
-use crate::store::redlock::nodes::Timing;
 use crate::store::redlock::release::holder;
 use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Other;
@@ -36,9 +34,7 @@ impl Redlock {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
-        let args = vec![self.nodes.restarted().word().to_owned()];
-        let timing = (Timing::Whenever, self.rules.node_timeout);
-        let question = self.nodes.question(&INSPECT, key, args, timing);
+        let question = self.nodes.inspection(key, self.rules.node_timeout);
         let needed = self.quorum().needed();
         let known = |poll: &Poll| {
             let free = poll.how_many(|ballot| *ballot == Ballot::No(None));

@@ -1,6 +1,5 @@
 //! The nodes, asked together: each question as the scripts take it, each answer as a ballot.
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +12,8 @@ use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::keys::Keys;
-use crate::store::redis::keys::SIDE_PREFIX;
+use crate::store::redis::node::Call;
+use crate::store::redis::node::When;
 use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
 use crate::store::redis::script::script;
@@ -69,23 +69,8 @@ pub(super) struct Question {
     script: &'static Script,
     keys: Arc<Keys>,
     args: Arc<[String]>,
-    timing: Timing,
+    when: When,
     patience: Duration,
-}
-
-/// A node's answer on its way.
-type Call = Pin<Box<dyn Future<Output = (usize, Result<Reply, StoreError>)> + Send>>;
-
-/// The answers that are on their way.
-type Open = FuturesUnordered<Call>;
-
-/// Whether a script may act at any time.
-#[derive(Clone, Copy)]
-pub(super) enum Timing {
-    /// It may.
-    Whenever,
-    /// Only as long as somebody waits for the answer.
-    InTime,
 }
 
 impl Nodes {
@@ -124,10 +109,10 @@ impl Nodes {
         script: &'static Script,
         key: &LockKey,
         args: Vec<String>,
-        (timing, patience): (Timing, Duration),
+        (when, patience): (When, Duration),
     ) -> Question {
         let keys = Arc::new(Keys::of(&self.key_prefix, key));
-        Question { script, keys, args: args.into(), timing, patience }
+        Question { script, keys, args: args.into(), when, patience }
     }
 
     /// The question whether the token has anything, given up where it does; `meant` are the
@@ -137,13 +122,19 @@ impl Nodes {
         key: &LockKey,
         token: &LeaseToken,
         meant: [&str; 3],
-        (timing, patience): (Timing, Duration),
+        (when, patience): (When, Duration),
     ) -> Question {
         let words = [self.restarted.word(), token.expose()];
-        let at_any_time = matches!(timing, Timing::Whenever).then_some("");
+        let at_any_time = (when == When::AnyTime).then_some("");
         let args = at_any_time.iter().chain(&words).chain(&meant);
         let args = args.map(|&word| word.to_owned()).collect();
-        self.question(&RELEASE, key, args, (timing, patience))
+        self.question(&RELEASE, key, args, (when, patience))
+    }
+
+    /// The question who has the key.
+    pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
+        let args = vec![self.restarted.word().to_owned()];
+        self.question(&INSPECT, key, args, (When::AnyTime, patience))
     }
 
     /// Asks one node.
@@ -151,31 +142,35 @@ impl Nodes {
         question.clone().put(self.peers[node].clone()).await
     }
 
-    /// Asks these nodes at once and hears them all.
-    pub(super) async fn ask_these(
-        &self,
-        nodes: impl IntoIterator<Item = usize>,
-        question: &Question,
-    ) -> Vec<(usize, Result<Reply, StoreError>)> {
-        let asked =
-            nodes.into_iter().map(|node| async move { (node, self.ask(node, question).await) });
+    /// Asks all nodes at once and hears them all, in their order.
+    pub(super) async fn ask_each(&self, question: &Question) -> Vec<Result<Reply, StoreError>> {
+        let asked = (0..self.peers.len()).map(|node| self.ask(node, question));
         futures_util::future::join_all(asked).await
     }
 
-    /// Asks all nodes at once; the answers come as they come.
-    fn ask_all(&self, question: &Question) -> Open {
-        let asked = self.peers.iter().cloned().enumerate().map(|(node, peer)| {
-            let question = question.clone();
-            Box::pin(async move { (node, question.put(peer).await) }) as Call
-        });
-        asked.collect()
+    /// Runs a script about the guard of one node.
+    pub(super) async fn ask_guard(
+        &self,
+        node: usize,
+        script: &'static Script,
+        args: &[&str],
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        let args: Vec<_> =
+            [self.restarted.word()].into_iter().chain(args.iter().copied()).collect();
+        let call = Call { script, keys: &[GUARD], args: &args, when: When::AnyTime };
+        self.peers[node].call(&call, patience).await
     }
 
     /// Asks all nodes at once until `enough` of them have answered. The others are heard by
     /// nobody, but their calls go on: a vote that comes late makes the lease more robust.
     pub(super) async fn poll(&self, question: &Question, enough: impl Fn(&Poll) -> bool) -> Poll {
         let mut poll = Poll::new(self.quorum());
-        let mut open = self.ask_all(question);
+        let calls = self.peers.iter().cloned().enumerate().map(|(node, peer)| {
+            let question = question.clone();
+            async move { (node, question.put(peer).await) }
+        });
+        let mut open: FuturesUnordered<_> = calls.collect();
         while let Some((node, reply)) = open.next().await {
             poll.count(node, ballot(reply));
             if enough(&poll) {
@@ -191,14 +186,11 @@ impl Nodes {
 
 impl Question {
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
-        let Self { script, keys, args, timing, patience } = self;
+        let Self { script, keys, args, when, patience } = self;
         let [lock, record, ..] = keys.all();
         let (keys, args) =
             ([lock, record, GUARD], args.iter().map(String::as_str).collect::<Vec<_>>());
-        match timing {
-            Timing::Whenever => peer.run(script, &keys, &args, patience).await,
-            Timing::InTime => peer.run_in_time(script, &keys, &args, patience).await,
-        }
+        peer.call(&Call { script, keys: &keys, args: &args, when }, patience).await
     }
 }
 
@@ -244,9 +236,4 @@ pub(super) fn other(reply: &mut Reply) -> Option<Other> {
 /// The next item, if it is a number from 0 on.
 pub(super) fn natural(reply: &mut Reply) -> Option<u64> {
     reply.number()?.try_into().ok()
-}
-
-/// What the names of records begin with.
-pub(super) fn records() -> &'static str {
-    SIDE_PREFIX
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
+use crate::store::redis::node::Call;
 use crate::store::redis::node::Node;
+use crate::store::redis::node::Way;
 use crate::store::redis::script::Reply;
-use crate::store::redis::script::Script;
 
 /// One of the nodes, or what a simulation puts in its place.
 #[async_trait]
@@ -18,26 +19,10 @@ pub(super) trait Peer: Send + Sync {
     /// What its clock shows about now, in milliseconds.
     fn now(&self) -> u64;
 
-    /// Runs a script that may act at any time.
-    async fn run(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError>;
+    /// Makes a call, and gives it up once `patience` is over.
+    async fn call(&self, call: &Call<'_>, patience: Duration) -> Result<Reply, StoreError>;
 
-    /// Runs a script that refuses to act once `patience` is over: its first argument is that
-    /// moment on the node's clock.
-    async fn run_in_time(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError>;
-
-    /// A page of the names of locks, in order: see [`crate::store::redis::list`].
+    /// The Redis that it is; none in a simulation.
     fn node(&self) -> Option<&Node>;
 }
 
@@ -51,24 +36,8 @@ impl Peer for Node {
         self.clock().now()
     }
 
-    async fn run(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError> {
-        self.run(script, keys, args, patience).await
-    }
-
-    async fn run_in_time(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Result<Reply, StoreError> {
-        self.run_in_time(script, keys, args, patience).await
+    async fn call(&self, call: &Call<'_>, patience: Duration) -> Result<Reply, StoreError> {
+        self.call(call, Way::Straight, patience).await
     }
 
     fn node(&self) -> Option<&Node> {

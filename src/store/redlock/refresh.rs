@@ -15,11 +15,11 @@ use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::RETENTION;
+use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::REFRESH;
-use crate::store::redlock::nodes::Timing;
 use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Poll;
 
@@ -35,7 +35,7 @@ impl Redlock {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let args = self.refresh_args(token, ttl, care);
-        let question = self.nodes.question(&REFRESH, key, args, (Timing::InTime, patience));
+        let question = self.nodes.question(&REFRESH, key, args, (When::InTime, patience));
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.how_many(|ballot| *ballot == Ballot::TakenOver) > 0 {
             return Ok(Kept::TakenOver);

@@ -14,12 +14,12 @@ use crate::lock::store::Released;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
+use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::Reply;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::FORCE_RELEASE;
-use crate::store::redlock::nodes::INSPECT;
-use crate::store::redlock::nodes::Timing;
+use crate::store::redlock::nodes::Question;
 use crate::store::redlock::nodes::natural;
 use crate::store::redlock::nodes::other;
 use crate::store::redlock::vote::Other;
@@ -33,8 +33,6 @@ const UNDO_TRIES: u32 = 3;
 struct Given {
     /// Those that gave something up: its fencing token and owner.
     up: Vec<(u64, String)>,
-    /// Those that had nothing.
-    nothing: usize,
     /// Those that may have forgotten.
     blank: usize,
     silent: Vec<usize>,
@@ -49,7 +47,7 @@ impl Given {
                     self.up.push((number, reply.text().unwrap_or_default()));
                 }
                 "blank" => self.blank += 1,
-                _ => self.nothing += 1,
+                _ => (),
             },
             Err(_) => self.silent.push(node),
         }
@@ -88,9 +86,9 @@ impl Redlock {
         kept: &str,
     ) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
-        let question = self.nodes.release(key, token, [kept, "", ""], (Timing::InTime, patience));
+        let question = self.nodes.release(key, token, [kept, "", ""], (When::InTime, patience));
         let mut given = Given::default();
-        for (node, answered) in self.nodes.ask_these(0..quorum.nodes(), &question).await {
+        for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
         }
         // The least of these is not above the number of the lease: a vote that came late may have
@@ -103,7 +101,7 @@ impl Redlock {
         if let Some(most) = most {
             // A later lease of the same token has a greater number, and is none of this release's.
             let most = if most == 0 { String::new() } else { most.to_string() };
-            let at_any_time = (Timing::Whenever, patience);
+            let at_any_time = (When::AnyTime, patience);
             let again = self.nodes.release(key, token, [kept, "", &most], at_any_time);
             let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
             self.cleanup.owe(left, &again, self.rules.longest_ttl.as_duration());
@@ -118,7 +116,7 @@ impl Redlock {
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
         let patience = self.rules.node_timeout;
-        let at_any_time = (Timing::Whenever, patience);
+        let at_any_time = (When::AnyTime, patience);
         let question = self.nodes.release(key, token, ["", "", ""], at_any_time);
         let nodes = 0..self.quorum().nodes();
         let mut left: Vec<_> = nodes.map(|node| self.cleanup.leftover(node, patience)).collect();
@@ -142,16 +140,22 @@ impl Redlock {
         &self,
         key: &LockKey,
     ) -> Result<Option<Holder>, StoreError> {
-        let timing = (Timing::Whenever, self.rules.node_timeout);
+        let timing = (When::AnyTime, self.rules.node_timeout);
         let question = self.nodes.question(&FORCE_RELEASE, key, Vec::new(), timing);
-        let answers = self.nodes.ask_these(0..self.quorum().nodes(), &question).await;
-        let replies: Vec<_> = answers.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
+        let taken = self.holders(Verb::ForceRelease, &question).await?;
+        let taken = taken.into_iter().max_by_key(|other| other.number);
+        Ok(taken.map(|other| holder(&other)))
+    }
+
+    /// Who has, or had, the key on each node where somebody did; a majority has to answer.
+    async fn holders(&self, verb: Verb, question: &Question) -> Result<Vec<Other>, StoreError> {
+        let answers = self.nodes.ask_each(question).await;
+        let replies: Vec<_> = answers.into_iter().filter_map(Result::ok).collect();
         if replies.len() < self.quorum().needed() {
-            return Err(failure(Verb::ForceRelease, Effect::Unknown, "too few nodes answered"));
+            return Err(failure(verb, Effect::Unknown, "too few nodes answered"));
         }
         let held = |mut reply: Reply| (reply.word() == "held").then(|| other(&mut reply))?;
-        let taken = replies.into_iter().filter_map(held).max_by_key(|other| other.number);
-        Ok(taken.map(|other| holder(&other)))
+        Ok(replies.into_iter().filter_map(held).collect())
     }
 
     /// Ends a lease that somebody cared for, or leaves it `linger`, unless somebody has renewed it.
@@ -161,20 +165,12 @@ impl Redlock {
         linger: Option<Ttl>,
     ) -> Result<(), StoreError> {
         let Holding { key, token, renewals } = holding;
-        let args = vec![self.nodes.restarted().word().to_owned()];
-        let timing = (Timing::Whenever, self.rules.node_timeout);
-        let question = self.nodes.question(&INSPECT, key, args, timing);
-        let answers = self.nodes.ask_these(0..self.quorum().nodes(), &question).await;
-        let replies: Vec<_> = answers.into_iter().filter_map(|(_, answer)| answer.ok()).collect();
-        if replies.len() < self.quorum().needed() {
-            return Err(failure(Verb::LetGo, Effect::Unknown, "too few nodes answered"));
-        }
+        let question = self.nodes.inspection(key, self.rules.node_timeout);
+        let votes = self.holders(Verb::LetGo, &question).await?;
         // A renewal stands on a majority, so a majority tells of it; a single node that missed it
         // must not give up what the others hold.
         let mine = |other: &Other| other.holder == token.expose().as_bytes();
-        let held = |mut reply: Reply| (reply.word() == "held").then(|| other(&mut reply))?;
-        let mut votes = replies.into_iter().filter_map(held).filter(mine);
-        if votes.any(|vote| vote.renewals > renewals.number()) {
+        if votes.iter().filter(|vote| mine(vote)).any(|vote| vote.renewals > renewals.number()) {
             return Ok(());
         }
         let known = renewals.number().to_string();

@@ -16,10 +16,11 @@ use crate::lock::error::Effect;
 use crate::lock::error::StoreError;
 use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
+use crate::store::redis::node::Call;
 use crate::store::redis::node::Node;
+use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::Reply;
-use crate::store::redis::script::Script;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::redis;
 use crate::store::redlock::simulation::redis::Command;
@@ -138,7 +139,7 @@ impl World {
         (instance, node): (usize, usize),
         mut command: Command,
         patience: Duration,
-        in_time: bool,
+        when: When,
     ) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
@@ -146,7 +147,7 @@ impl World {
         // A process that stands still sends when it goes on.
         let sent = now.max(state.instances[instance].stands_until);
         let deadline = sent + u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        if in_time {
+        if when == When::InTime {
             let not_after = state.nodes[node].clock(deadline) / 1_000;
             command.words.insert(command.keys, not_after.to_string());
         }
@@ -270,22 +271,6 @@ impl State {
     }
 }
 
-impl Line {
-    async fn call(
-        &self,
-        script: &'static Script,
-        (keys, args): (&[&str], &[&str]),
-        patience: Duration,
-        in_time: bool,
-    ) -> Answer {
-        let words = keys.iter().chain(args).map(|&word| word.to_owned()).collect();
-        let command = Command { script, keys: keys.len(), words };
-        let answer = self.world.send((self.instance, self.node), command, patience, in_time);
-        // A run that is over answers nobody.
-        answer.await.unwrap_or_else(|_| Err(failure(Verb::Guard, Effect::Unknown, "it is over")))
-    }
-}
-
 #[async_trait]
 impl Peer for Line {
     fn name(&self) -> &str {
@@ -297,24 +282,12 @@ impl Peer for Line {
         self.world.state().nodes[self.node].clock(now) / 1_000
     }
 
-    async fn run(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Answer {
-        self.call(script, (keys, args), patience, false).await
-    }
-
-    async fn run_in_time(
-        &self,
-        script: &'static Script,
-        keys: &[&str],
-        args: &[&str],
-        patience: Duration,
-    ) -> Answer {
-        self.call(script, (keys, args), patience, true).await
+    async fn call(&self, call: &Call<'_>, patience: Duration) -> Answer {
+        let words = call.keys.iter().chain(call.args).map(|&word| word.to_owned()).collect();
+        let command = Command { script: call.script, keys: call.keys.len(), words };
+        let answer = self.world.send((self.instance, self.node), command, patience, call.when);
+        // A run that is over answers nobody.
+        answer.await.unwrap_or_else(|_| Err(failure(Verb::Guard, Effect::Unknown, "it is over")))
     }
 
     fn node(&self) -> Option<&Node> {
