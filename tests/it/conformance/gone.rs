@@ -41,16 +41,18 @@ mod tests {
         stage: Stage,
     ) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
-        let mut cut_short = 0;
-        for number in 0..50 {
-            let name = format!("k{number}");
+        let (mut asked, mut cut_short) = (0_usize, 0);
+        // On a busy machine some are answered before the first poll of them is over.
+        while cut_short < 50 {
+            assert!(asked < 1000, "too few calls were cut short to say anything: {cut_short}");
+            let name = format!("k{asked}");
             let claim = Claim { origin: Origin::Service, ..claim(&name, "one", 60_000) };
-            cut_short += u32::from(asked_and_gone(locks.acquire(claim, Duration::ZERO)).await);
+            let gone = asked_and_gone(locks.acquire(claim, Duration::ZERO)).await;
+            (asked, cut_short) = (asked + 1, cut_short + usize::from(gone));
         }
-        assert!(cut_short > 40, "too few calls were cut short to say anything: {cut_short}");
         locks.settle(PATIENCE).await;
-        let page = locks.list(vec![String::new()], None, 100).await.unwrap();
-        assert_eq!(page.locks.len(), 50 - cut_short as usize, "only who got an answer holds");
+        let page = locks.list(vec![String::new()], None, 1000).await.unwrap();
+        assert_eq!(page.locks.len(), asked - cut_short, "only who got an answer holds");
     }
 
     pub(super) async fn a_grant_that_nobody_received_stays_if_the_client_chose_the_token(

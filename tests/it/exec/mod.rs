@@ -91,10 +91,11 @@ impl Stage {
 /// The token of somebody else.
 const HOLDER: &str = "somebody-elses-token";
 
-/// `lockkeeper exec` without a controlling terminal, as cron starts it.
+/// `lockkeeper exec` without a controlling terminal, as cron starts it, whatever signals the tests
+/// were started to ignore.
 fn exec(url: &str, arguments: &[&str]) -> Command {
-    let mut exec = command("setsid");
-    exec.args([BINARY, "exec"]).args(arguments).env("LOCKKEEPER_URL", url);
+    let mut exec = command("env");
+    exec.args(["--default-signal", "setsid", BINARY, "exec"]).args(arguments).env("LOCKKEEPER_URL", url);
     exec
 }
 
