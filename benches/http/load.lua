@@ -1,5 +1,5 @@
 -- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
--- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG.
+-- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA.
 
 local END = " HTTP/1.1\r\nHost: bench\r\n"
 
@@ -19,6 +19,14 @@ local peers = {
   webdis = {
     take = function(n) return "GET /SET/" .. key(n) .. "/" .. token(n) .. "/NX/PX/60000" .. END .. "\r\n" end,
     give = function(n) return "GET /DEL/" .. key(n) .. END .. "\r\n" end,
+  },
+  script = {
+    take = function(n)
+      local keys = key(n) .. "/record:" .. key(n)
+      local far = "9007199254740991"
+      local args = far .. "/" .. token(n) .. "/60000/bench/86460000/1/" .. far
+      return "GET /EVALSHA/" .. SHA .. "/2/" .. keys .. "/" .. args .. END .. "\r\n"
+    end,
   },
 }
 local peer = peers[PEER]

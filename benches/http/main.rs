@@ -54,9 +54,10 @@ enum Target {
     Redlock,
 }
 
-const SCENARIOS: [Scenario; 9] = [
+const SCENARIOS: [Scenario; 10] = [
     scenario("bare axum route", Target::Bare, Peer::Bare, Work::Acquire),
     scenario("webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Acquire),
+    scenario("webdis, the service's script", Target::Webdis, Peer::Script, Work::Acquire),
     scenario("lockkeeper/redis acquire", Target::Redis, Peer::Lockkeeper, Work::Acquire),
     scenario("  the same, log.level = warn", Target::RedisQuiet, Peer::Lockkeeper, Work::Acquire),
     scenario("lockkeeper/embedded acquire", Target::Embedded, Peer::Lockkeeper, Work::Acquire),

@@ -70,15 +70,20 @@ pub(crate) fn print(rows: &[Row<'_>]) {
             median(row.samples.iter().map(|sample| sample.server_micros)),
         );
     }
-    let row = |wanted: fn(Target) -> bool| {
+    let acquires = |wanted: fn(Target) -> bool| {
         let mut rows = rows.iter().filter(|row| row.scenario.work == Work::Acquire);
         let row = rows.find(|row| wanted(row.scenario.target));
         &row.expect("it is among the scenarios").samples
     };
-    let redis = row(|target| matches!(target, Target::Redis));
-    let pairs = row(|target| matches!(target, Target::Redlock)).iter().zip(redis);
-    let ratios = pairs.map(|(nodes, one)| nodes.operations / one.operations);
-    println!("\nAcquires on three nodes over those on one Redis: {}", spread(ratios, 2));
+    let ratio = |ours: &[Sample], theirs: &[Sample]| {
+        let pairs = ours.iter().zip(theirs);
+        spread(pairs.map(|(ours, theirs)| ours.operations / theirs.operations), 2)
+    };
+    let redis = acquires(|target| matches!(target, Target::Redis));
+    let redlock = acquires(|target| matches!(target, Target::Redlock));
+    let script = samples_of(rows, Peer::Script, Work::Acquire);
+    println!("\nAcquires on Redis over webdis with the same script: {}", ratio(redis, script));
+    println!("Acquires on three nodes over those on one Redis: {}", ratio(redlock, redis));
     let others = rows.iter().flat_map(|row| row.samples.iter().map(|sample| sample.others));
     println!("\nOther processes kept {} processors busy.", spread(others, 2));
     println!(

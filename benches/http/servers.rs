@@ -23,6 +23,12 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// How often another port is tried: somebody may take a free one first.
 const TRIES: usize = 10;
 
+/// The script that grants a key which is free.
+const TRY_ACQUIRE: &str = concat!(
+    include_str!("../../src/store/redis/scripts/prelude.lua"),
+    include_str!("../../src/store/redis/scripts/try_acquire.lua"),
+);
+
 /// A server; killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -169,6 +175,11 @@ impl Redis {
     /// Forgets all keys.
     pub(crate) fn flush(&self) {
         run::<()>(self.server.port, &["FLUSHALL"]).unwrap();
+    }
+
+    /// The hash of the script that grants a free key, which it knows from now on.
+    pub(crate) fn script(&self) -> String {
+        run(self.server.port, &["SCRIPT", "LOAD", TRY_ACQUIRE]).unwrap()
     }
 
     /// How many keys there are.

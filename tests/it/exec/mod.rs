@@ -95,7 +95,9 @@ const HOLDER: &str = "somebody-elses-token";
 /// were started to ignore.
 fn exec(url: &str, arguments: &[&str]) -> Command {
     let mut exec = command("env");
-    exec.args(["--default-signal", "setsid", BINARY, "exec"]).args(arguments).env("LOCKKEEPER_URL", url);
+    exec.args(["--default-signal", "setsid", BINARY, "exec"])
+        .args(arguments)
+        .env("LOCKKEEPER_URL", url);
     exec
 }
 
