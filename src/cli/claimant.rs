@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use clap::Args;
+
 use crate::cli::clock::Moment;
 use crate::cli::exit;
+use crate::cli::remote::duration;
 use crate::cli::voice::Voice;
 use crate::client::Client;
 use crate::client::ClientError;
@@ -25,6 +28,27 @@ const SILENCE_AT_FIRST: Duration = Duration::from_secs(5);
 
 /// How long a service may be silent in whose line we were.
 const SILENCE_IN_LINE: Duration = Duration::from_secs(60);
+
+/// What to do when somebody else has the key.
+#[derive(Args, Debug)]
+pub(super) struct Contention {
+    /// Do not wait.
+    #[arg(short, long, conflicts_with = "wait")]
+    nonblock: bool,
+    /// Wait at most so long, as in 10, 500ms or 5m [default: for ever].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    wait: Option<Duration>,
+    /// The exit code if somebody else has the key; 0 suits cron.
+    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
+    pub(super) conflict_exit_code: u8,
+}
+
+impl Contention {
+    /// How long to wait; `None` for ever.
+    pub(super) fn wait(&self) -> Option<Duration> {
+        if self.nonblock { Some(Duration::ZERO) } else { self.wait }
+    }
+}
 
 /// Why there is no lease.
 #[derive(Debug)]

@@ -13,6 +13,7 @@ use clap::Args;
 use clap::Subcommand;
 
 use crate::cli::claimant::Claimant;
+use crate::cli::claimant::Contention;
 use crate::cli::claimant::PAUSE;
 use crate::cli::exit;
 use crate::cli::remote::Remote;
@@ -54,15 +55,8 @@ pub(super) enum Verb {
 
 #[derive(Args, Debug)]
 pub(super) struct Acquire {
-    /// Do not wait.
-    #[arg(short, long, conflicts_with = "wait")]
-    nonblock: bool,
-    /// Wait at most so long, as in 10, 500ms or 5m [default: for ever].
-    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
-    wait: Option<Duration>,
-    /// The exit code if somebody else has the key.
-    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
-    conflict_exit_code: u8,
+    #[command(flatten)]
+    contention: Contention,
     /// How long the lease lasts [default: the service's].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
@@ -246,16 +240,15 @@ impl Acquire {
             voice,
         };
         let mut signals = Signals::catch().map_err(|error| error.to_string())?;
-        let wait = if self.nonblock { Some(Duration::ZERO) } else { self.wait };
         let acquired = tokio::select! {
             biased;
             signal = signals.ending() => Err(signal),
-            acquired = claimant.acquire(wait) => Ok(acquired),
+            acquired = claimant.acquire(self.contention.wait()) => Ok(acquired),
         };
         match acquired {
             Ok(Ok((_, granted))) if self.named.shown.json => Ok(line(granted.body)),
             Ok(Ok(_)) => Ok(line(claimant.token.expose().to_owned())),
-            Ok(Err(why)) => Err(Undone::Said(why.say(voice, self.conflict_exit_code))),
+            Ok(Err(why)) => Err(Undone::Said(why.say(voice, self.contention.conflict_exit_code))),
             Err(signal) => {
                 claimant.leave().await;
                 let code = u8::try_from(exit::SIGNALLED + signal.as_raw());

@@ -141,6 +141,16 @@ pub enum Kept {
     Lost,
 }
 
+impl Kept {
+    /// The lease, if it was kept.
+    pub fn lease(self) -> Option<Lease> {
+        match self {
+            Self::Lease(lease) => Some(lease),
+            Self::TakenOver | Self::Lost => None,
+        }
+    }
+}
+
 /// The answer to [`Store::release`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {

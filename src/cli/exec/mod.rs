@@ -17,6 +17,7 @@ use clap::ValueEnum;
 use rustix::process::Signal;
 
 use crate::cli::claimant::Claimant;
+use crate::cli::claimant::Contention;
 use crate::cli::claimant::NoLease;
 use crate::cli::clock::Moment;
 use crate::cli::exec::lease::Keeper;
@@ -43,15 +44,8 @@ use crate::lock::lease::Owner;
 #[command(override_usage = "lockkeeper exec [OPTIONS] KEY [--] COMMAND [ARG]...\n       \
                             lockkeeper exec [OPTIONS] -c STRING KEY")]
 pub(super) struct Exec {
-    /// Do not wait.
-    #[arg(short, long, conflicts_with = "wait")]
-    nonblock: bool,
-    /// Wait at most so long, as in 10, 500ms or 5m [default: for ever].
-    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
-    wait: Option<Duration>,
-    /// The exit code if somebody else has the key; 0 suits cron.
-    #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
-    conflict_exit_code: u8,
+    #[command(flatten)]
+    contention: Contention,
     /// How long the lease lasts if we die; it is refreshed every third of that.
     #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     ttl: Duration,
@@ -178,11 +172,10 @@ fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
 
 async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Result<u8> {
     let mut signals = Signals::catch()?;
-    let wait = if exec.nonblock { Some(Duration::ZERO) } else { exec.wait };
     let acquired = tokio::select! {
         biased;
         signal = signals.ending() => Err(signal),
-        acquired = keeper.acquire(wait) => Ok(acquired),
+        acquired = keeper.acquire(exec.contention.wait()) => Ok(acquired),
     };
     // Between the grant and the start as well: nobody who was told to end starts anything.
     let acquired = match signals.ended().await {
@@ -200,7 +193,9 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
             keeper.claimant.voice.complain(|| format!("{why}: COMMAND runs without a lease"));
             None
         }
-        Ok(Err(why)) => return Ok(why.say(keeper.claimant.voice, exec.conflict_exit_code)),
+        Ok(Err(why)) => {
+            return Ok(why.say(keeper.claimant.voice, exec.contention.conflict_exit_code));
+        }
     };
     if let Some(lease) = &lease {
         keeper

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 use std::time::Instant;
 
+use async_trait::async_trait;
 use tokio::time::timeout;
 
 use crate::lock::error::Effect;
@@ -27,21 +28,30 @@ const SCAN_COUNT: usize = 1_000;
 /// A page that takes longer is given up: millions of keys are behind it.
 const PAGE_DEADLINE: Duration = Duration::from_secs(20);
 
-impl RedisStore {
+/// Keys that can be listed.
+#[async_trait]
+pub(in crate::store) trait Listed: Sync {
+    /// The first `wanted` keys of a page that may be held.
+    async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError>;
+
+    /// How a key stands.
+    async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError>;
+
     /// A page of the held keys.
-    pub(super) async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+    async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
         let found = timeout(PAGE_DEADLINE, self.held(page.clone())).await;
         let late = || failure(Verb::List, Effect::None, "the keyspace is too large for a list");
         found.unwrap_or_else(|_| Err(late()))
     }
 
+    /// The same, however long it takes.
     async fn held(&self, mut page: Page) -> Result<Vec<LockStatus>, StoreError> {
         let mut held = Vec::new();
         loop {
             let wanted = page.limit - held.len();
             let names = self.names(&page, wanted).await?;
             for name in &names {
-                let status = self.inspect(name, None).await?;
+                let status = self.look(name).await?;
                 held.extend(status.holder.is_some().then_some(status));
             }
             // Some may have ended since the scan; then the page is filled from behind them.
@@ -51,8 +61,10 @@ impl RedisStore {
             }
         }
     }
+}
 
-    /// The first `wanted` keys of a page among those of all nodes.
+#[async_trait]
+impl Listed for RedisStore {
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
         let until = Instant::now() + self.patience;
         let mut first = BTreeSet::new();
@@ -60,6 +72,10 @@ impl RedisStore {
             first.append(&mut node.scan(&self.key_prefix, page, wanted).await?);
         }
         Ok(first.into_iter().take(wanted).collect())
+    }
+
+    async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+        self.inspect(key, None).await
     }
 }
 

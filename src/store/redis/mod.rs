@@ -61,6 +61,7 @@ use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::keys::Keys;
 use crate::store::redis::keys::SIDE_PREFIX;
+use crate::store::redis::list::Listed;
 use crate::store::redis::node::Call;
 use crate::store::redis::node::When;
 use crate::store::redis::node::millis;
@@ -291,10 +292,7 @@ impl Store for RedisStore {
         token: &LeaseToken,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        match self.run_refresh(Verb::Refresh, key, token, (ttl, ["", ""])).await? {
-            Kept::Lease(lease) => Ok(Some(lease)),
-            Kept::TakenOver | Kept::Lost => Ok(None),
-        }
+        self.run_refresh(Verb::Refresh, key, token, (ttl, ["", ""])).await.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {

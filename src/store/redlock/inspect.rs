@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use futures_util::future::join_all;
 
 use crate::lock::error::Effect;
@@ -12,6 +13,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
 use crate::lock::store::Page;
 use crate::lock::token::LeaseToken;
+use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::by_chance;
@@ -74,26 +76,10 @@ impl Redlock {
         let left = poll.left().unwrap_or(ASK_EVERY);
         by_chance(SPREAD) + left.min(ASK_EVERY)
     }
+}
 
-    /// A page of the held keys: those that any node knows, as a majority tells of them.
-    pub(super) async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
-        let mut page = page.clone();
-        let mut held = Vec::new();
-        loop {
-            let wanted = page.limit - held.len();
-            let names = self.names(&page, wanted).await?;
-            for name in &names {
-                let status = self.inspect_all(name, None).await?;
-                held.extend(status.holder.is_some().then_some(status));
-            }
-            page.after = names.last().map(LockKey::to_string);
-            if names.len() < wanted || held.len() == page.limit {
-                return Ok(held);
-            }
-        }
-    }
-
-    /// The first `wanted` names of a page on any node.
+#[async_trait]
+impl Listed for Redlock {
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
         let scans = (0..self.quorum().nodes()).filter_map(|node| {
             let node = self.nodes.peer(node).node()?;
@@ -104,5 +90,10 @@ impl Redlock {
             return Err(failure(Verb::List, Effect::None, "too few nodes answered"));
         }
         Ok(found.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().take(wanted).collect())
+    }
+
+    /// As a majority tells of it.
+    async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+        self.inspect_all(key, None).await
     }
 }

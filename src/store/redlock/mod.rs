@@ -55,6 +55,7 @@ use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
 use crate::store::redis::clock::FencingFloor;
+use crate::store::redis::list::Listed;
 use crate::store::redis::node::Node;
 use crate::store::redis::node::failure;
 use crate::store::redis::rings::Rings;
@@ -300,10 +301,8 @@ impl Store for RedlockStore {
         token: &LeaseToken,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        match self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, ["", ""]).await? {
-            Kept::Lease(lease) => Ok(Some(lease)),
-            Kept::TakenOver | Kept::Lost => Ok(None),
-        }
+        let kept = self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, ["", ""]).await;
+        kept.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
