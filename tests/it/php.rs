@@ -13,7 +13,7 @@ use crate::support::eventually;
 use crate::support::process::command;
 
 /// What makes SETNX + GETSET code read a token as a time in the far future.
-const FAR_FUTURE: &[(&str, &str)] = &[("LOCKKEEPER_REDIS_TOKEN_PREFIX", "9999999999-")];
+pub(crate) const FAR_FUTURE: &[(&str, &str)] = &[("LOCKKEEPER_REDIS_TOKEN_PREFIX", "9999999999-")];
 
 /// The three ways in which SETNX + GETSET code compares a value with the time.
 const GETSET_RECIPES: [&str; 3] = ["getset-int", "getset-float", "getset-juggled"];

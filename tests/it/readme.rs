@@ -21,8 +21,8 @@ const README: &str = include_str!("../../README.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
 
-/// Where the README says that the service and Redis are.
-const SERVICE: &str = "localhost:8080";
+/// Where the pages say that the service and Redis are.
+pub(crate) const SERVICE: &str = "localhost:8080";
 const REDIS: &str = "127.0.0.1:6379";
 
 /// What stands before the answer to the command in the line above it; elsewhere it is a comment.
@@ -58,11 +58,9 @@ fn every_block_of_the_readme_does_what_it_says() {
 
 #[test]
 fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
-    let rows: Vec<_> = section("Answers").filter_map(|line| line.strip_prefix("| ")).collect();
     let mut known = 0;
-    for row in rows {
-        let mut columns = row.split('|').map(str::trim);
-        let (status, codes) = (columns.next().unwrap(), columns.next().unwrap());
+    for row in rows(README, "## Answers") {
+        let (status, codes) = (row[0], row[1]);
         for code in codes.split('`').skip(1).step_by(2) {
             assert!(CODES.contains(&format!("(\"{code}\", {status}, ")), "{status} {code}");
             known += 1;
@@ -75,16 +73,10 @@ fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
 fn every_exit_code_of_the_command_line_is_in_its_table() {
     let constants = EXIT_CODES.lines().filter_map(|line| line.split_once(": u8 = "));
     let codes: Vec<_> = constants.map(|(_, code)| code.trim_end_matches(';')).collect();
-    let rows = section("From cron and the shell").filter_map(|line| line.strip_prefix("| "));
-    let shown: Vec<_> = rows.map(|row| row.split('|').next().unwrap()).collect();
+    let shown: Vec<_> =
+        rows(README, "## From cron and the shell").into_iter().map(|row| row[0]).collect();
     let has = |code: &str| shown.iter().any(|cell| cell.split([' ', ',']).any(|word| word == code));
     assert!(codes.len() >= 7 && codes.iter().all(|code| has(code)), "{codes:?} of {shown:?}");
-}
-
-/// The lines of a section.
-fn section(name: &str) -> impl Iterator<Item = &'static str> {
-    let (_, rest) = README.split_once(&format!("\n## {name}\n")).unwrap();
-    rest.split("\n## ").next().unwrap().lines()
 }
 
 /// Somebody with a terminal, and a service and a Redis as a page told them.
@@ -248,7 +240,7 @@ impl Newcomer {
     }
 
     /// Settings are in force as they are written.
-    fn configures(&mut self, block: &str) {
+    pub(crate) fn configures(&mut self, block: &str) {
         let file = self.directory.path().join("readme.toml");
         std::fs::write(&file, block).unwrap();
         let done = command(BINARY).args(["config", "--config"]).arg(&file).output().unwrap();
@@ -292,6 +284,18 @@ for fence, changed in [(7, 1), (7, 1), (9, 1), (7, 0), (8, 0), (9, 1)]:
 ";
     let done = command("python3").args(["-c", program, statement]).output().unwrap();
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// What stands under a heading of a page, up to the next one.
+pub(crate) fn section<'a>(page: &'a str, heading: &str) -> &'a str {
+    let (_, rest) = page.split_once(&format!("\n{heading}\n")).unwrap();
+    rest.split("\n##").next().unwrap()
+}
+
+/// The cells of a section's tables, row by row.
+pub(crate) fn rows<'a>(page: &'a str, heading: &str) -> Vec<Vec<&'a str>> {
+    let rows = section(page, heading).lines().filter_map(|line| line.strip_prefix("| "));
+    rows.map(|row| row.split('|').map(str::trim).collect()).collect()
 }
 
 /// The fenced blocks of a page: kind and text.

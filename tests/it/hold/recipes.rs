@@ -1,12 +1,6 @@
 //! The recipes of docs/clients.md, as they stand there.
 
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
 use std::time::Duration;
-
-use tempfile::TempDir;
 
 use crate::hold::Listener;
 use crate::hold::PATIENCE;
@@ -14,51 +8,20 @@ use crate::hold::TOKEN;
 use crate::hold::freed;
 use crate::hold::is_held;
 use crate::hold::proxies::block;
+use crate::readme::SERVICE;
 use crate::support::Http;
+use crate::support::Script;
 use crate::support::eventually;
-use crate::support::process::command;
 use crate::waiting::Stage;
 
-/// Where the page says that the service is.
-const SERVICE: &str = "localhost:8080";
-
-/// A recipe in a file, asking this service.
-struct Recipe {
-    program: &'static str,
-    file: PathBuf,
-    directory: TempDir,
-}
-
-impl Recipe {
-    /// The page's block of this kind, with these changes.
-    fn of(program: &'static str, http: &Http, changes: &[(&str, &str)]) -> Self {
-        let mut text = block(program).replace(SERVICE, &http.address.to_string());
-        for (from, to) in changes {
-            assert!(text.contains(from), "{from}: {text}");
-            text = text.replace(from, to);
-        }
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("recipe");
-        std::fs::write(&file, text).unwrap();
-        Self { program, file, directory }
+/// The page's block of this kind as a program that asks this service, with these changes.
+fn recipe(program: &'static str, http: &Http, changes: &[(&str, &str)]) -> Script {
+    let mut text = block(program).replace(SERVICE, &http.address.to_string());
+    for (from, to) in changes {
+        assert!(text.contains(from), "{from}: {text}");
+        text = text.replace(from, to);
     }
-
-    fn command(&self) -> Command {
-        let mut command = command(self.program);
-        command.arg(&self.file).current_dir(self.directory.path());
-        command
-    }
-
-    /// What it shows, and how it ends.
-    fn run(&self) -> (String, Option<i32>) {
-        let done = self.command().output().unwrap();
-        let shown = [done.stdout, done.stderr].concat();
-        (String::from_utf8(shown).unwrap(), done.status.code())
-    }
-
-    fn start(&self) -> Child {
-        self.command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap()
-    }
+    Script::of(program, &text)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -66,8 +29,8 @@ async fn the_recipes_work_under_a_free_key_give_it_back_and_respect_a_held_one()
     let stage = Stage::embedded().await;
     let http = stage.http(0);
     for (recipe, held) in [
-        (Recipe::of("bash", &http, &[("?wait=1m", "?wait=200ms")]), ("", Some(75))),
-        (Recipe::of("php", &http, &[]), ("not now\n", Some(0))),
+        (recipe("bash", &http, &[("?wait=1m", "?wait=200ms")]), ("", Some(75))),
+        (recipe("php", &http, &[]), ("not now\n", Some(0))),
     ] {
         for _ in 0..2 {
             assert_eq!(recipe.run(), ("at work\n".to_owned(), Some(0)));
@@ -87,12 +50,8 @@ async fn a_recipe_that_is_killed_at_work_frees_the_key_within_a_beat() {
     let http = stage.http(0);
     let at_work = [("?wait=1m", "?wait=1m&ttl=1500ms"), ("echo \"at work\"", "exec sleep 60")];
     for recipe in [
-        Recipe::of("bash", &http, &at_work),
-        Recipe::of(
-            "php",
-            &http,
-            &[("ttl=30s", "ttl=1500ms"), ("echo \"at work\\n\"", "sleep(60)")],
-        ),
+        recipe("bash", &http, &at_work),
+        recipe("php", &http, &[("ttl=30s", "ttl=1500ms"), ("echo \"at work\\n\"", "sleep(60)")]),
     ] {
         let mut script = recipe.start();
         eventually(PATIENCE, async || is_held(&http, "report").await.then_some(())).await;
@@ -111,7 +70,7 @@ async fn the_loop_of_waits_has_the_key_in_the_end() {
     let http = stage.http(0);
     let holder = http.token(TOKEN);
     assert_eq!(holder.post("/locks/report?ttl=1m", "").await.status, 201);
-    let recipe = Recipe::of("sh", &http, &[("wait=20s", "wait=300ms")]);
+    let recipe = recipe("sh", &http, &[("wait=20s", "wait=300ms")]);
     let mut waits = recipe.start();
     let rounds = http.post("/locks/report?wait=3s", "").await;
     assert_eq!(rounds.told(), (409, "lock_held".into()));

@@ -39,7 +39,7 @@ const LONG: Duration = Duration::from_secs(600);
 const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 
 /// More than a node takes on a machine that is busy, where its deadline is not what is shown.
-const PATIENT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "400ms")];
+pub(crate) const PATIENT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "400ms")];
 
 /// Nodes, each behind a proxy of its own, which is the network to it.
 struct Site {
@@ -148,7 +148,7 @@ impl Site {
 }
 
 /// Until it grants and takes back.
-async fn serves(http: &Http) {
+pub(crate) async fn serves(http: &Http) {
     let key = "is-it-served";
     eventually(PATIENCE, async || {
         let token = format!("token-of-the-question-{}", fastrand::u64(..));

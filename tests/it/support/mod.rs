@@ -8,6 +8,7 @@ pub(crate) mod openapi;
 pub(crate) mod process;
 pub(crate) mod raw;
 pub(crate) mod redis;
+pub(crate) mod script;
 pub(crate) mod service;
 pub(crate) mod wire;
 
@@ -16,6 +17,7 @@ pub(crate) use crate::support::http::Http;
 pub(crate) use crate::support::openapi::Checked;
 pub(crate) use crate::support::process::Process;
 pub(crate) use crate::support::redis::Redis;
+pub(crate) use crate::support::script::Script;
 pub(crate) use crate::support::service::Service;
 
 use std::time::Duration;
