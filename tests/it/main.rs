@@ -10,6 +10,7 @@ mod embedded_faults;
 mod exec;
 mod fenced;
 mod hold;
+mod legacy;
 mod migration;
 mod model;
 mod php;

@@ -37,7 +37,10 @@ const SLEEPS: &[(&str, &str)] =
     &[("tests/it/support/mod.rs", "`eventually`: between two questions")];
 
 /// Where tests may name a port, and why they take none.
-const PORTS: &[(&str, &str)] = &[("tests/it/readme.rs", "the pages', replaced by free ones")];
+const PORTS: &[(&str, &str)] = &[
+    ("tests/it/examples/php_fpm.rs", "the page's, replaced by free ones"),
+    ("tests/it/readme.rs", "the pages', replaced by free ones"),
+];
 
 #[test]
 fn a_file_has_at_most_400_lines_before_its_tests() {

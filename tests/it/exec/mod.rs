@@ -4,7 +4,7 @@
 mod codes;
 mod losses;
 mod options;
-mod proxy;
+pub(crate) mod proxy;
 mod safety;
 mod signals;
 mod terminal;

@@ -1,6 +1,7 @@
 //! A proxy that fails at will, and knows how long a lease lasts at least: until its TTL after the
 //! last request was passed on that was answered well, to the client's knowledge.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -16,7 +17,7 @@ use crate::exec::ticker::now;
 
 /// What it does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mode {
+pub(crate) enum Mode {
     /// Passes it on.
     Pass,
     /// Hangs up.
@@ -27,27 +28,36 @@ pub(super) enum Mode {
     LoseAnswer,
     /// Passes it on, and the answer not: says nothing.
     KeepAnswer,
+    /// Passes it on, and gives this answer instead.
+    Instead(&'static str),
+    /// Gives this answer, and passes nothing on.
+    Answer(&'static str),
 }
 
 #[derive(Debug)]
 struct State {
     mode: Mode,
+    /// What it does with the next requests, before it goes by the mode again.
+    next: VecDeque<Mode>,
+    requests: Vec<String>,
     answered: Option<Duration>,
 }
 
 /// One between a client and the service.
 #[derive(Debug)]
-pub(super) struct Proxy {
+pub(crate) struct Proxy {
     address: SocketAddr,
     state: Arc<Mutex<State>>,
     _serving: JoinSet<()>,
 }
 
 impl Proxy {
-    pub(super) async fn before(service: SocketAddr) -> Self {
+    pub(crate) async fn before(service: SocketAddr) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let state = Arc::new(Mutex::new(State { mode: Mode::Pass, answered: None }));
+        let state =
+            State { mode: Mode::Pass, next: VecDeque::new(), requests: Vec::new(), answered: None };
+        let state = Arc::new(Mutex::new(state));
         let mut serving = JoinSet::new();
         let known = state.clone();
         serving.spawn(async move {
@@ -63,16 +73,26 @@ impl Proxy {
         Self { address, state, _serving: serving }
     }
 
-    pub(super) fn url(&self) -> String {
+    pub(crate) fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    pub(super) fn set(&self, mode: Mode) {
+    pub(crate) fn set(&self, mode: Mode) {
         self.state.lock().unwrap().mode = mode;
     }
 
+    /// Does this with the next requests, one after another.
+    pub(crate) fn plan(&self, next: &[Mode]) {
+        self.state.lock().unwrap().next.extend(next);
+    }
+
+    /// The requests that came since this was asked last, from their first bytes on.
+    pub(crate) fn requests(&self) -> Vec<String> {
+        std::mem::take(&mut self.state.lock().unwrap().requests)
+    }
+
     /// When the last request was passed on whose good answer the client was given.
-    pub(super) fn answered(&self) -> Duration {
+    pub(crate) fn answered(&self) -> Duration {
         self.state.lock().unwrap().answered.unwrap()
     }
 }
@@ -82,13 +102,19 @@ async fn serve(
     service: SocketAddr,
     state: &Mutex<State>,
 ) -> std::io::Result<()> {
-    let mode = || state.lock().unwrap().mode;
     let mut request = vec![0; 16_384];
     let read = client.read(&mut request).await?;
+    let planned = {
+        let mut state = state.lock().unwrap();
+        state.requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
+        state.next.pop_front()
+    };
+    let mode = || planned.unwrap_or_else(|| state.lock().unwrap().mode);
     match mode() {
         Mode::HangUp => return Ok(()),
         Mode::Swallow => return silence(client).await,
-        Mode::Pass | Mode::LoseAnswer | Mode::KeepAnswer => (),
+        Mode::Answer(answer) => return client.write_all(answer.as_bytes()).await,
+        Mode::Pass | Mode::LoseAnswer | Mode::KeepAnswer | Mode::Instead(_) => (),
     }
     let mut upstream = TcpStream::connect(service).await?;
     let passed_on = now();
@@ -103,6 +129,7 @@ async fn serve(
         Mode::Pass => (),
         Mode::HangUp | Mode::LoseAnswer => return Ok(()),
         Mode::Swallow | Mode::KeepAnswer => return silence(client).await,
+        Mode::Instead(other) | Mode::Answer(other) => answer = other.into(),
     }
     if answer.starts_with(b"HTTP/1.1 200") || answer.starts_with(b"HTTP/1.1 201") {
         state.lock().unwrap().answered = Some(passed_on);

@@ -5,7 +5,7 @@ mod ends;
 mod gone;
 mod lines;
 mod losses;
-mod proxies;
+pub(crate) mod proxies;
 mod recipes;
 
 use std::time::Duration;

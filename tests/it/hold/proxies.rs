@@ -34,14 +34,19 @@ const AT_ONCE: Duration = Duration::from_secs(3);
 const TWO_BEATS: Duration = Duration::from_millis(1_000 + 1_000);
 
 /// A program before the service; killed when it is dropped.
-struct Proxy {
-    address: SocketAddr,
+pub(crate) struct Proxy {
+    pub(crate) address: SocketAddr,
     child: Child,
     _directory: TempDir,
 }
 
 impl Proxy {
     async fn nginx(service: &Http) -> Self {
+        Self::nginx_with(&with_service(block("nginx"), service)).await
+    }
+
+    /// An nginx with these settings, on a free port instead of 80.
+    pub(crate) async fn nginx_with(settings: &str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut around =
             "daemon off; master_process off; events {}\nhttp { access_log off;".to_owned();
@@ -50,8 +55,8 @@ impl Proxy {
         }
         let around = format!("pid {}/pid; {around}", directory.path().display());
         let port = free_port();
-        let shown = block("nginx").replace("listen 80;", &format!("listen 127.0.0.1:{port};"));
-        let settings = format!("{around}\n{}\n}}\n", with_service(&shown, service));
+        let settings = settings.replace("listen 80;", &format!("listen 127.0.0.1:{port};"));
+        let settings = format!("{around}\n{settings}\n}}\n");
         let arguments = ["-e", "stderr", "-c"];
         Self::start("nginx", &arguments, &settings, directory, port).await
     }

@@ -1,0 +1,181 @@
+//! Answers that are lost, late, not from the service or not good.
+
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::exec::proxy::Mode;
+use crate::exec::proxy::Proxy;
+use crate::legacy::HOLDER;
+use crate::legacy::embedded;
+use crate::legacy::php::Php;
+use crate::legacy::url;
+use crate::support::redis::free_port;
+
+/// What a start of PHP and a busy machine add.
+const SLACK: Duration = Duration::from_secs(3);
+
+/// What a service that does not answer costs at most, as the page says: `tests/php/legacy.php` has a patience of one.
+const MOST: Duration = Duration::from_secs(2 + 3);
+
+const BAD_GATEWAY: &str = "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r\n\
+    Content-Length: 24\r\nConnection: close\r\n\r\n<html>Bad gateway</html>";
+const NOT_OURS: &str = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\
+    Content-Length: 22\r\nConnection: close\r\n\r\n<html>Not found</html>";
+const UNKNOWN: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n\
+    {\"code\":\"store_unavailable\",\"detail\":\"no answer\",\"outcome\":\"unknown\"}";
+const NOT_ACQUIRED: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n\
+    {\"code\":\"store_unavailable\",\"detail\":\"no store\",\"outcome\":\"not_acquired\"}";
+const DRAINING: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
+    Retry-After: 0\r\n\r\n{\"code\":\"draining\",\"detail\":\"going down\"}";
+
+/// The lease tokens of some requests.
+fn tokens(requests: &[String]) -> Vec<&str> {
+    let lines = requests.iter().flat_map(|request| request.lines());
+    let mut tokens: Vec<_> = lines.filter_map(|line| line.strip_prefix("Lock-Token: ")).collect();
+    tokens.dedup();
+    tokens
+}
+
+fn count(requests: &[String], method: &str) -> usize {
+    requests.iter().filter(|request| request.starts_with(method)).count()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_without_a_good_answer_is_repeated_with_the_same_token() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        for fault in [
+            Mode::HangUp,
+            Mode::LoseAnswer,
+            Mode::KeepAnswer,
+            Mode::Instead(BAD_GATEWAY),
+            Mode::Answer(BAD_GATEWAY),
+            Mode::Answer(UNKNOWN),
+            Mode::Answer(NOT_ACQUIRED),
+            Mode::Answer(DRAINING),
+        ] {
+            proxy.plan(&[fault]);
+            assert_eq!(php.says(&["failing", &proxy.url()]), "granted", "{php:?} {fault:?}");
+            let requests = proxy.requests();
+            assert_eq!((count(&requests, "POST"), count(&requests, "DELETE")), (2, 1));
+            assert_eq!(tokens(&requests).len(), 1, "{requests:?}");
+            assert_eq!(service.http().get("/locks/key").await.field("held"), false);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_gives_up_says_in_time_what_is_known_and_leaves_nothing_held() {
+    let (service, _directory) = embedded(&[]);
+    let http = service.http();
+    let proxy = Proxy::before(http.address).await;
+    for php in Php::ALL {
+        for (fault, outcome) in [
+            (Mode::HangUp, "unknown"),
+            (Mode::Swallow, "unknown"),
+            (Mode::LoseAnswer, "unknown"),
+            (Mode::Answer(UNKNOWN), "unknown"),
+            (Mode::Answer(NOT_ACQUIRED), "not_acquired"),
+        ] {
+            proxy.set(fault);
+            let began = Instant::now();
+            let said = php.says(&["failing", &proxy.url()]);
+            assert!(began.elapsed() < MOST + SLACK, "{:?}", began.elapsed());
+            let told = format!("unavailable, {outcome}: 'key': ");
+            assert!(said.starts_with(&told), "{php:?} {fault:?}: {said}");
+            let requests = proxy.requests();
+            assert!(count(&requests, "POST") >= 2, "{php:?} {fault:?}: {requests:?}");
+            assert_eq!(count(&requests, "DELETE"), usize::from(outcome == "unknown"));
+            assert!(tokens(&requests).iter().all(|token| !said.contains(token)));
+            assert_eq!(http.get("/locks/key").await.field("held"), false, "{php:?} {fault:?}");
+        }
+    }
+}
+
+#[test]
+fn where_nobody_listens_nothing_was_acquired() {
+    for php in Php::ALL {
+        let said = php.says(&["failing", &format!("http://127.0.0.1:{}", free_port())]);
+        // What is PHP 7.2 here does not tell streams that a connection was refused.
+        let outcome = if php == Php::OldWithoutCurl { "unknown" } else { "not_acquired" };
+        assert!(said.starts_with(&format!("unavailable, {outcome}: 'key': ")), "{php:?}: {said}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_answer_that_is_not_from_the_service_is_a_refusal_without_a_code() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        proxy.plan(&[Mode::Answer(NOT_OURS)]);
+        let said = php.says(&["failing", &proxy.url()]);
+        assert_eq!(said, "refused, 404 : 'key': HTTP 404, and not from lockkeeper", "{php:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_held_key_is_null_at_once_or_after_the_wait() {
+    let (service, _directory) = embedded(&[]);
+    let http = service.http();
+    assert_eq!(http.token(HOLDER).post("/locks/key", "").await.status, 201);
+    for php in Php::ALL {
+        assert_eq!(php.says(&["failing", &url(&http)]), "busy", "{php:?}");
+        let began = Instant::now();
+        assert_eq!(php.says(&["failing", &url(&http), "key", "0.5"]), "busy", "{php:?}");
+        assert!(began.elapsed() >= Duration::from_millis(500), "{php:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_beyond_the_services_cap_is_one_claim_and_what_remains_is_never_too_much() {
+    for cap in ["300ms", "20ms"] {
+        let (service, _directory) = embedded(&[("LOCKKEEPER_LIMITS_MAX_WAIT", cap)]);
+        let http = service.http();
+        let proxy = Proxy::before(http.address).await;
+        for php in Php::ALL {
+            // It ends by its TTL, which is longer than a start of PHP and some waits.
+            assert_eq!(http.post("/locks/key?ttl=4s", "").await.status, 201);
+            assert_eq!(php.says(&["acquire", &proxy.url(), "key", "20"]), "granted", "{php:?}");
+            let requests = proxy.requests();
+            assert_eq!(tokens(&requests).len(), 1, "{php:?}: {requests:?}");
+            // It asks again, and not all the time.
+            let asked = count(&requests, "POST");
+            assert!((3..25).contains(&asked), "{php:?}: {asked}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_and_a_release_outlive_lost_answers_and_tell_of_lost_leases() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    let lost = concat!(
+        "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n",
+        r#"{"code":"lock_lost","detail":"the lease is lost"}"#
+    );
+    for php in Php::ALL {
+        for (plan, told) in [
+            (vec![], "refreshed, anew, released"),
+            (vec![Mode::LoseAnswer], "refreshed, anew, released"),
+            (vec![Mode::Instead(BAD_GATEWAY)], "refreshed, anew, released"),
+            (vec![Mode::Pass, Mode::LoseAnswer], "refreshed, anew, released"),
+            (vec![Mode::Pass, Mode::Answer(UNKNOWN)], "refreshed, anew, released"),
+            (vec![Mode::Pass, Mode::Answer(lost)], "refreshed, anew, not released"),
+            (vec![Mode::Answer(lost)], "LockkeeperLost, not released"),
+            (vec![Mode::Answer(NOT_OURS)], "LockkeeperRefused, released"),
+        ] {
+            proxy.plan(&[Mode::Pass]);
+            proxy.plan(&plan);
+            let said = php.says(&["keeping", &proxy.url()]);
+            assert_eq!(said, told, "{php:?} {plan:?}");
+            proxy.requests();
+            service.http().delete("/admin/locks/key").await;
+        }
+        proxy.plan(&[Mode::Pass]);
+        proxy.set(Mode::HangUp);
+        let said = php.says(&["keeping", &proxy.url(), &format!("down/{php:?}")]);
+        assert_eq!(said, "LockkeeperUnavailable, not released", "{php:?}");
+        proxy.set(Mode::Pass);
+    }
+}

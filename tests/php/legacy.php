@@ -1,0 +1,192 @@
+<?php
+
+// What applications do with clients/php/legacy/lockkeeper.php, on PHP 7.2 and newer.
+// Usage: php legacy.php SCENARIO URL [KEY [WAIT [API_KEY]]]
+
+declare(strict_types=1);
+
+require __DIR__ . '/../../clients/php/legacy/lockkeeper.php';
+
+[, $scenario, $url, $key, $wait, $api_key] = $argv + [3 => 'key', '0', ''];
+$locks = new Lockkeeper($url, $api_key === '' ? null : $api_key, '', 1.0);
+$scenario($locks, $key, (float) $wait, $url);
+
+function verbs(Lockkeeper $locks): void
+{
+    $lease = $locks->acquire('verbs', 5, 0, 'php');
+    same('verbs', $lease->key, 'its key');
+    same(true, between(4, $lease->remaining(), 5), 'what remains');
+    same(true, $lease->isMine(), 'mine');
+    same(null, $locks->acquire('verbs'), 'a held key');
+    $lease->refresh(9);
+    same(true, between(8, $lease->remaining(), 9), 'what remains after a refresh to 9 s');
+    $lease->refresh();
+    same(true, between(8, $lease->remaining(), 9), 'what remains after another refresh');
+    same(true, $lease->release(), 'release');
+    same(0.0, $lease->remaining(), 'what remains after a release');
+    same(false, $lease->release(), 'release again');
+    same(false, $lease->isMine(), 'mine after a release');
+    same(LockkeeperLost::class, thrown([$lease, 'refresh']), 'refresh after a release');
+
+    $next = $locks->acquire('verbs', 5);
+    same(true, $next->fencingToken > $lease->fencingToken, 'a fencing token that rises');
+    same(true, $locks->forceRelease('verbs'), 'forced release');
+    same(false, $locks->forceRelease('verbs'), 'forced release of a free key');
+    same(true, $next->remaining() > 0, 'what remains after a forced release, which nobody told');
+    same(LockkeeperLost::class, thrown([$next, 'refresh']), 'refresh after a forced release');
+    same(0.0, $next->remaining(), 'what remains after the loss is known');
+    same(false, $next->release(), 'release of what was lost');
+    echo 'as it has to be';
+}
+
+/** Says what it got, and for how long it lasts at least; what the service knows of that is asked before. */
+function acquire(Lockkeeper $locks, string $key, float $wait, string $url): void
+{
+    $lease = $locks->acquire($key, 3, $wait);
+    if ($lease === null) {
+        echo 'busy';
+        return;
+    }
+    $left = json_decode(file_get_contents("$url/locks/$key"), true)['ttl_ms'] / 1000;
+    same(true, between(max(0, $left - 2), $lease->remaining(), $left), "what remains of $left s");
+    echo 'granted';
+}
+
+function look(Lockkeeper $locks, string $key): void
+{
+    echo $locks->acquire($key) === null ? 'busy' : 'free';
+}
+
+/** What a failure tells. */
+function failing(Lockkeeper $locks, string $key, float $wait): void
+{
+    try {
+        $lease = $locks->acquire($key, 3, $wait);
+        echo $lease === null ? 'busy' : 'granted';
+    } catch (LockkeeperUnavailable $failure) {
+        echo "unavailable, $failure->outcome: ", $failure->getMessage();
+    } catch (LockkeeperRefused $failure) {
+        echo 'refused, ', $failure->getCode(), " $failure->problem: ", $failure->getMessage();
+    }
+}
+
+/** What is wrong with the options, or the key. */
+function refusals(Lockkeeper $locks): void
+{
+    foreach (['a//b', '/a', 'a/', '.', 'a/../b', ''] as $key) {
+        same('400 invalid_key', refused($locks, $key, 30), "key '$key'");
+    }
+    same('400 invalid_key', refused($locks, "a\nb", 30), 'a key with a line feed');
+    same('400 invalid_request', refused($locks, 'key', 0.001), 'a TTL that is too short');
+    same('405 method_not_allowed', refused($locks, 'a/refresh', 30), 'a key that no key may be');
+    echo 'as it has to be';
+}
+
+/** With a line for the test before each verb, and then its answer. */
+function keeping(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 2);
+    try {
+        $lease->refresh();
+        echo 'refreshed, ', $lease->remaining() > 1 ? 'anew' : 'not anew';
+    } catch (LockkeeperException $failure) {
+        echo get_class($failure);
+    }
+    echo ', ', $lease->release() ? 'released' : 'not released';
+}
+
+function dropped(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    $lease = null;
+    echo $locks->acquire($key, 60) === null ? 'busy' : 'free';
+}
+
+function ending(Lockkeeper $locks, string $key): void
+{
+    $GLOBALS['lease'] = $locks->acquire($key, 60);
+    register_shutdown_function(function () {
+        echo $GLOBALS['lease']->isMine() ? 'mine at the end' : 'given back too early';
+    });
+    exit;
+}
+
+function failing_to_catch(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    print_r($lease);
+    var_dump($lease);
+    throw new RuntimeException("under $lease->key");
+}
+
+function circle(Lockkeeper $locks, string $key): void
+{
+    $circle = new stdClass();
+    $circle->lease = $locks->acquire($key, 60);
+    $circle->circle = $circle;
+}
+
+function out_of_memory(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    ini_set('memory_limit', '32M');
+    $all = null;
+    while (true) {
+        $all = [$all]; // Takes small pieces, until there is no room for some more.
+    }
+}
+
+function much_out_of_memory(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    ini_set('memory_limit', '32M');
+    str_repeat('a', 1 << 30);
+}
+
+/** A child ends in each way, and the parent's lease lasts. */
+function forked(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    foreach (['exit', 'null'] as $way) {
+        $child = pcntl_fork();
+        if ($child === 0) {
+            $lease = $way === 'null' ? null : $lease;
+            exit;
+        }
+        pcntl_waitpid($child, $status);
+    }
+    echo $lease->isMine() ? 'mine' : 'lost', $lease->release() ? ', released' : ', not released';
+}
+
+function refused(Lockkeeper $locks, string $key, float $ttl): string
+{
+    try {
+        $locks->acquire($key, $ttl);
+    } catch (LockkeeperRefused $failure) {
+        return $failure->getCode() . ' ' . $failure->problem;
+    }
+    return 'not at all';
+}
+
+function thrown(callable $work): string
+{
+    try {
+        $work();
+    } catch (Exception $failure) {
+        return get_class($failure);
+    }
+    return 'nothing';
+}
+
+function between(float $least, float $value, float $most): bool
+{
+    return $least <= $value && $value <= $most;
+}
+
+function same($expected, $actual, string $what): void
+{
+    if ($expected !== $actual) {
+        echo "$what: not ", var_export($expected, true), ' but ', var_export($actual, true);
+        exit(1);
+    }
+}
