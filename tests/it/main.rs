@@ -7,6 +7,7 @@ mod support;
 mod api;
 mod conformance;
 mod embedded_faults;
+mod examples;
 mod exec;
 mod fenced;
 mod hold;

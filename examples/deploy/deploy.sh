@@ -1,0 +1,23 @@
+#!/bin/sh
+# Usage: sh deploy.sh RELEASE
+#
+# One deploy at a time. Ends with 75 and says who deploys if that is somebody else, with 79 if the
+# lease was lost and the deploy ended, else as the deploy does.
+set -eu
+
+KEY=deploy/shop
+RELEASE=$1
+
+if [ "${LOCK_KEY-}" != "$KEY" ]; then
+    # Runs this script again, under a lease.
+    WHO="$(id -un) on $(uname -n) (release $RELEASE)"
+    CODE=0
+    lockkeeper exec -n -T 30m --owner "$WHO" "$KEY" -- sh "$0" "$RELEASE" || CODE=$?
+    [ $CODE != 75 ] || echo "not now: $(lockkeeper get $KEY | cut -f 6) is deploying" >&2
+    exit $CODE
+fi
+
+echo "deploying $RELEASE as number $LOCK_FENCING_TOKEN"
+sh steps.sh "$RELEASE"
+ln -sfn "releases/$RELEASE" current
+echo "deployed $RELEASE"

@@ -1,0 +1,5 @@
+#!/bin/sh
+# Stands for your steps.
+set -eu
+
+mkdir -p "releases/$1"

@@ -1,0 +1,5 @@
+#!/bin/bash
+# Stands for your work.
+set -eu
+
+rm -f "$1"

@@ -1,0 +1,66 @@
+//! The deploy script.
+
+use std::process::Child;
+use std::process::Stdio;
+
+use crate::examples::Stage;
+use crate::examples::said;
+use crate::support::PATIENCE;
+use crate::support::eventually;
+
+const FILES: &[&str] = &["examples/deploy/deploy.sh", "examples/deploy/steps.sh"];
+
+fn deploys(stage: &Stage, release: &str) -> Child {
+    let mut deploy = stage.command("sh");
+    deploy.args(["deploy.sh", release]).stdout(Stdio::piped()).stderr(Stdio::piped());
+    deploy.spawn().unwrap()
+}
+
+#[tokio::test]
+async fn of_two_deploys_the_second_says_who_deploys_and_ends_with_75() {
+    let stage = Stage::with(FILES);
+    stage.writes(
+        "steps.sh",
+        "mkdir -p releases/$1; touch begun; while [ -e begun ]; do sleep 0.1; done",
+    );
+    let first = deploys(&stage, "8");
+    eventually(PATIENCE, async || stage.directory.path().join("begun").exists().then_some(()))
+        .await;
+    let (text, code) = said(deploys(&stage, "9").wait_with_output().unwrap());
+    assert!(text.starts_with("not now: "), "{text}");
+    assert!(text.ends_with(" (release 8) is deploying\n"), "{text}");
+    assert_eq!(code, Some(75));
+    assert!(!stage.directory.path().join("releases/9").exists());
+    std::fs::remove_file(stage.directory.path().join("begun")).unwrap();
+    let (text, code) = said(first.wait_with_output().unwrap());
+    let lease = text.strip_prefix("deploying 8 as number ").unwrap();
+    assert!(lease.ends_with("\ndeployed 8\n") && code == Some(0), "{text}");
+    let current = std::fs::read_link(stage.directory.path().join("current")).unwrap();
+    assert_eq!(current.display().to_string(), "releases/8");
+    assert_eq!(stage.look("deploy/shop").await["held"], false);
+}
+
+#[tokio::test]
+async fn a_deploy_that_fails_ends_as_its_step_does_and_the_next_one_can_begin() {
+    let stage = Stage::with(FILES);
+    stage.writes("steps.sh", "exit 7");
+    let (text, code) = said(deploys(&stage, "8").wait_with_output().unwrap());
+    assert!(!text.contains("deployed") && code == Some(7), "{text}");
+    assert!(!stage.directory.path().join("current").exists());
+    assert_eq!(stage.look("deploy/shop").await["held"], false);
+}
+
+#[tokio::test]
+async fn a_deploy_that_is_told_to_end_gives_the_key_back() {
+    let stage = Stage::with(FILES);
+    stage.writes("steps.sh", "touch begun; exec sleep 60");
+    let mut deploy = deploys(&stage, "8");
+    eventually(PATIENCE, async || stage.directory.path().join("begun").exists().then_some(()))
+        .await;
+    // As Ctrl-C does: to all of its group. It is a leader, for it was started by setsid.
+    let group = rustix::process::Pid::from_child(&deploy);
+    rustix::process::kill_process_group(group, rustix::process::Signal::INT).unwrap();
+    deploy.wait().unwrap();
+    eventually(PATIENCE, async || (stage.look("deploy/shop").await["held"] == false).then_some(()))
+        .await;
+}
