@@ -11,6 +11,7 @@ mod leases;
 mod look;
 mod problems;
 mod rights;
+mod rules;
 mod schemathesis;
 mod secrets;
 mod tokens;

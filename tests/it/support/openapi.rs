@@ -11,6 +11,9 @@ use crate::support::Answer;
 use crate::support::Http;
 use crate::support::http::STREAM;
 
+/// The contract as a text.
+const CONTRACT: &str = include_str!("../../../openapi.yaml");
+
 /// The contract as generators read it.
 pub(crate) static SPEC: LazyLock<Spec> = LazyLock::new(Spec::load);
 
@@ -25,12 +28,11 @@ pub(crate) type Row = (String, u16, String);
 
 /// openapi.yaml, its schemas closed: a member that is not in it is a finding.
 #[derive(Debug)]
-pub(crate) struct Spec(Value);
+pub(crate) struct Spec(pub(crate) Value);
 
 impl Spec {
-    fn load() -> Self {
-        let text = include_str!("../../../openapi.yaml");
-        let mut document: Value = serde_norway::from_str(text).unwrap();
+    pub(crate) fn load() -> Self {
+        let mut document: Value = serde_norway::from_str(CONTRACT).unwrap();
         for schema in document["components"]["schemas"].as_object_mut().unwrap().values_mut() {
             schema["additionalProperties"] = json!(false);
         }
@@ -161,7 +163,8 @@ impl Spec {
         named.intersection(&known).map(|&code| code.to_owned()).collect()
     }
 
-    fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
+    /// The value itself, or the one that it refers to.
+    pub(crate) fn resolve<'a>(&'a self, value: &'a Value) -> &'a Value {
         let Some(reference) = value["$ref"].as_str() else { return value };
         self.0.pointer(&reference[1..]).unwrap_or_else(|| panic!("no {reference}"))
     }
