@@ -13,6 +13,7 @@ mod problems;
 mod rights;
 mod rules;
 mod schemathesis;
+mod sdk;
 mod secrets;
 mod tokens;
 

@@ -5,6 +5,7 @@ pub(crate) mod fenced;
 pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod openapi;
+pub(crate) mod packages;
 pub(crate) mod process;
 pub(crate) mod raw;
 pub(crate) mod redis;

@@ -12,7 +12,7 @@ use crate::support::Http;
 use crate::support::http::STREAM;
 
 /// The contract as a text.
-const CONTRACT: &str = include_str!("../../../openapi.yaml");
+pub(crate) const CONTRACT: &str = include_str!("../../../openapi.yaml");
 
 /// The contract as generators read it.
 pub(crate) static SPEC: LazyLock<Spec> = LazyLock::new(Spec::load);
@@ -60,6 +60,11 @@ impl Spec {
     pub(crate) fn operations(&self) -> impl Iterator<Item = &Value> {
         let paths = self.0["paths"].as_object().unwrap().values();
         paths.flat_map(|path| path.as_object().unwrap().values())
+    }
+
+    /// All schemas that have a name, by name.
+    pub(crate) fn schemas(&self) -> impl Iterator<Item = (&String, &Value)> {
+        self.0["components"]["schemas"].as_object().unwrap().iter()
     }
 
     /// All paths.

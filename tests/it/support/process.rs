@@ -1,5 +1,6 @@
 //! The service as the process that users run.
 
+use std::ffi::OsStr;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::net::SocketAddr;
@@ -111,10 +112,18 @@ pub(crate) fn signal(pid: u32, name: &str) {
     assert!(sent.success());
 }
 
+/// What a command prints, if all goes well.
+pub(crate) fn succeeds(command: &mut Command) -> String {
+    let done = command.output().unwrap();
+    let [out, error] = [&done.stdout, &done.stderr].map(|text| String::from_utf8_lossy(text));
+    assert!(done.status.success(), "{command:?}: {out}{error}");
+    out.trim().to_owned()
+}
+
 /// A command that dies with the test that started it, without our variables.
-pub(crate) fn command(program: &str) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
-    command.args(["--pdeathsig", "KILL", program]).stdin(Stdio::null());
+    command.args(["--pdeathsig", "KILL"]).arg(program).stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("LOCKKEEPER_") {
             command.env_remove(name);
