@@ -11,6 +11,7 @@ mod examples;
 mod exec;
 mod fenced;
 mod hold;
+mod interop;
 mod legacy;
 mod migration;
 mod model;

@@ -21,7 +21,9 @@ function recipe(string $name, string $where): Recipe
 {
     return match ($name) {
         'http' => new OverHttp($where),
+        'http-wait' => new OverHttp($where, 20000),
         'set-nx' => new SetNx(connected($where)),
+        'predis' => new OverPredis((int) $where),
         'redlock' => new Redlock(array_map(connected(...), explode(',', $where))),
         'getset-int' => new GetSet(connected($where), fn ($value) => (int) $value < time()),
         'getset-float' => new GetSet(connected($where), fn ($value) => (float) $value < time()),
@@ -37,16 +39,17 @@ function connected(string $port): Redis
     return $redis;
 }
 
-/** Over HTTP, with a token that the service makes. */
+/** Over HTTP, with a token that the service makes, waiting in line for so long. */
 final class OverHttp implements Recipe
 {
-    public function __construct(private string $base)
+    public function __construct(private string $base, private int $wait_ms = 0)
     {
     }
 
     public function acquire(string $key, int $ttl_ms): ?string
     {
-        $form = [CURLOPT_POSTFIELDS => http_build_query(['ttl_ms' => $ttl_ms])];
+        $options = ['ttl_ms' => $ttl_ms, 'wait_ms' => $this->wait_ms];
+        $form = [CURLOPT_POSTFIELDS => http_build_query($options), CURLOPT_TIMEOUT => 30];
         $answer = send('POST', $this->url($key), [], $form);
         if (!in_array($answer->told(), ['201', '409 lock_held'], true)) {
             throw new UnexpectedValueException($answer->body);
@@ -84,6 +87,29 @@ final class SetNx implements Recipe
     public function release(string $key, string $proof): bool
     {
         return $this->redis->eval(self::DELETE_MINE, ["lock:$key", $proof], 1) === 1;
+    }
+}
+
+/** The same with the client that is written in PHP. */
+final class OverPredis implements Recipe
+{
+    private Predis\Client $redis;
+
+    public function __construct(int $port)
+    {
+        require_once 'Predis/autoload.php';
+        $this->redis = new Predis\Client(['host' => '127.0.0.1', 'port' => $port]);
+    }
+
+    public function acquire(string $key, int $ttl_ms): ?string
+    {
+        $token = bin2hex(random_bytes(16));
+        return $this->redis->set("lock:$key", $token, 'PX', $ttl_ms, 'NX') ? $token : null;
+    }
+
+    public function release(string $key, string $proof): bool
+    {
+        return $this->redis->eval(SetNx::DELETE_MINE, 1, "lock:$key", $proof) === 1;
     }
 }
 

@@ -20,6 +20,7 @@ use crate::support::openapi::SPEC;
 use crate::support::packages::TESTS;
 use crate::support::packages::node_modules;
 use crate::support::packages::once;
+use crate::support::packages::pinned;
 use crate::support::packages::python;
 use crate::support::packages::venv;
 use crate::support::process::command;
@@ -103,14 +104,9 @@ fn generators_give_every_schema_its_own_name_and_make_up_none() {
 
 #[test]
 fn the_page_names_the_versions_that_are_run() {
-    let read = |path: &str| fs::read_to_string(Path::new(TESTS).join(path)).unwrap();
-    for (pins, pin) in [
-        (TODAYS, "openapi-generator-cli=="),
-        (OLDEST, "openapi-generator-cli=="),
-    ] {
-        let pins = read(pins);
-        let version = pins.split(pin).nth(1).unwrap().split(['"', '\n']).next().unwrap();
-        assert!(PAGE.contains(&format!(" {version}")), "{pin}{version}");
+    for generator in [TODAYS, OLDEST] {
+        let version = pinned(generator, "openapi-generator-cli==");
+        assert!(PAGE.contains(&format!(" {version}")), "{version}");
     }
 }
 

@@ -3,8 +3,6 @@
 use std::time::Duration;
 use std::time::Instant;
 
-use crate::php::counted;
-use crate::php::php;
 use crate::redlock::LONG;
 use crate::redlock::PATIENCE;
 use crate::redlock::PATIENT;
@@ -21,6 +19,8 @@ use crate::redlock::serves;
 use crate::support::Process;
 use crate::support::Redis;
 use crate::support::eventually;
+use crate::support::peers::counted;
+use crate::support::peers::step;
 
 const MINE: &str = "token-of-this-client";
 
@@ -30,12 +30,12 @@ fn ports(site: &Site) -> String {
 
 /// What a client that does Redlock itself has to show for the lock, if it got it.
 fn taken(site: &Site, key: &str, ttl_ms: u64) -> Option<String> {
-    let step = ["redlock", &ports(site), "acquire", key, &ttl_ms.to_string()];
-    Some(php("recipe.php", &step)).filter(|proof| proof != "held")
+    let taken = step("redlock", &ports(site), &["acquire", key, &ttl_ms.to_string()]);
+    Some(taken).filter(|proof| proof != "held")
 }
 
 fn given_back(site: &Site, key: &str, proof: &str) -> String {
-    php("recipe.php", &["redlock", &ports(site), "release", key, proof])
+    step("redlock", &ports(site), &["release", key, proof])
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -6,6 +6,7 @@ pub(crate) mod fleet;
 pub(crate) mod http;
 pub(crate) mod openapi;
 pub(crate) mod packages;
+pub(crate) mod peers;
 pub(crate) mod process;
 pub(crate) mod raw;
 pub(crate) mod redis;

@@ -69,6 +69,13 @@ pub(crate) fn node_modules(directory: &str) -> PathBuf {
     there.join("node_modules")
 }
 
+/// The version that stands behind these words in a file below `tests/`.
+pub(crate) fn pinned(file: &str, before: &str) -> String {
+    let text = fs::read_to_string(Path::new(TESTS).join(file)).unwrap();
+    let (_, rest) = text.split_once(before).unwrap();
+    rest.split(['"', '\n']).next().unwrap().to_owned()
+}
+
 #[test]
 fn what_was_interrupted_is_made_anew_and_what_is_whole_only_if_it_has_to_be_another() {
     let name = format!("probe-{}", std::process::id());
