@@ -28,7 +28,6 @@ use crate::support::process::succeeds;
 
 const PAGE: &str = include_str!("../../../docs/clients.md");
 
-
 /// The generators: what pip installs.
 const TODAYS: &str = "sdk/requirements.txt";
 const OLDEST: &str = "sdk/requirements-old.txt";

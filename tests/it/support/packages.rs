@@ -39,14 +39,14 @@ pub(crate) fn once(name: &str, from: &str, make: impl FnOnce(&Path)) -> PathBuf 
     whole
 }
 
-/// An environment of Python with what this file below `tests/` lists, and nothing else.
+/// An environment of Python with what this file below `tests/` lists.
 pub(crate) fn venv(requirements: &str) -> PathBuf {
     let listed = Path::new(TESTS).join(requirements);
     let name = requirements.replace('/', "-");
     once(&name, &fs::read_to_string(&listed).unwrap(), |there| {
         succeeds(command("python3").args(["-m", "venv"]).arg(there));
         let mut pip = command(python(there));
-        succeeds(pip.args(["-m", "pip", "install", "-q", "--no-deps", "-r"]).arg(&listed));
+        succeeds(pip.args(["-m", "pip", "install", "-q", "-r"]).arg(&listed));
     })
 }
 

@@ -1,9 +1,7 @@
-#!/usr/bin/env python3
-"""Holds a running lockkeeper against openapi.yaml: tests/schemathesis target/debug/lockkeeper
+"""Holds a running lockkeeper against openapi.yaml: python run.py target/debug/lockkeeper
 
 Schemathesis makes up requests that the contract allows and requests that it forbids; an answer that
-is not as documented is a finding, and any finding fails. Needs the network once, to install
-Schemathesis into target/venv.
+is not as documented is a finding, and any finding fails. Its Python has what requirements.txt lists.
 """
 
 import hashlib
@@ -14,9 +12,7 @@ import sys
 import tempfile
 import time
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-VENV = os.path.join(ROOT, "target", "venv")
-VERSION = "4.32.5"
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SECONDS = 30
 SECRET = "the secret of an API key"
 
@@ -30,10 +26,6 @@ EXCLUDED = [
 
 
 def main() -> int:
-    if os.path.realpath(sys.prefix) != os.path.realpath(VENV):
-        python = os.path.join(VENV, "bin", "python")
-        install(python)
-        os.execv(python, [python, os.path.abspath(__file__), *sys.argv[1:]])
     with tempfile.TemporaryDirectory() as directory:
         service, url = start(os.path.abspath(sys.argv[1]), directory)
         try:
@@ -41,17 +33,6 @@ def main() -> int:
         finally:
             service.terminate()
             service.wait()
-
-
-def install(python: str) -> None:
-    """Makes the environment, unless it is there."""
-    tool = os.path.join(VENV, "bin", "schemathesis")
-    if os.path.exists(tool):
-        shown = subprocess.run([tool, "--version"], capture_output=True, text=True).stdout
-        if shown.strip().endswith(f" {VERSION}"):
-            return
-    subprocess.run([sys.executable, "-m", "venv", VENV], check=True)
-    subprocess.run([python, "-m", "pip", "install", "-q", f"schemathesis=={VERSION}"], check=True)
 
 
 def start(binary: str, directory: str) -> tuple[subprocess.Popen, str]:
@@ -117,7 +98,8 @@ def narrowed_contract(directory: str) -> str:
 
 def run(url: str, contract: str, directory: str) -> int:
     """Gives the exit code of Schemathesis; 0 means no findings."""
-    command = [os.path.join(VENV, "bin", "schemathesis"), "--no-color", "run", contract]
+    tool = os.path.join(os.path.dirname(sys.executable), "schemathesis")
+    command = [sys.executable, tool, "--no-color", "run", contract]
     command += ["--url", url, "--header", f"Authorization: Bearer {SECRET}"]
     command += ["--checks", "all", "--exclude-checks", ",".join(EXCLUDED)]
     command += ["--max-time", str(SECONDS), "--request-timeout", "10", "--continue-on-failure"]
