@@ -9,7 +9,7 @@ import { tmpdir } from 'node:os';
 import { fileURLToPath } from 'node:url';
 
 globalThis.crypto ??= webcrypto; // Node 18
-const require = createRequire(new URL('../../target/php-7.2/', import.meta.url));
+const require = createRequire(process.execPath); // This Node is one of the packages.
 const { getPHPLoaderModule } = require('@php-wasm/node-7-2');
 const { PHP, loadPHPRuntime } = require('@php-wasm/universal');
 

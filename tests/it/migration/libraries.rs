@@ -8,6 +8,9 @@ use crate::migration::Site;
 use crate::migration::new;
 use crate::readme::rows;
 use crate::support::Script;
+use crate::support::packages::INTEROP;
+use crate::support::packages::python;
+use crate::support::packages::venv;
 
 const LARAVEL: &str = "
     $lock = laravel($redis->getPort(), 1, OPTIONS)->lock('import', SECONDS);
@@ -22,9 +25,6 @@ const SYMFONY: &str = "require 'Symfony/Component/Lock/autoload.php';
     if (!$lock->acquire()) exit(\"not now\\n\");
     work();
     $lock->release();";
-
-/// Debian's Python, which knows Debian's redis-py.
-const PYTHON: &str = "/usr/bin/python3";
 
 const REDIS_PY: &str = "
 import redis
@@ -75,7 +75,8 @@ fn with_laravel(site: &Site, text: &str) -> Script {
 
 fn redis_py(site: &Site, timeout: &str) -> Script {
     let port = site.redis().port().to_string();
-    Script::of(PYTHON, &REDIS_PY.replace("PORT", &port).replace("TIMEOUT", timeout))
+    let python = python(&venv(INTEROP)).display().to_string();
+    Script::of(&python, &REDIS_PY.replace("PORT", &port).replace("TIMEOUT", timeout))
 }
 
 async fn excludes(site: &Site, library: &Script) {

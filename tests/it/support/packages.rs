@@ -14,6 +14,9 @@ const MADE_FROM: &str = ".made-from";
 /// Where the programs of the tests are.
 pub(crate) const TESTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
 
+/// The libraries with which Python applications lock on Redis directly.
+pub(crate) const INTEROP: &str = "interop/requirements.txt";
+
 /// A directory of this name that `make` has filled, unless one is there that was made from the same.
 ///
 /// Other tests and other processes wait meanwhile. It is renamed into place when it is whole, so
@@ -63,8 +66,8 @@ pub(crate) fn node_modules(directory: &str) -> PathBuf {
         for name in ["package.json", "package-lock.json"] {
             fs::copy(asked.join(name), there.join(name)).unwrap();
         }
-        let quietly = ["ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"];
-        succeeds(command("npm").args(quietly).current_dir(there));
+        let quietly = ["ci", "--omit=optional", "--ignore-scripts", "--no-audit", "--no-fund"];
+        succeeds(command("npm").args(quietly).arg("--loglevel=error").current_dir(there));
     });
     there.join("node_modules")
 }

@@ -11,6 +11,7 @@ use crate::support::Http;
 use crate::support::Process;
 use crate::support::Redis;
 use crate::support::eventually;
+use crate::support::packages::INTEROP;
 use crate::support::packages::TESTS;
 use crate::support::packages::node_modules;
 use crate::support::packages::python;
@@ -172,7 +173,7 @@ fn script(recipe: &str, name: &str) -> Command {
     let interop = Path::new(TESTS).join("interop");
     match recipe {
         "redis-py" | "redlock-py" => {
-            let mut python = command(python(&venv("interop/requirements.txt")));
+            let mut python = command(python(&venv(INTEROP)));
             python.env("PYTHONDONTWRITEBYTECODE", "1");
             python.arg(interop.join("python").join(name).with_extension("py"));
             python
