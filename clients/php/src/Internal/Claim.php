@@ -1,0 +1,99 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Internal;
+
+use Lockkeeper\Exception\LockBusy;
+use Lockkeeper\Exception\LockkeeperException;
+use Lockkeeper\Exception\Outcome;
+use Lockkeeper\Exception\RequestRefused;
+use Lockkeeper\Exception\ServiceUnavailable;
+
+/** @internal Somebody who wants a lease: request after request with the same token is one claim. */
+final class Claim
+{
+    /** One request waits no longer, in seconds: the service's own limit, unless it is set otherwise. */
+    private const SLICE = 25.0;
+
+    /** At least so many seconds are between two requests of one wait. */
+    private const PAUSE = 0.25;
+
+    /** How often a lease is begun anew whose answer was long on its way. */
+    private const RENEWALS = 2;
+
+    private bool $inDoubt = false;
+    private bool $wasHeld = false;
+
+    /** @param ?float $ttl seconds, or INF */
+    public function __construct(
+        private readonly Service $service,
+        private readonly string $key,
+        #[\SensitiveParameter] private readonly string $token,
+        private readonly ?float $ttl,
+    ) {
+    }
+
+    /**
+     * Waits in line for so many seconds, or for ever (null, INF). After an exception, of a signal handler
+     * too, nothing stays acquired as far as the service can be reached.
+     *
+     * @throws LockkeeperException
+     */
+    public function acquire(?float $wait): Grant
+    {
+        try {
+            return $this->insist(Clock::now() + ($wait ?? INF));
+        } catch (\Throwable $failure) {
+            $this->inDoubt && $this->service->part($this->key, $this->token);
+            throw $failure;
+        }
+    }
+
+    /** Whether this token had the lease before it was acquired here. */
+    public function wasHeld(): bool
+    {
+        return $this->wasHeld;
+    }
+
+    private function insist(float $until): Grant
+    {
+        $patience = $this->service->patience();
+        $renewals = 0;
+        while (true) {
+            $before = $this->inDoubt;
+            $this->inDoubt = true;
+            try {
+                $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())));
+                $this->wasHeld = !$grant->isNew && !$before;
+                if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ === self::RENEWALS) {
+                    return $grant;
+                }
+            } catch (LockBusy $busy) {
+                $this->inDoubt = $before;
+                Clock::now() < $until || throw $busy;
+                $patience->renew();
+            } catch (RequestRefused $refused) {
+                $this->inDoubt = $before;
+                throw $refused;
+            } catch (ServiceUnavailable $failure) {
+                $this->inDoubt = $before || $failure->outcome === Outcome::Unknown;
+                Patience::isDue($failure) || Clock::now() < $until || throw $failure;
+                $patience->bear($failure);
+            }
+        }
+    }
+
+    /** One request. */
+    private function ask(float $wait): Grant
+    {
+        $began = Clock::now();
+        try {
+            return $this->service->tryAcquire($this->key, $this->token, $this->ttl, $wait);
+        } catch (LockBusy $busy) {
+            // A service that lets nobody wait for so long is not asked without a pause.
+            Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));
+            throw $busy;
+        }
+    }
+}

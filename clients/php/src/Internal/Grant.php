@@ -1,0 +1,38 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Internal;
+
+/** @internal What the service said of a lease, and when it ends on our clock. */
+final class Grant
+{
+    private function __construct(
+        public readonly int $fencingToken,
+        public readonly float $ttl,
+        private readonly float $end,
+        public readonly bool $isNew,
+    ) {
+    }
+
+    /**
+     * A lease begins no earlier than `waited_ms` after its request arrived, so it ends no earlier
+     * than is counted here, from before the request was sent.
+     *
+     * @param array<string, mixed> $body the answer
+     * @param float                $sent when its request was sent
+     * @param bool                 $isNew whether nobody had the lease before that request
+     */
+    public static function of(array $body, float $sent, bool $isNew): self
+    {
+        $ttl = $body['ttl_ms'] / 1000;
+        $waited = ($body['waited_ms'] ?? 0) / 1000;
+        return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew);
+    }
+
+    /** Seconds. */
+    public function remaining(): float
+    {
+        return max(0.0, $this->end - Clock::now());
+    }
+}

@@ -1,0 +1,212 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper;
+
+use Lockkeeper\Exception\LockBusy;
+use Lockkeeper\Exception\LockkeeperException;
+use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Internal\Claim;
+use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Grant;
+use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Service;
+use Lockkeeper\Internal\Token;
+use Lockkeeper\Internal\Transport;
+
+/**
+ * A client of one lockkeeper service, on one connection. All times are seconds.
+ *
+ * Every call may be repeated. An acquire repeats itself while it does not know whether it was granted, with
+ * the same token, so a lost answer costs nothing; if it gives up it gives back what may have been granted.
+ */
+final class LockClient
+{
+    private readonly Service $service;
+
+    /**
+     * @param string                      $url            such as http://locks.internal:8080
+     * @param ?string                     $owner          who asks, for people to read; host:pid if absent
+     * @param float                       $connectTimeout how long making a connection may take
+     * @param float                       $answerTimeout  how long an answer may take, besides the wait in line
+     * @param float                       $patience       how long to go on asking when the answer fails to come
+     * @param string                      $tokenPrefix    what the tokens begin with; the service's `redis.token_prefix`
+     * @param ?\Closure(string): void     $warn           hears of what cannot be thrown, such as a lease that was lost
+     *                                                    when it was to be released; `error_log` if absent
+     *
+     * @throws \InvalidArgumentException
+     */
+    public function __construct(
+        string $url,
+        #[\SensitiveParameter] ?string $apiKey = null,
+        ?string $owner = null,
+        float $connectTimeout = 2.0,
+        float $answerTimeout = 5.0,
+        float $patience = 10.0,
+        string $tokenPrefix = '',
+        ?\Closure $warn = null,
+    ) {
+        $this->service = new Service(
+            new Transport($url, $apiKey, $connectTimeout),
+            $answerTimeout,
+            $patience,
+            $owner,
+            $tokenPrefix,
+            $warn ?? static function (string $message): void {
+                error_log($message);
+            },
+        );
+    }
+
+    /**
+     * @param ?float $ttl  how long the lease lasts unless it is refreshed; INF for the longest that there is,
+     *                     at most a day; without it, what the service has set (30 seconds)
+     * @param ?float $wait how long to wait in line; for ever if INF or null. In a web request at most 2: it
+     *                     occupies a PHP worker.
+     *
+     * @throws LockBusy            somebody else has the key
+     * @throws LockkeeperException the service cannot be reached, or refuses the request
+     */
+    public function acquire(string $key, ?float $ttl = null, ?float $wait = 0.0): Lease
+    {
+        $token = Token::random($this->service->tokenPrefix);
+        return $this->lease($key, $token, (new Claim($this->service, $key, $token, $ttl))->acquire($wait));
+    }
+
+    /**
+     * As {@see acquire()}, but null if somebody else has the key.
+     *
+     * @throws LockkeeperException
+     */
+    public function tryAcquire(string $key, ?float $ttl = null, ?float $wait = 0.0): ?Lease
+    {
+        try {
+            return $this->acquire($key, $ttl, $wait);
+        } catch (LockBusy) {
+            return null;
+        }
+    }
+
+    /**
+     * Does some work under a lease, which is released afterwards. If it was lost meanwhile, or cannot be
+     * released, `warn` hears of it; the work is done, and what it threw is what comes out.
+     *
+     * @template T
+     *
+     * @param callable(Lease): T $work long work calls `refresh()` now and then
+     *
+     * @return T
+     *
+     * @throws LockkeeperException as {@see acquire()}; the work has not begun
+     */
+    public function withLock(string $key, callable $work, ?float $ttl = null, ?float $wait = 0.0): mixed
+    {
+        $lease = $this->acquire($key, $ttl, $wait);
+        try {
+            return $work($lease);
+        } finally {
+            $lease->isOver() || $this->service->giveBack($key, $lease->handOver());
+        }
+    }
+
+    /**
+     * Takes a lease that was handed over: from now on it is released by this process.
+     *
+     * @param string $token what {@see Lease::handOver()} gave
+     *
+     * @throws LockLost            it has ended
+     * @throws LockkeeperException
+     */
+    public function resume(string $key, #[\SensitiveParameter] string $token): Lease
+    {
+        $sent = Clock::now();
+        $body = $this->service->get(Keys::path($key), $key, $token)->body;
+        if (!($body['mine'] ?? false)) {
+            throw new LockLost("'$key': there is nothing to resume, the lease has ended", $key);
+        }
+        return $this->lease($key, $token, Grant::of($body, $sent, false));
+    }
+
+    /**
+     * Starts the time of a lease anew whose token you keep; with a {@see Lease}, call its `refresh()`.
+     *
+     * @throws LockLost            it had ended
+     * @throws LockkeeperException
+     */
+    public function refresh(string $key, #[\SensitiveParameter] string $token, ?float $ttl = null): void
+    {
+        $this->service->refresh($key, $token, $ttl, INF);
+    }
+
+    /**
+     * Gives back a lease whose token you keep; with a {@see Lease}, call its `release()`.
+     *
+     * @return bool false if it had ended
+     *
+     * @throws LockkeeperException
+     */
+    public function release(string $key, #[\SensitiveParameter] string $token): bool
+    {
+        return $this->service->release($key, $token);
+    }
+
+    /**
+     * @param ?string $token with which to ask whether it has the key
+     *
+     * @throws LockkeeperException
+     */
+    public function inspect(string $key, #[\SensitiveParameter] ?string $token = null): Look
+    {
+        return Look::of($this->service->get(Keys::path($key), $key, $token)->body);
+    }
+
+    /** @throws LockkeeperException */
+    public function isMine(string $key, #[\SensitiveParameter] string $token): bool
+    {
+        return $this->inspect($key, $token)->isMine;
+    }
+
+    /**
+     * The keys that are held, page by page. The API key needs the permission `read`.
+     *
+     * @return \Generator<int, Look>
+     *
+     * @throws LockkeeperException
+     */
+    public function list(string $prefix = ''): \Generator
+    {
+        $cursor = null;
+        do {
+            $query = http_build_query(['prefix' => $prefix, 'cursor' => $cursor], '', '&', PHP_QUERY_RFC3986);
+            $body = $this->service->get("/locks?$query", $prefix)->body;
+            foreach ($body['locks'] ?? [] as $lock) {
+                yield Look::of($lock);
+            }
+            $cursor = $body['cursor'] ?? null;
+        } while ($cursor !== null);
+    }
+
+    /**
+     * Ends the lease of whoever has the key. The API key needs the permission `admin`.
+     *
+     * @return bool false if nobody had it
+     *
+     * @throws LockkeeperException
+     */
+    public function forceRelease(string $key): bool
+    {
+        return $this->service->forceRelease($key);
+    }
+
+    /** @internal for the stores of the frameworks, whose locks are no leases of ours */
+    public function service(): Service
+    {
+        return $this->service;
+    }
+
+    private function lease(string $key, #[\SensitiveParameter] string $token, Grant $grant): Lease
+    {
+        return new Lease($this->service, $key, $token, $grant);
+    }
+}

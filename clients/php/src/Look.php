@@ -1,0 +1,47 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper;
+
+/** How a key stood a moment ago. */
+final class Look
+{
+    /**
+     * @internal
+     *
+     * @param ?string $owner        who has it, as they told the service
+     * @param ?int    $fencingToken that of the lease
+     * @param ?float  $remaining    seconds that the lease has left, if it has an end
+     * @param int     $waiters      how many wait in line
+     * @param bool    $isMine       whether the token that was asked with has it
+     */
+    private function __construct(
+        public readonly string $key,
+        public readonly bool $isHeld,
+        public readonly ?string $owner,
+        public readonly ?int $fencingToken,
+        public readonly ?float $remaining,
+        public readonly int $waiters,
+        public readonly bool $isMine,
+    ) {
+    }
+
+    /**
+     * @internal
+     *
+     * @param array<string, mixed> $body
+     */
+    public static function of(array $body): self
+    {
+        return new self(
+            $body['key'],
+            $body['held'],
+            $body['owner'] ?? null,
+            $body['fencing_token'] ?? null,
+            isset($body['ttl_ms']) ? $body['ttl_ms'] / 1000 : null,
+            $body['waiters'] ?? 0,
+            $body['mine'] ?? false,
+        );
+    }
+}

@@ -1,0 +1,216 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Tests;
+
+use Lockkeeper\Exception\LockBusy;
+use Lockkeeper\Exception\Outcome;
+use Lockkeeper\Exception\RequestRefused;
+use Lockkeeper\Exception\ServiceUnavailable;
+
+/** What a client makes of lost answers, proxies, and services that are away. */
+final class FaultsTest extends TestCase
+{
+    /** @dataProvider passing */
+    public function testAnAcquireIsRepeatedWithTheSameToken(string ...$faults): void
+    {
+        $key = self::key();
+        $proxy = self::faults(...$faults);
+        $lease = $this->client($proxy->url, answerTimeout: 0.5)->acquire($key, 20);
+        $asked = array_map(fn ($line) => explode(' ', $line), $proxy->requests());
+        self::assertSame([...$faults, 'pass'], array_column($asked, 0));
+        self::assertSame(['POST'], array_values(array_unique(array_column($asked, 1))));
+        self::assertCount(1, array_unique(array_column($asked, 4)));
+        self::assertLasts(20.0, $lease->remaining());
+        self::assertSame($this->client()->inspect($key)->fencingToken, $lease->fencingToken());
+        self::assertTrue($lease->release());
+    }
+
+    public function passing(): array
+    {
+        $one = ['lose', 'cut', 'html', 'lose-html', 'lose-unknown', 'draining', 'swallow'];
+        $all = array_map(fn ($fault) => [$fault], array_combine($one, $one));
+        return $all + ['one after another' => ['lose', 'html', 'draining']];
+    }
+
+    public function testARetryAfterIsHonoured(): void
+    {
+        $began = microtime(true);
+        $proxy = self::faults('lose-unknown');
+        $this->client($proxy->url)->acquire(self::key());
+        self::assertTook(1.0, $began);
+    }
+
+    public function testALeaseWhoseAnswerIsLateBeginsAnew(): void
+    {
+        foreach ([['late'], ['late', 'late'], ['late', 'late', 'late']] as $faults) {
+            $proxy = self::faults(...$faults);
+            $lease = $this->client($proxy->url)->acquire(self::key(), 1);
+            self::assertCount(min(3, 1 + count($faults)), $proxy->requests());
+            self::assertLessThan(count($faults) === 3 ? 0.4 : 1.0, $lease->remaining());
+        }
+    }
+
+    public function testWhoGivesUpGivesBackWhatMayHaveBeenGranted(): void
+    {
+        $key = self::key();
+        $proxy = self::faults(...array_fill(0, 9, 'lose'), ...['pass']);
+        $client = $this->client($proxy->url, patience: 0.2);
+        $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire($key));
+        self::assertSame(Outcome::Unknown, $failure->outcome);
+        self::assertStringContainsString("no answer from {$proxy->url} to POST /locks/$key: ", $failure->getMessage());
+        $asked = $proxy->requests();
+        self::assertStringContainsString(' DELETE ', end($asked));
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
+
+    public function testNothingIsRepeatedThatCertainlyDidNotHappenAndNobodyWaitsFor(): void
+    {
+        $key = self::key();
+        $proxy = self::faults('not-acquired', 'not-acquired');
+        $client = $this->client($proxy->url);
+        $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire($key));
+        self::assertSame([Outcome::NotAcquired, 'store_unavailable', 1.0], [
+            $failure->outcome, $failure->problem, $failure->retryAfter,
+        ]);
+        self::assertSame("'$key': this is store_unavailable", $failure->getMessage());
+        self::assertCount(1, $proxy->requests());
+        self::assertTrue($client->acquire($key, wait: 5)->release());
+    }
+
+    public function testAnInstanceThatDrainsHasAcquiredNothing(): void
+    {
+        $proxy = self::faults(...array_fill(0, 9, 'draining'));
+        $client = $this->client($proxy->url, patience: 0.1);
+        $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire(self::key()));
+        self::assertSame([Outcome::NotAcquired, 'draining'], [$failure->outcome, $failure->problem]);
+        self::assertSame([], preg_grep('/DELETE/', $proxy->requests()));
+    }
+
+    public function testAServiceThatLetsNobodyWaitIsNotAskedWithoutAPause(): void
+    {
+        $proxy = self::faults(...array_fill(0, 99, 'held'));
+        self::assertNull($this->client($proxy->url)->tryAcquire('key', wait: 1.0));
+        self::assertLessThan(7, count($proxy->requests()));
+    }
+
+    public function testAPageOfAProxyIsNoAnswerOfTheService(): void
+    {
+        $proxy = self::faults('page');
+        $refused = $this->thrown(RequestRefused::class, fn () => $this->client($proxy->url)->acquire('key'));
+        self::assertSame("'key': the answer is 404, and not from lockkeeper", $refused->getMessage());
+        self::assertSame([404, ''], [$refused->status, $refused->problem]);
+    }
+
+    public function testABusyKeyIsBusyBehindALostAnswerToo(): void
+    {
+        $key = self::key();
+        $holder = $this->client()->acquire($key);
+        $proxy = self::faults('lose');
+        $this->thrown(LockBusy::class, fn () => $this->client($proxy->url)->acquire($key));
+        self::assertTrue($holder->release());
+    }
+
+    public function testRefreshAndReleaseAreRepeated(): void
+    {
+        $proxy = self::faults('pass', 'lose', 'html', 'pass', 'draining', 'cut', 'pass');
+        $lease = $this->client($proxy->url)->acquire(self::key(), 5);
+        $lease->refresh(9);
+        self::assertSame(9.0, $lease->ttl());
+        self::assertTrue($lease->release());
+        $methods = array_map(fn ($line) => explode(' ', $line)[1], $proxy->requests());
+        self::assertSame(['POST', 'PUT', 'PUT', 'PUT', 'DELETE', 'DELETE', 'DELETE'], $methods);
+    }
+
+    public function testAReleaseWhoseAnswerWasLostIsNotCalledDone(): void
+    {
+        $proxy = self::faults('pass', 'lose');
+        $lease = $this->client($proxy->url)->acquire($key = self::key());
+        self::assertFalse($lease->release());
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
+
+    public function testALeaseThatCannotBeReleasedIsWarnedOf(): void
+    {
+        $proxy = self::faults('pass', ...array_fill(0, 9, 'html'));
+        $client = $this->client($proxy->url, patience: 0.1);
+        self::assertSame('done', $client->withLock(self::key(), fn () => 'done', 1));
+        $proxy = self::faults('pass', 'html');
+        $lease = $this->client($proxy->url)->acquire(self::key(), 1);
+        unset($lease);
+        self::assertCount(2, $this->warnings);
+        $warning = '/^lockkeeper: not released: .* the answer is 502, and not from lockkeeper$/';
+        self::assertCount(2, preg_grep($warning, $this->warnings));
+    }
+
+    public function testAServiceThatIsDownIsToldAtOnce(): void
+    {
+        $client = $this->client('http://127.0.0.1:1');
+        $began = microtime(true);
+        $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->tryAcquire('key'));
+        self::assertSame([Outcome::NotAcquired, ''], [$failure->outcome, $failure->problem]);
+        $message = 'no answer from http://127.0.0.1:1 to POST /locks/key: ';
+        self::assertStringStartsWith($message, $failure->getMessage());
+        self::assertTook(0.0, $began);
+        $began = microtime(true);
+        $waits = $this->client('http://127.0.0.1:1', patience: 0.6);
+        $this->thrown(ServiceUnavailable::class, fn () => $waits->tryAcquire('key', wait: null));
+        self::assertTook(0.1, $began);
+    }
+
+    public function testAServiceThatStandsStillKeepsNobodyForEver(): void
+    {
+        $client = $this->client(answerTimeout: 0.4, patience: 0.5);
+        $held = $this->client(answerTimeout: 0.4, patience: 0.5)->acquire($key = self::key());
+        posix_kill((int) self::env('PID'), SIGSTOP);
+        try {
+            $began = microtime(true);
+            $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire(self::key(), wait: 0.3));
+            self::assertSame(Outcome::Unknown, $failure->outcome);
+            self::assertTook(0.7, $began);
+            $began = microtime(true);
+            $this->thrown(ServiceUnavailable::class, fn () => $held->refresh());
+            $this->thrown(ServiceUnavailable::class, fn () => $held->release());
+            self::assertTook(2 * 0.4, $began);
+        } finally {
+            posix_kill((int) self::env('PID'), SIGCONT);
+        }
+        self::eventually(fn () => !$this->client()->inspect($key)->isHeld || $held->release());
+    }
+
+    public function testAnAddressThatTakesNothingIsGivenUp(): void
+    {
+        $context = stream_context_create(['socket' => ['backlog' => 0]]);
+        $flags = STREAM_SERVER_BIND | STREAM_SERVER_LISTEN;
+        $silent = stream_socket_server('tcp://127.0.0.1:0', $code, $why, $flags, $context);
+        $address = stream_socket_get_name($silent, false);
+        $flags = STREAM_CLIENT_CONNECT | STREAM_CLIENT_ASYNC_CONNECT;
+        $connect = fn () => stream_socket_client("tcp://$address", $code, $why, 1.0, $flags);
+        $others = array_map($connect, range(1, 4)); // they fill the line of those who connect
+        $began = microtime(true);
+        $client = $this->client("http://$address", connectTimeout: 0.3);
+        $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire('key'));
+        self::assertSame(Outcome::NotAcquired, $failure->outcome);
+        self::assertTook(0.3, $began);
+    }
+
+    public function testAnExceptionOfASignalHandlerLeavesNothingBehind(): void
+    {
+        $key = self::key();
+        $holder = $this->client()->acquire($key);
+        [$process, $output] = self::start('
+            pcntl_async_signals(true);
+            pcntl_signal(SIGUSR1, fn () => throw new Exception());
+            echo "ready\n";
+            try { $client->acquire($arguments[0], wait: INF); } catch (Exception) { echo "caught"; }
+        ', $key);
+        self::assertSame("ready\n", fgets($output));
+        self::eventually(fn () => $this->client()->inspect($key)->waiters === 1);
+        posix_kill(proc_get_status($process)['pid'], SIGUSR1);
+        $holder->release(); // so the handler comes to its turn when the key was granted
+        self::assertSame('caught', stream_get_contents($output));
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+        proc_close($process);
+    }
+}

@@ -1,0 +1,250 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Tests;
+
+use Illuminate\Cache\ArrayStore;
+use Illuminate\Cache\CacheManager;
+use Illuminate\Cache\Repository;
+use Illuminate\Config\Repository as Config;
+use Illuminate\Container\Container;
+use Illuminate\Contracts\Cache\LockTimeoutException;
+use Lockkeeper\Exception\RequestRefused;
+use Lockkeeper\Exception\ServiceUnavailable;
+use Lockkeeper\Laravel\LockkeeperCacheStore;
+use Lockkeeper\Laravel\LockkeeperLock;
+use Lockkeeper\Laravel\LockkeeperServiceProvider;
+
+final class LaravelTest extends TestCase
+{
+    public function testALockIsHeldUntilItIsReleased(): void
+    {
+        $cache = $this->cache();
+        $name = self::key();
+        $lock = $cache->lock($name, 10);
+        self::assertTrue($lock->get());
+        self::assertFalse($cache->lock($name, 10)->get());
+        self::assertFalse($lock->get());
+        self::assertTrue($lock->isOwnedByCurrentProcess());
+        self::assertFalse($cache->lock($name)->isOwnedByCurrentProcess());
+        self::assertSame([true, false], [$lock->isOwnedBy($lock->owner()), $lock->isOwnedBy('somebody')]);
+        self::assertFalse($lock->isOwnedBy(null));
+        self::assertTrue($lock->refresh(60));
+        self::assertLasts(60.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->refresh());
+        self::assertLasts(10.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->release());
+        self::assertSame([false, false], [$lock->release(), $lock->refresh()]);
+        self::assertTrue($lock->get());
+    }
+
+    public function testALockThatNobodyElseCanHaveCostsOneRequestToTakeAndOneToGiveBack(): void
+    {
+        $proxy = self::faults();
+        $lock = $this->cache($this->client($proxy->url))->lock(self::key(), 10);
+        self::assertSame('done', $lock->block(5, fn () => 'done'));
+        $methods = array_map(fn ($line) => explode(' ', $line)[1], $proxy->requests());
+        self::assertSame(['POST', 'DELETE'], $methods);
+    }
+
+    public function testACallbackRunsUnderTheLock(): void
+    {
+        $cache = $this->cache();
+        $name = self::key();
+        $work = fn () => $cache->lock($name, 10)->get() ? 'not locked' : 'locked';
+        self::assertSame('locked', $cache->lock($name, 10)->get($work));
+        self::assertSame('locked', $cache->lock($name, 10)->block(1, $work));
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+        $cache->lock($name, 10)->get();
+        self::assertFalse($cache->lock($name, 10)->get(fn () => self::fail('it is held')));
+    }
+
+    public function testWhatACallbackThrowsComesOutThoughTheLockWasLost(): void
+    {
+        $name = self::key();
+        $work = function () use ($name): void {
+            $this->client()->forceRelease($name);
+            throw new \DomainException('of the work');
+        };
+        $lock = $this->cache()->lock($name, 10);
+        $thrown = $this->thrown(\DomainException::class, fn () => $lock->block(0, $work));
+        self::assertNull($thrown->getPrevious());
+        self::assertSame(["lockkeeper: the lease of '$name' ended before its work"], $this->warnings);
+    }
+
+    public function testWhoBlocksWaitsInLineAtTheService(): void
+    {
+        $cache = $this->cache();
+        $name = self::key();
+        $cache->lock($name, 2)->get();
+        $began = microtime(true);
+        $this->thrown(LockTimeoutException::class, fn () => $cache->lock($name, 10)->block(1));
+        self::assertTook(1.0, $began);
+        self::assertTrue($cache->lock($name, 10)->block(5));
+        self::assertTook(2.0, $began);
+    }
+
+    public function testZeroSecondsAreTheLongestThatThereIs(): void
+    {
+        $lock = $this->cache()->lock($name = self::key());
+        self::assertTrue($lock->get());
+        self::assertLasts(3600.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->refresh());
+        self::assertLasts(3600.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->release());
+        self::assertTrue($lock->get());
+        self::assertTrue($lock->refresh('9'));
+        self::assertLasts(9.0, $this->client()->inspect($name)->remaining);
+        self::assertTrue($lock->refresh(0));
+        self::assertLasts(3600.0, $this->client()->inspect($name)->remaining);
+        $this->thrown(RequestRefused::class, fn () => $this->cache()->lock(self::key(), 86401)->get());
+    }
+
+    /** @dataProvider owners */
+    public function testALockIsRestoredByItsOwner(?string $owner): void
+    {
+        $cache = $this->cache();
+        $lock = $cache->lock($name = self::key(), 30, $owner);
+        self::assertTrue($lock->get());
+        self::assertSame($owner ?? $lock->owner(), $lock->owner());
+        self::assertFalse($cache->restoreLock($name, 'x' . $lock->owner())->release());
+        self::assertFalse($cache->restoreLock($name, $lock->owner())->get());
+        $code = '$cache = new Lockkeeper\Laravel\LockkeeperCacheStore($client, new Illuminate\Cache\ArrayStore());
+            $lock = $cache->restoreLock($arguments[0], base64_decode($arguments[1]));
+            echo json_encode([$lock->isOwnedByCurrentProcess(), $lock->refresh(), $lock->release()]);';
+        self::assertSame([0, '[true,true,true]'], self::script($code, $name, base64_encode($lock->owner())));
+        self::assertFalse($lock->release());
+    }
+
+    public function owners(): array
+    {
+        $uuid = 'f47ac10b-58cc-4372-a567-0e02b2c3d479';
+        return [[null], [''], ['me'], ["a line\nand \xff"], [str_repeat('ü', 2000)], [$uuid]];
+    }
+
+    public function testAnOwnerComesInOnce(): void
+    {
+        $cache = $this->cache();
+        $first = $cache->lock($name = self::key(), 1, 'the same');
+        $began = microtime(true);
+        self::assertTrue($first->get());
+        self::eventually(function () use ($cache, $name, $began): bool {
+            // Asking does not start the time of the other one anew.
+            return $cache->lock($name, 1, 'the same')->get() && microtime(true) - $began > 0.9;
+        });
+        $began = microtime(true);
+        self::assertTrue($cache->lock($name, 1, 'the same')->block(5));
+        self::assertTook(1.0, $began);
+    }
+
+    public function testALostAnswerIsNotTakenForAnotherOfOneOwner(): void
+    {
+        foreach ([null, 'me'] as $owner) {
+            $proxy = self::faults(...($owner === null ? ['lose'] : ['pass', 'lose']));
+            self::assertTrue($this->cache($this->client($proxy->url))->lock(self::key(), 10, $owner)->get());
+        }
+    }
+
+    public function testTwoOfOneOwnerThatAskAtOnceDoNotBothComeIn(): void
+    {
+        $key = self::key();
+        $code = '$cache = new Lockkeeper\Laravel\LockkeeperCacheStore($client, new Illuminate\Cache\ArrayStore());
+            for ($i = 0; $i < 60; $i++) echo (int) $cache->lock("$arguments[0]/$i", 60, "the same")->get();';
+        $workers = array_map(fn () => self::start($code, $key), range(1, 4));
+        $wins = array_map(fn ($worker) => str_split(stream_get_contents($worker[1])), $workers);
+        self::assertSame(array_fill(0, 60, 1), array_map(fn (...$of) => (int) array_sum($of), ...$wins));
+    }
+
+    public function testForceReleaseNeedsThePermission(): void
+    {
+        $name = self::key();
+        $this->cache()->lock($name, 10)->get();
+        $plain = $this->cache($this->client(apiKey: self::env('PLAIN_API_KEY')));
+        $refused = $this->thrown(RequestRefused::class, fn () => $plain->lock($name)->forceRelease());
+        self::assertSame(403, $refused->status);
+        self::assertStringContainsString('permission', $refused->getMessage());
+        $this->cache()->lock($name)->forceRelease();
+        $this->cache()->lock($name)->forceRelease();
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+    }
+
+    public function testAServiceThatIsAwayIsNoHeldLock(): void
+    {
+        $cache = $this->cache($this->client('http://127.0.0.1:1', patience: 0.1));
+        $lock = fn () => $cache->lock('a', 1);
+        $this->thrown(ServiceUnavailable::class, fn () => $lock()->get());
+        $this->thrown(ServiceUnavailable::class, fn () => $lock()->block(1));
+        $this->thrown(ServiceUnavailable::class, fn () => $lock()->release());
+        $this->thrown(ServiceUnavailable::class, fn () => $lock()->isOwnedByCurrentProcess());
+    }
+
+    public function testANameMayBeAnything(): void
+    {
+        $names = ['a//b', "line\n", 'framework/schedule-' . sha1('x'), 'laravel_unique_job:App\Jobs\A:', 'refresh'];
+        foreach ($names as $name) {
+            $cache = $this->cache(prefix: self::key(''));
+            self::assertTrue($cache->lock($name, 10)->get());
+            self::assertFalse($cache->lock($name, 10)->get());
+        }
+    }
+
+    public function testTheCurrentOwnerIsNobodysSecret(): void
+    {
+        $current = fn (LockkeeperLock $lock) => (fn () => $this->getCurrentOwner())->call($lock);
+        $mine = $this->cache()->lock($name = self::key(), 10, 'me');
+        $other = $this->cache()->lock($name, 10, 'you');
+        self::assertNull($current($mine));
+        $mine->get();
+        self::assertSame('me', $current($mine));
+        self::assertSame('somebody else: ' . gethostname() . ':' . getmypid(), $current($other));
+    }
+
+    public function testTheProviderMakesACacheWithLocks(): void
+    {
+        $app = new Container();
+        $prefix = self::key('');
+        $url = ['url' => self::env('URL'), 'api_key' => self::env('API_KEY'), 'lock_prefix' => $prefix];
+        $locks = ['driver' => 'lockkeeper', 'values' => 'values'] + $url;
+        $stores = ['values' => ['driver' => 'array'], 'none' => ['driver' => 'lockkeeper'], 'locks' => $locks];
+        $app->instance('config', new Config(['cache' => ['default' => 'locks', 'prefix' => '', 'stores' => $stores]]));
+        $app->singleton('cache', fn ($app) => new CacheManager($app));
+        (new LockkeeperServiceProvider($app))->register();
+        $cache = $app['cache'];
+        $work = fn () => $cache->lock('x', 10)->get() ? 'not locked' : 'locked';
+        self::assertSame('locked', $cache->store('locks')->lock('x', 10)->get($work));
+        self::assertTrue($cache->lock('x', 10)->get());
+        self::assertTrue($this->client()->inspect("{$prefix}x")->isHeld);
+        $cache->put('y', 7, 60);
+        self::assertSame([7, 7], [$cache->get('y'), $cache->store('values')->get('y')]);
+        $this->thrown(\InvalidArgumentException::class, fn () => $cache->store('none'));
+    }
+
+    public function testValuesAreThoseOfTheOtherStore(): void
+    {
+        $inner = new ArrayStore();
+        $cache = new Repository(new LockkeeperCacheStore($this->client(), $inner));
+        self::assertTrue($cache->add('a', 1, 60));
+        self::assertFalse($cache->add('a', 2, 60));
+        self::assertSame([3, 1], [$cache->increment('a', 2), $cache->decrement('a', 2)]);
+        $cache->putMany(['b' => 2, 'c' => 3], 60);
+        $cache->forever('d', 4);
+        self::assertSame(['a' => 1, 'd' => 4, 'e' => null], $cache->many(['a', 'd', 'e']));
+        self::assertTrue($cache->getStore()->touch('b', 90));
+        self::assertFalse($cache->getStore()->touch('e', 90));
+        $cache->forget('a');
+        self::assertSame([null, 2, 3], [$inner->get('a'), $inner->get('b'), $cache->pull('c')]);
+        $lock = $cache->lock($name = self::key(), 10);
+        $lock->get();
+        $cache->flush();
+        self::assertNull($cache->get('d'));
+        self::assertTrue($this->client()->inspect($name)->isHeld);
+        self::assertSame('', $cache->getStore()->getPrefix());
+        self::assertFalse($cache->supportsTags());
+    }
+
+    private function cache(?\Lockkeeper\LockClient $client = null, string $prefix = ''): LockkeeperCacheStore
+    {
+        return new LockkeeperCacheStore($client ?? $this->client(), new ArrayStore(), $prefix);
+    }
+}

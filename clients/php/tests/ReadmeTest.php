@@ -1,0 +1,81 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Tests;
+
+/** README.md does what it says: what its blocks print stands behind `// prints`. */
+final class ReadmeTest extends TestCase
+{
+    private const LARAVEL = <<<'PHP'
+        function env($name, $default = null) { return getenv($name) ?: $default; }
+        require %s;
+        $app = new Illuminate\Container\Container();
+        Illuminate\Support\Facades\Facade::setFacadeApplication($app);
+        $app->instance('config', new Illuminate\Config\Repository(['cache' => ['prefix' => ''] + require %s]));
+        $app['config']->set('cache.stores.array', ['driver' => 'array']);
+        $app->singleton('cache', fn ($app) => new Illuminate\Cache\CacheManager($app));
+        (new Lockkeeper\Laravel\LockkeeperServiceProvider($app))->register();
+        PHP;
+
+    private string $directory;
+
+    protected function setUp(): void
+    {
+        $this->directory = sys_get_temp_dir() . '/' . bin2hex(random_bytes(8));
+        mkdir($this->directory);
+    }
+
+    protected function tearDown(): void
+    {
+        exec('rm -r ' . escapeshellarg($this->directory));
+    }
+
+    public function testEveryBlockDoesWhatItSays(): void
+    {
+        preg_match_all('/^```php\n(.*?)^```$/ms', file_get_contents(dirname(__DIR__) . '/README.md'), $blocks);
+        self::assertCount(5, $blocks[1]);
+        foreach ($blocks[1] as $block) {
+            if (str_starts_with($block, '// config/')) {
+                file_put_contents("{$this->directory}/cache.php", "<?php return [$block];");
+                continue;
+            }
+            preg_match_all('~// prints (.*)$~m', $block, $prints);
+            self::assertNotEmpty($prints[1], $block);
+            self::assertSame([0, implode("\n", $prints[1]) . "\n", ''], $this->does($block), $block);
+        }
+    }
+
+    public function testComposerInstallsACopyOfThePackage(): void
+    {
+        $copy = ['type' => 'path', 'url' => dirname(__DIR__)];
+        $wish = ['lockkeeper/lockkeeper' => '@dev'];
+        $project = json_encode(['repositories' => [$copy, ['packagist.org' => false]], 'require' => $wish]);
+        file_put_contents("{$this->directory}/composer.json", $project);
+        $here = ['COMPOSER_ALLOW_SUPERUSER' => '1', 'COMPOSER_HOME' => "{$this->directory}/home"] + getenv();
+        $pipes = [1 => ['file', '/dev/null', 'w'], 2 => ['pipe', 'w']];
+        $composer = proc_open(['composer', 'install', '-q', '-n'], $pipes, $pipes, $this->directory, $here);
+        $complaint = stream_get_contents($pipes[2]);
+        self::assertSame([0, ''], [proc_close($composer), $complaint]);
+        $autoload = var_export("{$this->directory}/vendor/autoload.php", true);
+        $script = "require $autoload; new Lockkeeper\\LockClient('http://localhost'); echo 'there';";
+        self::assertSame('there', shell_exec(PHP_BINARY . ' -r ' . escapeshellarg($script)));
+    }
+
+    /** @return array{int, string, string} exit code, and what it prints */
+    private function does(string $block): array
+    {
+        $bootstrap = var_export(__DIR__ . '/bootstrap.php', true);
+        $block = str_replace("'http://localhost:8080'", var_export(self::env('URL'), true), $block);
+        $block = str_replace("'vendor/autoload.php'", $bootstrap, $block, $isPlain);
+        $laravel = sprintf(self::LARAVEL, $bootstrap, var_export("{$this->directory}/cache.php", true));
+        $uses = preg_match_all('/^use .*\n/m', $block, $found) ? implode($found[0]) : '';
+        $block = $isPlain ? $block : "<?php\n{$uses}{$laravel}" . preg_replace('/^(use .*|<\?php)\n/m', '', $block);
+        file_put_contents("{$this->directory}/block.php", $block);
+        $command = [PHP_BINARY, '-d', 'display_errors=stderr', '-d', 'error_reporting=-1'];
+        $command[] = "{$this->directory}/block.php";
+        $process = proc_open($command, [1 => ['pipe', 'w'], 2 => ['pipe', 'w']], $pipes);
+        $printed = array_map('stream_get_contents', $pipes);
+        return [proc_close($process), $printed[1], $printed[2]];
+    }
+}

@@ -1,0 +1,22 @@
+<?php
+
+// The package itself, and the frameworks as Composer or Debian has installed them.
+
+declare(strict_types=1);
+
+spl_autoload_register(static function (string $class): void {
+    $places = ['Lockkeeper\\Tests\\' => __DIR__ . '/', 'Lockkeeper\\' => dirname(__DIR__) . '/src/'];
+    foreach ($places as $space => $place) {
+        if (str_starts_with($class, $space)) {
+            require $place . strtr(substr($class, strlen($space)), '\\', '/') . '.php';
+            return;
+        }
+    }
+});
+if (is_file(dirname(__DIR__) . '/vendor/autoload.php')) {
+    require dirname(__DIR__) . '/vendor/autoload.php';
+} else {
+    foreach (['Symfony/Component/Lock', 'Illuminate/Cache', 'Illuminate/Config', 'Illuminate/Container'] as $part) {
+        require_once "/usr/share/php/$part/autoload.php";
+    }
+}

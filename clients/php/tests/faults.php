@@ -1,0 +1,73 @@
+<?php
+
+// A proxy that does to one request after another what it is told, and passes on the rest.
+// Usage: php faults.php UPSTREAM FAULT,FAULT... ; prints its port, then a line for each request.
+
+declare(strict_types=1);
+
+[, $upstream, $faults] = $argv;
+$faults = array_filter(explode(',', $faults));
+$listener = stream_socket_server('tcp://127.0.0.1:0');
+echo substr(strrchr(stream_socket_get_name($listener, false), ':'), 1), "\n";
+while ($client = stream_socket_accept($listener, -1)) {
+    $request = received($client);
+    if ($request !== '') {
+        $fault = array_shift($faults) ?? 'pass';
+        echo $fault, ' ', strtok($request, "\r"), ' ', preg_match('/^lock-token: (.*?)\r/im', $request, $found)
+            ? $found[1] : '-', "\n";
+        fwrite($client, answer($fault, $request, $client, $upstream));
+    }
+    fclose($client);
+}
+
+/** What the client is told instead of the answer, or the answer. */
+function answer(string $fault, string $request, $client, string $upstream): string
+{
+    return match ($fault) {
+        'pass' => passed($request, $upstream),
+        'late' => passed($request, $upstream) . (usleep(700_000) ?? ''),
+        'lose' => passed($request, $upstream, ''),
+        'lose-html' => passed($request, $upstream, html(504)),
+        'lose-unknown' => passed($request, $upstream, problem('store_unavailable', 1, ['outcome' => 'unknown'])),
+        'cut' => '',
+        'html' => html(502),
+        'page' => html(404),
+        'draining' => problem('draining', 0, []),
+        'held' => problem('lock_held', 9, [], 409),
+        'not-acquired' => problem('store_unavailable', 1, ['outcome' => 'not_acquired']),
+        'swallow' => (string) stream_get_contents($client),
+    };
+}
+
+function passed(string $request, string $upstream, ?string $instead = null): string
+{
+    $service = stream_socket_client("tcp://$upstream");
+    fwrite($service, preg_replace('/\r\n/', "\r\nConnection: close\r\n", $request, 1));
+    $answer = stream_get_contents($service);
+    return $instead ?? $answer;
+}
+
+/** A request, whole; nothing if the client has hung up. */
+function received($client): string
+{
+    $request = '';
+    do {
+        $more = fread($client, 8192);
+        $request .= $more;
+        $head = strpos($request, "\r\n\r\n");
+        $length = preg_match('/^content-length: (\d+)/im', $request, $found) ? (int) $found[1] : 0;
+    } while ($more !== '' && ($head === false || strlen($request) < $head + 4 + $length));
+    return $request;
+}
+
+function html(int $status): string
+{
+    return "HTTP/1.1 $status No\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n<html>nginx</html>";
+}
+
+function problem(string $code, int $retryAfter, array $more, int $status = 503): string
+{
+    $body = json_encode(['code' => $code, 'detail' => "this is $code"] + $more + ['status' => $status]);
+    return "HTTP/1.1 $status No\r\nContent-Type: application/problem+json\r\nRetry-After: $retryAfter\r\n"
+        . "Connection: close\r\n\r\n$body";
+}
