@@ -16,6 +16,7 @@ mod legacy;
 mod migration;
 mod model;
 mod php;
+mod php_package;
 mod readme;
 mod redis_faults;
 mod redlock;

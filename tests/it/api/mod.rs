@@ -81,7 +81,7 @@ impl Deref for Lockkeeper {
 }
 
 /// Settings with an API key for each `(secret, prefixes, permissions)`, the lists as in TOML.
-fn api_keys(keys: &[(&str, &str, &str)]) -> String {
+pub(crate) fn api_keys(keys: &[(&str, &str, &str)]) -> String {
     let mut settings = String::new();
     for (secret, prefixes, permissions) in keys {
         let digest: String =

@@ -1,0 +1,103 @@
+//! The PHP package of `clients/php` with the frameworks that Debian has, and the examples that use it.
+
+use std::path::PathBuf;
+
+use crate::api::api_keys;
+use crate::readme::Newcomer;
+use crate::readme::blocks;
+use crate::support::Process;
+use crate::support::Redis;
+use crate::support::process::command;
+
+/// May do everything, and may only acquire.
+const API_KEYS: [(&str, &str, &str); 2] = [
+    ("may-do-all", r#"[""]"#, r#"["acquire", "read", "admin"]"#),
+    ("may-acquire", r#"[""]"#, r#"["acquire"]"#),
+];
+
+/// What the package's tests count on.
+const LIMITS: &[(&str, &str)] =
+    &[("LOCKKEEPER_TTL_MAX", "1h"), ("LOCKKEEPER_LIMITS_MAX_WAIT", "400ms")];
+
+#[test]
+fn the_php_package_does_what_its_tests_say_on_the_embedded_store() {
+    let directory = tempfile::tempdir().unwrap();
+    passes_phpunit(&format!("embedded:{}", directory.path().display()));
+}
+
+#[test]
+fn the_php_package_does_what_its_tests_say_on_redis() {
+    passes_phpunit(&Redis::start().url());
+}
+
+#[test]
+fn the_php_package_is_written_as_psr_12_says() {
+    runs("phpcs", &["-q"]);
+}
+
+#[test]
+fn every_file_of_the_php_package_is_php() {
+    runs("sh", &["-c", "find . -name '*.php' | xargs -n 1 php -l"]);
+}
+
+#[test]
+fn composer_takes_the_php_package() {
+    runs("composer", &["validate", "--strict", "--no-interaction"]);
+}
+
+#[test]
+fn a_lock_begins_in_a_request_and_ends_in_a_worker_of_symfony() {
+    follows("symfony-style", include_str!("../../examples/symfony-style/README.md"));
+}
+
+#[test]
+fn a_lock_begins_in_a_request_and_ends_in_a_job_of_laravel() {
+    follows("laravel-style", include_str!("../../examples/laravel-style/README.md"));
+}
+
+fn passes_phpunit(store: &str) {
+    let settings = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(settings.path(), api_keys(&API_KEYS)).unwrap();
+    let arguments = ["--store", store, "--config", settings.path().to_str().unwrap()];
+    let service = Process::start_with(&arguments, LIMITS);
+    let done = command("phpunit")
+        .args(["--fail-on-skipped", "--fail-on-incomplete"])
+        .current_dir(package())
+        .env("LOCKKEEPER_URL", format!("http://{}", service.http().address))
+        .env("LOCKKEEPER_PID", service.pid().to_string())
+        .env("LOCKKEEPER_API_KEY", API_KEYS[0].0)
+        .env("LOCKKEEPER_PLAIN_API_KEY", API_KEYS[1].0)
+        .output()
+        .unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+}
+
+fn runs(program: &str, arguments: &[&str]) {
+    let done = command(program).args(arguments).current_dir(package()).output().unwrap();
+    let text = [done.stdout, done.stderr].concat();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&text));
+}
+
+/// Types what the page of an example says, in a copy of it; for Composer, which would ask
+/// Packagist, with the package as it is here.
+fn follows(example: &str, page: &str) {
+    let mut newcomer = Newcomer::new();
+    let root = env!("CARGO_MANIFEST_DIR");
+    let copy = format!("cp -r {root}/examples/{example}/. .");
+    let bootstrap = package().join("tests/bootstrap.php").display().to_string();
+    let vendor =
+        format!("mkdir vendor; echo \"<?php require '{bootstrap}';\" > vendor/autoload.php");
+    newcomer.takes("cd examples/symfony-style", &copy);
+    newcomer.takes("cd examples/laravel-style", &copy);
+    newcomer.takes("composer install -q", &vendor);
+    newcomer.types("make run");
+    for (kind, text) in blocks(page) {
+        assert_eq!(kind, "sh");
+        newcomer.types(text);
+    }
+    assert_eq!(newcomer.answers, 4);
+}
+
+fn package() -> PathBuf {
+    [env!("CARGO_MANIFEST_DIR"), "clients/php"].iter().collect()
+}
