@@ -8,6 +8,7 @@ use crate::readme::blocks;
 use crate::support::Process;
 use crate::support::Redis;
 use crate::support::process::command;
+use crate::support::process::succeeds;
 
 /// May do everything, and may only acquire.
 const API_KEYS: [(&str, &str, &str); 2] = [
@@ -60,22 +61,19 @@ fn passes_phpunit(store: &str) {
     std::fs::write(settings.path(), api_keys(&API_KEYS)).unwrap();
     let arguments = ["--store", store, "--config", settings.path().to_str().unwrap()];
     let service = Process::start_with(&arguments, LIMITS);
-    let done = command("phpunit")
+    let mut phpunit = command("phpunit");
+    phpunit
         .args(["--fail-on-skipped", "--fail-on-incomplete"])
         .current_dir(package())
         .env("LOCKKEEPER_URL", format!("http://{}", service.http().address))
         .env("LOCKKEEPER_PID", service.pid().to_string())
         .env("LOCKKEEPER_API_KEY", API_KEYS[0].0)
-        .env("LOCKKEEPER_PLAIN_API_KEY", API_KEYS[1].0)
-        .output()
-        .unwrap();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stdout));
+        .env("LOCKKEEPER_PLAIN_API_KEY", API_KEYS[1].0);
+    succeeds(&mut phpunit);
 }
 
 fn runs(program: &str, arguments: &[&str]) {
-    let done = command(program).args(arguments).current_dir(package()).output().unwrap();
-    let text = [done.stdout, done.stderr].concat();
-    assert!(done.status.success(), "{}", String::from_utf8_lossy(&text));
+    succeeds(command(program).args(arguments).current_dir(package()));
 }
 
 /// Types what the page of an example says, in a copy of it; for Composer, which would ask
