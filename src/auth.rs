@@ -20,6 +20,16 @@ pub enum Permission {
     Admin,
 }
 
+impl fmt::Display for Permission {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Acquire => "acquire",
+            Self::Read => "read",
+            Self::Admin => "admin",
+        })
+    }
+}
+
 /// A client's right to call: known by the SHA-256 of its secret. An entry of `[[api_keys]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -58,7 +58,14 @@ pub(super) struct Call {
 impl Call {
     /// Goes on only if the caller may do one of `permitted` to the key.
     pub(super) fn allow(&self, permitted: &[Permission]) -> Result<(), ApiError> {
-        if self.caller.may(permitted, self.key.as_str()) { Ok(()) } else { Err(forbidden()) }
+        has_one(&self.caller, permitted)?;
+        if self.caller.may(permitted, self.key.as_str()) {
+            return Ok(());
+        }
+        Err(ApiError::new(
+            Code::Forbidden,
+            "the lock key begins with none of this API key's prefixes",
+        ))
     }
 }
 
@@ -84,7 +91,7 @@ impl FromRequestParts<Arc<App>> for Reader {
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let caller = identify(app, &parts.headers)?;
-        if caller.has(&[Permission::Read]) { Ok(Self(caller)) } else { Err(forbidden()) }
+        has_one(&caller, &[Permission::Read]).map(|()| Self(caller))
     }
 }
 
@@ -164,8 +171,14 @@ fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
     app.keyring.identify(authorization).ok_or_else(ApiError::unauthenticated)
 }
 
-fn forbidden() -> ApiError {
-    ApiError::new(Code::Forbidden, "this API key has no such permission here")
+/// Goes on only if the caller has one of these permissions, be it for other keys.
+fn has_one(caller: &Caller, permitted: &[Permission]) -> Result<(), ApiError> {
+    if caller.has(permitted) {
+        return Ok(());
+    }
+    let names: Vec<_> = permitted.iter().map(|one| format!("`{one}`")).collect();
+    let detail = format!("this API key lacks the permission {}", names.join(" or "));
+    Err(ApiError::new(Code::Forbidden, detail))
 }
 
 fn well_encoded(path: &str) -> bool {

@@ -69,6 +69,7 @@ fn pages() -> Vec<File> {
     let mut pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(File::read).to_vec();
     pages.extend(files("docs", "md"));
     pages.extend(files("examples", "md"));
+    pages.extend(files("clients", "md"));
     pages
 }
 

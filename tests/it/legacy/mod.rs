@@ -5,6 +5,7 @@ mod ends;
 mod faults;
 mod php;
 
+use crate::api::api_keys;
 use crate::legacy::php::Php;
 use crate::legacy::php::root;
 use crate::readme::SERVICE;
@@ -18,15 +19,6 @@ const FILE: &str = "clients/php/legacy/lockkeeper.php";
 
 /// The token of somebody else.
 const HOLDER: &str = "somebody-elses-token";
-
-/// The SHA-256 of `the-api-key`.
-const API_KEYS: &str = r#"
-[[api_keys]]
-name = "shop"
-sha256 = "HASH"
-prefixes = ["shop/"]
-permissions = ["acquire"]
-"#;
 
 const PAGE: &str = include_str!("../../../clients/php/legacy/README.md");
 
@@ -78,9 +70,8 @@ fn what_the_service_refuses_is_an_exception_with_its_code() {
     let (open, _directory) = embedded(&[]);
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("lockkeeper.toml");
-    let hash = <sha2::Sha256 as sha2::Digest>::digest("the-api-key");
-    let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    std::fs::write(&settings, API_KEYS.replace("HASH", &hash)).unwrap();
+    let keys = api_keys(&[("the-api-key", r#"["shop/"]"#, r#"["acquire"]"#)]);
+    std::fs::write(&settings, keys).unwrap();
     let store = format!("embedded:{}", directory.path().join("store").display());
     let settings = settings.display().to_string();
     let closed = Process::start(&store, &[("LOCKKEEPER_CONFIG", &settings)]);

@@ -102,13 +102,15 @@ final class Service
         }, $this->patience);
     }
 
-    /** @throws LockkeeperException */
+    /**
+     * Asks once: a repeat could end the lease of the next one.
+     *
+     * @throws LockkeeperException
+     */
     public function forceRelease(string $key): bool
     {
-        return $this->insist(function () use ($key): bool {
-            $path = '/admin' . Keys::path($key);
-            return self::done($this->transport->send('DELETE', $path, null, null, $this->answerTimeout), $key);
-        }, $this->patience);
+        $path = '/admin' . Keys::path($key);
+        return self::done($this->transport->send('DELETE', $path, null, null, $this->answerTimeout), $key);
     }
 
     private function tryRelease(string $key, #[\SensitiveParameter] string $token, float $within): bool
