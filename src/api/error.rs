@@ -65,8 +65,8 @@ impl ApiError {
     }
 
     /// Nobody who is known.
-    pub(super) fn unauthenticated() -> Self {
-        Self::new(Code::Unauthenticated, "send `Authorization: Bearer <api key>`")
+    pub(super) fn unauthenticated(detail: &str) -> Self {
+        Self::new(Code::Unauthenticated, detail)
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 

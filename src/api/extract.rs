@@ -168,7 +168,12 @@ pub(super) fn two_tokens() -> ApiError {
 
 fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
     let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-    app.keyring.identify(authorization).ok_or_else(ApiError::unauthenticated)
+    app.keyring.identify(authorization).ok_or_else(|| {
+        ApiError::unauthenticated(match authorization {
+            Some(_) => "this is no `Bearer <api key>` of an API key that the service knows",
+            None => "send `Authorization: Bearer <api key>`",
+        })
+    })
 }
 
 /// Goes on only if the caller has one of these permissions, be it for other keys.

@@ -107,6 +107,10 @@ impl Client {
             return Err(wrong("it has a host, a port and a path at most"));
         }
         let prefix = uri.path().trim_end_matches('/').to_owned();
+        if prefix.ends_with("/locks") {
+            // It would do, with other keys than everybody else.
+            return Err(wrong("it ends before /locks, as in http://host:8080"));
+        }
         let authorization = match api_key {
             None => None,
             Some(secret) => {
@@ -343,6 +347,10 @@ mod tests {
         }
         for url in ["", "localhost", "localhost:8080", "ftp://a", "http://a:b@c", "http://a/?b"] {
             assert!(Client::new(url, None).is_err(), "{url}");
+        }
+        for url in ["http://a/locks", "https://proxy/lockkeeper/locks/"] {
+            let told = Client::new(url, None).unwrap_err().to_string();
+            assert!(told.contains("ends before /locks"), "{told}");
         }
         assert!(Client::new("http://a", Some("two\nlines")).is_err());
     }

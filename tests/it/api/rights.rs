@@ -114,6 +114,8 @@ async fn who_sends_no_known_api_key_is_refused_and_told_how() {
             assert_eq!(answer.header("www-authenticate"), Some("Bearer"));
             if method != "HEAD" {
                 assert_eq!(answer.told().1, "unauthenticated");
+                let sent = answer.text("detail").starts_with("this is no");
+                assert_eq!(sent, authorization.is_some(), "{authorization:?}");
             }
         }
     }
