@@ -86,7 +86,7 @@ impl Proxy {
         self.state.lock().unwrap().next.extend(next);
     }
 
-    /// The requests that came since this was asked last, from their first bytes on.
+    /// The requests that came since this was asked last.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().requests)
     }
@@ -102,11 +102,10 @@ async fn serve(
     service: SocketAddr,
     state: &Mutex<State>,
 ) -> std::io::Result<()> {
-    let mut request = vec![0; 16_384];
-    let read = client.read(&mut request).await?;
+    let request = request(&mut client).await?;
     let planned = {
         let mut state = state.lock().unwrap();
-        state.requests.push(String::from_utf8_lossy(&request[..read]).into_owned());
+        state.requests.push(String::from_utf8_lossy(&request).into_owned());
         state.next.pop_front()
     };
     let mode = || planned.unwrap_or_else(|| state.lock().unwrap().mode);
@@ -118,12 +117,12 @@ async fn serve(
     }
     let mut upstream = TcpStream::connect(service).await?;
     let passed_on = now();
-    upstream.write_all(&request[..read]).await?;
+    upstream.write_all(&request).await?;
     let mut answer = vec![0; 16_384];
     tokio::select! {
         read = upstream.read(&mut answer) => answer.truncate(read?),
         // A client that hangs up is out of the line.
-        _ = client.read(&mut request) => return Ok(()),
+        _ = client.read_u8() => return Ok(()),
     }
     match mode() {
         Mode::Pass => (),
@@ -136,6 +135,21 @@ async fn serve(
     }
     client.write_all(&answer).await?;
     client.shutdown().await
+}
+
+/// A request with its body, which may come in pieces; less of it if the client hangs up.
+async fn request(client: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut request = Vec::new();
+    while !is_whole(&request) && client.read_buf(&mut request).await? > 0 {}
+    Ok(request)
+}
+
+fn is_whole(request: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(request).to_ascii_lowercase();
+    let Some((head, _)) = text.split_once("\r\n\r\n") else { return false };
+    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+    let length: usize = length.map_or(0, |length| length.parse().unwrap());
+    request.len() >= head.len() + 4 + length
 }
 
 /// Until the client has had enough.
