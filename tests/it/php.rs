@@ -137,7 +137,7 @@ fn php_on_http_and_php_by_setnx_and_getset_never_count_over_one_another() {
 fn php_on_http_never_counts_over_one_another_on_the_embedded_store() {
     let directory = tempfile::tempdir().unwrap();
     let process = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
-    let url = format!("http://{}", process.http().address);
+    let url = process.http().url();
     assert_eq!(counted(&[("http", url.as_str()); 4], 60), 240);
 }
 
@@ -150,7 +150,7 @@ fn php_without_a_lock_counts_over_one_another() {
 fn on_every_store(scenario: &str) {
     let directory = tempfile::tempdir().unwrap();
     let embedded = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
-    let url = format!("http://{}", embedded.http().address);
+    let url = embedded.http().url();
     let said = format!("{scenario}: as it has to be");
     assert_eq!(php("http.php", &[scenario, &url]), said);
     let site = Site::start(&[]);

@@ -65,7 +65,7 @@ fn passes_phpunit(store: &str) {
     phpunit
         .args(["--fail-on-skipped", "--fail-on-incomplete"])
         .current_dir(package())
-        .env("LOCKKEEPER_URL", format!("http://{}", service.http().address))
+        .env("LOCKKEEPER_URL", service.http().url())
         .env("LOCKKEEPER_PID", service.pid().to_string())
         .env("LOCKKEEPER_API_KEY", API_KEYS[0].0)
         .env("LOCKKEEPER_PLAIN_API_KEY", API_KEYS[1].0);

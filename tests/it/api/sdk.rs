@@ -68,7 +68,7 @@ async fn the_php_client_returns_a_refusal_as_a_lease_where_guzzle_throws_nothing
     for (generator, does) in [(TODAYS, "returned"), (OLDEST, "thrown")] {
         let project = Project::of("php", generator);
         let mut quiet = project.run("quiet.php");
-        let shown = shown(quiet.args([&url(&service), SECRET, generator]));
+        let shown = shown(quiet.args([&service.http.0.url(), SECRET, generator]));
         assert_eq!(shown, format!("Lockkeeper\\Model\\LockHeld {does}\n"), "{generator}");
     }
 }
@@ -118,12 +118,8 @@ async fn guarded() -> Lockkeeper {
 async fn assert_does_it_all(project: &Project) {
     let service = guarded().await;
     let mut client = project.run(&format!("client.{}", project.ending()));
-    client.args([&url(&service), SECRET]).args(KEYS);
+    client.args([&service.http.0.url(), SECRET]).args(KEYS);
     assert_eq!(shown(&mut client), "as it has to be\n");
-}
-
-fn url(service: &Lockkeeper) -> String {
-    format!("http://{}", service.http.0.address)
 }
 
 /// All that a program shows, whatever its exit code.

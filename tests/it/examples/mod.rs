@@ -47,7 +47,7 @@ impl Stage {
     }
 
     fn url(&self) -> String {
-        format!("http://{}", self.http().address)
+        self.http().url()
     }
 
     /// What a file says; nothing if it is not there.

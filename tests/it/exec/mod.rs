@@ -49,7 +49,7 @@ impl Stage {
     }
 
     fn url(&self) -> String {
-        format!("http://{}", self.service.http().address)
+        self.service.http().url()
     }
 
     /// A file in the directory.

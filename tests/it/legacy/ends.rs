@@ -3,7 +3,6 @@
 use crate::exec::proxy::Proxy;
 use crate::legacy::embedded;
 use crate::legacy::php::Php;
-use crate::legacy::url;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn however_a_php_process_ends_by_itself_its_key_is_free_and_no_token_was_shown() {
@@ -35,7 +34,7 @@ async fn however_a_php_process_ends_by_itself_its_key_is_free_and_no_token_was_s
 fn a_forked_child_ends_no_lease_of_its_parent() {
     let (service, _directory) = embedded(&[]);
     for php in Php::NATIVE {
-        let said = php.says(&["forked", &url(&service.http())]);
+        let said = php.says(&["forked", &service.http().url()]);
         assert_eq!(said, "mine, released", "{php:?}");
     }
 }

@@ -10,7 +10,6 @@ use crate::legacy::php::Php;
 use crate::legacy::php::root;
 use crate::readme::SERVICE;
 use crate::readme::blocks;
-use crate::support::Http;
 use crate::support::Process;
 use crate::support::Redis;
 use crate::support::process::command;
@@ -29,10 +28,6 @@ fn embedded(variables: &[(&str, &str)]) -> (Process, tempfile::TempDir) {
     (Process::start(&store, variables), directory)
 }
 
-fn url(http: &Http) -> String {
-    format!("http://{}", http.address)
-}
-
 #[test]
 fn every_verb_of_the_legacy_file_does_what_it_says_on_every_php() {
     let (service, _directory) = embedded(&[]);
@@ -40,7 +35,7 @@ fn every_verb_of_the_legacy_file_does_what_it_says_on_every_php() {
     let on_redis = Process::start(&redis.url(), &[]);
     for php in Php::ALL {
         for service in [&service, &on_redis] {
-            let said = php.says(&["verbs", &url(&service.http())]);
+            let said = php.says(&["verbs", &service.http().url()]);
             assert_eq!(said, "as it has to be", "{php:?}");
         }
     }
@@ -58,9 +53,9 @@ async fn a_key_of_the_legacy_file_is_that_key_whatever_is_in_it() {
         let holder = http.token(HOLDER);
         for php in Php::ALL {
             assert_eq!(holder.post(&format!("/locks/{path}"), "").await.status, 201);
-            assert_eq!(php.says(&["look", &url(&http), key]), "busy", "{php:?} {key}");
+            assert_eq!(php.says(&["look", &http.url(), key]), "busy", "{php:?} {key}");
             assert_eq!(holder.delete(&format!("/locks/{path}")).await.status, 204);
-            assert_eq!(php.says(&["look", &url(&http), key]), "free", "{php:?} {key}");
+            assert_eq!(php.says(&["look", &http.url(), key]), "free", "{php:?} {key}");
         }
     }
 }
@@ -75,9 +70,9 @@ fn what_the_service_refuses_is_an_exception_with_its_code() {
     let store = format!("embedded:{}", directory.path().join("store").display());
     let settings = settings.display().to_string();
     let closed = Process::start(&store, &[("LOCKKEEPER_CONFIG", &settings)]);
-    let url_of_closed = url(&closed.http());
+    let url_of_closed = closed.http().url();
     for php in Php::ALL {
-        assert_eq!(php.says(&["refusals", &url(&open.http())]), "as it has to be", "{php:?}");
+        assert_eq!(php.says(&["refusals", &open.http().url()]), "as it has to be", "{php:?}");
         for (key, api_key, told) in [
             ("shop/7", "", "refused, 401 unauthenticated: 'shop/7': "),
             ("shop/7", "another", "refused, 401 unauthenticated: 'shop/7': "),

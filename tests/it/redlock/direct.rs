@@ -120,7 +120,7 @@ async fn redlock_code_and_the_services_clients_never_count_over_one_another() {
         serves(&instance.http()).await;
     }
     site.all_vote().await;
-    let [here, there] = instances.each_ref().map(|one| format!("http://{}", one.http().address));
+    let [here, there] = instances.each_ref().map(|one| one.http().url());
     let ports = ports(&site);
     let workers =
         [("http", here.as_str()), ("http", &there), ("redlock", &ports), ("redlock", &ports)];

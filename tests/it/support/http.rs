@@ -37,6 +37,11 @@ impl Http {
         Self { address, headers: Vec::new() }
     }
 
+    /// Where the service is.
+    pub(crate) fn url(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
     /// The same client, sending this header as well.
     pub(crate) fn with(&self, name: &str, value: &str) -> Self {
         let mut with = self.clone();

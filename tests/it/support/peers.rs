@@ -48,7 +48,7 @@ impl Site {
     }
 
     pub(crate) fn url(&self) -> String {
-        format!("http://{}", self.http().address)
+        self.http().url()
     }
 
     /// What a process has to show for the lock, if it got it.
