@@ -202,7 +202,18 @@ final class LockkeeperLease
     {
         $options = $ttl === null ? [] : ['ttl_ms' => (int) round($ttl * 1000)];
         // There is nothing to refresh behind its end.
-        $answer = $this->ask('PUT', $options, 0.0, max(0.5, $this->remaining()));
+        $patience = max(0.5, $this->remaining());
+        $before = [$this->ttl, $this->began];
+        if ($ttl !== null && $ttl < $this->remaining()) {
+            // Without an answer it may last for this much only.
+            [$this->ttl, $this->began] = [$ttl, Lockkeeper::clocks()];
+        }
+        try {
+            $answer = $this->ask('PUT', $options, 0.0, $patience);
+        } catch (LockkeeperRefused $refused) {
+            [$this->ttl, $this->began] = $before;
+            throw $refused;
+        }
         if (!$answer->isGood()) {
             $this->isOver();
             throw new LockkeeperLost($answer->detail($this->key), 409, 'lock_lost');
@@ -324,7 +335,7 @@ final class LockkeeperLease
             $inDoubt = $inDoubt || $answer->outcome === 'unknown';
             $left = $wait - Lockkeeper::since($began);
             if ($answer->outcome === '') {
-                if ($left <= 0 || !$answer->isBusy()) {
+                if (!($left > 0) || !$answer->isBusy()) { // NAN ends as well
                     break;
                 }
                 // A service that waits for less is not asked all the time.
@@ -332,13 +343,14 @@ final class LockkeeperLease
                 $failures = 0;
             } else {
                 // What may have been done is asked for twice at least.
-                if ($left + $patience <= 0 && ($failures > 0 || $answer->outcome !== 'unknown')) {
+                if (!($left + $patience > 0) && ($failures > 0 || $answer->outcome !== 'unknown')) {
                     break;
                 }
                 $pause = min(1.0, 0.05 * 2 ** $failures++);
             }
         }
-        if ($method === 'POST' && !$answer->isGood() && !$inDoubt) {
+        // What a proxy refuses it may have passed on before.
+        if ($method === 'POST' && !$answer->isGood() && !$inDoubt && $answer->isOurs) {
             $this->isOver();
         }
         return $answer->certain($this->key, $inDoubt);
@@ -384,6 +396,8 @@ final class LockkeeperAnswer
     public $body;
     /** Empty if it is certain what has happened, else `not_acquired` or `unknown`. */
     public $outcome = '';
+    /** Whether it is from the service. */
+    public $isOurs;
     /** Whether the same request may have been done before. */
     public $isRepeated = false;
     private $status;
@@ -392,7 +406,8 @@ final class LockkeeperAnswer
     public function __construct(array $sent, int $status, string $text, bool $mayHaveArrived)
     {
         $body = $status > 0 ? json_decode($text, true) : null;
-        $isOurs = $status === 204 || isset($body[$status < 300 ? 'key' : 'code']);
+        $isOurs = $status === 204 || ($status < 300 ? isset($body['key']) : is_string($body['code'] ?? null));
+        $this->isOurs = $isOurs;
         $this->sent = $sent;
         $this->status = $status;
         $this->body = $isOurs && $body ? $body : [];

@@ -6,6 +6,7 @@ namespace Lockkeeper;
 
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Internal\AutoRelease;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Service;
@@ -81,11 +82,17 @@ final class Lease
      */
     public function refresh(?float $ttl = null): void
     {
+        $before = $this->grant;
+        // Until there is an answer it may last for this much only; a late one may come at any time from now on.
+        $this->grant = $before->atMost($ttl ?? INF);
         try {
-            $this->grant = $this->service->refresh($this->key, $this->token, $ttl, $this->grant->remaining());
+            $this->grant = $this->service->refresh($this->key, $this->token, $ttl, $before->remaining());
         } catch (LockLost $lost) {
             $this->isOver = true;
             throw $lost;
+        } catch (RequestRefused $refused) {
+            $this->grant = $before;
+            throw $refused;
         }
     }
 
@@ -95,16 +102,33 @@ final class Lease
      * @return bool false if it was not there to be given back: it had ended, and what was done under it may
      *              have overlapped with another's work. So it is, too, if the first of two answers was lost.
      *
-     * @throws LockkeeperException it was not released as far as is known; it ends after `remaining()`
+     * @throws LockkeeperException it was not released as far as is known; nothing remains to rely on, its TTL ends it
      */
     public function release(): bool
     {
         if ($this->isOver) {
             return false;
         }
-        $released = $this->service->release($this->key, $this->token);
+        $before = $this->grant;
+        $this->grant = $before->atMost(0.0); // It may be another's before the answer is here.
+        try {
+            $released = $this->service->release($this->key, $this->token);
+        } catch (RequestRefused $refused) {
+            $this->grant = $before;
+            throw $refused;
+        }
         $this->isOver = true;
         return $released;
+    }
+
+    /** @internal As {@see release()} where nothing can be thrown; a signal handler may, and then it is tried again. */
+    public function giveBack(): void
+    {
+        if (!$this->isOver()) {
+            $this->grant = $this->grant->atMost(0.0);
+            $this->service->giveBack($this->key, $this->token);
+            $this->isOver = true;
+        }
     }
 
     /**

@@ -106,7 +106,7 @@ final class LockClient
         try {
             return $work($lease);
         } finally {
-            $lease->isOver() || $this->service->giveBack($key, $lease->handOver());
+            $lease->giveBack();
         }
     }
 

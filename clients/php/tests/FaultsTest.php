@@ -29,7 +29,7 @@ final class FaultsTest extends TestCase
 
     public function passing(): array
     {
-        $one = ['lose', 'cut', 'html', 'lose-html', 'lose-unknown', 'draining', 'swallow'];
+        $one = ['lose', 'cut', 'html', 'lose-html', 'lose-unknown', 'draining', 'swallow', 'later', 'gateway', 'nothing'];
         $all = array_map(fn ($fault) => [$fault], array_combine($one, $one));
         return $all + ['one after another' => ['lose', 'html', 'draining']];
     }
@@ -101,6 +101,74 @@ final class FaultsTest extends TestCase
         $refused = $this->thrown(RequestRefused::class, fn () => $this->client($proxy->url)->acquire('key'));
         self::assertSame("'key': the answer is 404, and not from lockkeeper", $refused->getMessage());
         self::assertSame([404, ''], [$refused->status, $refused->problem]);
+    }
+
+    public function testWhatAProxyRefusesIsGivenBackAsItMayHaveBeenGranted(): void
+    {
+        $key = self::key();
+        $proxy = self::faults('lose-page');
+        $client = $this->client($proxy->url);
+        $this->thrown(RequestRefused::class, fn () => $client->acquire($key));
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
+
+    public function testALeaseThatIsOverWhenItsAnswerComesIsNone(): void
+    {
+        $key = self::key();
+        $proxy = self::faults('late', 'late', 'late');
+        $client = $this->client($proxy->url);
+        $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire($key, 0.5));
+        self::assertSame("'$key': the answers take longer than the lease", $failure->getMessage());
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
+
+    public function testWhatMayHaveHappenedStaysUnknownWhenTheServiceGoes(): void
+    {
+        foreach (['acquire', 'refresh', 'release'] as $verb) {
+            $passed = $verb === 'acquire' ? [] : ['pass'];
+            $proxy = self::faults(...$passed, ...['lose', 'stop']);
+            $client = $this->client($proxy->url, patience: 1.0);
+            $lease = $passed === [] ? null : $client->acquire(self::key());
+            $call = $lease === null ? fn () => $client->acquire(self::key()) : fn () => $lease->$verb();
+            $failure = $this->thrown(ServiceUnavailable::class, $call);
+            self::assertSame(Outcome::Unknown, $failure->outcome, $verb);
+        }
+    }
+
+    public function testNothingRemainsThatMayHaveBeenReleased(): void
+    {
+        $proxy = self::faults('pass', ...array_fill(0, 9, 'swallow'));
+        $lease = $this->client($proxy->url, patience: 0.1, answerTimeout: 0.2)->acquire(self::key());
+        $this->thrown(ServiceUnavailable::class, fn () => $lease->release());
+        self::assertSame(0.0, $lease->remaining());
+    }
+
+    public function testNoMoreRemainsThanARefreshWithoutAnAnswerMayHaveLeft(): void
+    {
+        $proxy = self::faults('pass', ...array_fill(0, 9, 'lose'));
+        $lease = $this->client($proxy->url, patience: 0.1)->acquire($key = self::key());
+        $this->thrown(ServiceUnavailable::class, fn () => $lease->refresh(5));
+        self::assertLasts(5.0, $lease->remaining());
+        self::assertLessThanOrEqual($this->client()->inspect($key)->remaining, $lease->remaining());
+    }
+
+    public function testARequestAmidAnotherChangesNothingOfThat(): void
+    {
+        [$process, $output] = self::start('
+            pcntl_async_signals(true);
+            $inner = $client->acquire($arguments[1], 60);
+            pcntl_signal(SIGUSR1, function () use ($inner) { $inner->refresh(); });
+            echo "ready\n";
+            $outer = $client->acquire($arguments[0], 60, INF);
+            echo $outer->key(), " ", $client->inspect($arguments[0])->fencingToken === $outer->fencingToken();
+        ', $key = self::key(), self::key('inner'));
+        $holder = $this->client()->acquire($key);
+        self::assertSame("ready\n", fgets($output));
+        self::eventually(fn () => $this->client()->inspect($key)->waiters === 1);
+        posix_kill(proc_get_status($process)['pid'], SIGUSR1);
+        $holder->release();
+        self::assertSame("$key 1", stream_get_contents($output));
+        proc_close($process);
     }
 
     public function testABusyKeyIsBusyBehindALostAnswerToo(): void

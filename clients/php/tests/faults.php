@@ -32,6 +32,11 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'cut' => '',
         'html' => html(502),
         'page' => html(404),
+        'lose-page' => passed($request, $upstream, html(404)),
+        'later' => html(503, "Retry-After: 3600\r\n"),
+        'gateway' => str_replace('"draining"', '503', problem('draining', 0, [])),
+        'nothing' => "HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n",
+        'stop' => exit,
         'draining' => problem('draining', 0, []),
         'held' => problem('lock_held', 9, [], 409),
         'not-acquired' => problem('store_unavailable', 1, ['outcome' => 'not_acquired']),
@@ -60,9 +65,9 @@ function received($client): string
     return $request;
 }
 
-function html(int $status): string
+function html(int $status, string $more = ''): string
 {
-    return "HTTP/1.1 $status No\r\nContent-Type: text/html\r\nConnection: close\r\n\r\n<html>nginx</html>";
+    return "HTTP/1.1 $status No\r\nContent-Type: text/html\r\n{$more}Connection: close\r\n\r\n<html>nginx</html>";
 }
 
 function problem(string $code, int $retryAfter, array $more, int $status = 503): string

@@ -20,4 +20,10 @@ final class ServiceUnavailable extends \RuntimeException implements LockkeeperEx
     ) {
         parent::__construct($message);
     }
+
+    /** @internal The same, where an earlier request of the same call may have happened. */
+    public function inDoubt(): self
+    {
+        return new self($this->getMessage(), Outcome::Unknown, $this->problem, $this->retryAfter);
+    }
 }

@@ -26,8 +26,10 @@ final class Answer
     ) {
         $read = json_decode($body, true);
         $this->body = is_array($read) ? $read : [];
-        $member = $status < 300 ? $this->body['key'] ?? $this->body['locks'] ?? null : $this->body['code'] ?? null;
-        $this->isOurs = $status === 204 || $member !== null;
+        // A gateway may have a `code` too, which is a number.
+        $this->isOurs = $status < 300
+            ? isset($this->body['key']) || isset($this->body['locks'])
+            : is_string($this->body['code'] ?? null);
     }
 
     public function isGood(): bool
@@ -44,7 +46,7 @@ final class Answer
         return match (true) {
             $code === 'lock_held', $code === 'too_many_waiters' => $this->busy($detail, $key),
             $code === 'lock_lost' => new LockLost("'$name': $detail", $key),
-            $this->status < 300, $this->status >= 500, $this->status === 408, $this->status === 429
+            $this->status < 300, $this->status >= 500, !$this->isOurs && in_array($this->status, [408, 409, 429], true)
                 => new ServiceUnavailable("'$name': $detail", $this->outcome($code), $code, $this->retryAfter),
             default => new RequestRefused("'$name': $detail", $this->status, $code, $this->body['field'] ?? null),
         };

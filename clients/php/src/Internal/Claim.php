@@ -67,21 +67,29 @@ final class Claim
                 $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())));
                 $this->wasHeld = !$grant->isNew && !$before;
                 if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ === self::RENEWALS) {
-                    return $grant;
+                    return $grant->remaining() > 0.0 ? $grant : throw $this->tooLate();
                 }
             } catch (LockBusy $busy) {
                 $this->inDoubt = $before;
                 Clock::now() < $until || throw $busy;
                 $patience->renew();
             } catch (RequestRefused $refused) {
-                $this->inDoubt = $before;
+                // What a proxy refuses it may have passed on before.
+                $this->inDoubt = $before || $refused->problem === '';
                 throw $refused;
             } catch (ServiceUnavailable $failure) {
                 $this->inDoubt = $before || $failure->outcome === Outcome::Unknown;
+                $failure = $this->inDoubt ? $failure->inDoubt() : $failure;
                 Patience::isDue($failure) || Clock::now() < $until || throw $failure;
                 $patience->bear($failure);
             }
         }
+    }
+
+    private function tooLate(): ServiceUnavailable
+    {
+        $name = addcslashes($this->key, "\0..\37\177");
+        return new ServiceUnavailable("'$name': the answers take longer than the lease", Outcome::Unknown);
     }
 
     /** One request. */

@@ -30,6 +30,12 @@ final class Grant
         return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew);
     }
 
+    /** The same where an unknown request may have cut it to so many seconds from now on. */
+    public function atMost(float $seconds): self
+    {
+        return new self($this->fencingToken, $this->ttl, min($this->end, Clock::now() + $seconds), $this->isNew);
+    }
+
     /** Seconds. */
     public function remaining(): float
     {

@@ -37,14 +37,14 @@ final class Patience
     public function bear(ServiceUnavailable $failure): void
     {
         $pause = min(self::LONGEST_PAUSE, self::FIRST_PAUSE * 2 ** $this->failures);
-        $pause = max($pause, $failure->retryAfter ?? 0.0);
-        $over = Clock::now() + $pause > $this->heard + $this->seconds;
+        $wanted = max($pause, $failure->retryAfter ?? 0.0);
+        $over = Clock::now() + $wanted > $this->heard + $this->seconds;
         // Where the first try took all the time there is a second one: its answer may be lost only.
         if ($over && ($this->failures > 0 || $failure->outcome === Outcome::NotAcquired)) {
             throw $failure;
         }
         $this->failures++;
-        Clock::sleep($pause);
+        Clock::sleep($over ? $pause : $wanted);
     }
 
     /**

@@ -6,6 +6,7 @@ namespace Lockkeeper\Internal;
 
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 
@@ -129,10 +130,13 @@ final class Service
     private function insist(\Closure $request, float $seconds): mixed
     {
         $patience = new Patience($seconds);
+        $inDoubt = false;
         while (true) {
             try {
                 return $request();
             } catch (ServiceUnavailable $failure) {
+                $inDoubt = $inDoubt || $failure->outcome === Outcome::Unknown;
+                $failure = $inDoubt ? $failure->inDoubt() : $failure;
                 Patience::isDue($failure) ? $patience->bear($failure) : throw $failure;
             }
         }
@@ -157,7 +161,7 @@ final class Service
 
     private static function done(Answer $answer, string $key): bool
     {
-        $failure = $answer->isGood() ? null : $answer->failure($key);
+        $failure = $answer->status === 204 || $answer->isGood() ? null : $answer->failure($key);
         return match (true) {
             $failure === null => true,
             $failure instanceof LockLost => false,

@@ -39,7 +39,9 @@ final class Transport
         float $within,
     ): Answer {
         $retryAfter = null;
+        // It is nobody else's meanwhile: a signal handler or a destructor may send a request amid this one.
         $curl = $this->handle();
+        $this->curl = null;
         curl_setopt_array($curl, [
             CURLOPT_URL => rtrim($this->url, '/') . $path,
             CURLOPT_PATH_AS_IS => true,
@@ -49,6 +51,8 @@ final class Transport
             CURLOPT_CONNECTTIMEOUT_MS => max(1, Clock::millis($this->connectTimeout)),
             CURLOPT_TIMEOUT_MS => max(1, Clock::millis($within)),
             CURLOPT_NOSIGNAL => true,
+            // On a connection that was used before, curl itself repeats what was not answered.
+            CURLOPT_FRESH_CONNECT => $method === 'DELETE' && $token === null,
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
                 if (preg_match('/^retry-after:\s*(\d+)/i', $line, $found)) {
                     $retryAfter = (float) $found[1];
@@ -63,6 +67,7 @@ final class Transport
         if ($body === false) {
             throw $this->noAnswer($curl, "$method $path");
         }
+        $this->curl = $curl;
         return new Answer(curl_getinfo($curl, CURLINFO_RESPONSE_CODE), $body, $retryAfter);
     }
 
@@ -86,12 +91,12 @@ final class Transport
 
     private function handle(): \CurlHandle
     {
-        if ($this->curl === null || $this->pid !== getmypid()) {
-            $this->curl = curl_init();
-            $this->pid = (int) getmypid();
-        }
-        curl_reset($this->curl);
-        return $this->curl;
+        $pid = (int) getmypid();
+        $curl = $this->pid === $pid ? $this->curl : null;
+        $this->pid = $pid;
+        $curl ??= curl_init();
+        curl_reset($curl);
+        return $curl;
     }
 
     private function noAnswer(\CurlHandle $curl, string $request): ServiceUnavailable
