@@ -211,7 +211,8 @@ final class LockkeeperLease
         try {
             $answer = $this->ask('PUT', $options, 0.0, $patience);
         } catch (LockkeeperRefused $refused) {
-            [$this->ttl, $this->began] = $before;
+            // What a proxy refuses may have been done by an earlier try.
+            [$this->ttl, $this->began] = $refused->problem === '' ? [$this->ttl, $this->began] : $before;
             throw $refused;
         }
         if (!$answer->isGood()) {

@@ -91,7 +91,8 @@ final class Lease
             $this->isOver = true;
             throw $lost;
         } catch (RequestRefused $refused) {
-            $this->grant = $before;
+            // What a proxy refuses may have been done by an earlier try.
+            $this->grant = $refused->problem === '' ? $this->grant : $before;
             throw $refused;
         }
     }
@@ -109,14 +110,8 @@ final class Lease
         if ($this->isOver) {
             return false;
         }
-        $before = $this->grant;
-        $this->grant = $before->atMost(0.0); // It may be another's before the answer is here.
-        try {
-            $released = $this->service->release($this->key, $this->token);
-        } catch (RequestRefused $refused) {
-            $this->grant = $before;
-            throw $refused;
-        }
+        $this->grant = $this->grant->atMost(0.0); // It may be another's before the answer is here.
+        $released = $this->service->release($this->key, $this->token);
         $this->isOver = true;
         return $released;
     }

@@ -66,7 +66,7 @@ final class Claim
             try {
                 $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())));
                 $this->wasHeld = !$grant->isNew && !$before;
-                if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ === self::RENEWALS) {
+                if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ >= self::RENEWALS) {
                     return $grant->remaining() > 0.0 ? $grant : throw $this->tooLate();
                 }
             } catch (LockBusy $busy) {
