@@ -203,7 +203,8 @@ final class AcquireTest extends TestCase
 
     public function testNonsenseIsRefusedBeforeAnythingIsSent(): void
     {
-        foreach (['localhost:8080', 'ftp://a', 'http://me:secret@a', 'http://', 'http://a?b'] as $url) {
+        $urls = ['localhost:8080', 'ftp://a', 'http://me:secret@a', 'http://', 'http://a?b', 'http://a/locks/'];
+        foreach ($urls as $url) {
             $this->thrown(\InvalidArgumentException::class, fn () => $this->client($url));
         }
         $this->thrown(\InvalidArgumentException::class, fn () => $this->client(apiKey: "a\r\nEvil: yes"));

@@ -204,9 +204,9 @@ final class FaultsTest extends TestCase
     {
         $proxy = self::faults('pass', ...array_fill(0, 9, 'html'));
         $client = $this->client($proxy->url, patience: 0.1);
-        self::assertSame('done', $client->withLock(self::key(), fn () => 'done', 1));
+        self::assertSame('done', $client->withLock(self::key(), fn () => 'done', 30));
         $proxy = self::faults('pass', 'html');
-        $lease = $this->client($proxy->url)->acquire(self::key(), 1);
+        $lease = $this->client($proxy->url)->acquire(self::key(), 30);
         unset($lease);
         self::assertCount(2, $this->warnings);
         $warning = '/^lockkeeper: not released: .* the answer is 502, and not from lockkeeper$/';

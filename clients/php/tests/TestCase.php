@@ -15,7 +15,7 @@ abstract class TestCase extends \PHPUnit\Framework\TestCase
     protected const PATIENCE = 20.0;
 
     /** For so many seconds a busy machine may do nothing. */
-    protected const BUSY = 4.0;
+    protected const BUSY = 10.0;
 
     /** @var list<string> what the clients have warned of */
     protected array $warnings = [];

@@ -87,6 +87,23 @@ fn what_the_service_refuses_is_an_exception_with_its_code() {
 }
 
 #[test]
+fn what_cannot_work_is_told_before_anything_is_sent() {
+    for php in Php::ALL {
+        for (url, option, told) in [
+            ("http://127.0.0.1:1/locks/", "allow_url_fopen=1", "ends before /locks"),
+            ("http://127.0.0.1:1", "allow_url_fopen=0", "ext-curl, which is missing"),
+        ] {
+            let mut php_command = php.command();
+            php_command.args(["-d", option]).arg(root().join("tests/php/legacy.php"));
+            let done = php_command.args(["look", url]).output().unwrap();
+            let said = String::from_utf8([done.stdout, done.stderr].concat()).unwrap();
+            let works = option.ends_with('0') && matches!(php, Php::Debian | Php::Old);
+            assert_eq!(said.contains(told), !works, "{php:?} {url} {option}: {said}");
+        }
+    }
+}
+
+#[test]
 fn the_legacy_file_is_in_the_style_of_php_and_parsed_by_an_old_one() {
     for php in Php::ALL {
         let done = php.command().arg("-l").arg(root().join(FILE)).output().unwrap();

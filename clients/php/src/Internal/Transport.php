@@ -22,6 +22,9 @@ final class Transport
         if (!preg_match('~^https?://[^/?#@\s]+(/[^?#\s]*)?$~D', $url)) {
             throw new \InvalidArgumentException('The URL of the service is written as in http://host:8080');
         }
+        if (preg_match('~/locks/*$~D', $url)) { // It would do, with other keys than everybody else.
+            throw new \InvalidArgumentException('The URL of the service ends before /locks, as in http://host:8080');
+        }
         $this->headers(null);
     }
 
