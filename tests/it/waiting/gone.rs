@@ -10,7 +10,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
-use socket2::SockRef;
 use tokio::task::JoinSet;
 
 use crate::support::Http;
@@ -40,11 +39,17 @@ impl Way {
     const ALL: [Self; 3] = [Self::Closes, Self::Resets, Self::HalfCloses];
 
     /// Goes; what is returned is kept open.
+    ///
+    /// Dropping the stream would not do: a process that another test starts at this moment has it
+    /// too, until it runs its program, and for so long the service hears of no end.
     fn go(self, stream: TcpStream) -> Option<TcpStream> {
         match self {
-            Self::Closes => None,
+            Self::Closes => {
+                stream.shutdown(Shutdown::Both).unwrap();
+                None
+            }
             Self::Resets => {
-                SockRef::from(&stream).set_linger(Some(Duration::ZERO)).unwrap();
+                rustix::net::connect_unspec(&stream).unwrap();
                 None
             }
             Self::HalfCloses => {
