@@ -137,7 +137,8 @@ async fn once(store: &dyn Store, claim: &Claim, ledger: &Ledger) -> bool {
     if fastrand::u8(..16) > 0 {
         let sent = Instant::now();
         if let Ok(Some(kept)) = store.refresh(&claim.key, &claim.token, None).await {
-            assert_eq!(kept.fencing_token, lease.fencing_token);
+            // A node that agreed may have forgotten since: then the lease is told a higher number.
+            assert!(kept.fencing_token.number() >= fencing_token, "{kept:?} after {lease:?}");
             ledger.kept("key", &name, sent, kept.ttl.as_duration());
         }
         ledger.gives_up("key", &name);
