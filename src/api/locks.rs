@@ -43,8 +43,9 @@ use crate::wire::StatusBody;
 
 const ACQUIRE: Known =
     Known { query: &["ttl", "wait", "owner"], body: &["ttl_ms", "wait_ms", "token", "owner"] };
-const REFRESH: Known = Known { query: &["ttl"], body: &["ttl_ms", "token"] };
-const RELEASE: Known = Known { query: &[], body: &["token"] };
+const REFRESH: Known =
+    Known { query: &["ttl", "fencing_token"], body: &["ttl_ms", "token", "fencing_token"] };
+const RELEASE: Known = Known { query: &["fencing_token"], body: &["token", "fencing_token"] };
 const LIST: &[&str] = &["prefix", "limit", "cursor"];
 
 /// How many keys a page has if nobody says.
@@ -100,9 +101,9 @@ pub(super) async fn refresh(
     call.allow(&[Permission::Acquire])?;
     let options = Options::read(request, &app.limits, REFRESH).await?;
     let token = options.required_token()?;
-    let ttl = options.ttl(&app.ttl)?;
+    let (named, ttl) = (options.fencing_token()?, options.ttl(&app.ttl)?);
     let record = Record::of(&app, &call, Counted::Refresh, "refresh");
-    match app.locks.refresh(call.key.clone(), token.clone(), ttl).await {
+    match app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await {
         Ok(Some(lease)) => {
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
@@ -126,9 +127,9 @@ pub(super) async fn release(
 ) -> Result<StatusCode, ApiError> {
     call.allow(&[Permission::Acquire])?;
     let options = Options::read(request, &app.limits, RELEASE).await?;
-    let token = options.required_token()?;
+    let (token, named) = (options.required_token()?, options.fencing_token()?);
     let mut record = Record::of(&app, &call, Counted::Release, "release");
-    match app.locks.release(call.key.clone(), token).await {
+    match app.locks.release(call.key.clone(), token, named).await {
         Ok(Released::Lease(holder)) => {
             record.holder(&holder).end("ok");
             Ok(StatusCode::NO_CONTENT)

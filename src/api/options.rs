@@ -31,6 +31,7 @@ use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::time::TtlBounds;
 use crate::lock::time::parse_duration;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::wire::Code;
 
@@ -87,6 +88,17 @@ impl Options {
         self.token()?.ok_or_else(|| {
             ApiError::new(Code::TokenRequired, "send the lease token as the header `Lock-Token`")
         })
+    }
+
+    /// The number of the lease that the request is about, where it names one.
+    pub(super) fn fencing_token(&self) -> Result<Option<FencingToken>, ApiError> {
+        const NAME: &str = "fencing_token";
+        let Some(value) = find(&self.body, NAME).or_else(|| find(&self.query, NAME)) else {
+            return Ok(None);
+        };
+        let bad =
+            || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
+        whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
     }
 
     /// The TTL that is asked for.

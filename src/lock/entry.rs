@@ -21,11 +21,16 @@ pub struct Entry {
     pub ttl: Ttl,
     /// When the lease is over.
     pub ends_at: Timestamp,
-    /// How often it was renewed since the grant.
+    /// How often others than its keeper have renewed it since the grant.
     pub renewals: Renewals,
 }
 
 impl Entry {
+    /// Whether this is the lease of `token`; of the one with that fencing token, if one is named.
+    pub(super) fn is_lease_of(&self, token: &LeaseToken, named: Option<FencingToken>) -> bool {
+        self.token == *token && named.is_none_or(|named| named == self.fencing_token)
+    }
+
     /// Who holds the key, as others may know it.
     pub(super) fn holder(&self, now: Timestamp) -> Holder {
         Holder {

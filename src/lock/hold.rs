@@ -179,7 +179,8 @@ impl Hold {
         self.registered.has_it();
         let claim = &self.wish.claim;
         let (key, token) = (claim.key.clone(), claim.token.clone());
-        let holding = Holding { key, token, renewals: lease.renewals };
+        let Lease { fencing_token, renewals, .. } = *lease;
+        let holding = Holding { key, token, fencing_token, renewals };
         self.state = State::Holding(Box::new(Care {
             holding: Arc::new(Mutex::new(holding)),
             // What is left of it may be less than what was asked for.

@@ -82,12 +82,14 @@ pub struct Lease {
     pub fencing_token: FencingToken,
     /// How long it lasts from the moment of the grant or refresh.
     pub ttl: Ttl,
-    /// How often it was refreshed or taken over since the grant.
+    /// How often others than its keeper have renewed it since the grant.
     pub renewals: Renewals,
 }
 
-/// How often a lease was refreshed, and how often its token acquired it again: whoever cares for
-/// a lease can tell from it whether somebody else has done so in the meantime.
+/// How often a lease was refreshed by its client, and how often its token acquired it again. The
+/// keeper of a lease can tell from it whether somebody else has renewed the lease meanwhile; its
+/// own refreshes do not count, so one whose answer was lost changes nothing. It restarts with each
+/// lease, so it names a lease only beside the fencing token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewals(u64);
 
@@ -105,7 +107,7 @@ impl Renewals {
         self.0
     }
 
-    /// After one more refresh.
+    /// After one more refresh by the client.
     pub const fn refreshed(self) -> Self {
         Self(self.0 + 1)
     }
@@ -121,14 +123,16 @@ impl Renewals {
     }
 }
 
-/// A lease as somebody knows it who cares for it.
+/// A lease as its keeper knows it.
 #[derive(Clone, Debug)]
 pub struct Holding {
     /// What is held.
     pub key: LockKey,
     /// The holder's secret.
     pub token: LeaseToken,
-    /// How often it had been renewed when its keeper last did so.
+    /// The number of the lease: a later lease of the same token is none of its keeper's.
+    pub fencing_token: FencingToken,
+    /// How often it had been renewed when its keeper last refreshed it.
     pub renewals: Renewals,
 }
 

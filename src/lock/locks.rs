@@ -37,6 +37,7 @@ use crate::lock::store::Released;
 use crate::lock::store::Store;
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::lock::waiting::WaitLimits;
 use crate::lock::waiting::Waiters;
@@ -194,7 +195,7 @@ impl Locks {
     }
 
     /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
-    /// `None`: the lease is lost.
+    /// `None`: the lease is lost, or is not the one that `named` is the number of.
     ///
     /// # Errors
     ///
@@ -207,14 +208,16 @@ impl Locks {
         &self,
         key: LockKey,
         token: LeaseToken,
+        named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, LockError> {
         let store = self.store.clone();
-        let call = self.hear_out(async move { store.refresh(&key, &token, ttl).await });
+        let call = self.hear_out(async move { store.refresh(&key, &token, named, ttl).await });
         Ok(call.await?)
     }
 
-    /// Gives up what the token has of the key.
+    /// Gives up what the token has of the key; only the lease with the number `named`, if one is
+    /// named.
     ///
     /// # Errors
     ///
@@ -223,11 +226,16 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The call to the store is heard out: who sends a release and hangs up has released.
-    pub async fn release(&self, key: LockKey, token: LeaseToken) -> Result<Released, LockError> {
+    pub async fn release(
+        &self,
+        key: LockKey,
+        token: LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Result<Released, LockError> {
         let store = self.store.clone();
         let holds = self.holds.clone();
         let call = self.hear_out(async move {
-            let released = store.release(&key, &token).await;
+            let released = store.release(&key, &token, named).await;
             if let Ok(Released::Lease(_)) = released {
                 holds.tell(&key, Some(&token), Loss::Released);
             }

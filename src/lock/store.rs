@@ -12,6 +12,7 @@ use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::lock::wakeup::Wakeup;
 
@@ -38,24 +39,31 @@ pub trait Store: Send + Sync + 'static {
     fn listen(&self, key: &LockKey) -> Wakeup;
 
     /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
-    /// `None`: the token does not hold the key any more; nothing is ever re-created.
+    /// `None`: the token does not hold the key any more, or not the lease that `named` is the
+    /// number of; nothing is ever re-created.
     async fn refresh(
         &self,
         key: &LockKey,
         token: &LeaseToken,
+        named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError>;
 
-    /// Refreshes a lease that somebody cares for, unless its token has acquired it elsewhere
-    /// since.
+    /// Refreshes a lease for its keeper, unless its token has acquired it elsewhere since.
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
 
-    /// Ends a lease that somebody cared for, or leaves it `linger`, if nobody has refreshed or
-    /// acquired it since. In one step: afterwards nothing is owed.
+    /// Ends the lease of a keeper, or leaves it `linger`, if nobody has renewed it since. A later
+    /// lease of the same token is left alone. Atomic; needs no clean-up afterwards.
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError>;
 
-    /// Gives up what the token has of the key. Nobody else's lease is touched.
-    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError>;
+    /// Gives up what the token has of the key: its lease or its place in line; only the lease with
+    /// the number `named`, if one is named. Nobody else's lease is touched.
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Result<Released, StoreError>;
 
     /// Takes back what earlier calls with this token have done or may still do: once it is `Ok`,
     /// the token holds nothing and never will. May take a store's deadline longer than other

@@ -135,52 +135,55 @@ impl Table {
         self.forget_empty_line(key);
     }
 
-    /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
+    /// Makes the lease of a token last `ttl` from now, or as long as it was last asked for; only
+    /// the lease with the number `named`, if one is named.
     pub fn refresh(
         &mut self,
         key: &LockKey,
-        token: &LeaseToken,
+        (token, named): (&LeaseToken, Option<FencingToken>),
         ttl: Option<Ttl>,
         now: Timestamp,
     ) -> Option<Lease> {
         self.settle(key, now);
-        let entry = self.leases.get(key).filter(|entry| entry.token == *token)?.clone();
+        let entry = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))?.clone();
         let ttl = ttl.unwrap_or(entry.ttl);
         let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
         Some(self.grant(key, entry, ttl, now))
     }
 
-    /// Refreshes a lease that somebody cares for, unless somebody else does so by now.
+    /// Refreshes a lease for its keeper, unless somebody else has taken it over.
     pub fn keep(&mut self, holding: &Holding, ttl: Ttl, now: Timestamp) -> Kept {
-        self.settle(&holding.key, now);
-        match self.leases.get(&holding.key).filter(|entry| entry.token == holding.token) {
+        match self.kept(holding, now) {
             None => Kept::Lost,
             Some(entry) if !entry.renewals.same_care(holding.renewals) => Kept::TakenOver,
-            Some(entry) => {
-                let entry = Entry { renewals: entry.renewals.refreshed(), ..entry.clone() };
-                Kept::Lease(self.grant(&holding.key, entry, ttl, now))
-            }
+            Some(entry) => Kept::Lease(self.grant(&holding.key, entry, ttl, now)),
         }
     }
 
-    /// Ends a lease that somebody cared for, or leaves it `linger`, if nobody has renewed it since.
+    /// Ends the lease of a keeper, or leaves it `linger`, if nobody has renewed it since.
     pub fn let_go(&mut self, holding: &Holding, linger: Option<Ttl>, now: Timestamp) {
-        self.settle(&holding.key, now);
-        let entry = self
-            .leases
-            .get(&holding.key)
-            .filter(|entry| entry.token == holding.token && entry.renewals == holding.renewals);
-        let Some(entry) = entry.cloned() else { return };
-        match linger {
-            Some(linger) => _ = self.grant(&holding.key, entry, linger, now),
-            None => self.end(&holding.key, now),
+        let entry = self.kept(holding, now).filter(|entry| entry.renewals == holding.renewals);
+        match (entry, linger) {
+            (None, _) => (),
+            (Some(entry), Some(linger)) => _ = self.grant(&holding.key, entry, linger, now),
+            (Some(_), None) => self.end(&holding.key, now),
         }
     }
 
-    /// Gives up what the token has of the key: the lease, or its place in line.
-    pub fn release(&mut self, key: &LockKey, token: &LeaseToken, now: Timestamp) -> Released {
+    /// Gives up what a token has of the key: the lease, or its place in line; only the lease with
+    /// the number `named`, if one is named.
+    pub fn release(
+        &mut self,
+        key: &LockKey,
+        (token, named): (&LeaseToken, Option<FencingToken>),
+        now: Timestamp,
+    ) -> Released {
         self.settle(key, now);
-        let Some(entry) = self.leases.get(key).filter(|entry| entry.token == *token) else {
+        let Some(entry) = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))
+        else {
+            if named.is_some() {
+                return Released::Nothing;
+            }
             let place = self.lines.get(key).is_some_and(|line| line.place(token).is_some());
             self.leave(key, token, Keep::Nothing, now);
             return if place { Released::Place } else { Released::Nothing };
@@ -226,10 +229,7 @@ impl Table {
 
     /// Ends every lease that is over. Each of the verbs begins so.
     pub fn expire(&mut self, now: Timestamp) {
-        while let Some((ends_at, key)) = self.ends.first() {
-            if *ends_at > now {
-                break;
-            }
+        while let Some((_, key)) = self.ends.first().filter(|(ends_at, _)| *ends_at <= now) {
             let key = key.clone();
             self.end(&key, now);
         }
@@ -285,6 +285,14 @@ impl Table {
             self.hand_on_if_free(key, now);
         }
         self.forget_empty_line(key);
+    }
+
+    /// The very lease of a keeper, if it is not over.
+    fn kept(&mut self, holding: &Holding, now: Timestamp) -> Option<Entry> {
+        self.settle(&holding.key, now);
+        let named = Some(holding.fencing_token);
+        let entry = self.leases.get(&holding.key)?;
+        entry.is_lease_of(&holding.token, named).then(|| entry.clone())
     }
 
     /// The lease once more, if the claim's token holds it.
@@ -446,7 +454,7 @@ mod tests {
         assert_eq!(status.holder.unwrap().left, Some(Duration::from_micros(1)));
         assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), last, 5)), None);
         assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), at(1_000), 5)), Some(6));
-        assert_eq!(table.refresh(&key("a"), &token("one"), None, at(1_000)), None);
+        assert_eq!(table.refresh(&key("a"), (&token("one"), None), None, at(1_000)), None);
     }
 
     #[test]
@@ -467,7 +475,7 @@ mod tests {
         let again = table.try_acquire(&claim("a", "one", 50), at(500), 77).unwrap();
         assert!(matches!(&again, Attempt::Again(lease) if lease.ttl.as_millis() == 50));
         assert_eq!(fence(Some(again)), Some(9));
-        assert!(table.refresh(&key("a"), &token("one"), None, at(549)).is_some());
+        assert!(table.refresh(&key("a"), (&token("one"), None), None, at(549)).is_some());
         assert_eq!(table.inspect(&key("a"), None, at(599)).holder, None);
     }
 
@@ -476,11 +484,14 @@ mod tests {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 1);
         table.take_changes();
-        assert_eq!(table.release(&key("a"), &token("two"), at(1)), Released::Nothing);
-        assert_eq!(table.release(&key("b"), &token("one"), at(1)), Released::Nothing);
+        assert_eq!(table.release(&key("a"), (&token("two"), None), at(1)), Released::Nothing);
+        assert_eq!(table.release(&key("b"), (&token("one"), None), at(1)), Released::Nothing);
         assert!(table.take_changes().is_empty());
-        assert!(matches!(table.release(&key("a"), &token("one"), at(1)), Released::Lease(_)));
-        assert_eq!(table.release(&key("a"), &token("one"), at(1)), Released::Nothing);
+        assert!(matches!(
+            table.release(&key("a"), (&token("one"), None), at(1)),
+            Released::Lease(_)
+        ));
+        assert_eq!(table.release(&key("a"), (&token("one"), None), at(1)), Released::Nothing);
     }
 
     #[test]

@@ -1,19 +1,18 @@
 //! Random histories: each store does what the rules of `Table` say.
 
+mod said;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 use std::time::Instant;
 
 use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::lease::Holder;
+use lockkeeper::lock::lease::Holding;
 use lockkeeper::lock::lease::Lease;
-use lockkeeper::lock::lease::LockStatus;
 use lockkeeper::lock::store::Attempt;
 use lockkeeper::lock::store::Keep;
 use lockkeeper::lock::store::Page;
-use lockkeeper::lock::store::Released;
 use lockkeeper::lock::store::Turn;
-use lockkeeper::lock::store::Waiting;
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::Timestamp;
 use lockkeeper::lock::time::Ttl;
@@ -29,6 +28,14 @@ use crate::conformance::Stage;
 use crate::conformance::claim;
 use crate::conformance::key;
 use crate::conformance::token;
+use crate::model::said::Said;
+use crate::model::said::attempt;
+use crate::model::said::holder;
+use crate::model::said::lease;
+use crate::model::said::listed;
+use crate::model::said::released;
+use crate::model::said::status;
+use crate::model::said::turn;
 use crate::support::PATIENCE;
 use crate::support::eventually;
 
@@ -60,14 +67,31 @@ enum Step {
     Leave(u8, u8, Keep),
     Release(u8, u8),
     ForceRelease(u8),
+    /// What is done to a lease by its number: one of the newest, which may be over by now.
+    Of(usize, Act),
     Inspect(u8, u8),
     List,
+}
+
+/// What somebody does who knows one lease of a token.
+#[derive(Clone, Copy, Debug)]
+enum Act {
+    Refresh,
+    Release,
+    Keep,
+    LetGo(Option<u64>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0..2_u8;
     let token = || 0..4_u8;
     let keep = || prop_oneof![Just(Keep::Place), Just(Keep::Nothing)];
+    let act = prop_oneof![
+        Just(Act::Refresh),
+        Just(Act::Release),
+        Just(Act::Keep),
+        proptest::option::of(LONG..LONG + 9).prop_map(Act::LetGo),
+    ];
     let step = prop_oneof![
         5 => (key(), token(), LONG..LONG + 9).prop_map(|(key, token, ttl)| Step::Acquire(key, token, ttl)),
         1 => (key(), token()).prop_map(|(key, token)| Step::Pass(key, token)),
@@ -77,18 +101,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         4 => (key(), token(), keep()).prop_map(|(key, token, keep)| Step::Leave(key, token, keep)),
         6 => (key(), token()).prop_map(|(key, token)| Step::Release(key, token)),
         1 => key().prop_map(Step::ForceRelease),
+        4 => (0..4_usize, act).prop_map(|(which, act)| Step::Of(which, act)),
         2 => (key(), token()).prop_map(|(key, token)| Step::Inspect(key, token)),
         1 => Just(Step::List),
     ];
     vec(step, STEPS)
-}
-
-/// What an answer says once fencing tokens are replaced by their order and times left out: the
-/// model counts both in its own way.
-#[derive(Debug, PartialEq)]
-struct Said {
-    what: String,
-    fencing: Option<u64>,
 }
 
 /// The store beside the model, in one history.
@@ -100,6 +117,8 @@ struct Both<'a> {
     /// The store's fencing tokens in the order in which they were given: the model gives their
     /// places in it.
     given: Vec<u64>,
+    /// The leases that were granted, as the store and as the model knows them.
+    leases: Vec<[Holding; 2]>,
     /// The places of those that wait, by key and token, each with the model's.
     places: BTreeMap<(u8, u8), (u64, u64)>,
 }
@@ -125,8 +144,8 @@ impl Both<'_> {
             Step::Refresh(at, by, ttl) => {
                 let (key, token, ttl) =
                     (self.key(at), token(&by.to_string()), ttl.map(Ttl::from_millis));
-                let said = store.refresh(&key, &token, ttl).await.unwrap();
-                (lease(said), lease(self.table.refresh(&key, &token, ttl, self.now)))
+                let said = store.refresh(&key, &token, None, ttl).await.unwrap();
+                (lease(said), lease(self.table.refresh(&key, (&token, None), ttl, self.now)))
             }
             Step::Wait(key, token, ttl) => self.wait(key, token, ttl).await,
             Step::Leave(at, by, keep) => {
@@ -141,15 +160,19 @@ impl Both<'_> {
             }
             Step::Release(at, by) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
-                let said = store.release(&key, &token).await.unwrap();
+                let said = store.release(&key, &token, None).await.unwrap();
                 self.forget_place(at, by);
-                (released(said), released(self.table.release(&key, &token, self.now)))
+                (released(said), released(self.table.release(&key, (&token, None), self.now)))
             }
             Step::ForceRelease(at) => {
                 let key = self.key(at);
                 let said = store.force_release(&key).await.unwrap();
                 (holder(said.as_ref()), holder(self.table.force_release(&key, self.now).as_ref()))
             }
+            Step::Of(which, act) => match self.leases.iter().rev().nth(which).cloned() {
+                Some(lease) => self.act(act, lease).await,
+                None => return,
+            },
             Step::Inspect(at, by) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
                 let said = store.inspect(&key, Some(&token)).await.unwrap();
@@ -166,18 +189,46 @@ impl Both<'_> {
 
     async fn acquire(&mut self, claim: &Claim) -> (Said, Said) {
         let said = self.stage.store.try_acquire(claim).await.unwrap();
-        if let Attempt::Granted(lease) = &said {
-            self.give(lease);
+        let expected = self.table.try_acquire(claim, self.now, 0).unwrap();
+        if let (Attempt::Granted(lease), Attempt::Granted(other)) = (&said, &expected) {
+            self.give(&claim.token, [lease, other]);
         }
-        (attempt(said), attempt(self.table.try_acquire(claim, self.now, 0).unwrap()))
+        (attempt(said), attempt(expected))
+    }
+
+    async fn act(&mut self, act: Act, [one, other]: [Holding; 2]) -> (Said, Said) {
+        let (store, now, key, token) = (&self.stage.store, self.now, &one.key, &one.token);
+        let named = [one.fencing_token, other.fencing_token].map(Some);
+        match act {
+            Act::Refresh => {
+                let said = store.refresh(key, token, named[0], None).await.unwrap();
+                (lease(said), lease(self.table.refresh(key, (token, named[1]), None, now)))
+            }
+            Act::Release => {
+                let said = store.release(key, token, named[0]).await.unwrap();
+                (released(said), released(self.table.release(key, (token, named[1]), now)))
+            }
+            Act::Keep => {
+                let ttl = Ttl::from_millis(LONG);
+                let said = store.keep(&one, ttl).await.unwrap();
+                (lease(said.lease()), lease(self.table.keep(&other, ttl, now).lease()))
+            }
+            Act::LetGo(linger) => {
+                let linger = linger.map(Ttl::from_millis);
+                store.let_go(&one, linger).await.unwrap();
+                self.table.let_go(&other, linger, now);
+                let said = store.inspect(key, Some(token)).await.unwrap();
+                (status(&said), status(&self.table.inspect(key, Some(token), now)))
+            }
+        }
     }
 
     async fn wait(&mut self, at: u8, by: u8, ttl: u64) -> (Said, Said) {
         let claim = self.claim(at, by, ttl);
         let said = self.stage.store.wait_turn(&claim).await.unwrap();
         let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
-        if let Turn::Granted(lease) = &said {
-            self.give(lease);
+        if let (Turn::Granted(lease), Turn::Granted(other)) = (&said, &expected) {
+            self.give(&claim.token, [lease, other]);
         }
         match (&said, &expected) {
             (Turn::Waiting(one), Turn::Waiting(other)) => {
@@ -205,11 +256,17 @@ impl Both<'_> {
         );
     }
 
-    /// Notes a fencing token, which has to be above all before it.
-    fn give(&mut self, lease: &Lease) {
-        let number = lease.fencing_token.number();
+    /// Notes a new lease, whose fencing token has to be above all before it.
+    fn give(&mut self, token: &LeaseToken, both: [&Lease; 2]) {
+        let number = both[0].fencing_token.number();
         assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
         self.given.push(number);
+        self.leases.push(both.map(|lease| Holding {
+            key: lease.key.clone(),
+            token: token.clone(),
+            fencing_token: lease.fencing_token,
+            renewals: lease.renewals,
+        }));
     }
 
     /// Takes a lease and lets it end, if the key is to be had.
@@ -250,75 +307,6 @@ impl Both<'_> {
     }
 }
 
-fn said(what: String, fencing: Option<lockkeeper::lock::token::FencingToken>) -> Said {
-    Said { what, fencing: fencing.map(|token| token.number()) }
-}
-
-fn attempt(attempt: Attempt) -> Said {
-    match attempt {
-        Attempt::Granted(lease) => {
-            said(format!("granted {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
-        }
-        Attempt::Again(lease) => {
-            said(format!("again {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
-        }
-        Attempt::Held(held) => {
-            let told = status(&held);
-            Said { what: format!("held {}", told.what), ..told }
-        }
-    }
-}
-
-fn turn(turn: Turn) -> Said {
-    match turn {
-        Turn::Granted(lease) => attempt(Attempt::Granted(lease)),
-        Turn::Again(lease) => attempt(Attempt::Again(lease)),
-        Turn::Waiting(Waiting { ahead, new, handed, .. }) => {
-            let handed = handed.as_ref().map(LeaseToken::expose);
-            said(format!("waiting behind {ahead}, new: {new}, handed: {handed:?}"), None)
-        }
-    }
-}
-
-fn lease(lease: Option<Lease>) -> Said {
-    match lease {
-        Some(lease) => {
-            said(format!("{:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
-        }
-        None => said("lost".into(), None),
-    }
-}
-
-fn released(released: Released) -> Said {
-    match released {
-        Released::Lease(one) => holder(Some(&one)),
-        Released::Place => said("place".into(), None),
-        Released::Nothing => said("nothing".into(), None),
-    }
-}
-
-fn holder(holder: Option<&Holder>) -> Said {
-    match holder {
-        Some(holder) => said(format!("{:?}", holder.owner), holder.fencing_token),
-        None => said("nobody".into(), None),
-    }
-}
-
-fn status(status: &LockStatus) -> Said {
-    let told = holder(status.holder.as_ref());
-    let what = format!("{} {} {:?} {}", status.key, told.what, status.mine, status.waiters);
-    Said { what, ..told }
-}
-
-fn listed(statuses: &[LockStatus]) -> Said {
-    // Redis also lists what was handed and not yet confirmed.
-    let held = statuses
-        .iter()
-        .filter(|one| one.holder.as_ref().is_some_and(|one| one.fencing_token.is_some()));
-    let lines = held.map(|one| status(one).what).collect::<Vec<_>>();
-    said(lines.join("\n"), None)
-}
-
 fn run(stage: impl Future<Output = Stage>) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let stage = runtime.block_on(async { stage.await.keeping(KEPT).await });
@@ -332,6 +320,7 @@ fn run(stage: impl Future<Output = Stage>) {
             now: Timestamp::from_micros(0),
             history: histories.get(),
             given: Vec::new(),
+            leases: Vec::new(),
             places: BTreeMap::new(),
         };
         runtime.block_on(async {

@@ -39,6 +39,7 @@ use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
 use crate::lock::time::wall_clock_micros;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::lock::wakeup::Wakeup;
 use crate::lock::wakeup::Wakeups;
@@ -186,10 +187,12 @@ impl Store for EmbeddedStore {
         &self,
         key: &LockKey,
         token: &LeaseToken,
+        named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
         let (key, token) = (key.clone(), token.clone());
-        self.call(Verb::Refresh, move |table, now| table.refresh(&key, &token, ttl, now)).await
+        self.call(Verb::Refresh, move |table, now| table.refresh(&key, (&token, named), ttl, now))
+            .await
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
@@ -202,14 +205,19 @@ impl Store for EmbeddedStore {
         self.call(Verb::LetGo, move |table, now| table.let_go(&holding, linger, now)).await
     }
 
-    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Result<Released, StoreError> {
         let (key, token) = (key.clone(), token.clone());
-        self.call(Verb::Release, move |table, now| table.release(&key, &token, now)).await
+        self.call(Verb::Release, move |table, now| table.release(&key, (&token, named), now)).await
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
         // Calls are done in the order in which they were sent: nothing earlier is still to come.
-        self.release(key, token).await.map(|_| ())
+        self.release(key, token, None).await.map(|_| ())
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {

@@ -43,8 +43,8 @@ impl RedisStore {
     ) -> Result<(), StoreError> {
         let Answered { reply, node } = answered;
         let granted = match reply.word() {
-            "granted" => true,
-            "again" => false,
+            "granted" => Some(reply.first().unwrap_or_default().to_string()),
+            "again" => None,
             _ => return Ok(()),
         };
         let Some(replicas) = node.replicas() else { return Ok(()) };
@@ -52,8 +52,8 @@ impl RedisStore {
         let Err(reason) = replicas.confirm(keys.mark(), since).await else { return Ok(()) };
         self.metrics.redis_error("unreplicated");
         let mut effect = Effect::Unknown;
-        if granted {
-            let args = [claim.token.expose(), &self.position_kept, FRESH];
+        if let Some(fencing_token) = granted {
+            let args = [claim.token.expose(), &self.position_kept, &fencing_token, FRESH];
             let keys = keys.all();
             let call = Call { script: &RELEASE, keys: &keys, args: &args, when: When::AnyTime };
             let ended = node.call(&call, Way::Straight, node.deadline()).await;
@@ -79,7 +79,7 @@ impl RedisStore {
         let asked = node().await?;
         let settled_after = asked.clock().now() + millis(self.patience);
         for _ in 0..UNDO_TRIES {
-            let args = [token.expose(), &self.position_kept, ""];
+            let args = [token.expose(), &self.position_kept, "", ""];
             let reply = self.run(&RELEASE, key, &args).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));

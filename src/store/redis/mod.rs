@@ -192,19 +192,20 @@ impl RedisStore {
         Ok(answered.reply)
     }
 
-    /// Refreshes a lease; `care` is what a keeper knows of it.
+    /// Refreshes a lease; `meant` is its fencing token, the renewals that a keeper knows, and
+    /// whether this is its last word, or empty.
     async fn run_refresh(
         &self,
         verb: Verb,
-        key: &LockKey,
-        token: &LeaseToken,
-        (ttl, care): (Option<Ttl>, [&str; 2]),
+        (key, token): (&LockKey, &LeaseToken),
+        ttl: Option<Ttl>,
+        meant: [&str; 3],
     ) -> Result<Kept, StoreError> {
         let ttl = ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string());
         let default_ttl = self.default_ttl.as_millis().to_string();
         let retention = millis(RETENTION).to_string();
         let args = [token.expose(), &ttl, &default_ttl, &retention];
-        let mut reply = self.run_fenced(&REFRESH, key, args, &care).await?.reply;
+        let mut reply = self.run_fenced(&REFRESH, key, args, &meant).await?.reply;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
             "lost" => return Ok(Kept::Lost),
@@ -231,6 +232,11 @@ impl RedisStore {
         self.floor.raise(token);
         Ok(token)
     }
+}
+
+/// A fencing token as an argument of a script: empty if none is named.
+pub(in crate::store) fn number_or_empty(named: Option<FencingToken>) -> String {
+    named.map_or_else(String::new, |named| named.to_string())
 }
 
 impl fmt::Debug for RedisStore {
@@ -290,33 +296,37 @@ impl Store for RedisStore {
         &self,
         key: &LockKey,
         token: &LeaseToken,
+        named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        self.run_refresh(Verb::Refresh, key, token, (ttl, ["", ""])).await.map(Kept::lease)
+        let meant = [&number_or_empty(named), "", ""];
+        self.run_refresh(Verb::Refresh, (key, token), ttl, meant).await.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let Holding { key, token, renewals } = holding;
-        let known = renewals.number().to_string();
-        self.run_refresh(Verb::Keep, key, token, (Some(ttl), [&known, ""])).await
+        let Holding { key, token, fencing_token, renewals } = holding;
+        let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
+        self.run_refresh(Verb::Keep, (key, token), Some(ttl), [&named, &known, ""]).await
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        let Holding { key, token, renewals } = holding;
-        let known = renewals.number().to_string();
+        let Holding { key, token, fencing_token, renewals } = holding;
+        let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
         if linger.is_some() {
-            let last_word = [known.as_str(), "1"];
-            return self
-                .run_refresh(Verb::LetGo, key, token, (linger, last_word))
-                .await
-                .map(|_| ());
+            let meant = [named.as_str(), &known, "1"];
+            return self.run_refresh(Verb::LetGo, (key, token), linger, meant).await.map(drop);
         }
-        let args = [token.expose(), &self.position_kept, &known];
-        self.run(&RELEASE, key, &args).await.map(|_| ())
+        let args = [token.expose(), &self.position_kept, &named, &known];
+        self.run(&RELEASE, key, &args).await.map(drop)
     }
 
-    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
-        let args = [token.expose(), &self.position_kept, ""];
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Result<Released, StoreError> {
+        let args = [token.expose(), &self.position_kept, &number_or_empty(named), ""];
         let mut reply = self.run(&RELEASE, key, &args).await?;
         Ok(match reply.word() {
             "place" => Released::Place,

@@ -103,6 +103,11 @@ impl Reply {
         &self.word
     }
 
+    /// The item behind the word, a number, which stays there to be read.
+    pub(in crate::store) fn first(&self) -> Option<i64> {
+        number(self.rest.as_slice().first()?.clone())
+    }
+
     /// The next item, a number.
     pub(in crate::store) fn number(&mut self) -> Option<i64> {
         number(self.rest.next()?)

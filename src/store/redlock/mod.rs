@@ -49,6 +49,7 @@ use crate::lock::store::Released;
 use crate::lock::store::Store;
 use crate::lock::store::Turn;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::lock::wakeup::Wakeup;
 use crate::lock::wakeup::Wakeups;
@@ -58,6 +59,7 @@ use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::Node;
 use crate::store::redis::node::failure;
+use crate::store::redis::number_or_empty;
 use crate::store::redis::rings::Rings;
 use crate::store::redlock::attempt::Attempted;
 use crate::store::redlock::attempt::Standing;
@@ -299,25 +301,32 @@ impl Store for RedlockStore {
         &self,
         key: &LockKey,
         token: &LeaseToken,
+        named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        let kept = self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, ["", ""]).await;
+        let meant = [&number_or_empty(named), "", ""];
+        let kept = self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, meant).await;
         kept.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let Holding { key, token, renewals } = holding;
-        let known = renewals.number().to_string();
-        self.redlock.refresh_all(Verb::Keep, (key, token), Some(ttl), [&known, ""]).await
+        let Holding { key, token, fencing_token, renewals } = holding;
+        let meant = [&fencing_token.to_string(), &renewals.number().to_string(), ""];
+        self.redlock.refresh_all(Verb::Keep, (key, token), Some(ttl), meant).await
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
         self.redlock.let_go_all(holding, linger).await
     }
 
-    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
-        let had_place = self.redlock.queues.drop(key, token);
-        let released = self.redlock.release_all(key, token, "").await;
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Result<Released, StoreError> {
+        let had_place = named.is_none() && self.redlock.queues.drop(key, token);
+        let released = self.redlock.release_all(key, token, [&number_or_empty(named), ""]).await;
         self.redlock.wakeups.ring(key);
         match released? {
             Released::Nothing if had_place => Ok(Released::Place),

@@ -24,17 +24,18 @@ use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Poll;
 
 impl Redlock {
-    /// Refreshes a lease; `care` is what a keeper knows of it, and whether it is its last word.
+    /// Refreshes a lease; `meant` is its fencing token, the renewals that a keeper knows, and
+    /// whether this is its last word, or empty.
     pub(super) async fn refresh_all(
         &self,
         verb: Verb,
         (key, token): (&LockKey, &LeaseToken),
         ttl: Option<Ttl>,
-        care: [&str; 2],
+        meant: [&str; 3],
     ) -> Result<Kept, StoreError> {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
-        let args = self.refresh_args(token, ttl, care);
+        let args = self.refresh_args(token, ttl, meant);
         let question = self.nodes.question(&REFRESH, key, args, (When::InTime, patience));
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.how_many(|ballot| *ballot == Ballot::TakenOver) > 0 {
@@ -82,13 +83,8 @@ impl Redlock {
     }
 
     /// The arguments of a refresh, behind the moment after which it must not happen.
-    fn refresh_args(
-        &self,
-        token: &LeaseToken,
-        ttl: Option<Ttl>,
-        [renewals, last_word]: [&str; 2],
-    ) -> Vec<String> {
-        vec![
+    fn refresh_args(&self, token: &LeaseToken, ttl: Option<Ttl>, meant: [&str; 3]) -> Vec<String> {
+        let args = vec![
             self.nodes.restarted().word().to_owned(),
             token.expose().to_owned(),
             ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string()),
@@ -96,8 +92,7 @@ impl Redlock {
             millis(RETENTION).to_string(),
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
-            renewals.to_owned(),
-            last_word.to_owned(),
-        ]
+        ];
+        args.into_iter().chain(meant.map(str::to_owned)).collect()
     }
 }

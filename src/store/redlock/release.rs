@@ -75,7 +75,8 @@ impl Given {
 }
 
 impl Redlock {
-    /// Gives up what the token has of the key, on all nodes.
+    /// Gives up what the token has of the key, on all nodes; only the lease with the fencing token
+    /// that is named, and with the renewals that a keeper knows, where these are not empty.
     ///
     /// All are heard, or it is too late for them to act: the token may be used again as soon as
     /// this is answered, and a command that is still on its way would take its next lease.
@@ -83,10 +84,10 @@ impl Redlock {
         &self,
         key: &LockKey,
         token: &LeaseToken,
-        kept: &str,
+        [named, kept]: [&str; 2],
     ) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
-        let question = self.nodes.release(key, token, [kept, "", ""], (When::InTime, patience));
+        let question = self.nodes.release(key, token, [kept, "", named], (When::InTime, patience));
         let mut given = Given::default();
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
@@ -164,24 +165,24 @@ impl Redlock {
         holding: &Holding,
         linger: Option<Ttl>,
     ) -> Result<(), StoreError> {
-        let Holding { key, token, renewals } = holding;
+        let Holding { key, token, fencing_token, renewals } = holding;
         let question = self.nodes.inspection(key, self.rules.node_timeout);
         let votes = self.holders(Verb::LetGo, &question).await?;
         // A renewal stands on a majority, so a majority tells of it; a single node that missed it
         // must not give up what the others hold.
-        let mine = |other: &Other| other.holder == token.expose().as_bytes();
-        if votes.iter().filter(|vote| mine(vote)).any(|vote| vote.renewals > renewals.number()) {
+        let mine = |other: &&Other| other.holder == token.expose().as_bytes();
+        let later = |other: &Other| {
+            other.renewals > renewals.number() || other.number > fencing_token.number()
+        };
+        if votes.iter().filter(mine).any(later) {
             return Ok(());
         }
-        let known = renewals.number().to_string();
+        let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
         if linger.is_some() {
-            let last_word = [known.as_str(), "1"];
-            return self
-                .refresh_all(Verb::LetGo, (key, token), linger, last_word)
-                .await
-                .map(|_| ());
+            let meant = [named.as_str(), &known, "1"];
+            return self.refresh_all(Verb::LetGo, (key, token), linger, meant).await.map(drop);
         }
-        self.release_all(key, token, &known).await.map(|_| ())
+        self.release_all(key, token, [&named, &known]).await.map(drop)
     }
 }
 

@@ -29,6 +29,7 @@ use lockkeeper::lock::store::Store;
 use lockkeeper::lock::store::Turn;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::time::TtlBounds;
+use lockkeeper::lock::token::FencingToken;
 use lockkeeper::lock::token::LeaseToken;
 use lockkeeper::lock::token::TokenMaker;
 use lockkeeper::lock::wakeup::Wakeup;
@@ -322,12 +323,18 @@ impl Store for Panicking {
         &self,
         _: &LockKey,
         _: &LeaseToken,
+        _: Option<FencingToken>,
         _: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
         panic!("{PURPOSE}")
     }
 
-    async fn release(&self, _: &LockKey, _: &LeaseToken) -> Result<Released, StoreError> {
+    async fn release(
+        &self,
+        _: &LockKey,
+        _: &LeaseToken,
+        _: Option<FencingToken>,
+    ) -> Result<Released, StoreError> {
         panic!("{PURPOSE}")
     }
 

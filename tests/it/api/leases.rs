@@ -108,13 +108,48 @@ async fn a_released_key_is_free_at_once() {
 }
 
 #[tokio::test]
-async fn release_and_forced_release_have_no_options() {
+async fn a_release_has_one_option_and_a_forced_release_none() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     http.post("/locks/k", "").await;
-    for path in ["/locks/k?ttl=5s", "/admin/locks/k?force=true"] {
+    for (path, known) in [
+        ("/locks/k?ttl=5s", serde_json::json!(["fencing_token"])),
+        ("/admin/locks/k?force=true", serde_json::json!([])),
+    ] {
         let refused = http.delete(path).await;
         assert_eq!(refused.told(), (400, "unknown_field".into()), "{path}");
-        assert_eq!(refused.field("known"), serde_json::json!([]), "{path}");
+        assert_eq!(refused.field("known"), known, "{path}");
+    }
+    assert_eq!(http.get("/locks/k").await.field("mine"), true);
+}
+
+#[tokio::test]
+async fn a_late_request_that_names_its_lease_touches_no_later_one() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    let late = http.post("/locks/k", "").await.number("fencing_token");
+    http.delete("/locks/k").await;
+    let now = http.post("/locks/k", r#"{"ttl_ms":60000}"#).await.number("fencing_token");
+    for (path, body) in [
+        (format!("/locks/k/refresh?ttl=1s&fencing_token={late}"), String::new()),
+        ("/locks/k/refresh".to_owned(), format!(r#"{{"ttl_ms":1000,"fencing_token":{late}}}"#)),
+    ] {
+        assert_eq!(http.put(&path, &body).await.told(), (409, "lock_lost".into()), "{path} {body}");
+    }
+    let path = format!("/locks/k?fencing_token={late}");
+    assert_eq!(http.delete(&path).await.told(), (409, "lock_lost".into()));
+    assert!(http.get("/locks/k").await.number("ttl_ms") > 30_000);
+    let body = format!(r#"{{"fencing_token":{now}}}"#);
+    assert_eq!(http.put("/locks/k/refresh", &body).await.status, 200);
+    assert_eq!(http.delete(&format!("/locks/k?fencing_token={now}")).await.status, 204);
+}
+
+#[tokio::test]
+async fn a_fencing_token_that_is_none_is_refused() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    http.post("/locks/k", "").await;
+    for bad in ["0", "-1", "9007199254740992", "x", "1.5"] {
+        let refused = http.delete(&format!("/locks/k?fencing_token={bad}")).await;
+        assert_eq!(refused.told(), (400, "invalid_request".into()), "{bad}");
+        assert_eq!(refused.text("field"), "fencing_token");
     }
     assert_eq!(http.get("/locks/k").await.field("mine"), true);
 }

@@ -153,7 +153,7 @@ mod tests {
         let [one] = line_up(&stage.store, ["one"]).await;
         stage.store.leave(&key("a"), &one.token, Keep::Place).await.unwrap();
         pass(SHORTLY.as_duration() * 2).await;
-        let released = stage.store.release(&key("a"), &one.token).await.unwrap();
+        let released = stage.store.release(&key("a"), &one.token, None).await.unwrap();
         assert_eq!(released, Released::Nothing);
     }
 
@@ -161,9 +161,9 @@ mod tests {
         let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
         stage.store.leave(&key("a"), &two.token, Keep::Place).await.unwrap();
         for gone in [&one, &two] {
-            let released = stage.store.release(&key("a"), &gone.token).await.unwrap();
+            let released = stage.store.release(&key("a"), &gone.token, None).await.unwrap();
             assert_eq!(released, Released::Place);
-            let again = stage.store.release(&key("a"), &gone.token).await.unwrap();
+            let again = stage.store.release(&key("a"), &gone.token, None).await.unwrap();
             assert_eq!(again, Released::Nothing);
         }
         assert_eq!(waits(&stage.store, &three).await.ahead, 0);
@@ -175,7 +175,7 @@ mod tests {
     pub(super) async fn a_release_of_what_was_handed_passes_it_on(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
         release(&stage.store, "holder").await;
-        let released = stage.store.release(&key("a"), &one.token).await.unwrap();
+        let released = stage.store.release(&key("a"), &one.token, None).await.unwrap();
         assert_eq!(released, Released::Place);
         refused(&stage.store, &one).await;
         confirmed(&stage.store, &two).await;
@@ -192,10 +192,10 @@ mod tests {
             }
         }
         for other in ["two", "nobody"] {
-            let released = stage.store.release(&key("a"), &token(other)).await.unwrap();
+            let released = stage.store.release(&key("a"), &token(other), None).await.unwrap();
             assert_eq!(released, Released::Nothing);
         }
-        let kept = stage.store.refresh(&key("a"), &one.token, None).await.unwrap().unwrap();
+        let kept = stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap().unwrap();
         assert_eq!(kept.fencing_token, lease.fencing_token);
     }
 }

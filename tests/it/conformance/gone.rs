@@ -70,7 +70,7 @@ mod tests {
     pub(super) async fn a_release_whose_caller_is_gone_is_done(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         stage.granted(&claim("a", "one", 60_000)).await;
-        asked_and_gone(locks.release(key("a"), token("one"))).await;
+        asked_and_gone(locks.release(key("a"), token("one"), None)).await;
         locks.settle(PATIENCE).await;
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
     }
@@ -84,6 +84,6 @@ mod tests {
         let refused = locks.acquire(claim("b", "one", 60_000), Duration::ZERO).await;
         assert!(matches!(refused, Err(LockError::Draining)), "{refused:?}");
         assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder, None);
-        assert!(locks.refresh(key("a"), token("one"), None).await.unwrap().is_some());
+        assert!(locks.refresh(key("a"), token("one"), None, None).await.unwrap().is_some());
     }
 }

@@ -78,7 +78,7 @@ pub(crate) async fn line_up<const N: usize>(
 }
 
 pub(crate) async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.release(&key("a"), &token(name)).await.unwrap();
+    store.release(&key("a"), &token(name), None).await.unwrap();
 }
 
 pub(crate) async fn waiters(store: &Arc<dyn Store>) -> u64 {
@@ -170,9 +170,9 @@ mod tests {
     pub(super) async fn what_was_handed_is_nobodys_lease_until_it_is_confirmed(stage: Stage) {
         let [one] = line_up(&stage.store, ["one"]).await;
         release(&stage.store, "holder").await;
-        assert_eq!(stage.store.refresh(&key("a"), &one.token, None).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap(), None);
         let long_ttl = Some(Ttl::from_millis(LONG));
-        assert_eq!(stage.store.refresh(&key("a"), &one.token, long_ttl).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("a"), &one.token, None, long_ttl).await.unwrap(), None);
         let status = stage.store.inspect(&key("a"), Some(&one.token)).await.unwrap();
         assert_eq!(status.mine, Some(false));
         if stage.hands_over() {
@@ -188,7 +188,8 @@ mod tests {
         let holder = status.holder.unwrap();
         assert_eq!((holder.owner, holder.fencing_token), (one.owner, Some(lease.fencing_token)));
         assert!(holder.left.unwrap() > Duration::from_secs(300), "{:?}", holder.left);
-        let refreshed = stage.store.refresh(&key("a"), &one.token, None).await.unwrap().unwrap();
+        let refreshed =
+            stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap().unwrap();
         assert_eq!(refreshed.fencing_token, lease.fencing_token);
     }
 
@@ -250,8 +251,8 @@ mod tests {
             refused(&stage.store, &long("other")).await;
             refused(&stage.store, &two).await;
             confirmed(&stage.store, &one).await;
-            stage.store.release(&key("a"), &two.token).await.unwrap();
-            stage.store.release(&key("a"), &one.token).await.unwrap();
+            stage.store.release(&key("a"), &two.token, None).await.unwrap();
+            stage.store.release(&key("a"), &one.token, None).await.unwrap();
         }
     }
 
@@ -300,7 +301,7 @@ mod tests {
         assert_eq!(counted().await, if stage.hands_over() { 1 } else { 2 });
         confirmed(&stage.store, &one).await;
         assert_eq!(counted().await, 1);
-        stage.store.release(&key("a"), &two.token).await.unwrap();
+        stage.store.release(&key("a"), &two.token, None).await.unwrap();
         assert_eq!(counted().await, 0);
     }
 
@@ -309,7 +310,7 @@ mod tests {
         stage.granted(&claim("b", "one", LONG)).await;
         release(&stage.store, "holder").await;
         stage.granted(&claim("c", "one", LONG)).await;
-        let both = stage.store.refresh(&key("b"), &token("one"), None).await.unwrap();
+        let both = stage.store.refresh(&key("b"), &token("one"), None, None).await.unwrap();
         assert!(both.is_some());
     }
 

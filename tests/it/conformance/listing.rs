@@ -30,7 +30,7 @@ mod tests {
         for name in ["b/2", "a", "b/1", "gone", "b/3", "c"] {
             stage.granted(&claim(name, "one", 60_000)).await;
         }
-        stage.store.release(&key("gone"), &token("one")).await.unwrap();
+        stage.store.release(&key("gone"), &token("one"), None).await.unwrap();
         assert_eq!(names(&stage, "", None, 9).await, ["a", "b/1", "b/2", "b/3", "c"]);
         assert_eq!(names(&stage, "", None, 2).await, ["a", "b/1"]);
         assert_eq!(names(&stage, "", Some("b/1"), 2).await, ["b/2", "b/3"]);
@@ -74,7 +74,7 @@ mod tests {
             for number in 0.. {
                 let other = claim(&format!("held/x{}", number % 97), "two", 60_000);
                 store.try_acquire(&other).await.unwrap();
-                store.release(&other.key, &other.token).await.unwrap();
+                store.release(&other.key, &other.token, None).await.unwrap();
             }
         });
         let locks = Locks::new(stage.store.clone(), LIMITS);

@@ -3,6 +3,7 @@
 mod aside;
 mod crossing;
 mod gone;
+mod identity;
 pub(crate) mod line;
 mod listing;
 pub(crate) mod nodes;

@@ -22,6 +22,7 @@ use lockkeeper::lock::store::Released;
 use lockkeeper::lock::store::Store;
 use lockkeeper::lock::store::Turn;
 use lockkeeper::lock::time::Ttl;
+use lockkeeper::lock::token::FencingToken;
 use lockkeeper::lock::token::LeaseToken;
 use lockkeeper::lock::wakeup::Wakeup;
 use tokio::sync::watch;
@@ -140,13 +141,19 @@ impl Store for Toy {
         &self,
         key: &LockKey,
         token: &LeaseToken,
+        named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        self.go(Verb::Refresh, self.store.refresh(key, token, ttl)).await
+        self.go(Verb::Refresh, self.store.refresh(key, token, named, ttl)).await
     }
 
-    async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<Released, StoreError> {
-        self.go(Verb::Release, self.store.release(key, token)).await
+    async fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Result<Released, StoreError> {
+        self.go(Verb::Release, self.store.release(key, token, named)).await
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {

@@ -69,7 +69,8 @@ mod tests {
         let holder = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
         assert_eq!(holder.owner, None);
         assert!(holder.left.unwrap() <= Duration::from_secs(7));
-        let refreshed = stage.store.refresh(&key("a"), &token("one"), None).await.unwrap().unwrap();
+        let refreshed =
+            stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
         assert!(stage.lasts(refreshed.ttl, 7_000), "{refreshed:?}");
     }
 
@@ -89,47 +90,51 @@ mod tests {
             // Redis counts whole milliseconds of its own clock.
             assert!(sent.elapsed() + Duration::from_millis(1) >= ttl, "{:?}", sent.elapsed());
             assert!(next.fencing_token > lease.fencing_token);
-            assert_eq!(stage.store.refresh(&key("a"), &mine.token, None).await.unwrap(), None);
-            stage.store.release(&key("a"), &other.token).await.unwrap();
+            assert_eq!(
+                stage.store.refresh(&key("a"), &mine.token, None, None).await.unwrap(),
+                None
+            );
+            stage.store.release(&key("a"), &other.token, None).await.unwrap();
         }
     }
 
     pub(super) async fn a_refresh_moves_the_end_and_keeps_the_rest(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         let shorter = Some(Ttl::from_millis(10_000));
-        let refreshed = stage.store.refresh(&key("a"), &token("one"), shorter).await.unwrap();
+        let refreshed = stage.store.refresh(&key("a"), &token("one"), None, shorter).await.unwrap();
         let refreshed = refreshed.unwrap();
         assert_eq!(refreshed.fencing_token, lease.fencing_token);
         assert_eq!(refreshed.owner, lease.owner);
         assert!(stage.lasts(refreshed.ttl, 10_000), "{refreshed:?}");
         let left = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap().left;
         assert!(left.unwrap() <= Duration::from_secs(10), "it replaces what is left: {left:?}");
-        let same = stage.store.refresh(&key("a"), &token("one"), None).await.unwrap().unwrap();
+        let same =
+            stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
         assert!(stage.lasts(same.ttl, 10_000), "{same:?}");
-        assert_eq!(stage.store.refresh(&key("a"), &token("two"), None).await.unwrap(), None);
-        assert_eq!(stage.store.refresh(&key("b"), &token("one"), None).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("a"), &token("two"), None, None).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("b"), &token("one"), None, None).await.unwrap(), None);
     }
 
     pub(super) async fn a_refresh_never_revives_a_lost_lease(stage: Stage) {
         stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.release(&key("a"), &token("one")).await.unwrap();
-        assert_eq!(stage.store.refresh(&key("a"), &token("one"), None).await.unwrap(), None);
+        stage.store.release(&key("a"), &token("one"), None).await.unwrap();
+        assert_eq!(stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap(), None);
         stage.granted(&claim("a", "two", 60_000)).await;
         let long = Some(Ttl::from_millis(60_000));
-        assert_eq!(stage.store.refresh(&key("a"), &token("one"), long).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("a"), &token("one"), None, long).await.unwrap(), None);
         stage.store.force_release(&key("a")).await.unwrap();
-        assert_eq!(stage.store.refresh(&key("a"), &token("two"), long).await.unwrap(), None);
+        assert_eq!(stage.store.refresh(&key("a"), &token("two"), None, long).await.unwrap(), None);
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
     }
 
     pub(super) async fn a_release_frees_the_key_for_the_next(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        let released = stage.store.release(&key("a"), &token("one")).await.unwrap();
+        let released = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
         let Released::Lease(Holder { owner, fencing_token, .. }) = released else {
             panic!("{released:?}")
         };
         assert_eq!((owner, fencing_token), (lease.owner, Some(lease.fencing_token)));
-        let again = stage.store.release(&key("a"), &token("one")).await.unwrap();
+        let again = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
         assert_eq!(again, Released::Nothing);
         stage.granted(&claim("a", "two", 60_000)).await;
     }
@@ -138,10 +143,11 @@ mod tests {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         for other in ["two", "one-", "on"] {
             let other = token(&format!("{other}+"));
-            let answer = stage.store.release(&key("a"), &other).await.unwrap();
+            let answer = stage.store.release(&key("a"), &other, None).await.unwrap();
             assert_eq!(answer, Released::Nothing);
         }
-        let kept = stage.store.refresh(&key("a"), &token("one"), None).await.unwrap().unwrap();
+        let kept =
+            stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
         assert_eq!(kept.fencing_token, lease.fencing_token);
     }
 
@@ -151,7 +157,7 @@ mod tests {
         let taken = stage.store.force_release(&key("a")).await.unwrap().unwrap();
         assert_eq!(taken.owner, lease.owner);
         assert_eq!(taken.fencing_token, Some(lease.fencing_token));
-        let released = stage.store.release(&key("a"), &token("one")).await.unwrap();
+        let released = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
         assert_eq!(released, Released::Nothing);
         assert!(stage.granted(&claim("a", "two", 1_000)).await.fencing_token > lease.fencing_token);
     }
@@ -177,7 +183,7 @@ mod tests {
             let lease = stage.granted(&claim("a", &name, 60_000)).await;
             assert!(Some(lease.fencing_token) > last, "{last:?} before {lease:?}");
             last = Some(lease.fencing_token);
-            stage.store.release(&key("a"), &token(&name)).await.unwrap();
+            stage.store.release(&key("a"), &token(&name), None).await.unwrap();
         }
     }
 

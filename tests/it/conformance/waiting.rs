@@ -91,7 +91,7 @@ pub(crate) async fn waiting(store: &Arc<dyn Store>, count: u64) {
 }
 
 pub(crate) async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.release(&key("a"), &token(name)).await.unwrap();
+    store.release(&key("a"), &token(name), None).await.unwrap();
 }
 
 /// Waits until `name` holds the key.

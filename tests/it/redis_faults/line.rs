@@ -41,7 +41,7 @@ fn long(name: &str) -> Claim {
 }
 
 async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.release(&key("a"), &token(name)).await.unwrap();
+    store.release(&key("a"), &token(name), None).await.unwrap();
 }
 
 /// The names of all that is there.
@@ -87,7 +87,10 @@ async fn nothing_is_left_of_a_line_but_the_record() {
         store.leave(&key("a"), &token("three"), Keep::Nothing).await.unwrap();
         confirmed(store, &long("two")).await;
         if keep == Keep::Place {
-            assert_eq!(store.release(&key("a"), &token("one")).await.unwrap(), Released::Place);
+            assert_eq!(
+                store.release(&key("a"), &token("one"), None).await.unwrap(),
+                Released::Place
+            );
         }
         if round == 2 {
             redis.run::<()>("DEL lock:a");
@@ -246,8 +249,8 @@ async fn a_key_of_another_type_is_waited_for_and_may_be_taken_away() {
         let status = store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
         assert_eq!((status.waiters, status.mine), (2, Some(false)), "{write}");
         assert_eq!(status.holder.unwrap().left, None, "{write}");
-        assert_eq!(store.release(&key("a"), &token("two")).await.unwrap(), Released::Place);
-        assert_eq!(store.refresh(&key("a"), &token("one"), None).await.unwrap(), None);
+        assert_eq!(store.release(&key("a"), &token("two"), None).await.unwrap(), Released::Place);
+        assert_eq!(store.refresh(&key("a"), &token("one"), None, None).await.unwrap(), None);
         store.force_release(&key("a")).await.unwrap().unwrap();
         confirmed(store, &long("one")).await;
         release(store, "one").await;
@@ -266,10 +269,10 @@ async fn a_key_that_is_deleted_on_redis_goes_to_the_head_and_to_nobody_else() {
     refused(store, &long("holder")).await;
     // Deleted again, though handed.
     redis.run::<()>("DEL lock:a");
-    assert_eq!(store.release(&key("a"), &token("holder")).await.unwrap(), Released::Nothing);
+    assert_eq!(store.release(&key("a"), &token("holder"), None).await.unwrap(), Released::Nothing);
     confirmed(store, &long("one")).await;
     redis.run::<()>("DEL lock:a");
-    assert_eq!(store.refresh(&key("a"), &token("one"), None).await.unwrap(), None);
+    assert_eq!(store.refresh(&key("a"), &token("one"), None, None).await.unwrap(), None);
     confirmed(store, &long("two")).await;
 }
 
@@ -285,10 +288,10 @@ async fn an_application_that_takes_a_waited_key_on_redis_has_it() {
     redis.run::<()>("SET lock:a direct---------- NX PX 600000");
     waits(store, &long("one")).await;
     store.leave(&key("a"), &token("one"), Keep::Nothing).await.unwrap();
-    let lease = store.refresh(&key("a"), &token("direct"), None).await.unwrap();
+    let lease = store.refresh(&key("a"), &token("direct"), None, None).await.unwrap();
     assert!(lease.is_some(), "the holder is refused");
     waits(store, &long("two")).await;
-    let released = store.release(&key("a"), &token("direct")).await.unwrap();
+    let released = store.release(&key("a"), &token("direct"), None).await.unwrap();
     assert!(matches!(released, Released::Lease(_)), "{released:?}");
     confirmed(store, &long("two")).await;
 }
@@ -357,7 +360,7 @@ async fn waiters_whose_return_after_a_loss_of_data_fails_return_all_the_same() {
     while let Some(answer) = requests.join_next().await {
         match answer.unwrap().unwrap() {
             Acquired::Granted(grant) => {
-                store.release(&key("a"), &grant.token).await.unwrap();
+                store.release(&key("a"), &grant.token, None).await.unwrap();
             }
             other => panic!("not granted: {other:?}"),
         }

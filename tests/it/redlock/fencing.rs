@@ -127,7 +127,7 @@ async fn once(store: &dyn Store, claim: &Claim, ledger: &Ledger) -> bool {
     let sent = Instant::now();
     let Ok(attempt) = store.try_acquire(claim).await else {
         // Whatever it may have is not for anybody to count on.
-        drop(store.release(&claim.key, &claim.token).await);
+        drop(store.release(&claim.key, &claim.token, None).await);
         return false;
     };
     let Attempt::Granted(lease) = attempt else { return true };
@@ -136,13 +136,13 @@ async fn once(store: &dyn Store, claim: &Claim, ledger: &Ledger) -> bool {
     ledger.won("key", (&name, fencing_token), sent, lease.ttl.as_duration());
     if fastrand::u8(..16) > 0 {
         let sent = Instant::now();
-        if let Ok(Some(kept)) = store.refresh(&claim.key, &claim.token, None).await {
+        if let Ok(Some(kept)) = store.refresh(&claim.key, &claim.token, None, None).await {
             // A node that agreed may have forgotten since: then the lease is told a higher number.
             assert!(kept.fencing_token.number() >= fencing_token, "{kept:?} after {lease:?}");
             ledger.kept("key", &name, sent, kept.ttl.as_duration());
         }
         ledger.gives_up("key", &name);
-        drop(store.release(&claim.key, &claim.token).await);
+        drop(store.release(&claim.key, &claim.token, None).await);
     }
     true
 }

@@ -7,7 +7,7 @@ if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
 local meant = value == token
   and (kept == '' or renewals <= tonumber(kept))
   and (its_attempt == '' or ours and attempt == its_attempt)
-  and (most == '' or number <= tonumber(most))
+  and (most == '' or ours and number <= tonumber(most))
 if meant then
   free()
   return { now, 'lease', ours and number or 0, ours and owner or '' }

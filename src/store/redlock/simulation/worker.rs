@@ -288,7 +288,8 @@ impl Worker {
         let (instance, asked) = (self.instance(), self.world.now());
         let ttl = self.rng.bool().then_some(wish.claim.ttl);
         let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer = self.ask(instance, async |store| store.refresh(key, token, ttl).await).await;
+        let answer =
+            self.ask(instance, async |store| store.refresh(key, token, None, ttl).await).await;
         match answer {
             Some(Ok(Some(lease))) => {
                 self.world.state().counts.refreshed += 1;
@@ -321,7 +322,7 @@ impl Worker {
     async fn release(&mut self, wish: &mut Wish, instance: usize) {
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
         let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer = self.ask(instance, async |store| store.release(key, token).await).await;
+        let answer = self.ask(instance, async |store| store.release(key, token, None).await).await;
         match answer {
             Some(Ok(Released::Lease(_))) if self.rng.u32(..4) == 0 => {
                 self.expect(wish, Wrong::Revived).await;
@@ -343,7 +344,7 @@ impl Worker {
         self.sleep(wish.claim.ttl.as_millis() / 2).await;
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
         let (key, token) = (&wish.claim.key, &wish.claim.token);
-        self.ask(instance, async |store| store.release(key, token).await).await;
+        self.ask(instance, async |store| store.release(key, token, None).await).await;
     }
 
     async fn repeat(&mut self, mut wish: Wish) {
@@ -376,7 +377,8 @@ impl Worker {
         self.sleep(200).await;
         let instance = self.instance();
         let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer = self.ask(instance, async |store| store.refresh(key, token, None).await).await;
+        let answer =
+            self.ask(instance, async |store| store.refresh(key, token, None, None).await).await;
         if let Some(Ok(Some(lease))) = answer {
             let story = format!("at {}: {} has {lease:?}", self.world.now(), wish.token);
             self.world.state().history.wrong(wrong, story);

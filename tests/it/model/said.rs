@@ -1,0 +1,88 @@
+//! What the answers of a store and of the model say, in a form that can be compared.
+
+use lockkeeper::lock::lease::Holder;
+use lockkeeper::lock::lease::Lease;
+use lockkeeper::lock::lease::LockStatus;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Released;
+use lockkeeper::lock::store::Turn;
+use lockkeeper::lock::store::Waiting;
+use lockkeeper::lock::token::FencingToken;
+use lockkeeper::lock::token::LeaseToken;
+
+/// What an answer says once fencing tokens are replaced by their order and times left out: the
+/// model counts both in its own way.
+#[derive(Debug, PartialEq)]
+pub(super) struct Said {
+    pub(super) what: String,
+    pub(super) fencing: Option<u64>,
+}
+
+fn said(what: String, fencing: Option<FencingToken>) -> Said {
+    Said { what, fencing: fencing.map(|token| token.number()) }
+}
+
+pub(super) fn attempt(attempt: Attempt) -> Said {
+    match attempt {
+        Attempt::Granted(lease) => {
+            said(format!("granted {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+        }
+        Attempt::Again(lease) => {
+            said(format!("again {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+        }
+        Attempt::Held(held) => {
+            let told = status(&held);
+            Said { what: format!("held {}", told.what), ..told }
+        }
+    }
+}
+
+pub(super) fn turn(turn: Turn) -> Said {
+    match turn {
+        Turn::Granted(lease) => attempt(Attempt::Granted(lease)),
+        Turn::Again(lease) => attempt(Attempt::Again(lease)),
+        Turn::Waiting(Waiting { ahead, new, handed, .. }) => {
+            let handed = handed.as_ref().map(LeaseToken::expose);
+            said(format!("waiting behind {ahead}, new: {new}, handed: {handed:?}"), None)
+        }
+    }
+}
+
+pub(super) fn lease(lease: Option<Lease>) -> Said {
+    match lease {
+        Some(lease) => {
+            said(format!("{:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+        }
+        None => said("lost".into(), None),
+    }
+}
+
+pub(super) fn released(released: Released) -> Said {
+    match released {
+        Released::Lease(one) => holder(Some(&one)),
+        Released::Place => said("place".into(), None),
+        Released::Nothing => said("nothing".into(), None),
+    }
+}
+
+pub(super) fn holder(holder: Option<&Holder>) -> Said {
+    match holder {
+        Some(holder) => said(format!("{:?}", holder.owner), holder.fencing_token),
+        None => said("nobody".into(), None),
+    }
+}
+
+pub(super) fn status(status: &LockStatus) -> Said {
+    let told = holder(status.holder.as_ref());
+    let what = format!("{} {} {:?} {}", status.key, told.what, status.mine, status.waiters);
+    Said { what, ..told }
+}
+
+pub(super) fn listed(statuses: &[LockStatus]) -> Said {
+    // Redis also lists what was handed and not yet confirmed.
+    let held = statuses
+        .iter()
+        .filter(|one| one.holder.as_ref().is_some_and(|one| one.fencing_token.is_some()));
+    let lines = held.map(|one| status(one).what).collect::<Vec<_>>();
+    said(lines.join("\n"), None)
+}
