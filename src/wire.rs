@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use serde::Serialize;
 
+use crate::lock::error::Effect;
 use crate::lock::hold::HoldEvent;
 use crate::lock::hold::Loss;
 use crate::lock::lease::Grant;
@@ -70,10 +71,13 @@ pub enum EventBody<'a> {
     Timeout,
     /// The instance is going down.
     Draining,
-    /// The store did not answer, and nothing is held.
+    /// The wait has failed.
     Failed {
         /// As in a problem.
         code: Code,
+        /// As in a problem.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        outcome: Option<&'static str>,
     },
 }
 
@@ -94,7 +98,14 @@ impl<'a> EventBody<'a> {
             },
             HoldEvent::TimedOut => Self::Timeout,
             HoldEvent::Draining => Self::Draining,
-            HoldEvent::Failed(_) => Self::Failed { code: Code::StoreUnavailable },
+            HoldEvent::Cancelled => Self::Failed { code: Code::WaitCancelled, outcome: None },
+            HoldEvent::Failed(error) => Self::Failed {
+                code: Code::StoreUnavailable,
+                outcome: Some(match error.effect {
+                    Effect::None => "not_acquired",
+                    Effect::Unknown => "unknown",
+                }),
+            },
         }
     }
 }
@@ -227,6 +238,7 @@ pub enum Code {
     TokenRequired,
     LockHeld,
     LockLost,
+    WaitCancelled,
     TooManyWaiters,
     StoreUnavailable,
     Draining,
@@ -249,6 +261,9 @@ impl Code {
             Self::TokenRequired => ("token_required", 400, "The lease token is missing"),
             Self::LockHeld => ("lock_held", 409, "The lock is held"),
             Self::LockLost => ("lock_lost", 409, "The lease is not yours any more"),
+            Self::WaitCancelled => {
+                ("wait_cancelled", 409, "The claim was released while it waited")
+            }
             Self::TooManyWaiters => ("too_many_waiters", 429, "There is no room to wait"),
             Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),
             Self::Draining => ("draining", 503, "This instance is going down"),

@@ -132,6 +132,11 @@ impl From<LockError> for ApiError {
                 return Self::new(Code::TooManyWaiters, format!("{what}: ask again later"))
                     .header(RETRY_AFTER, HeaderValue::from_static("1"));
             }
+            LockError::WaitCancelled(waited) => {
+                let more = More { waited_ms: Some(millis_down(waited)), ..More::default() };
+                let detail = "the claim was released while it waited; nothing is held";
+                return Self::with(Code::WaitCancelled, detail, more);
+            }
             LockError::Store(error) => error,
         };
         tracing::warn!(op = %error.verb, effect = ?error.effect, cause = chain(&error), "no answer");

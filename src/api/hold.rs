@@ -114,6 +114,7 @@ impl Stream {
             HoldEvent::Lost(_) => record.end("lost"),
             HoldEvent::TimedOut => record.end("timed_out"),
             HoldEvent::Draining => record.end("drained"),
+            HoldEvent::Cancelled => record.end("cancelled"),
             HoldEvent::Failed(_) => record.end("error"),
         }
     }

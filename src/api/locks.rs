@@ -31,6 +31,7 @@ use crate::api::options::find;
 use crate::api::options::query;
 use crate::api::record::Record;
 use crate::auth::Permission;
+use crate::lock::error::LockError;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Grant;
 use crate::lock::locks::Acquired;
@@ -86,7 +87,10 @@ pub(super) async fn acquire(
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
         Err(error) => {
-            record.end("error");
+            record.end(match error {
+                LockError::WaitCancelled(_) => "cancelled",
+                _ => "error",
+            });
             Err(error.into())
         }
     }

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 /// What a caller can do about a verb that has no answer.
 #[derive(Debug, thiserror::Error)]
@@ -12,6 +13,9 @@ pub enum LockError {
     /// The line, or this instance, has no room for one more.
     #[error("{0}")]
     TooManyWaiters(&'static str),
+    /// The claim was released after so long a wait.
+    #[error("the claim was released while it waited")]
+    WaitCancelled(Duration),
     /// The store did not answer.
     #[error(transparent)]
     Store(#[from] StoreError),

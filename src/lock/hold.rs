@@ -13,6 +13,8 @@ use crate::lock::error::LockError;
 use crate::lock::error::StoreError;
 use crate::lock::holds::Registered;
 use crate::lock::key_line::Delivery;
+use crate::lock::key_line::Stop;
+use crate::lock::key_line::Told;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Grant;
 use crate::lock::lease::Holding;
@@ -22,8 +24,10 @@ use crate::lock::locks::Acquired;
 use crate::lock::locks::Locks;
 use crate::lock::store::Attempt;
 use crate::lock::store::Kept;
+use crate::lock::ticket::HEAR_OUT;
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
+use crate::lock::time::Uptime;
 
 /// How often a listener hears that all is well: below every idle time of a proxy, and often
 /// enough that a proxy notices within two of them that its client is gone.
@@ -50,7 +54,9 @@ pub enum HoldEvent {
     TimedOut,
     /// The instance is going down; the last event. A lease stays for what is left of it.
     Draining,
-    /// The store did not answer, and nothing is held; the last event.
+    /// The claim was released while it waited; the last event.
+    Cancelled,
+    /// The store did not answer, and nothing is granted that was not told; the last event.
     Failed(StoreError),
 }
 
@@ -108,6 +114,8 @@ struct InLine {
     ticket: Ticket,
     began: Instant,
     beat: Instant,
+    /// Until when the store is heard out, once the wait is over.
+    stopping: Option<Instant>,
 }
 
 /// The care for a lease.
@@ -115,8 +123,8 @@ struct Care {
     /// Shared with the refresh under way, so that nobody lets go of the lease before it is heard.
     holding: Arc<Mutex<Holding>>,
     ttl: Ttl,
-    /// When the lease is over if it is not refreshed.
-    over_at: Instant,
+    /// When the request was sent that was answered last, and how long the lease lasts from then.
+    confirmed: (Uptime, Duration),
     beat: Instant,
     /// Whether nobody else was told of this grant, so that the end of this hold is the lease's.
     alone: bool,
@@ -142,7 +150,7 @@ impl Locks {
             }
             Acquired::Held(..) => {
                 let ticket = self.enter(wish.claim.clone())?;
-                State::Waiting(Box::new(InLine { ticket, began, beat: began }))
+                State::Waiting(Box::new(InLine { ticket, began, beat: began, stopping: None }))
             }
         };
         let registered = self.holds().register(&key, &token);
@@ -185,7 +193,7 @@ impl Hold {
             holding: Arc::new(Mutex::new(holding)),
             // What is left of it may be less than what was asked for.
             ttl: claim.ttl,
-            over_at: asked + lease.ttl.as_duration(),
+            confirmed: (Uptime::at(asked), lease.ttl.as_duration()),
             beat: asked + interval(lease.ttl),
             alone: true,
         }));
@@ -194,17 +202,19 @@ impl Hold {
     async fn wait(&mut self) -> HoldEvent {
         loop {
             let State::Waiting(line) = &mut self.state else { return HoldEvent::TimedOut };
+            let waits = line.stopping.is_none();
             // What is longer than the clock can count is for as long as it takes.
             let give_up = self.wish.patience.and_then(|patience| line.began.checked_add(patience));
             tokio::select! {
                 biased;
                 loss = self.registered.told() => return self.lost(loss),
-                told = line.ticket.told() => match told {
-                    Some(delivery) => return self.delivered(delivery),
-                    None => return self.leave(HoldEvent::TimedOut),
-                },
-                () = self.locks.drained() => return self.leave(HoldEvent::Draining),
-                () = until(give_up) => return self.leave(HoldEvent::TimedOut),
+                told = line.ticket.told() => return self.told(told),
+                () = until(line.stopping), if !waits => {
+                    let unknown = line.ticket.unknown();
+                    return self.told(unknown);
+                }
+                () = self.locks.drained(), if waits => line.stop(Stop::Draining),
+                () = until(give_up), if waits => line.stop(Stop::LastQuestion),
                 () = sleep_until(line.beat) => match line.ticket.ahead() {
                     Some(ahead) => {
                         line.beat = Instant::now() + HEARTBEAT;
@@ -217,15 +227,15 @@ impl Hold {
         }
     }
 
-    /// Leaves the line; unless the lease was granted in that very moment.
-    fn leave(&mut self, event: HoldEvent) -> HoldEvent {
-        let State::Waiting(mut line) = std::mem::replace(&mut self.state, State::Ended) else {
-            return event;
+    fn told(&mut self, told: Told) -> HoldEvent {
+        let event = match told {
+            Told::Answer(delivery) => return self.delivered(delivery),
+            Told::Held(_) => HoldEvent::TimedOut,
+            Told::Out => HoldEvent::Draining,
+            Told::Cancelled => HoldEvent::Cancelled,
         };
-        match line.ticket.give_back() {
-            Some(delivery) => self.delivered(delivery),
-            None => event,
-        }
+        self.state = State::Ended;
+        event
     }
 
     /// Takes what the line has told. Another request of the same claim may have been told the same
@@ -252,31 +262,38 @@ impl Hold {
 
     async fn keep(&mut self) -> HoldEvent {
         let State::Holding(care) = &mut self.state else { return HoldEvent::Lost(Loss::Expired) };
-        tokio::select! {
+        let (locks, holding) = (self.locks.clone(), care.holding.clone());
+        let (beat, ttl) = (care.beat, care.ttl);
+        let refresh = async {
+            sleep_until(beat).await;
+            let sent = Uptime::now();
+            (sent, locks.keep(holding, ttl).await)
+        };
+        let (sent, kept) = tokio::select! {
             biased;
             loss = self.registered.told() => return self.lost(loss),
             () = self.locks.drained() => {
                 self.state = State::Ended;
                 return HoldEvent::Draining;
             }
-            () = sleep_until(care.beat.min(care.over_at)) => (),
-        }
-        let sent = Instant::now();
-        let kept = self.locks.keep(care.holding.clone(), care.ttl).await;
+            refreshed = refresh => refreshed,
+        };
         match kept {
             Ok(Kept::Lease(lease)) => {
-                care.over_at = sent + lease.ttl.as_duration();
-                care.beat = sent + interval(lease.ttl);
-                HoldEvent::Alive(care.over_at - Instant::now())
+                care.confirmed = (sent, lease.ttl.as_duration());
+                care.beat = Instant::now() + interval(lease.ttl).saturating_sub(sent.elapsed());
             }
-            Ok(Kept::TakenOver) => self.lost(Loss::TakenOver),
-            Ok(Kept::Lost) if sent < care.over_at => self.lost(Loss::Released),
-            Ok(Kept::Lost) => self.lost(Loss::Expired),
-            Err(_) if Instant::now() < care.over_at => {
-                care.beat = Instant::now() + RETRY.min(interval(care.ttl));
-                HoldEvent::Alive(care.over_at - Instant::now())
+            Ok(Kept::TakenOver) => return self.lost(Loss::TakenOver),
+            Ok(Kept::Lost) if care.left() > Duration::ZERO => return self.lost(Loss::Released),
+            Ok(Kept::Lost) => return self.lost(Loss::Expired),
+            Err(_) => {
+                let pause = RETRY.min(interval(care.ttl)).min(care.left());
+                care.beat = Instant::now() + pause;
             }
-            Err(_) => self.lost(Loss::Expired),
+        }
+        match care.left() {
+            Duration::ZERO => self.lost(Loss::Expired),
+            left => HoldEvent::Alive(left),
         }
     }
 
@@ -296,15 +313,33 @@ impl Drop for Hold {
             State::Granted(grant, asked) => self.care_for(&grant.lease, asked),
             // It may have been granted in that very moment.
             State::Waiting(mut line) => {
-                _ = line.ticket.give_back().map(|delivery| self.delivered(delivery));
+                if let Some(Told::Answer(delivery)) = line.ticket.withdraw() {
+                    self.delivered(delivery);
+                }
             }
             state => self.state = state,
         }
         if let State::Holding(care) = &self.state
             && care.alone
         {
-            self.locks.let_go(care.holding.clone(), self.wish.linger, care.over_at);
+            let over_at = Instant::now() + care.left();
+            self.locks.let_go(care.holding.clone(), self.wish.linger, over_at);
         }
+    }
+}
+
+impl InLine {
+    fn stop(&mut self, stop: Stop) {
+        self.ticket.stop(stop);
+        self.stopping = Some(Instant::now() + HEAR_OUT);
+    }
+}
+
+impl Care {
+    /// What is left of the lease, as far as the store has confirmed it.
+    fn left(&self) -> Duration {
+        let (sent, ttl) = self.confirmed;
+        ttl.saturating_sub(sent.elapsed())
     }
 }
 

@@ -1,8 +1,11 @@
-//! The claims of one key in one instance, and the requests behind them: who is to join, who stands
-//! where, who is to leave. The task of the key tells the store.
+//! The claims of one key in this instance, and the requests behind them: which are to join, where
+//! each stands, which are to leave. The task of the key tells the store; it takes its work between
+//! two questions, so no question for a claim is under way while the claim is taken out.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
+use std::collections::VecDeque;
+use std::mem::take;
 use std::sync::Arc;
 
 use tokio::sync::Notify;
@@ -10,47 +13,88 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::lock::lease::Claim;
+use crate::lock::lease::LockStatus;
+use crate::lock::lease::Origin;
 use crate::lock::owed::Undelivered;
 use crate::lock::store::Keep;
+use crate::lock::store::Waiting;
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
 pub(super) struct KeyLine {
-    pub(super) claims: HashMap<LeaseToken, Standing>,
+    claims: HashMap<LeaseToken, Standing>,
     /// The claims whose places are known.
-    pub(super) order: BTreeMap<u64, LeaseToken>,
-    pub(super) joining: Vec<LeaseToken>,
-    pub(super) leaving: Vec<(LeaseToken, Keep)>,
-    /// The claims of which a request has the lease by its last question: an answer of this round
-    /// that finds nobody any more takes nothing back.
-    pub(super) settled: Vec<LeaseToken>,
-    pub(super) requests: usize,
+    order: BTreeMap<u64, LeaseToken>,
+    /// The claims to join; those that are gone or have joined by now are skipped.
+    joining: VecDeque<LeaseToken>,
+    /// The claims of which a request stops waiting, or that are released.
+    stopping: Vec<LeaseToken>,
+    /// The claims that are gone, and that the store may still have in line.
+    leaving: HashMap<LeaseToken, Keep>,
+    requests: usize,
     /// How many claims of other instances stand before the first of this one.
-    pub(super) before_head: u64,
+    before_head: u64,
     /// Rung when there is work for the task of the key.
-    pub(super) bell: Arc<Notify>,
+    bell: Arc<Notify>,
 }
 
 /// A claim, and the requests behind it.
-pub(super) struct Standing {
-    pub(super) claim: Claim,
-    pub(super) place: Option<u64>,
+struct Standing {
+    claim: Claim,
+    /// Whether the store may have it in line.
+    asked: bool,
     /// Whether the store has ever told its place.
-    pub(super) joined: bool,
+    joined: bool,
+    place: Option<u64>,
     /// How many stood before it when the store last told.
-    pub(super) ahead: u64,
-    pub(super) requests: Vec<(u64, oneshot::Sender<Delivery>)>,
+    ahead: u64,
+    requests: Vec<Request>,
+    /// Where its requests go when it is released.
+    released: Option<oneshot::Sender<Vec<Request>>>,
 }
 
-/// Who is to leave, and who is to join.
-pub(super) type Work = (Vec<(LeaseToken, Keep)>, Vec<Claim>);
+/// A request that waits.
+pub(crate) struct Request {
+    number: u64,
+    stop: Option<Stop>,
+    tell: oneshot::Sender<Told>,
+}
 
-/// What a request is told: the answer, and when the store was asked for it.
+/// How a request stops waiting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// The store is asked one last time.
+    LastQuestion,
+    /// Without another question, since the instance is going down.
+    Draining,
+}
+
+/// What a request that waits is told; nothing that is under way can grant its claim afterwards.
+pub(crate) enum Told {
+    /// The store's answer.
+    Answer(Delivery),
+    /// The key is held by another, says the store to the last question.
+    Held(LockStatus),
+    /// It is out of the line.
+    Out,
+    /// Its claim was released.
+    Cancelled,
+}
+
+/// The store's answer, and when the store was asked for it.
 pub(crate) struct Delivery {
     pub(crate) answer: Undelivered,
     pub(crate) asked: Instant,
     /// Whether nobody else was told the same.
     pub(crate) alone: bool,
+}
+
+/// What is to be told to the store in one round.
+#[derive(Default)]
+pub(super) struct Work {
+    pub(super) leaving: Vec<(LeaseToken, Keep)>,
+    pub(super) joining: Vec<Claim>,
+    pub(super) last_questions: Vec<Claim>,
 }
 
 impl KeyLine {
@@ -59,69 +103,231 @@ impl KeyLine {
         Self {
             claims: HashMap::new(),
             order: BTreeMap::new(),
-            joining: Vec::new(),
-            leaving: Vec::new(),
-            settled: Vec::new(),
+            joining: VecDeque::new(),
+            stopping: Vec::new(),
+            leaving: HashMap::new(),
             requests: 0,
             before_head: 0,
             bell,
         }
     }
 
-    /// Lets a request wait behind its claim, which joins the line if it is new.
-    pub(super) fn enter(&mut self, claim: Claim, request: u64, tell: oneshot::Sender<Delivery>) {
+    /// How many requests wait.
+    pub(super) fn requests(&self) -> usize {
+        self.requests
+    }
+
+    /// Whether nobody waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.claims.is_empty()
+    }
+
+    /// Whether nobody waits, and the store knows it.
+    pub(super) fn is_over(&self) -> bool {
+        self.claims.is_empty() && self.leaving.is_empty()
+    }
+
+    /// Has a request wait behind its claim, which joins the line if it is new.
+    pub(super) fn enter(&mut self, claim: Claim, number: u64, tell: oneshot::Sender<Told>) {
         self.requests += 1;
         let token = claim.token.clone();
         // Back before the store was told that it left: then it never did.
-        self.leaving.retain(|(leaving, _)| *leaving != token);
+        self.leaving.remove(&token);
         let standing = self.claims.entry(token.clone()).or_insert_with(|| {
-            self.joining.push(token);
+            self.joining.push_back(token);
             Standing {
                 claim: claim.clone(),
-                place: None,
+                asked: false,
                 joined: false,
+                place: None,
                 ahead: 0,
                 requests: Vec::new(),
+                released: None,
             }
         });
         standing.claim = claim; // The newest request says for how long and for whom.
-        standing.requests.push((request, tell));
+        standing.requests.push(Request { number, stop: None, tell });
         self.bell.notify_one();
     }
 
-    /// Who leaves and who joins in the next round, at most so many of each; rings for the rest.
-    pub(super) fn take_work(&mut self, at_most: usize) -> Work {
-        self.settled.clear();
-        let later = self.leaving.len().saturating_sub(at_most);
-        let leaving = self.leaving.split_off(later);
-        let first = self.joining.len().min(at_most);
-        let joining: Vec<_> = self.joining.drain(..first).collect();
-        let claims = joining.iter().filter_map(|token| self.claims.get(token));
-        let joining = claims.map(|standing| standing.claim.clone()).collect();
-        if !self.leaving.is_empty() || !self.joining.is_empty() {
+    /// Has a request stop waiting in the next round.
+    pub(super) fn stop(&mut self, token: &LeaseToken, number: u64, stop: Stop) {
+        let Some(standing) = self.claims.get_mut(token) else { return };
+        for request in standing.requests.iter_mut().filter(|request| request.number == number) {
+            request.stop = Some(stop);
+        }
+        self.stopping.push(token.clone());
+        self.bell.notify_one();
+    }
+
+    /// Has a claim taken out in the next round, for it is released; its requests are still to be
+    /// told. `None` if nobody waits with it.
+    pub(super) fn release(
+        &mut self,
+        token: &LeaseToken,
+    ) -> Option<oneshot::Receiver<Vec<Request>>> {
+        let standing = self.claims.get_mut(token)?;
+        let (tell, told) = oneshot::channel();
+        standing.released = Some(tell);
+        self.stopping.push(token.clone());
+        self.bell.notify_one();
+        Some(told)
+    }
+
+    /// Takes out a request whose client is gone, and its claim with the last one. An answer to a
+    /// question under way finds nobody then.
+    pub(super) fn withdraw(&mut self, token: &LeaseToken, number: u64) {
+        if !self.take_requests(token, |request| request.number == number).is_empty() {
             self.bell.notify_one();
         }
-        (leaving, joining)
     }
 
-    /// The claim with the first place.
-    pub(super) fn head(&self) -> Option<&Claim> {
-        let (_, token) = self.order.first_key_value()?;
-        self.claims.get(token).map(|standing| &standing.claim)
-    }
-
-    /// Takes a claim out.
-    pub(super) fn remove(&mut self, token: &LeaseToken) -> Option<Standing> {
-        let standing = self.claims.remove(token)?;
-        if let Some(place) = standing.place {
-            self.forget_place(place, token);
+    /// What is to be told to the store in the next round, at most `at_most` joins; rings for the
+    /// rest. Departures are taken only if they are `due`.
+    pub(super) fn take_work(&mut self, at_most: usize, due: bool) -> Work {
+        let mut work = Work::default();
+        for token in take(&mut self.stopping) {
+            let Some(standing) = self.claims.get_mut(&token) else { continue };
+            if let Some(released) = standing.released.take() {
+                // A release that nobody waits for any more has its requests told by their drop.
+                drop(released.send(self.take_requests(&token, |_| true)));
+                continue;
+            }
+            for request in self.take_requests(&token, |one| one.stop == Some(Stop::Draining)) {
+                request.tell(Told::Out);
+            }
+            if let Some(standing) = self.claims.get(&token) {
+                work.last_questions.push(standing.claim.clone());
+            }
         }
-        self.joining.retain(|joining| joining != token);
-        Some(standing)
+        while work.joining.len() < at_most
+            && let Some(token) = self.joining.pop_front()
+        {
+            // One that stops before it has joined need not join.
+            let to_join = |one: &&mut Standing| one.place.is_none() && !one.stops();
+            if let Some(standing) = self.claims.get_mut(&token).filter(to_join) {
+                standing.asked = true;
+                work.joining.push(standing.claim.clone());
+            }
+        }
+        if due {
+            work.leaving = take(&mut self.leaving).into_iter().collect();
+        }
+        if !self.joining.is_empty() {
+            self.bell.notify_one();
+        }
+        work
+    }
+
+    /// Has the departure of these claims told again, of which the store did not hear.
+    pub(super) fn leave_again(&mut self, claims: Vec<(LeaseToken, Keep)>) {
+        let gone = claims.into_iter().filter(|(token, _)| !self.claims.contains_key(token));
+        self.leaving.extend(gone);
+    }
+
+    /// Has the store told that a claim is gone to which it handed the key. A client's may be back
+    /// in a moment.
+    pub(super) fn leave_handed(&mut self, token: LeaseToken) {
+        self.leaving.entry(token).or_insert(Keep::Place);
+    }
+
+    /// Has a claim that may have joined leave again, as soon as its requests are told.
+    pub(super) fn leave_after_failure(&mut self, claim: &Claim) {
+        self.leaving.insert(claim.token.clone(), kept(claim));
+        self.bell.notify_one();
+    }
+
+    /// The claim with the first place, and that place.
+    pub(super) fn head(&self) -> Option<(Claim, Option<u64>)> {
+        let (_, token) = self.order.first_key_value()?;
+        self.claim(token)
+    }
+
+    /// A claim that somebody waits for, and its place if it has one.
+    pub(super) fn claim(&self, token: &LeaseToken) -> Option<(Claim, Option<u64>)> {
+        self.claims.get(token).map(|standing| (standing.claim.clone(), standing.place))
+    }
+
+    /// The claim at a place, and that place.
+    pub(super) fn at(&self, place: u64) -> Option<(Claim, Option<u64>)> {
+        self.claim(self.order.get(&place)?)
+    }
+
+    /// How many stand before the claim, as far as this instance knows; `None` before the store has
+    /// told its place.
+    pub(super) fn ahead(&self, token: &LeaseToken) -> Option<u64> {
+        let standing = self.claims.get(token)?;
+        let (first, _) = self.order.first_key_value()?;
+        Some(standing.ahead.min(standing.place?.saturating_sub(*first) + self.before_head))
+    }
+
+    /// Takes a claim out that stands in no line any more, and gives its requests.
+    pub(super) fn take_out(&mut self, token: &LeaseToken) -> Vec<Request> {
+        let requests = self.take_requests(token, |_| true);
+        self.leaving.remove(token);
+        requests
+    }
+
+    /// Takes out the requests of a claim that have asked the last question, and gives them with
+    /// the number of claims in line that go with them.
+    pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<Request>, u64) {
+        let stood = self.claims.get(token).is_some_and(|standing| standing.place.is_some());
+        let requests = self.take_requests(token, |request| request.stop.is_some());
+        (requests, u64::from(stood && !self.claims.contains_key(token)))
+    }
+
+    /// Notes the place of a claim. If the store has only now heard of one that stood in line
+    /// before, it has lost its data, and all of this instance join again.
+    pub(super) fn note(&mut self, token: &LeaseToken, waiting: &Waiting) {
+        let Some(standing) = self.claims.get_mut(token) else { return };
+        let before = standing.place.replace(waiting.place);
+        (standing.joined, standing.ahead) = (true, waiting.ahead);
+        if let Some(before) = before {
+            self.forget_place(before, token);
+        }
+        let shadowed = self.order.insert(waiting.place, token.clone());
+        if before.is_some() && waiting.new || shadowed.is_some_and(|other| other != *token) {
+            self.rejoin_but(token);
+        }
+        if self.order.first_key_value().is_some_and(|(_, head)| head == token) {
+            self.before_head = waiting.ahead;
+        }
+    }
+
+    /// Whether a claim waits that has never had a place. One that lost its place with the store's
+    /// data joins again in the next round.
+    pub(super) fn is_joining(&mut self, token: &LeaseToken) -> bool {
+        let Some(standing) = self.claims.get(token) else { return false };
+        if standing.joined && standing.place.is_none() {
+            self.joining.push_back(token.clone());
+        }
+        !standing.joined
+    }
+
+    /// Takes out some of the requests of a claim, and the claim with the last one.
+    fn take_requests(
+        &mut self,
+        token: &LeaseToken,
+        which: impl FnMut(&mut Request) -> bool,
+    ) -> Vec<Request> {
+        let Some(standing) = self.claims.get_mut(token) else { return Vec::new() };
+        let taken: Vec<_> = standing.requests.extract_if(.., which).collect();
+        self.requests -= taken.len();
+        if standing.requests.is_empty()
+            && let Some(standing) = self.claims.remove(token)
+        {
+            if let Some(place) = standing.place {
+                self.forget_place(place, token);
+            }
+            if standing.asked {
+                self.leaving.insert(token.clone(), kept(&standing.claim));
+            }
+        }
+        taken
     }
 
     /// Forgets that the claim has this place; another that has it by now keeps it.
-    pub(super) fn forget_place(&mut self, place: u64, token: &LeaseToken) {
+    fn forget_place(&mut self, place: u64, token: &LeaseToken) {
         if self.order.get(&place).is_some_and(|there| there == token) {
             self.order.remove(&place);
         }
@@ -129,15 +335,38 @@ impl KeyLine {
 
     /// Has all but one claim join again, in the order of the places that they had. These mean
     /// nothing any more: another claim may be given the same number.
-    pub(super) fn rejoin_but(&mut self, token: &LeaseToken) {
+    fn rejoin_but(&mut self, token: &LeaseToken) {
         let others = self.claims.iter_mut().filter(|(other, _)| *other != token);
         let mut again: Vec<_> = others
             .filter_map(|(other, standing)| Some((standing.place.take()?, other.clone())))
             .collect();
         again.sort_unstable_by_key(|(place, _)| *place);
         self.order.retain(|_, there| there == token);
-        let again = again.into_iter().map(|(_, other)| other);
-        self.joining.splice(..0, again);
+        for (_, other) in again.into_iter().rev() {
+            self.joining.push_front(other);
+        }
         self.bell.notify_one();
+    }
+}
+
+impl Standing {
+    /// Whether none of its requests waits on.
+    fn stops(&self) -> bool {
+        self.requests.iter().all(|request| request.stop.is_some())
+    }
+}
+
+impl Request {
+    /// Tells it. A request that is gone drops what it was told, which does what is to be done.
+    pub(super) fn tell(self, told: Told) {
+        drop(self.tell.send(told));
+    }
+}
+
+/// What a claim that leaves the line keeps.
+fn kept(claim: &Claim) -> Keep {
+    match claim.origin {
+        Origin::Client => Keep::Place,
+        Origin::Service => Keep::Nothing,
     }
 }

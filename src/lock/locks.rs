@@ -21,13 +21,14 @@ use crate::lock::hold::Loss;
 use crate::lock::holds::Holds;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::Delivery;
+use crate::lock::key_line::Stop;
+use crate::lock::key_line::Told;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Grant;
 use crate::lock::lease::Holder;
 use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
-use crate::lock::lease::Origin;
 use crate::lock::owed::Owed;
 use crate::lock::store::Attempt;
 use crate::lock::store::Guarantees;
@@ -39,6 +40,7 @@ use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
+use crate::lock::waiting::ReleasedRequests;
 use crate::lock::waiting::WaitLimits;
 use crate::lock::waiting::Waiters;
 
@@ -108,8 +110,9 @@ impl Locks {
     /// # Errors
     ///
     /// [`LockError::Draining`] once [`Locks::drain`] was called; [`LockError::TooManyWaiters`] if
-    /// there is no room to wait; [`LockError::Store`] without an answer. A grant to a token of the
-    /// service that may have happened all the same is taken back, by a task of its own.
+    /// there is no room to wait; [`LockError::WaitCancelled`] if the claim was released meanwhile;
+    /// [`LockError::Store`] without an answer. A grant to a token of the service that may have
+    /// happened all the same is taken back, by a task of its own.
     ///
     /// # Cancel safety
     ///
@@ -126,49 +129,24 @@ impl Locks {
             return Ok(first);
         }
         let token = claim.token.clone();
-        let mut ticket = self.waiters.enter(claim.clone())?;
+        let mut ticket = self.waiters.enter(claim)?;
         let told = tokio::select! {
             biased;
-            told = ticket.told() => told,
-            () = self.draining.cancelled() => {
-                Some(ticket.give_back().ok_or(LockError::Draining)?)
-            }
-            () = tokio::time::sleep_until(began + patience) => None,
+            told = ticket.told() => Ok(told),
+            () = self.draining.cancelled() => Err(Stop::Draining),
+            () = tokio::time::sleep_until(began + patience) => Err(Stop::LastQuestion),
         };
-        let Some(Delivery { answer, asked, .. }) = told else {
-            return self.ask_last(claim, ticket, began).await;
+        let told = match told {
+            Ok(told) => told,
+            Err(stop) => ticket.stopped(stop).await,
         };
-        Ok(Acquired::of(answer.deliver()?, token, asked - began))
-    }
-
-    /// The last question: a key that is free by now is not called held. Meanwhile the request
-    /// stays in line, so an answer that crosses with this one finds somebody to tell.
-    async fn ask_last(
-        &self,
-        claim: Claim,
-        mut ticket: Ticket,
-        began: Instant,
-    ) -> Result<Acquired, LockError> {
-        let (token, origin) = (claim.token.clone(), claim.origin);
-        let last = match self.try_acquire(claim, began.elapsed()).await? {
-            // The store still counts the claim, which is about to leave.
-            Acquired::Held(status, waited) if ticket.is_last() => {
-                let waiters = status.waiters.saturating_sub(1);
-                Acquired::Held(LockStatus { waiters, ..status }, waited)
-            }
-            // A token of the service is in no other hands: it was granted to this very request.
-            Acquired::Again(grant) if origin == Origin::Service => Acquired::Granted(grant),
-            last => last,
-        };
-        if !matches!(last, Acquired::Held(..)) {
-            ticket.settle();
-            return Ok(last);
-        }
-        match ticket.give_back() {
-            Some(Delivery { answer, asked, .. }) => {
+        match told {
+            Told::Answer(Delivery { answer, asked, .. }) => {
                 Ok(Acquired::of(answer.deliver()?, token, asked - began))
             }
-            None => Ok(last),
+            Told::Held(status) => Ok(Acquired::Held(status, began.elapsed())),
+            Told::Out => Err(LockError::Draining),
+            Told::Cancelled => Err(LockError::WaitCancelled(began.elapsed())),
         }
     }
 
@@ -232,12 +210,20 @@ impl Locks {
         token: LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, LockError> {
-        let store = self.store.clone();
-        let holds = self.holds.clone();
+        let Self { store, holds, waiters, .. } = self.clone();
         let call = self.hear_out(async move {
+            // Requests that wait with the claim are out of the line first: none of their questions
+            // may grant again what is released.
+            let waiting = match named {
+                Some(_) => None,
+                None => Some(waiters.release(&key, &token).await),
+            };
             let released = store.release(&key, &token, named).await;
             if let Ok(Released::Lease(_)) = released {
                 holds.tell(&key, Some(&token), Loss::Released);
+            }
+            if released.is_ok() {
+                waiting.map(ReleasedRequests::told);
             }
             released
         });

@@ -88,11 +88,6 @@ impl Undelivered {
         answer
     }
 
-    /// Drops the answer without taking anything back: the caller has the lease.
-    pub(crate) fn forget(mut self) {
-        self.answer = None;
-    }
-
     fn owe(&self) {
         if self.claim.origin == Origin::Service {
             self.owed.take_back(&self.claim);

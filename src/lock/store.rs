@@ -26,13 +26,15 @@ pub trait Store: Send + Sync + 'static {
     /// Grants the key if it is free, or again to the token that holds it already.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
 
-    /// Joins the line for the key, or asks again for a claim that stands in it. Idempotent by
-    /// token: a claim has one place, and has it back if it was away for no longer than it keeps.
-    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError>;
+    /// Joins the line for the key, or asks again for a claim that stands in it, at the place
+    /// `stood` as far as this instance knows. Idempotent by token: a claim has one place, and has
+    /// it back if it was away for no longer than it keeps.
+    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError>;
 
-    /// Steps out of the line; `Keep` says whether the place stays for a while. What was handed to
-    /// the claim and not yet confirmed goes on to the next. A confirmed lease is left alone.
-    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError>;
+    /// Takes claims of this instance out of the line; `Keep` says whether a place stays for a
+    /// while. What was handed to a claim and not yet confirmed goes on to the next. A confirmed
+    /// lease is left alone.
+    async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError>;
 
     /// Listens for hints that the key was handed to a claim of this instance. To be called before
     /// asking, so that no hand-off falls between the question and the sleep.
@@ -111,6 +113,8 @@ pub enum Turn {
     Again(Lease),
     /// Not yet.
     Waiting(Waiting),
+    /// The claim was released, or granted and over, on another instance: it stands nowhere.
+    Gone,
 }
 
 /// A claim's standing in the line.

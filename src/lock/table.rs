@@ -118,15 +118,18 @@ impl Table {
         }))
     }
 
-    /// Steps out of the line. What was handed to the claim goes on to the next; a lease stays.
-    pub fn leave(&mut self, key: &LockKey, token: &LeaseToken, keep: Keep, now: Timestamp) {
+    /// Takes claims out of the line. What was handed to one goes on to the next; a lease stays.
+    pub fn leave(&mut self, key: &LockKey, claims: &[(LeaseToken, Keep)], now: Timestamp) {
         self.settle(key, now);
         let until = now.after(self.position_kept);
         let Some(line) = self.lines.get_mut(key) else { return };
-        let was_handed = line.handed().is_some_and(|(handed, _)| handed == token);
-        match keep {
-            Keep::Place => line.park(token, until),
-            Keep::Nothing => _ = line.drop(token),
+        let mut was_handed = false;
+        for (token, keep) in claims {
+            was_handed |= line.handed().is_some_and(|(handed, _)| handed == token);
+            match keep {
+                Keep::Place => line.park(token, until),
+                Keep::Nothing => _ = line.drop(token),
+            }
         }
         if was_handed {
             line.take_handed();
@@ -185,7 +188,7 @@ impl Table {
                 return Released::Nothing;
             }
             let place = self.lines.get(key).is_some_and(|line| line.place(token).is_some());
-            self.leave(key, token, Keep::Nothing, now);
+            self.leave(key, &[(token.clone(), Keep::Nothing)], now);
             return if place { Released::Place } else { Released::Nothing };
         };
         let holder = entry.holder(now);

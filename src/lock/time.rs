@@ -92,6 +92,29 @@ impl Clock {
     }
 }
 
+/// A moment on the clock that goes on while the machine is suspended: what is left of a lease that
+/// a store has confirmed is counted by it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uptime(Duration);
+
+impl Uptime {
+    /// This moment.
+    pub(crate) fn now() -> Self {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        Self(Duration::try_from(now).unwrap_or_default())
+    }
+
+    /// A moment of the runtime's clock, which stops in suspend, as long ago as it says.
+    pub(crate) fn at(moment: tokio::time::Instant) -> Self {
+        Self(Self::now().0.saturating_sub(moment.elapsed()))
+    }
+
+    /// How long ago that was.
+    pub(crate) fn elapsed(self) -> Duration {
+        Self::now().0.saturating_sub(self.0)
+    }
+}
+
 /// The wall clock in microseconds since 1970. It may step either way, so it only ever proposes
 /// fencing tokens; nothing is judged to be over by it.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]

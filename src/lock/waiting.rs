@@ -1,19 +1,20 @@
 //! Waiting in line, within one instance: the only waiting loop.
 //!
 //! The requests of a key stand behind claims, one for each token; the store has the order of the
-//! claims. One task a key asks the store for all of them: it lets new claims join, takes those
-//! out whose requests are gone, and asks for the head when it is rung or when it is time. All
-//! calls about a key's line are made by that task, one round after another, so none overtakes
-//! another, and none is dropped half-way.
+//! claims. One task a key asks the store for all of them: it takes those out whose requests are
+//! gone, lets new claims join, asks the last question for those that stop waiting, and asks for
+//! the head when it is rung or when it is time. All calls about a key's line are made by that
+//! task, one round after another, so none overtakes another, none is dropped half-way, and a
+//! request is told no while no question for its claim is under way.
 
 use std::collections::HashMap;
 use std::mem::take;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::time::Duration;
 
+use futures_util::future::join;
 use futures_util::future::join_all;
 use tokio::sync::Notify;
 use tokio::sync::oneshot;
@@ -27,26 +28,29 @@ use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::Delivery;
 use crate::lock::key_line::KeyLine;
+use crate::lock::key_line::Request;
+use crate::lock::key_line::Told;
 use crate::lock::key_line::Work;
 use crate::lock::lease::Claim;
+use crate::lock::lease::Lease;
+use crate::lock::lease::LockStatus;
 use crate::lock::lease::Origin;
 use crate::lock::locks::Answer;
 use crate::lock::owed::Owed;
+use crate::lock::owed::Undelivered;
 use crate::lock::store::Attempt;
 use crate::lock::store::Keep;
 use crate::lock::store::Store;
 use crate::lock::store::Turn;
-use crate::lock::store::Waiting;
 use crate::lock::ticket::Ticket;
-use crate::lock::ticket::kept;
 use crate::lock::token::LeaseToken;
 
-/// How many joins or departures are under way at once for one key.
-const ROUND: usize = 64;
+/// How many claims join at once for one key.
+const ROUND: usize = 256;
 
 /// How long the next in line is left unasked for after a grant. The lease may be released at once
 /// by a client that tells nobody; a hint comes sooner where there is one.
-const AFTER_A_GRANT: Duration = Duration::from_millis(500);
+const AFTER_A_GRANT: Duration = Duration::from_millis(200);
 
 /// Before asking again where the store did not answer.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(500);
@@ -72,9 +76,9 @@ pub(crate) struct Waiters {
 }
 
 #[derive(Default)]
-pub(super) struct Lines {
-    pub(super) keys: HashMap<LockKey, KeyLine>,
-    pub(super) requests: usize,
+struct Lines {
+    keys: HashMap<LockKey, KeyLine>,
+    requests: usize,
     next_request: u64,
 }
 
@@ -90,31 +94,67 @@ impl Waiters {
 
     /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
-        self.lines().requests
+        self.with(|lines| lines.requests)
     }
 
-    /// Lets a request wait behind its claim, until the ticket is given back or dropped.
+    /// Has a request wait behind its claim, until it is told or the ticket is dropped.
     pub(crate) fn enter(self: &Arc<Self>, claim: Claim) -> Result<Ticket, LockError> {
         let (tell, told) = oneshot::channel();
-        let (key, token) = (claim.key.clone(), claim.token.clone());
-        let mut lines = self.lines();
-        let Lines { keys, requests, next_request } = &mut *lines;
-        let room = keys.len() < self.limits.keys || keys.contains_key(&key);
-        if *requests >= self.limits.per_instance || !room {
-            return Err(LockError::TooManyWaiters("this instance has too many waiters"));
-        }
-        let line = keys.entry(key.clone()).or_insert_with(|| self.begin_line(&key));
-        if line.requests >= self.limits.per_key {
-            return Err(LockError::TooManyWaiters("the line for this key is full"));
-        }
-        *next_request += 1;
-        *requests += 1;
-        line.enter(claim, *next_request, tell);
-        Ok(Ticket::new(self.clone(), (key, token), *next_request, told))
+        let number = self.with(|lines| {
+            let Lines { keys, requests, next_request } = lines;
+            let room = keys.len() < self.limits.keys || keys.contains_key(&claim.key);
+            if *requests >= self.limits.per_instance || !room {
+                return Err(LockError::TooManyWaiters("this instance has too many waiters"));
+            }
+            let line = keys.entry(claim.key.clone()).or_insert_with(|| self.begin_line(&claim.key));
+            if line.requests() >= self.limits.per_key {
+                return Err(LockError::TooManyWaiters("the line for this key is full"));
+            }
+            (*next_request, *requests) = (*next_request + 1, *requests + 1);
+            line.enter(claim.clone(), *next_request, tell);
+            Ok(*next_request)
+        });
+        Ok(Ticket::new(self.clone(), claim, number?, told))
     }
 
-    pub(super) fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Takes a claim that is released out of the line of this instance, once no question for it is
+    /// under way. Its requests are told by
+    /// [`ReleasedRequests::told`].
+    ///
+    /// # Cancel safety
+    ///
+    /// The claim goes all the same, and its requests are told that nobody knows.
+    pub(crate) async fn release(&self, key: &LockKey, token: &LeaseToken) -> ReleasedRequests {
+        let taken_out = self.with_line(key, |line| line.release(token)).flatten();
+        let requests = match taken_out {
+            Some(taken_out) => taken_out.await.unwrap_or_default(),
+            None => Vec::new(),
+        };
+        ReleasedRequests(requests)
+    }
+
+    /// Uses the line of a key, if somebody waits for it.
+    pub(super) fn with_line<T>(
+        &self,
+        key: &LockKey,
+        use_it: impl FnOnce(&mut KeyLine) -> T,
+    ) -> Option<T> {
+        self.with(|lines| {
+            let line = lines.keys.get_mut(key)?;
+            let before = line.requests();
+            let used = use_it(line);
+            lines.requests = lines.requests + line.requests() - before;
+            Some(used)
+        })
+    }
+
+    /// An answer to a claim that is taken back unless somebody receives it.
+    pub(super) fn undelivered(&self, claim: Claim, answer: Answer) -> Undelivered {
+        self.owed.clone().undelivered(claim, answer)
+    }
+
+    fn with<T>(&self, use_them: impl FnOnce(&mut Lines) -> T) -> T {
+        use_them(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn begin_line(self: &Arc<Self>, key: &LockKey) -> KeyLine {
@@ -123,81 +163,114 @@ impl Waiters {
         KeyLine::new(bell)
     }
 
-    /// The task of a key: ends when nobody waits for the key any more.
+    /// The task of a key: ends when nobody waits for the key any more, and the store knows it.
     async fn serve(self: Arc<Self>, key: LockKey, bell: Arc<Notify>) {
         let wakeup = self.store.listen(&key);
         let mut ask_at = Instant::now() + AFTER_A_FAILURE;
+        let mut leave_at = Instant::now();
         let mut rung = false;
-        while let Some((leaving, joining)) = self.take_work(&key) {
-            join_all(leaving.iter().map(|(token, keep)| self.leave(&key, token, *keep))).await;
-            let joins = joining.iter().map(|claim| self.ask(claim));
-            for answered in join_all(joins).await {
-                ask_at = ask_at.min(self.settle(&key, answered));
+        while let Some(work) = self.take_work(&key, leave_at) {
+            if !self.leave(&key, work.leaving).await {
+                leave_at = Instant::now() + AFTER_A_FAILURE;
+            }
+            let ended = self.ended(&key, wakeup.take_ended());
+            let joins = work.joining.into_iter().map(|claim| (claim, None)).chain(ended);
+            let asked = join_all(joins.map(|(claim, stood)| self.ask(claim, stood)));
+            let lasts = join_all(work.last_questions.into_iter().map(|claim| self.ask_last(claim)));
+            let (asked, lasts) = join(asked, lasts).await;
+            for answered in asked {
+                ask_at = ask_at.min(self.note(&key, answered));
+            }
+            for (claim, asked, answer) in lasts {
+                self.note_last(&key, claim, asked, answer);
             }
             if Instant::now() >= ask_at {
-                ask_at = self.ask_for_head(&key, take(&mut rung)).await;
+                ask_at = self.ask_for_head(&key, take(&mut rung)).await.max(leave_at);
             }
-            if !self.anybody(&key) {
-                continue; // Ends at once: a task that sleeps on holds up the end of the service.
-            }
+            let Some(nobody) = self.with_line(&key, |line| line.is_empty()) else { continue };
             tokio::select! {
                 () = bell.notified() => (),
-                () = wakeup.rung() => (ask_at, rung) = (Instant::now(), true),
-                () = tokio::time::sleep_until(ask_at) => (),
+                () = wakeup.rung(), if !nobody => (ask_at, rung) = (Instant::now(), true),
+                () = tokio::time::sleep_until(ask_at), if !nobody => (),
+                () = tokio::time::sleep_until(leave_at), if nobody => (),
             }
         }
     }
 
     /// What is to be told to the store in this round; `None`, and no line any more, if nobody
-    /// waits.
-    fn take_work(&self, key: &LockKey) -> Option<Work> {
-        let mut lines = self.lines();
-        let line = lines.keys.get_mut(key)?;
-        if line.claims.is_empty() && line.leaving.is_empty() {
-            lines.keys.remove(key);
-            return None;
-        }
-        Some(line.take_work(ROUND))
+    /// waits. Departures are told from `leave_at` on.
+    fn take_work(&self, key: &LockKey, leave_at: Instant) -> Option<Work> {
+        let due = Instant::now() >= leave_at;
+        let work = self.with_line(key, |line| line.take_work(ROUND, due))?;
+        let idle = work.leaving.is_empty();
+        self.with(|lines| {
+            if idle && lines.keys.get(key).is_some_and(KeyLine::is_over) {
+                lines.keys.remove(key);
+                return None;
+            }
+            Some(work)
+        })
     }
 
-    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) {
-        if let Err(error) = self.store.leave(key, token, keep).await {
-            // What the store hands to it meanwhile lapses, or comes back as nobody's below.
-            tracing::debug!(lock.key = %key, ?error, "a claim could not be taken out of the line");
+    /// Takes claims out of the store's line; says whether that needs no second try.
+    async fn leave(&self, key: &LockKey, leaving: Vec<(LeaseToken, Keep)>) -> bool {
+        if leaving.is_empty() {
+            return true;
         }
+        let Err(error) = self.store.leave(key, &leaving).await else { return true };
+        tracing::debug!(lock.key = %key, ?error, "claims could not leave the line; retrying");
+        self.with_line(key, |line| line.leave_again(leaving));
+        false
     }
 
-    async fn ask(&self, claim: &Claim) -> Answered {
+    /// The claims at these places, which have ended elsewhere.
+    fn ended(&self, key: &LockKey, places: Vec<u64>) -> Vec<(Claim, Option<u64>)> {
+        let at = |line: &mut KeyLine| places.iter().filter_map(|place| line.at(*place)).collect();
+        self.with_line(key, at).unwrap_or_default()
+    }
+
+    async fn ask(&self, claim: Claim, stood: Option<u64>) -> Answered {
         let asked = Instant::now();
-        Answered { claim: claim.clone(), asked, turn: self.store.wait_turn(claim).await }
+        let turn = self.store.wait_turn(&claim, stood).await;
+        Answered { claim, asked, turn }
+    }
+
+    /// The last question for a claim: a key that is free by now is not called held.
+    async fn ask_last(&self, claim: Claim) -> (Claim, Instant, Answer) {
+        let asked = Instant::now();
+        let answer = self.store.try_acquire(&claim).await;
+        (claim, asked, answer)
     }
 
     /// Asks for the head, and for whom else the key was handed to; says when to ask again.
     async fn ask_for_head(&self, key: &LockKey, rung: bool) -> Instant {
-        let mut next = self.head(key);
+        let mut next = self.with_line(key, |line| line.head()).flatten();
         for _ in 0..ROUND {
-            let Some(claim) = next else { break };
-            let answered = self.ask(&claim).await;
+            let Some((claim, stood)) = next else { break };
+            let token = claim.token.clone();
+            let answered = self.ask(claim, stood).await;
             let handed = match &answered.turn {
                 Ok(Turn::Waiting(waiting)) => waiting.handed.clone(),
                 _ => None,
             };
             let failed = answered.turn.is_err();
             let found_free = !rung && matches!(answered.turn, Ok(Turn::Granted(_)));
-            let ask_at = self.settle(key, answered);
-            match handed.filter(|handed| *handed != claim.token) {
+            let gone = matches!(answered.turn, Ok(Turn::Gone));
+            let ask_at = self.note(key, answered);
+            match handed.filter(|handed| *handed != token) {
                 None if failed => return Instant::now() + AFTER_A_FAILURE,
                 // Nobody released it to this line: the store may have lost the line, and the next
                 // one hears of that; else it hears how long the lease lasts.
-                None if found_free => next = self.head(key),
+                None if found_free || gone => {
+                    next = self.with_line(key, |line| line.head()).flatten();
+                }
                 None => return ask_at,
                 Some(handed) => {
-                    next = self.claim(key, &handed);
+                    next = self.with_line(key, |line| line.claim(&handed)).flatten();
                     if next.is_none() {
-                        // It may be a client's, who may be back in a moment.
-                        let keep = self.departing(key, &handed).unwrap_or(Keep::Place);
-                        self.leave(key, &handed, keep).await;
-                        next = self.head(key);
+                        // Leaves in the next round, together with all others that are gone.
+                        self.with_line(key, |line| line.leave_handed(handed));
+                        return Instant::now();
                     }
                 }
             }
@@ -205,144 +278,113 @@ impl Waiters {
         Instant::now() + AFTER_A_GRANT
     }
 
-    fn anybody(&self, key: &LockKey) -> bool {
-        self.lines().keys.get(key).is_some_and(|line| !line.claims.is_empty())
-    }
-
-    fn head(&self, key: &LockKey) -> Option<Claim> {
-        self.lines().keys.get(key)?.head().cloned()
-    }
-
-    fn claim(&self, key: &LockKey, token: &LeaseToken) -> Option<Claim> {
-        let lines = self.lines();
-        lines.keys.get(key)?.claims.get(token).map(|standing| standing.claim.clone())
-    }
-
-    /// How a claim steps out that has departed in this very moment.
-    fn departing(&self, key: &LockKey, token: &LeaseToken) -> Option<Keep> {
-        let lines = self.lines();
-        let mut leaving = lines.keys.get(key)?.leaving.iter();
-        leaving.find(|(leaving, _)| leaving == token).map(|(_, keep)| *keep)
-    }
-
     /// Does what an answer asks for: delivers a grant, notes a place. Says when to ask again.
-    fn settle(&self, key: &LockKey, answered: Answered) -> Instant {
+    fn note(&self, key: &LockKey, answered: Answered) -> Instant {
         let Answered { claim, asked, turn } = answered;
         match turn {
-            Ok(Turn::Granted(lease)) => {
-                self.deliver(key, claim, asked, Ok(Attempt::Granted(lease)));
-                asked + AFTER_A_GRANT
+            Ok(Turn::Granted(lease)) => self.granted(key, claim, asked, Attempt::Granted(lease)),
+            Ok(Turn::Again(lease)) => self.granted(key, claim, asked, Attempt::Again(lease)),
+            Ok(Turn::Waiting(waiting)) => {
+                self.with_line(key, |line| line.note(&claim.token, &waiting));
+                Instant::now() + waiting.recheck_after
             }
-            Ok(Turn::Again(lease)) => {
-                // A token of the service is in no other hands: the answer that granted it was lost.
-                let attempt = match claim.origin {
-                    Origin::Service => Attempt::Granted(lease),
-                    Origin::Client => Attempt::Again(lease),
-                };
-                self.deliver(key, claim, asked, Ok(attempt));
-                asked + AFTER_A_GRANT
+            Ok(Turn::Gone) => {
+                let told = self.with_line(key, |line| line.take_out(&claim.token));
+                told.into_iter().flatten().for_each(|request| request.tell(Told::Cancelled));
+                asked
             }
-            Ok(Turn::Waiting(waiting)) => self.note(key, &claim.token, &waiting),
             Err(error) => {
                 // A claim that stands in line waits on; one that could not join is told.
-                match self.missed(key, &claim.token) {
-                    Missed::Joining => {
-                        if error.effect == Effect::Unknown {
-                            self.step_aside(&claim);
-                        }
-                        self.deliver(key, claim, asked, Err(error));
-                    }
-                    Missed::Gone => drop(self.owed.clone().undelivered(claim, Err(error))),
-                    Missed::Waiting => (),
+                if self.with_line(key, |line| line.is_joining(&claim.token)) == Some(true) {
+                    let told = self.with_line(key, |line| {
+                        let told = line.take_out(&claim.token);
+                        // It may have joined, or may still.
+                        line.leave_after_failure(&claim);
+                        told
+                    });
+                    self.failed(told.unwrap_or_default(), claim, asked, error);
+                } else {
+                    self.taken_back_if_gone(key, claim, error);
                 }
                 asked + AFTER_A_FAILURE
             }
         }
     }
 
-    /// Has a claim that may have joined leave again, as its requests do.
-    fn step_aside(&self, claim: &Claim) {
-        if let Some(line) = self.lines().keys.get_mut(&claim.key) {
-            line.leaving.push((claim.token.clone(), kept(claim)));
-            line.bell.notify_one();
+    /// A question for a claim has failed that may have granted it: if nobody waits for it any
+    /// more, it is taken back where that may be done.
+    fn taken_back_if_gone(&self, key: &LockKey, claim: Claim, error: StoreError) {
+        if self.with_line(key, |line| line.claim(&claim.token)).flatten().is_none() {
+            drop(self.undelivered(claim, Err(error)));
         }
     }
 
-    /// Who has got no answer. A claim that lost its place with the store's data joins again in
-    /// the next round.
-    fn missed(&self, key: &LockKey, token: &LeaseToken) -> Missed {
-        let mut lines = self.lines();
-        let Some(line) = lines.keys.get_mut(key) else { return Missed::Gone };
-        match line.claims.get(token) {
-            None if line.settled.contains(token) => Missed::Waiting,
-            None => Missed::Gone,
-            Some(standing) if !standing.joined => Missed::Joining,
-            Some(standing) => {
-                if standing.place.is_none() && !line.joining.contains(token) {
-                    line.joining.push(token.clone());
-                }
-                Missed::Waiting
-            }
-        }
-    }
-
-    /// Tells all requests of a claim, and takes it out of the line of this instance. Where nobody
-    /// is left to be told, a grant to a token of the service is taken back.
-    fn deliver(&self, key: &LockKey, claim: Claim, asked: Instant, answer: Answer) {
-        let mut lines = self.lines();
-        let told = lines.take(key, &claim.token);
-        let settled = lines.keys.get(key).is_some_and(|line| line.settled.contains(&claim.token));
-        let alone = told.len() == 1;
+    /// Does what the answer to a last question asks for.
+    fn note_last(&self, key: &LockKey, claim: Claim, asked: Instant, answer: Answer) {
+        let taken = |line: &mut KeyLine| line.take_stopping(&claim.token);
         match answer {
-            Ok(mut attempt) => {
-                let lease = match &attempt {
-                    Attempt::Granted(lease) | Attempt::Again(lease) => lease.clone(),
-                    Attempt::Held(_) => return,
-                };
-                // All but the first have what the first has been granted.
-                let nobody = told.is_empty();
-                for tell in told {
-                    let answer = self.owed.clone().undelivered(claim.clone(), Ok(attempt));
-                    // Whoever is gone drops the answer, which does what is to be done.
-                    let _ = tell.send(Delivery { answer, asked, alone });
-                    attempt = Attempt::Again(lease.clone());
-                }
-                if nobody && !settled {
-                    drop(self.owed.clone().undelivered(claim, Ok(Attempt::Again(lease))));
-                }
+            Ok(Attempt::Held(status)) => {
+                let (told, left) = self.with_line(key, taken).unwrap_or_default();
+                // The store still counts a claim that is about to leave.
+                let waiters = status.waiters.saturating_sub(left);
+                let status = LockStatus { waiters, ..status };
+                told.into_iter().for_each(|request| request.tell(Told::Held(status.clone())));
             }
+            Ok(attempt) => _ = self.granted(key, claim, asked, attempt),
             Err(error) => {
-                let (effect, mut error) = (error.effect, Some(error));
-                for tell in told {
-                    let error = error.take().unwrap_or_else(|| error_again(&claim, effect));
-                    let answer = self.owed.clone().undelivered(claim.clone(), Err(error));
-                    let _ = tell.send(Delivery { answer, asked, alone });
+                let (told, _) = self.with_line(key, taken).unwrap_or_default();
+                if told.is_empty() {
+                    return self.taken_back_if_gone(key, claim, error);
                 }
+                self.failed(told, claim, asked, error);
             }
         }
     }
 
-    /// Notes the place of a claim. If the store has only now heard of one that stood in line
-    /// before, it has lost its data, and all of this instance join again.
-    fn note(&self, key: &LockKey, token: &LeaseToken, waiting: &Waiting) -> Instant {
-        let mut lines = self.lines();
-        let Some(line) = lines.keys.get_mut(key) else { return Instant::now() };
-        let Some(standing) = line.claims.get_mut(token) else {
-            return Instant::now() + AFTER_A_FAILURE;
+    /// Tells all requests of a claim that has the lease, and takes it out of the line of this
+    /// instance. Where nobody is left to be told, a grant to a token of the service is taken back.
+    fn granted(&self, key: &LockKey, claim: Claim, asked: Instant, attempt: Attempt) -> Instant {
+        // A token of the service is in no other hands: the answer that granted it was lost.
+        let (lease, mut attempt) = match (attempt, claim.origin) {
+            (Attempt::Granted(lease), _) | (Attempt::Again(lease), Origin::Service) => {
+                (lease.clone(), Attempt::Granted(lease))
+            }
+            (Attempt::Again(lease), Origin::Client) => (lease.clone(), Attempt::Again(lease)),
+            (Attempt::Held(_), _) => return asked,
         };
-        let before = standing.place.replace(waiting.place);
-        (standing.joined, standing.ahead) = (true, waiting.ahead);
-        if let Some(before) = before {
-            line.forget_place(before, token);
+        let told = self.with_line(key, |line| line.take_out(&claim.token)).unwrap_or_default();
+        if told.is_empty() {
+            drop(self.undelivered(claim.clone(), Ok(Attempt::Again(lease.clone()))));
         }
-        let shadowed = line.order.insert(waiting.place, token.clone());
-        if before.is_some() && waiting.new || shadowed.is_some_and(|other| other != *token) {
-            line.rejoin_but(token);
+        let alone = told.len() == 1;
+        for request in told {
+            let answer = self.undelivered(claim.clone(), Ok(attempt));
+            request.tell(Told::Answer(Delivery { answer, asked, alone }));
+            // All but the first have what the first has been granted.
+            attempt = Attempt::Again(lease.clone());
         }
-        if line.order.first_key_value().is_some_and(|(_, head)| head == token) {
-            line.before_head = waiting.ahead;
+        asked + after_a_grant(&lease)
+    }
+
+    /// Tells requests that the store did not answer.
+    fn failed(&self, told: Vec<Request>, claim: Claim, asked: Instant, error: StoreError) {
+        let (effect, mut error) = (error.effect, Some(error));
+        let alone = told.len() == 1;
+        for request in told {
+            let error = error.take().unwrap_or_else(|| error_again(&claim, effect));
+            let answer = self.undelivered(claim.clone(), Err(error));
+            request.tell(Told::Answer(Delivery { answer, asked, alone }));
         }
-        Instant::now() + waiting.recheck_after
+    }
+}
+
+/// The requests of a claim that is being released.
+pub(crate) struct ReleasedRequests(Vec<Request>);
+
+impl ReleasedRequests {
+    /// Tells them that their claim was released. Without it they are told that nobody knows.
+    pub(crate) fn told(self) {
+        self.0.into_iter().for_each(|request| request.tell(Told::Cancelled));
     }
 }
 
@@ -353,25 +395,9 @@ struct Answered {
     turn: Result<Turn, StoreError>,
 }
 
-/// Whose question was not answered.
-enum Missed {
-    /// One that has no place yet.
-    Joining,
-    /// One that has.
-    Waiting,
-    /// One that left meanwhile.
-    Gone,
-}
-
-impl Lines {
-    /// Takes a claim out, and gives those who are to be told.
-    fn take(&mut self, key: &LockKey, token: &LeaseToken) -> Vec<oneshot::Sender<Delivery>> {
-        let Some(line) = self.keys.get_mut(key) else { return Vec::new() };
-        let Some(standing) = line.remove(token) else { return Vec::new() };
-        self.requests -= standing.requests.len();
-        line.requests -= standing.requests.len();
-        standing.requests.into_iter().map(|(_, tell)| tell).collect()
-    }
+/// When to ask for the next in line at the latest: nobody tells of a lease that runs out.
+fn after_a_grant(lease: &Lease) -> Duration {
+    AFTER_A_GRANT.min(lease.ttl.as_duration())
 }
 
 /// The same failure for another request of the same claim.

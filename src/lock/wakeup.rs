@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::MutexGuard;
 use std::sync::PoisonError;
 use std::sync::Weak;
 
@@ -10,44 +11,74 @@ use tokio::sync::Notify;
 
 use crate::lock::key::LockKey;
 
+/// The most claims that are noted as ended and not asked for yet: a hint more may be lost.
+const MAX_ENDED: usize = 10_000;
+
 /// Who listens for which key, in one instance.
 #[derive(Debug, Default)]
 pub struct Wakeups {
-    listeners: Mutex<HashMap<LockKey, Weak<Notify>>>,
+    listeners: Mutex<HashMap<LockKey, Weak<Bell>>>,
 }
 
 /// The listener of one key, until it is dropped.
 #[derive(Debug)]
 pub struct Wakeup {
-    bell: Arc<Notify>,
+    bell: Arc<Bell>,
     key: LockKey,
     wakeups: Arc<Wakeups>,
+}
+
+#[derive(Debug, Default)]
+struct Bell {
+    rung: Notify,
+    /// The places of claims that have ended on another instance.
+    ended: Mutex<Vec<u64>>,
+}
+
+impl Bell {
+    fn ended(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.ended.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Wakeups {
     /// Listens for `key`. There is one listener a key: a new one takes the place of an old one.
     pub fn listen(self: &Arc<Self>, key: &LockKey) -> Wakeup {
-        let bell = Arc::new(Notify::new());
+        let bell = Arc::new(Bell::default());
         self.with(|listeners| listeners.insert(key.clone(), Arc::downgrade(&bell)));
         Wakeup { bell, key: key.clone(), wakeups: self.clone() }
     }
 
     /// Rings for one key.
     pub fn ring(&self, key: &LockKey) {
-        if let Some(bell) = self.with(|listeners| listeners.get(key).and_then(Weak::upgrade)) {
-            bell.notify_one();
+        if let Some(bell) = self.bell(key) {
+            bell.rung.notify_one();
         }
+    }
+
+    /// Rings for one key: the claim that stood at `place` was granted or released elsewhere.
+    pub fn ended(&self, key: &LockKey, place: u64) {
+        let Some(bell) = self.bell(key) else { return };
+        let mut ended = bell.ended();
+        if ended.len() < MAX_ENDED {
+            ended.push(place);
+        }
+        bell.rung.notify_one();
     }
 
     /// Rings for all: hints may have been lost.
     pub fn ring_all(&self) {
         let bells = self.with(|listeners| listeners.values().cloned().collect::<Vec<_>>());
         for bell in bells.iter().filter_map(Weak::upgrade) {
-            bell.notify_one();
+            bell.rung.notify_one();
         }
     }
 
-    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Weak<Notify>>) -> T) -> T {
+    fn bell(&self, key: &LockKey) -> Option<Arc<Bell>> {
+        self.with(|listeners| listeners.get(key).and_then(Weak::upgrade))
+    }
+
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Weak<Bell>>) -> T) -> T {
         use_them(&mut self.listeners.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -59,7 +90,12 @@ impl Wakeup {
     ///
     /// A hint that was not waited for to the end is not lost.
     pub async fn rung(&self) {
-        self.bell.notified().await;
+        self.bell.rung.notified().await;
+    }
+
+    /// The places of claims that have ended elsewhere since the last time it was asked.
+    pub fn take_ended(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.bell.ended())
     }
 }
 

@@ -150,8 +150,8 @@ impl Both<'_> {
             Step::Wait(key, token, ttl) => self.wait(key, token, ttl).await,
             Step::Leave(at, by, keep) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
-                store.leave(&key, &token, keep).await.unwrap();
-                self.table.leave(&key, &token, keep, self.now);
+                store.leave(&key, &[(token.clone(), keep)]).await.unwrap();
+                self.table.leave(&key, &[(token.clone(), keep)], self.now);
                 if keep == Keep::Nothing {
                     self.forget_place(at, by);
                 }
@@ -225,7 +225,7 @@ impl Both<'_> {
 
     async fn wait(&mut self, at: u8, by: u8, ttl: u64) -> (Said, Said) {
         let claim = self.claim(at, by, ttl);
-        let said = self.stage.store.wait_turn(&claim).await.unwrap();
+        let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
         let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
         if let (Turn::Granted(lease), Turn::Granted(other)) = (&said, &expected) {
             self.give(&claim.token, [lease, other]);

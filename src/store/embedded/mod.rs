@@ -162,7 +162,7 @@ impl Store for EmbeddedStore {
         granted.await?.ok_or_else(|| used_up(Verb::TryAcquire))
     }
 
-    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
+    async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
         let claim = claim.clone();
         let asked = self.call(Verb::WaitTurn, move |table, now| {
             table.wait_turn(&claim, now, wall_clock_micros())
@@ -174,9 +174,9 @@ impl Store for EmbeddedStore {
         Ok(turn)
     }
 
-    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
-        let (key, token) = (key.clone(), token.clone());
-        self.call(Verb::Leave, move |table, now| table.leave(&key, &token, keep, now)).await
+    async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
+        let (key, claims) = (key.clone(), claims.to_vec());
+        self.call(Verb::Leave, move |table, now| table.leave(&key, &claims, now)).await
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {

@@ -53,7 +53,8 @@ impl RedisStore {
         self.metrics.redis_error("unreplicated");
         let mut effect = Effect::Unknown;
         if let Some(fencing_token) = granted {
-            let args = [claim.token.expose(), &self.position_kept, &fencing_token, FRESH];
+            let instance = self.instance.as_str();
+            let args = [claim.token.expose(), &self.position_kept, &fencing_token, FRESH, instance];
             let keys = keys.all();
             let call = Call { script: &RELEASE, keys: &keys, args: &args, when: When::AnyTime };
             let ended = node.call(&call, Way::Straight, node.deadline()).await;
@@ -79,7 +80,7 @@ impl RedisStore {
         let asked = node().await?;
         let settled_after = asked.clock().now() + millis(self.patience);
         for _ in 0..UNDO_TRIES {
-            let args = [token.expose(), &self.position_kept, "", ""];
+            let args = [token.expose(), &self.position_kept, "", "", &self.instance];
             let reply = self.run(&RELEASE, key, &args).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));

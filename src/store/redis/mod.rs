@@ -98,6 +98,9 @@ pub(in crate::store) const RETENTION: Duration = Duration::from_secs(24 * 60 * 6
 /// an instance moves this window, so it has to be several times what they sleep at most.
 const WINDOW_MS: &str = "3000";
 
+/// The most claims that one script takes out of a line: 5 ms of Redis at most.
+const LEAVE_AT_ONCE: usize = 500;
+
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
     topology: Topology,
@@ -251,7 +254,7 @@ impl Store for RedisStore {
         let mut reply = self.run_claim(&TRY_ACQUIRE, claim, &[]).await?;
         if reply.word() == "line" {
             // Nothing was done: whoever stands in line comes first, so it has to be looked at.
-            let rest = ["", "0", &self.position_kept];
+            let rest = ["", "0", &self.position_kept, ""];
             reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
         }
         let verb = Verb::TryAcquire;
@@ -267,25 +270,33 @@ impl Store for RedisStore {
         }
     }
 
-    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
-        let rest = [&self.instance, WINDOW_MS, &self.position_kept];
+    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
+        let stood = stood.map_or_else(String::new, |place| place.to_string());
+        let rest = [&self.instance, WINDOW_MS, &self.position_kept, &stood];
         let mut reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
         let verb = Verb::WaitTurn;
         match reply.word() {
             "granted" => self.lease(verb, claim, &mut reply).map(Turn::Granted),
             "again" => self.lease(verb, claim, &mut reply).map(Turn::Again),
             "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
+            "gone" => Ok(Turn::Gone),
             _ => Err(malformed(verb)),
         }
     }
 
-    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
-        let kept = match keep {
-            Keep::Place => &self.position_kept,
-            Keep::Nothing => "0",
-        };
-        let args = [token.expose(), &self.instance, kept, &self.position_kept];
-        self.run(&LEAVE, key, &args).await.map(|_| ())
+    async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
+        for some in claims.chunks(LEAVE_AT_ONCE) {
+            let mut args = vec![self.instance.as_str(), &self.position_kept];
+            for (token, keep) in some {
+                let kept = match keep {
+                    Keep::Place => &self.position_kept,
+                    Keep::Nothing => "0",
+                };
+                args.extend([token.expose(), kept]);
+            }
+            self.run(&LEAVE, key, &args).await?;
+        }
+        Ok(())
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {
@@ -316,7 +327,7 @@ impl Store for RedisStore {
             let meant = [named.as_str(), &known, "1"];
             return self.run_refresh(Verb::LetGo, (key, token), linger, meant).await.map(drop);
         }
-        let args = [token.expose(), &self.position_kept, &named, &known];
+        let args = [token.expose(), &self.position_kept, &named, &known, &self.instance];
         self.run(&RELEASE, key, &args).await.map(drop)
     }
 
@@ -326,7 +337,8 @@ impl Store for RedisStore {
         token: &LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
-        let args = [token.expose(), &self.position_kept, &number_or_empty(named), ""];
+        let named = number_or_empty(named);
+        let args = [token.expose(), &self.position_kept, &named, "", &self.instance];
         let mut reply = self.run(&RELEASE, key, &args).await?;
         Ok(match reply.word() {
             "place" => Released::Place,

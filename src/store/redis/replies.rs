@@ -19,8 +19,8 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::Reply;
 
 /// How long a waiter sleeps at most: a client on Redis releases without telling, and a hint may
-/// be lost.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+/// be lost. A lease that was shortened ends sooner than it was told, too.
+const ASK_EVERY: Duration = Duration::from_millis(210);
 
 /// A question at the very end of a lease would come a moment too early.
 const PAST_THE_END: Duration = Duration::from_millis(2);

@@ -6,6 +6,9 @@ use crate::lock::key::LockKey;
 use crate::lock::wakeup::Wakeups;
 use crate::store::redis::link::Hints;
 
+/// What stands around the place of a claim that has ended elsewhere; no lock's name begins so.
+const ENDED: char = '\u{1}';
+
 /// Rings for the locks that are handed to this instance.
 pub(in crate::store) struct Rings {
     pub(in crate::store) key_prefix: String,
@@ -13,10 +16,14 @@ pub(in crate::store) struct Rings {
 }
 
 impl Hints for Rings {
-    fn handed(&self, lock: &str) {
+    fn handed(&self, hint: &str) {
+        let ended = hint.strip_prefix(ENDED).and_then(|hint| hint.split_once(ENDED));
+        let (place, lock) = ended.map_or((None, hint), |(place, lock)| (place.parse().ok(), lock));
         let key = lock.strip_prefix(&self.key_prefix).and_then(|key| LockKey::parse(key).ok());
-        if let Some(key) = key {
-            self.wakeups.ring(&key);
+        match (key, place) {
+            (Some(key), Some(place)) => self.wakeups.ended(&key, place),
+            (Some(key), None) => self.wakeups.ring(&key),
+            (None, _) => (),
         }
     }
 

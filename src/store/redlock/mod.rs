@@ -266,7 +266,7 @@ impl Store for RedlockStore {
         }
     }
 
-    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
+    async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
         let (key, token, redlock) = (&claim.key, &claim.token, &self.redlock);
         let mut waiting = redlock.queues.join(key, token);
         if waiting.ahead > 0 {
@@ -286,8 +286,10 @@ impl Store for RedlockStore {
         Ok(turn)
     }
 
-    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
-        self.redlock.queues.leave(key, token, keep);
+    async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
+        for (token, keep) in claims {
+            self.redlock.queues.leave(key, token, *keep);
+        }
         // It may have been its turn.
         self.redlock.wakeups.ring(key);
         Ok(())

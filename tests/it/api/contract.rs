@@ -299,11 +299,11 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    async fn wait_turn(&self, _: &Claim) -> Result<Turn, StoreError> {
+    async fn wait_turn(&self, _: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
         panic!("{PURPOSE}")
     }
 
-    async fn leave(&self, _: &LockKey, _: &LeaseToken, _: Keep) -> Result<(), StoreError> {
+    async fn leave(&self, _: &LockKey, _: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         panic!("{PURPOSE}")
     }
 

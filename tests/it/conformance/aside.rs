@@ -49,7 +49,7 @@ mod tests {
     pub(super) async fn a_claim_that_leaves_is_out_of_the_line(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
         let place = waits(&stage.store, &two).await.place;
-        stage.store.leave(&key("a"), &one.token, Keep::Nothing).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Nothing)]).await.unwrap();
         assert_eq!(waiters(&stage.store).await, 1);
         assert_eq!(waits(&stage.store, &two).await.ahead, 0);
         let back = waits(&stage.store, &one).await;
@@ -62,7 +62,7 @@ mod tests {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
         release(&stage.store, "holder").await;
         let bell = stage.store.listen(&key("a"));
-        stage.store.leave(&key("a"), &one.token, Keep::Nothing).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Nothing)]).await.unwrap();
         tokio::time::timeout(PATIENCE, bell.rung()).await.unwrap();
         refused(&stage.store, &one).await;
         confirmed(&stage.store, &two).await;
@@ -75,7 +75,7 @@ mod tests {
         for keep in [Keep::Nothing, Keep::Place] {
             let [one] = line_up(&stage.store, ["one"]).await;
             release(&stage.store, "holder").await;
-            stage.store.leave(&key("a"), &one.token, keep).await.unwrap();
+            stage.store.leave(&key("a"), &[(one.token.clone(), keep)]).await.unwrap();
             stage.granted(&long("other")).await;
             release(&stage.store, "other").await;
             release(&stage.store, "one").await;
@@ -87,7 +87,7 @@ mod tests {
     ) {
         let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
         let place = waits(&stage.store, &one).await.place;
-        stage.store.leave(&key("a"), &one.token, Keep::Place).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
         assert_eq!(waiters(&stage.store).await, 2);
         assert_eq!(waits(&stage.store, &three).await.ahead, 1);
         release(&stage.store, "holder").await;
@@ -106,7 +106,7 @@ mod tests {
     ) {
         let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
         release(&stage.store, "holder").await;
-        stage.store.leave(&key("a"), &one.token, Keep::Place).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
         confirmed(&stage.store, &two).await;
         assert!(!waits(&stage.store, &one).await.new);
         release(&stage.store, "two").await;
@@ -117,7 +117,7 @@ mod tests {
     pub(super) async fn a_claim_that_is_away_has_a_free_key_if_it_asks(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
         for away in [&one, &two] {
-            stage.store.leave(&key("a"), &away.token, Keep::Place).await.unwrap();
+            stage.store.leave(&key("a"), &[(away.token.clone(), Keep::Place)]).await.unwrap();
         }
         release(&stage.store, "holder").await;
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
@@ -128,8 +128,8 @@ mod tests {
 
     pub(super) async fn a_claim_that_is_away_can_be_given_up(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
-        stage.store.leave(&key("a"), &one.token, Keep::Place).await.unwrap();
-        stage.store.leave(&key("a"), &one.token, Keep::Nothing).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Nothing)]).await.unwrap();
         let place = waits(&stage.store, &two).await.place;
         let back = waits(&stage.store, &one).await;
         assert!(back.new && back.place > place, "{back:?}");
@@ -138,7 +138,7 @@ mod tests {
     pub(super) async fn a_kept_place_ends_when_its_time_is_over(stage: Stage) {
         let stage = stage.keeping(SHORTLY).await;
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
-        stage.store.leave(&key("a"), &one.token, Keep::Place).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
         pass(SHORTLY.as_duration() * 2).await;
         let back = waits(&stage.store, &one).await;
         assert!(back.new, "{back:?}");
@@ -151,7 +151,7 @@ mod tests {
     pub(super) async fn a_kept_place_that_is_over_is_not_released(stage: Stage) {
         let stage = stage.keeping(SHORTLY).await;
         let [one] = line_up(&stage.store, ["one"]).await;
-        stage.store.leave(&key("a"), &one.token, Keep::Place).await.unwrap();
+        stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
         pass(SHORTLY.as_duration() * 2).await;
         let released = stage.store.release(&key("a"), &one.token, None).await.unwrap();
         assert_eq!(released, Released::Nothing);
@@ -159,7 +159,7 @@ mod tests {
 
     pub(super) async fn a_release_gives_up_a_place(stage: Stage) {
         let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
-        stage.store.leave(&key("a"), &two.token, Keep::Place).await.unwrap();
+        stage.store.leave(&key("a"), &[(two.token.clone(), Keep::Place)]).await.unwrap();
         for gone in [&one, &two] {
             let released = stage.store.release(&key("a"), &gone.token, None).await.unwrap();
             assert_eq!(released, Released::Place);
@@ -188,7 +188,7 @@ mod tests {
         for keep in [Keep::Place, Keep::Nothing] {
             // Also late, by the holder's own instance.
             for leaving in [&one.token, &two.token, &token("nobody")] {
-                stage.store.leave(&key("a"), leaving, keep).await.unwrap();
+                stage.store.leave(&key("a"), &[(leaving.clone(), keep)]).await.unwrap();
             }
         }
         for other in ["two", "nobody"] {

@@ -12,8 +12,8 @@ on_every_store!(tests:
     a_join_that_is_refused_is_told,
     a_join_whose_outcome_is_unknown_is_taken_back,
     a_join_of_nobody_whose_outcome_is_unknown_is_taken_back,
-    the_last_question_and_a_grant_on_its_way_are_one_lease,
-    a_departure_that_the_store_did_not_hear_of_costs_the_line_little,
+    a_departure_that_the_store_did_not_hear_of_is_told_again,
+    a_crowd_that_is_gone_leaves_in_few_calls,
 );
 
 mod tests {
@@ -236,40 +236,50 @@ mod tests {
         deserted(&stage.store, PATIENCE).await;
     }
 
-    pub(super) async fn the_last_question_and_a_grant_on_its_way_are_one_lease(stage: Stage) {
-        for (name, way) in [("one", Way::Straight), ("two", Way::Lost)] {
+    pub(super) async fn a_departure_that_the_store_did_not_hear_of_is_told_again(stage: Stage) {
+        for way in [Way::Refused, Way::Lost] {
             let (locks, toy) = with_toy(&stage).await;
-            toy.let_go(Verb::TryAcquire, Way::After);
-            let request = Request::with(&locks, made(name), AT_ONCE);
-            toy.called(Verb::TryAcquire, 0).await;
+            let requests: Vec<_> =
+                (0..20).map(|n| Request::of(&locks, made(&format!("gone-{n}")))).collect();
+            waiting(&stage.store, 20).await;
+            let next = Request::of(&locks, chosen("next"));
+            waiting(&stage.store, 21).await;
+            let before = toy.calls(Verb::Leave);
+            toy.let_go(Verb::Leave, way);
+            drop(requests);
+            toy.called(Verb::Leave, before).await;
+            toy.let_go(Verb::Leave, Way::Straight);
+            waiting(&stage.store, 1).await;
             release(&stage.store, "holder").await;
-            toy.let_go(Verb::WaitTurn, Way::After);
-            toy.let_go(Verb::TryAcquire, Way::Straight);
-            // It is granted, and not told so before its patience is over.
-            let answer = request.answer().await.unwrap();
-            assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
-            toy.let_go(Verb::WaitTurn, way);
-            locks.settle(PATIENCE).await;
-            holds(&stage.store, name).await;
-            release(&stage.store, name).await;
+            next.granted().await;
+            release(&stage.store, "next").await;
         }
     }
 
-    pub(super) async fn a_departure_that_the_store_did_not_hear_of_costs_the_line_little(
-        stage: Stage,
-    ) {
+    pub(super) async fn a_crowd_that_is_gone_leaves_in_few_calls(stage: Stage) {
         let (locks, toy) = with_toy(&stage).await;
-        let gone = Request::of(&locks, made("gone"));
-        waiting(&stage.store, 1).await;
-        let next = Request::of(&locks, made("next"));
-        waiting(&stage.store, 2).await;
-        toy.let_go(Verb::Leave, Way::Refused);
-        drop(gone);
-        toy.called(Verb::Leave, 0).await;
-        toy.let_go(Verb::Leave, Way::Straight);
+        let crowd: Vec<_> =
+            (0..200).map(|n| Request::of(&locks, made(&format!("gone-{n}")))).collect();
+        waiting(&stage.store, 200).await;
+        let next = Request::of(&locks, chosen("next"));
+        waiting(&stage.store, 201).await;
+        // The crowd is gone while the question for its first is under way, and the key is handed
+        // to one of them meanwhile.
+        toy.let_go(Verb::WaitTurn, Way::Before);
+        let asked = toy.calls(Verb::WaitTurn);
+        toy.called(Verb::WaitTurn, asked).await;
+        drop(crowd);
         release(&stage.store, "holder").await;
-        let began = Instant::now();
+        let before = toy.calls(Verb::Leave);
+        toy.let_go(Verb::WaitTurn, Way::Straight);
         next.granted().await;
-        assert!(began.elapsed() < AT_ONCE * 2, "{:?}", began.elapsed());
+        let calls = toy.calls(Verb::Leave) - before;
+        assert!(calls <= 3, "{calls} calls");
+        deserted_by_all_but(&stage.store, "next").await;
+    }
+
+    async fn deserted_by_all_but(store: &Arc<dyn Store>, name: &str) {
+        holds(store, name).await;
+        waiting(store, 0).await;
     }
 }

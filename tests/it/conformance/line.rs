@@ -38,7 +38,7 @@ on_every_store!(tests:
 
 /// The place of a claim that has to wait; anything else fails the test.
 pub(crate) async fn waits(store: &Arc<dyn Store>, claim: &Claim) -> Waiting {
-    match store.wait_turn(claim).await.unwrap() {
+    match store.wait_turn(claim, None).await.unwrap() {
         Turn::Waiting(waiting) => waiting,
         other => panic!("not waiting: {other:?}"),
     }
@@ -46,7 +46,7 @@ pub(crate) async fn waits(store: &Arc<dyn Store>, claim: &Claim) -> Waiting {
 
 /// The lease of a claim whose turn it is; anything else fails the test.
 pub(crate) async fn confirmed(store: &Arc<dyn Store>, claim: &Claim) -> Lease {
-    match store.wait_turn(claim).await.unwrap() {
+    match store.wait_turn(claim, None).await.unwrap() {
         Turn::Granted(lease) => lease,
         other => panic!("not granted: {other:?}"),
     }
@@ -144,7 +144,7 @@ mod tests {
 
     pub(super) async fn a_holder_that_asks_again_has_its_lease_and_no_place(stage: Stage) {
         let lease = stage.granted(&long("one")).await;
-        let again = stage.store.wait_turn(&claim("a", "one", 7_000)).await.unwrap();
+        let again = stage.store.wait_turn(&claim("a", "one", 7_000), None).await.unwrap();
         let Turn::Again(again) = again else { panic!("{again:?}") };
         assert_eq!(again.fencing_token, lease.fencing_token);
         assert!(stage.lasts(again.ttl, 7_000), "{again:?}");
@@ -260,10 +260,10 @@ mod tests {
         stage.granted(&claim("a", "holder", 150)).await;
         let one = long("one");
         let lease =
-            eventually(PATIENCE, async || match stage.store.wait_turn(&one).await.unwrap() {
+            eventually(PATIENCE, async || match stage.store.wait_turn(&one, None).await.unwrap() {
                 Turn::Granted(lease) => Some(lease),
                 Turn::Waiting(_) => None,
-                other @ Turn::Again(_) => panic!("{other:?}"),
+                other @ (Turn::Again(_) | Turn::Gone) => panic!("{other:?}"),
             });
         assert!(stage.lasts(lease.await.ttl, LONG));
         assert_eq!(waiters(&stage.store).await, 0);
@@ -295,7 +295,7 @@ mod tests {
             status.waiters
         };
         assert_eq!(counted().await, 3);
-        stage.store.leave(&key("a"), &three.token, Keep::Place).await.unwrap();
+        stage.store.leave(&key("a"), &[(three.token.clone(), Keep::Place)]).await.unwrap();
         assert_eq!(counted().await, 2);
         release(&stage.store, "holder").await;
         assert_eq!(counted().await, if stage.hands_over() { 1 } else { 2 });

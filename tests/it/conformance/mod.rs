@@ -2,6 +2,7 @@
 
 mod aside;
 mod crossing;
+mod definite;
 mod gone;
 mod identity;
 pub(crate) mod line;

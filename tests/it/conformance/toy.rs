@@ -117,12 +117,12 @@ impl Store for Toy {
         self.go(Verb::TryAcquire, self.store.try_acquire(claim)).await
     }
 
-    async fn wait_turn(&self, claim: &Claim) -> Result<Turn, StoreError> {
-        self.go(Verb::WaitTurn, self.store.wait_turn(claim)).await
+    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
+        self.go(Verb::WaitTurn, self.store.wait_turn(claim, stood)).await
     }
 
-    async fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) -> Result<(), StoreError> {
-        self.go(Verb::Leave, self.store.leave(key, token, keep)).await
+    async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
+        self.go(Verb::Leave, self.store.leave(key, claims)).await
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {

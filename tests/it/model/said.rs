@@ -41,6 +41,7 @@ pub(super) fn turn(turn: Turn) -> Said {
     match turn {
         Turn::Granted(lease) => attempt(Attempt::Granted(lease)),
         Turn::Again(lease) => attempt(Attempt::Again(lease)),
+        Turn::Gone => said("gone".into(), None),
         Turn::Waiting(Waiting { ahead, new, handed, .. }) => {
             let handed = handed.as_ref().map(LeaseToken::expose);
             said(format!("waiting behind {ahead}, new: {new}, handed: {handed:?}"), None)

@@ -62,10 +62,10 @@ fn only_the_record(redis: &Redis) {
 
 /// Asks until it is the turn of the claim.
 async fn turn(store: &Arc<dyn Store>, claim: &Claim) {
-    let granted = async || match store.wait_turn(claim).await.unwrap() {
+    let granted = async || match store.wait_turn(claim, None).await.unwrap() {
         Turn::Granted(_) => Some(()),
         Turn::Waiting(_) => None,
-        other @ Turn::Again(_) => panic!("{other:?}"),
+        other @ (Turn::Again(_) | Turn::Gone) => panic!("{other:?}"),
     };
     eventually(PATIENCE, granted).await;
 }
@@ -83,8 +83,8 @@ async fn nothing_is_left_of_a_line_but_the_record() {
         assert_eq!(during.len(), 4, "{during:?}");
         assert!(during.contains("lock:a"), "{during:?}");
         release(store, "holder").await;
-        store.leave(&key("a"), &token("one"), keep).await.unwrap();
-        store.leave(&key("a"), &token("three"), Keep::Nothing).await.unwrap();
+        store.leave(&key("a"), &[(token("one"), keep)]).await.unwrap();
+        store.leave(&key("a"), &[(token("three"), Keep::Nothing)]).await.unwrap();
         confirmed(store, &long("two")).await;
         if keep == Keep::Place {
             assert_eq!(
@@ -105,6 +105,26 @@ async fn nothing_is_left_of_a_line_but_the_record() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_instance_whose_questions_are_all_granted_is_alive() {
+    let stage = Stage::redis().await;
+    let store = &stage.store;
+    stage.granted(&long("holder")).await;
+    let names: Vec<_> = (0..10).map(|number| format!("waiter-{number}")).collect();
+    for name in &names {
+        waits(store, &long(name)).await;
+    }
+    let (began, mut holder) = (Instant::now(), "holder".to_owned());
+    for name in names {
+        tokio::time::sleep(WINDOW / 6).await;
+        release(store, &holder).await;
+        refused(store, &long("newcomer")).await;
+        confirmed(store, &long(&name)).await;
+        holder = name;
+    }
+    assert!(began.elapsed() > WINDOW);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_claim_steps_out_of_the_line_where_redis_has_no_memory() {
     let stage = Stage::redis().await;
     let (store, redis) = (&stage.store, stage.server().unwrap());
@@ -114,8 +134,8 @@ async fn a_claim_steps_out_of_the_line_where_redis_has_no_memory() {
     }
     redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
     redis.run::<()>("CONFIG SET maxmemory 1");
-    store.leave(&key("a"), &token("one"), Keep::Place).await.unwrap();
-    store.leave(&key("a"), &token("two"), Keep::Nothing).await.unwrap();
+    store.leave(&key("a"), &[(token("one"), Keep::Place)]).await.unwrap();
+    store.leave(&key("a"), &[(token("two"), Keep::Nothing)]).await.unwrap();
     assert_eq!(store.inspect(&key("a"), None).await.unwrap().waiters, 1);
     release(store, "holder").await;
     confirmed(store, &long("three")).await;
@@ -127,7 +147,7 @@ async fn nothing_is_left_of_a_place_that_was_kept_once_the_key_is_used_again() {
     let (store, redis) = (&stage.store, stage.server().unwrap());
     stage.granted(&long("holder")).await;
     waits(store, &long("one")).await;
-    store.leave(&key("a"), &token("one"), Keep::Place).await.unwrap();
+    store.leave(&key("a"), &[(token("one"), Keep::Place)]).await.unwrap();
     release(store, "holder").await;
     eventually(PATIENCE, async || {
         stage.granted(&long("next")).await;
@@ -174,7 +194,7 @@ async fn the_order_holds_across_instances_and_the_hint_finds_the_right_one() {
     assert_eq!(waits(&two, &long("third")).await.handed, Some(token("first")));
     // It is nothing to the other instance, which can neither have it nor pass it on.
     assert_eq!(waits(one, &long("second")).await.handed, None);
-    one.leave(&key("a"), &token("first"), Keep::Nothing).await.unwrap();
+    one.leave(&key("a"), &[(token("first"), Keep::Nothing)]).await.unwrap();
     refused(one, &long("second")).await;
     confirmed(&two, &long("first")).await;
     release(&two, "first").await;
@@ -192,7 +212,7 @@ async fn a_claim_that_moves_to_another_instance_keeps_its_place() {
     assert_eq!((after.place, after.ahead, after.new), (before.place, 0, false));
     // The first instance hears of the hung-up connection only now.
     for keep in [Keep::Place, Keep::Nothing] {
-        one.leave(&key("a"), &token("moving"), keep).await.unwrap();
+        one.leave(&key("a"), &[(token("moving"), keep)]).await.unwrap();
     }
     assert_eq!(one.inspect(&key("a"), None).await.unwrap().waiters, 2);
     release(one, "holder").await;
@@ -287,7 +307,7 @@ async fn an_application_that_takes_a_waited_key_on_redis_has_it() {
     redis.run::<()>("DEL lock:a");
     redis.run::<()>("SET lock:a direct---------- NX PX 600000");
     waits(store, &long("one")).await;
-    store.leave(&key("a"), &token("one"), Keep::Nothing).await.unwrap();
+    store.leave(&key("a"), &[(token("one"), Keep::Nothing)]).await.unwrap();
     let lease = store.refresh(&key("a"), &token("direct"), None, None).await.unwrap();
     assert!(lease.is_some(), "the holder is refused");
     waits(store, &long("two")).await;
@@ -305,7 +325,7 @@ async fn tokens_that_look_like_marks_of_the_line_are_tokens() {
     let marked = Claim { token: token("~one-------------"), ..long("marked") };
     let place = waits(store, &plain).await.place;
     waits(store, &long("two")).await;
-    store.leave(&key("a"), &plain.token, Keep::Place).await.unwrap();
+    store.leave(&key("a"), &[(plain.token.clone(), Keep::Place)]).await.unwrap();
     let stranger = waits(store, &marked).await;
     assert!(stranger.new && stranger.ahead == 1, "{stranger:?}");
     assert_eq!(waits(store, &plain).await.place, place);

@@ -121,6 +121,53 @@ async fn a_claim_stands_in_line_until_its_last_request_is_gone() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_ends_the_claim_on_every_instance() {
+    let cancelled = || (409, "wait_cancelled".to_owned());
+    for stage in stages().await {
+        for between in [false, true] {
+            let Pair { ours: [first, second], later } = pair(&stage, between).await;
+            release(&stage.http(1), "one", TOKEN).await;
+            for request in [first, second] {
+                let told = answer(request).await;
+                assert_eq!(told.told(), cancelled(), "{told:?}");
+                assert!(told.number("waited_ms") < 20_000, "{told:?}");
+            }
+            release(&stage.http(0), "one", HOLDER).await;
+            release(&stage.http(0), "one", &granted(later).await.text("token")).await;
+            until_free(&stage, "one").await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_granted_and_released_is_not_granted_again() {
+    for stage in stages().await {
+        for _ in 0..10 {
+            let Pair { ours: [mut first, mut second], later } = pair(&stage, false).await;
+            release(&stage.http(0), "one", HOLDER).await;
+            // Whichever of the two is granted first releases at once.
+            let (one, other) = tokio::select! {
+                told = &mut first => (told.unwrap(), second),
+                told = &mut second => (told.unwrap(), first),
+            };
+            release(&stage.http(0), "one", TOKEN).await;
+            let other = answer(other).await;
+            // It heard of the same lease, or that its claim is over.
+            match other.status {
+                200 | 201 => assert_eq!(
+                    other.number("fencing_token"),
+                    one.number("fencing_token"),
+                    "{one:?} {other:?}"
+                ),
+                _ => assert_eq!(other.told(), (409, "wait_cancelled".to_owned())),
+            }
+            release(&stage.http(0), "one", &granted(later).await.text("token")).await;
+            until_free(&stage, "one").await;
+        }
+    }
+}
+
 /// Until nobody holds the key, without asking for it.
 async fn until_free(stage: &Stage, key: &str) {
     let (http, path) = (stage.http(0), format!("/locks/{key}"));

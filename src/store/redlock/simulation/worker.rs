@@ -152,12 +152,12 @@ impl Worker {
             let bell = store.listen(key);
             loop {
                 let asked = self.world.now();
-                match store.wait_turn(&wish.claim).await {
+                match store.wait_turn(&wish.claim, None).await {
                     Ok(Turn::Waiting(waiting)) if self.world.now() < give_up_at => {
                         let _ = timeout(waiting.recheck_after, bell.rung()).await;
                     }
                     turn => {
-                        let _ = store.leave(key, token, Keep::Nothing).await;
+                        let _ = store.leave(key, &[(token.clone(), Keep::Nothing)]).await;
                         return (asked, turn);
                     }
                 }

@@ -1,0 +1,218 @@
+//! A no is definite: nothing that is under way can grant the claim afterwards.
+
+use crate::conformance::on_every_store;
+
+on_every_store!(tests:
+    a_grant_on_its_way_at_the_end_of_a_wait_is_delivered,
+    a_grant_on_its_way_at_the_end_of_the_instance_is_delivered,
+    a_wait_whose_end_the_store_does_not_answer_is_unknown,
+    many_short_waits_are_told_the_truth,
+    a_release_ends_the_requests_that_wait_with_its_claim,
+    a_release_while_the_claim_joins_leaves_nothing,
+    a_release_while_the_claim_is_granted_leaves_nothing,
+);
+
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use lockkeeper::lock::error::Effect;
+    use lockkeeper::lock::error::LockError;
+    use lockkeeper::lock::error::Verb;
+    use lockkeeper::lock::lease::Origin;
+    use lockkeeper::lock::locks::Acquired;
+    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::store::Released;
+    use lockkeeper::lock::store::Store;
+    use tokio::task::JoinSet;
+
+    use crate::conformance::LIMITS;
+    use crate::conformance::Stage;
+    use crate::conformance::key;
+    use crate::conformance::token;
+    use crate::conformance::toy::Toy;
+    use crate::conformance::toy::Way;
+    use crate::conformance::waiting::Request;
+    use crate::conformance::waiting::chosen;
+    use crate::conformance::waiting::deserted;
+    use crate::conformance::waiting::holds;
+    use crate::conformance::waiting::made;
+    use crate::conformance::waiting::release;
+    use crate::conformance::waiting::waiting;
+    use crate::support::PATIENCE;
+    use crate::support::eventually;
+
+    /// Over before the store answers.
+    const SHORT: Duration = Duration::from_millis(100);
+
+    /// Locks over a toy over the store.
+    fn with_toy(stage: &Stage) -> (Locks, Arc<Toy>) {
+        let toy = Toy::over(stage.store.clone());
+        (Locks::new(toy.clone() as Arc<dyn Store>, LIMITS), toy)
+    }
+
+    /// Has `holder` hold the key, and a request wait of which the question is granted and not
+    /// answered.
+    async fn granted_and_not_told(
+        stage: &Stage,
+        name: &str,
+        wait: Wait,
+    ) -> (Locks, Arc<Toy>, Request) {
+        let (locks, toy) = with_toy(stage);
+        stage.granted(&chosen("holder")).await;
+        toy.let_go(Verb::TryAcquire, Way::After);
+        let claim = match wait.origin {
+            Origin::Client => chosen(name),
+            Origin::Service => made(name),
+        };
+        let request = Request::with(&locks, claim, wait.patience);
+        toy.called(Verb::TryAcquire, 0).await;
+        release(&stage.store, "holder").await;
+        toy.let_go(Verb::WaitTurn, Way::After);
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        toy.called(Verb::WaitTurn, 0).await;
+        holds(&stage.store, name).await;
+        (locks, toy, request)
+    }
+
+    #[derive(Clone, Copy)]
+    struct Wait {
+        origin: Origin,
+        patience: Duration,
+    }
+
+    const BOTH: [(&str, Origin); 2] = [("one", Origin::Client), ("two", Origin::Service)];
+
+    pub(super) async fn a_grant_on_its_way_at_the_end_of_a_wait_is_delivered(stage: Stage) {
+        for (name, origin) in BOTH {
+            let wait = Wait { origin, patience: SHORT };
+            let (_locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
+            tokio::time::sleep(SHORT * 2).await;
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            request.granted().await;
+            holds(&stage.store, name).await;
+            release(&stage.store, name).await;
+        }
+    }
+
+    pub(super) async fn a_grant_on_its_way_at_the_end_of_the_instance_is_delivered(stage: Stage) {
+        for (name, origin) in BOTH {
+            let wait = Wait { origin, patience: PATIENCE };
+            let (locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
+            locks.drain();
+            tokio::time::sleep(SHORT).await;
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            request.granted().await;
+            release(&stage.store, name).await;
+        }
+    }
+
+    pub(super) async fn a_wait_whose_end_the_store_does_not_answer_is_unknown(stage: Stage) {
+        for (name, origin) in BOTH {
+            let wait = Wait { origin, patience: SHORT };
+            let (_locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
+            let answer = request.answer().await;
+            let Err(LockError::Store(error)) = answer else { panic!("{answer:?}") };
+            assert_eq!(error.effect, Effect::Unknown);
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            match origin {
+                // It may be repeated at any moment.
+                Origin::Client => {
+                    holds(&stage.store, name).await;
+                    release(&stage.store, name).await;
+                }
+                Origin::Service => deserted(&stage.store, PATIENCE).await,
+            }
+        }
+    }
+
+    pub(super) async fn many_short_waits_are_told_the_truth(stage: Stage) {
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        let mut clients = JoinSet::new();
+        for client in 0..8_u64 {
+            let (locks, store) = (locks.clone(), stage.store.clone());
+            clients.spawn(async move {
+                let (mut held, mut had) = (0, 0);
+                for round in 0..40_u64 {
+                    let claim = chosen(&format!("{client}-{round}"));
+                    let token = claim.token.clone();
+                    let patience = Duration::from_millis(1 + (client + round) % 12);
+                    let answer = locks.acquire(claim, patience).await.unwrap();
+                    let mine = store.inspect(&key("a"), Some(&token)).await.unwrap().mine;
+                    match answer {
+                        Acquired::Held(..) => {
+                            assert_eq!(mine, Some(false), "held by the very token");
+                            held += 1;
+                        }
+                        Acquired::Granted(_) | Acquired::Again(_) => {
+                            tokio::time::sleep(Duration::from_millis(2)).await;
+                            locks.release(key("a"), token, None).await.unwrap();
+                            had += 1;
+                        }
+                    }
+                }
+                (held, had)
+            });
+        }
+        let all = clients.join_all().await;
+        let (held, had) = all.iter().fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        assert!(held > 10 && had > 10, "{held} held and {had} granted say too little");
+        deserted(&stage.store, PATIENCE).await;
+    }
+
+    pub(super) async fn a_release_ends_the_requests_that_wait_with_its_claim(stage: Stage) {
+        let (locks, store) = (Locks::new(stage.store.clone(), LIMITS), &stage.store);
+        stage.granted(&chosen("holder")).await;
+        let [first, second] = [(); 2].map(|()| Request::of(&locks, chosen("one")));
+        waiting(store, 1).await;
+        eventually(PATIENCE, async || (locks.waiting() == 2).then_some(())).await;
+        let released = locks.release(key("a"), token("one"), None).await.unwrap();
+        assert_eq!(released, Released::Place);
+        for request in [first, second] {
+            let answer = request.answer().await;
+            assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
+        }
+        waiting(store, 0).await;
+        release(store, "holder").await;
+        deserted(store, PATIENCE).await;
+        // A later claim of the token is another one.
+        stage.granted(&chosen("one")).await;
+    }
+
+    pub(super) async fn a_release_while_the_claim_joins_leaves_nothing(stage: Stage) {
+        for way in [Way::Before, Way::After] {
+            let (locks, toy) = with_toy(&stage);
+            stage.granted(&chosen("holder")).await;
+            toy.let_go(Verb::WaitTurn, way);
+            let request = Request::of(&locks, chosen("one"));
+            toy.called(Verb::WaitTurn, 0).await;
+            let releasing = {
+                let locks = locks.clone();
+                tokio::spawn(async move { locks.release(key("a"), token("one"), None).await })
+            };
+            tokio::time::sleep(SHORT).await;
+            toy.let_go(Verb::WaitTurn, Way::Straight);
+            assert_ne!(releasing.await.unwrap().unwrap(), Released::Nothing);
+            let answer = request.answer().await;
+            assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
+            release(&stage.store, "holder").await;
+            locks.settle(PATIENCE).await;
+            deserted(&stage.store, PATIENCE).await;
+        }
+    }
+
+    pub(super) async fn a_release_while_the_claim_is_granted_leaves_nothing(stage: Stage) {
+        let wait = Wait { origin: Origin::Client, patience: PATIENCE };
+        let (locks, toy, request) = granted_and_not_told(&stage, "one", wait).await;
+        let releasing = {
+            let locks = locks.clone();
+            tokio::spawn(async move { locks.release(key("a"), token("one"), None).await })
+        };
+        tokio::time::sleep(SHORT).await;
+        toy.let_go(Verb::WaitTurn, Way::Straight);
+        assert!(matches!(releasing.await.unwrap().unwrap(), Released::Lease(_)));
+        // It was told one or the other, and holds nothing now.
+        drop(request.answer().await);
+        deserted(&stage.store, PATIENCE).await;
+    }
+}
