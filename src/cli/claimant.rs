@@ -3,6 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
+use tokio::time::sleep;
+use tokio::time::timeout;
 
 use crate::cli::clock::Moment;
 use crate::cli::exit;
@@ -11,10 +13,12 @@ use crate::cli::voice::Voice;
 use crate::client::Client;
 use crate::client::ClientError;
 use crate::client::Granted;
+use crate::client::LeaseId;
 use crate::client::Wish;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 
 /// Between two attempts that came to nothing.
@@ -28,6 +32,9 @@ const SILENCE_AT_FIRST: Duration = Duration::from_secs(5);
 
 /// How long a service may be silent in whose line we were.
 const SILENCE_IN_LINE: Duration = Duration::from_secs(60);
+
+/// Limit for leaving the line.
+const LEAVE_TIME: Duration = Duration::from_secs(2);
 
 /// What to do when somebody else has the key.
 #[derive(Args, Debug)]
@@ -57,8 +64,10 @@ pub(super) enum NoLease {
     Busy(String),
     /// The service does not answer.
     Unreachable(String),
-    /// The service wants no such request.
+    /// The service refuses such a request.
     Refused(String),
+    /// Somebody who has the token gave the claim up.
+    Cancelled(String),
 }
 
 impl NoLease {
@@ -77,6 +86,10 @@ impl NoLease {
             Self::Refused(detail) => {
                 voice.complain(|| detail);
                 exit::INTERNAL
+            }
+            Self::Cancelled(detail) => {
+                voice.complain(|| detail);
+                exit::LOST
             }
         }
     }
@@ -97,8 +110,8 @@ pub(super) struct Claimant {
 
 impl Claimant {
     /// Waits for the lease, for ever if there is no `wait`: request after request, with the same
-    /// token, so the place in line stays. Gives when the last one was sent. Dropping it leaves
-    /// the line.
+    /// token, so the place in line stays. Gives when the last one was sent. Without a lease nothing
+    /// of it is left at the service, as far as that can be told. Dropping it leaves the line.
     pub(super) async fn acquire(
         &self,
         wait: Option<Duration>,
@@ -106,50 +119,70 @@ impl Claimant {
         let began = Moment::now();
         let mut patience = SILENCE_AT_FIRST;
         let mut heard = began;
-        loop {
+        // A lease may be there of which no answer, or too late a one, has come.
+        let mut unsure = false;
+        let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
             let wish = Wish { ttl: self.ttl, wait: left().min(SLICE), owner: self.owner.clone() };
             let sent = Moment::now();
-            match self.client.acquire(&self.key, &self.token, &wish).await {
+            let why = match self.client.acquire(&self.key, &self.token, &wish).await {
                 Ok(granted) => {
                     let began = sent.after(granted.waited);
                     if !began.after(granted.ttl / 2).has_come() {
                         return Ok((sent, granted));
                     }
-                    // The answer was so long on its way that the time has to start anew.
-                    (heard, patience) = (Moment::now(), SILENCE_IN_LINE);
-                    continue;
+                    unsure = true;
+                    "answers take longer than half of the TTL".to_owned()
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_busy() => {
+                    // Definite: this token holds nothing.
+                    unsure = false;
                     if left().is_zero() {
-                        return Err(NoLease::Busy(refusal.detail));
+                        break NoLease::Busy(refusal.detail);
                     }
                     self.voice.tell(|| refusal.detail.clone());
                     (heard, patience) = (Moment::now(), SILENCE_IN_LINE);
+                    sleep(sent.after(PAUSE).left()).await;
+                    continue;
+                }
+                Err(ClientError::Refused(refusal)) if refusal.is_cancelled() => {
+                    break NoLease::Cancelled(format!(
+                        "the claim on '{}' was released while it waited",
+                        self.key
+                    ));
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
-                    return Err(NoLease::Refused(refusal.detail));
+                    break NoLease::Refused(refusal.detail);
                 }
                 Err(error) => {
-                    if left().is_zero() {
-                        patience = SILENCE_AT_FIRST;
-                    }
-                    if heard.after(patience).has_come() {
-                        return Err(NoLease::Unreachable(error.to_string()));
-                    }
-                    self.voice.tell(|| error.to_string());
+                    unsure = true;
+                    error.to_string()
                 }
+            };
+            if left().is_zero() {
+                patience = SILENCE_AT_FIRST;
             }
-            tokio::time::sleep(sent.after(PAUSE).left()).await;
+            if heard.after(patience).has_come() {
+                break NoLease::Unreachable(why);
+            }
+            self.voice.tell(|| why);
+            sleep(sent.after(PAUSE).left()).await;
+        };
+        if unsure {
+            self.leave().await;
         }
+        Err(why)
     }
 
     /// Leaves the line, with whatever was granted in it.
     pub(super) async fn leave(&self) {
         // It ends at once: what cannot be told now ends by itself.
-        let told = tokio::time::timeout(Duration::from_secs(2), async {
-            self.client.release(&self.key, &self.token).await
-        });
+        let told = timeout(LEAVE_TIME, async { self.client.release(self.lease(None)).await });
         let _ = told.await;
+    }
+
+    /// Names the lease.
+    pub(super) fn lease(&self, fencing_token: Option<FencingToken>) -> LeaseId<'_> {
+        LeaseId { key: &self.key, token: &self.token, fencing_token }
     }
 }

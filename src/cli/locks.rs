@@ -19,22 +19,24 @@ use crate::cli::exit;
 use crate::cli::remote::Remote;
 use crate::cli::remote::duration;
 use crate::cli::remote::key;
+use crate::cli::runtime::runtime;
 use crate::cli::signals::Signals;
+use crate::cli::table::json_line;
+use crate::cli::table::row;
+use crate::cli::voice::flush;
 use crate::client::ANSWER_TIME;
 use crate::client::Client;
 use crate::client::ClientError;
+use crate::client::LeaseId;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::wire::ListBody;
-use crate::wire::StatusBody;
 
 /// How often a request is made that is not answered.
 const ATTEMPTS: usize = 3;
-
-/// What a column shows that has nothing to show.
-const NOTHING: &str = "-";
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
@@ -84,6 +86,9 @@ pub(super) struct Held {
     /// The file with the token (- is standard input) [default: the variable LOCK_TOKEN].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// The number of the lease; a later lease of the same token is left alone.
+    #[arg(long, value_name = "N", value_parser = fencing_token)]
+    fencing_token: Option<FencingToken>,
     #[command(flatten)]
     named: Named,
 }
@@ -135,24 +140,35 @@ impl From<ClientError> for Undone {
     }
 }
 
+impl From<serde_json::Error> for Undone {
+    fn from(_: serde_json::Error) -> Self {
+        Self::Refused(ClientError::NoAnswer("the answer is not from lockkeeper".to_owned()))
+    }
+}
+
 /// Does what the verb says, and gives the exit code.
 pub(super) fn run(verb: &Verb) -> u8 {
     let shown = verb.shown();
-    let done = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let done = done.map_err(|error| Undone::Wrong(format!("no runtime: {error}")));
-    let done = done.and_then(|runtime| {
+    let done = runtime().map_err(Undone::Wrong).and_then(|runtime| {
         let done = runtime.block_on(async { verb.run(shown.remote.client()?).await });
         // A look-up of a name that hangs must not keep us.
         runtime.shutdown_background();
         done
     });
-    let (code, sentence) = match done {
-        Ok(text) => return print(&text),
-        Err(Undone::Said(code)) => return code,
-        Err(Undone::Wrong(sentence)) => (exit::INTERNAL, sentence),
-        Err(Undone::Refused(error)) => (code(&error), error.to_string()),
+    let voice = shown.remote.voice();
+    let code = match done {
+        Ok(()) => 0,
+        Err(Undone::Said(code)) => code,
+        Err(Undone::Wrong(sentence)) => {
+            voice.complain(|| sentence);
+            exit::INTERNAL
+        }
+        Err(Undone::Refused(error)) => {
+            voice.complain(|| error.to_string());
+            code(&error)
+        }
     };
-    shown.remote.voice().complain(|| sentence);
+    flush();
     code
 }
 
@@ -166,13 +182,14 @@ fn code(error: &ClientError) -> u8 {
     }
 }
 
-/// Whoever reads may have gone, and then did not get what was asked for.
-fn print(text: &str) -> u8 {
-    let mut out = std::io::stdout();
-    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => 0,
-        Err(_) => exit::INTERNAL,
+/// Prints a line, if there is anything to print. Whoever reads may have gone.
+fn print(text: &str) -> Result<(), Undone> {
+    if text.is_empty() {
+        return Ok(());
     }
+    let mut out = std::io::stdout();
+    let written = out.write_all(format!("{text}\n").as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Undone::Wrong(format!("cannot print: {error}")))
 }
 
 impl Verb {
@@ -186,26 +203,26 @@ impl Verb {
         }
     }
 
-    /// What is to be printed.
-    async fn run(&self, client: Client) -> Result<String, Undone> {
+    /// Does it, and prints what there is to print.
+    async fn run(&self, client: Client) -> Result<(), Undone> {
         let json = self.shown().json;
         match self {
             Self::Acquire(acquire) => acquire.run(client).await,
             Self::Refresh(Refresh { ttl, held }) => {
-                let (key, token, ttl) = (&held.named.key, held.token()?, ttl.map(millis));
-                let refresh = || client.refresh(key, &token, ttl, ANSWER_TIME);
+                let (token, ttl) = (held.token()?, ttl.map(millis));
+                let refresh = || client.refresh(held.lease(&token), ttl, ANSWER_TIME);
                 let granted = insist(refresh).await.map_err(|(error, _)| error)?;
-                Ok(if json { line(granted.body) } else { String::new() })
+                print(&if json { json_line(&granted.body)? } else { String::new() })
             }
             Self::Release(held) => {
                 let token = held.token()?;
-                match insist(|| client.release(&held.named.key, &token)).await {
-                    Ok(()) => Ok(String::new()),
+                match insist(|| client.release(held.lease(&token))).await {
+                    Ok(()) => Ok(()),
                     // The attempt before, of which nothing was heard, may have done it.
                     Err((ClientError::Refused(refusal), again))
                         if refusal.is_lost() && again > 0 =>
                     {
-                        Ok(String::new())
+                        Ok(())
                     }
                     Err((error, _)) => Err(error.into()),
                 }
@@ -213,19 +230,19 @@ impl Verb {
             Self::Get(named) => {
                 let body = insist(|| client.inspect(&named.key, None)).await;
                 let body = body.map_err(|(error, _)| error)?;
-                if json { Ok(line(body)) } else { Ok(row(&read(&body)?)) }
+                print(&if json { json_line(&body)? } else { row(&serde_json::from_str(&body)?) })
             }
             Self::List(list) => list.run(&client).await,
             Self::ForceRelease(named) => {
-                let body = client.force_release(&named.key).await?;
-                Ok(if json { line(body) } else { String::new() })
+                let body = json_line(&client.force_release(&named.key).await?)?;
+                print(if json { &body } else { "" })
             }
         }
     }
 }
 
 impl Acquire {
-    async fn run(&self, client: Client) -> Result<String, Undone> {
+    async fn run(&self, client: Client) -> Result<(), Undone> {
         let voice = self.named.shown.remote.voice();
         let token = match &self.token_file {
             Some(path) => token_in(path)?,
@@ -239,15 +256,25 @@ impl Acquire {
             ttl: self.ttl.map(millis),
             voice,
         };
-        let mut signals = Signals::catch().map_err(|error| error.to_string())?;
+        let signals = Signals::catch().map_err(|error| error.to_string())?;
         let acquired = tokio::select! {
             biased;
             signal = signals.ending() => Err(signal),
             acquired = claimant.acquire(self.contention.wait()) => Ok(acquired),
         };
         match acquired {
-            Ok(Ok((_, granted))) if self.named.shown.json => Ok(line(granted.body)),
-            Ok(Ok(_)) => Ok(line(claimant.token.expose().to_owned())),
+            Ok(Ok((_, granted))) => {
+                let text = match self.named.shown.json {
+                    true => json_line(&granted.body)?,
+                    false => claimant.token.expose().to_owned(),
+                };
+                let printed = print(&text);
+                if printed.is_err() {
+                    // Nobody knows the token.
+                    claimant.leave().await;
+                }
+                printed
+            }
             Ok(Err(why)) => Err(Undone::Said(why.say(voice, self.contention.conflict_exit_code))),
             Err(signal) => {
                 claimant.leave().await;
@@ -259,6 +286,10 @@ impl Acquire {
 }
 
 impl Held {
+    fn lease<'a>(&'a self, token: &'a LeaseToken) -> LeaseId<'a> {
+        LeaseId { key: &self.named.key, token, fencing_token: self.fencing_token }
+    }
+
     fn token(&self) -> Result<LeaseToken, String> {
         match &self.token_file {
             Some(path) => token_in(path),
@@ -272,19 +303,21 @@ impl Held {
 }
 
 impl List {
-    async fn run(&self, client: &Client) -> Result<String, Undone> {
-        let mut shown = String::new();
-        let mut cursor = None;
+    async fn run(&self, client: &Client) -> Result<(), Undone> {
+        let mut cursors: Vec<String> = Vec::new();
         loop {
-            let page = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
-            let page: ListBody = read(&page.map_err(|(error, _)| error)?)?;
+            let page = insist(|| client.list(&self.prefix, cursors.last().map(|at| &**at))).await;
+            let page: ListBody = serde_json::from_str(&page.map_err(|(error, _)| error)?)?;
             for status in &page.locks {
-                let body = || serde_json::to_string(status).map_err(|error| error.to_string());
-                shown.push_str(&if self.shown.json { line(body()?) } else { row(status) });
+                let json = || json_line(&serde_json::to_string(status)?);
+                print(&if self.shown.json { json()? } else { row(status) })?;
             }
-            cursor = page.cursor;
-            if cursor.is_none() {
-                return Ok(shown);
+            match page.cursor {
+                None => return Ok(()),
+                Some(cursor) if cursors.contains(&cursor) => {
+                    return Err(Undone::Wrong("the list begins anew and does not end".to_owned()));
+                }
+                Some(cursor) => cursors.push(cursor),
             }
         }
     }
@@ -313,6 +346,11 @@ where
     }
 }
 
+fn fencing_token(text: &str) -> Result<FencingToken, String> {
+    let number = text.parse().ok().and_then(FencingToken::from_number);
+    number.ok_or_else(|| "a fencing token is a number, as `acquire --json` prints it".to_owned())
+}
+
 fn token_in(path: &Path) -> Result<LeaseToken, String> {
     let text = match path.to_str() {
         Some("-") => {
@@ -323,33 +361,6 @@ fn token_in(path: &Path) -> Result<LeaseToken, String> {
     };
     let text = text.map_err(|error| format!("no token in {}: {error}", path.display()))?;
     LeaseToken::parse(text.trim()).map_err(|error| error.to_string())
-}
-
-fn read<T: serde::de::DeserializeOwned>(body: &str) -> Result<T, Undone> {
-    let strange = |_| ClientError::NoAnswer("the answer is not from lockkeeper".to_owned());
-    serde_json::from_str(body).map_err(strange).map_err(Undone::from)
-}
-
-/// A key as it stands, its columns separated by tabs; no key and no owner holds one.
-fn row(status: &StatusBody) -> String {
-    let seconds = |ms: u64| format!("{:.1}", Duration::from_millis(ms).as_secs_f64());
-    let shown = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
-    line(
-        [
-            status.key.clone(),
-            if status.held { "held" } else { "free" }.to_owned(),
-            shown(status.ttl_ms.map(seconds)),
-            shown(status.fencing_token.map(|number| number.to_string())),
-            status.waiters.to_string(),
-            shown(status.owner.clone()),
-        ]
-        .join("\t"),
-    )
-}
-
-fn line(mut text: String) -> String {
-    text.push('\n');
-    text
 }
 
 fn millis(time: Duration) -> Ttl {

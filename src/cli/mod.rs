@@ -8,8 +8,10 @@ mod healthcheck;
 mod locks;
 mod redlock;
 mod remote;
+mod runtime;
 mod serve;
 mod signals;
+mod table;
 mod voice;
 
 use std::io::Write;
@@ -73,7 +75,13 @@ enum Command {
 #[command(next_help_heading = "Settings of the service")]
 struct Settings {
     /// A settings file; config/lockkeeper.toml has every setting with its default.
-    #[arg(long, global = true, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
+    #[arg(
+        long,
+        global = true,
+        env = "LOCKKEEPER_CONFIG",
+        hide_env_values = true,
+        value_name = "FILE"
+    )]
     config: Option<PathBuf>,
     /// Where to listen [default: 127.0.0.1:8080].
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]

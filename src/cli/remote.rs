@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::FalseyValueParser;
 
 use crate::cli::voice::Voice;
 use crate::client::Client;
@@ -12,16 +13,36 @@ use crate::lock::token::LeaseToken;
 use crate::lock::token::TokenMaker;
 
 /// The variable with the API key; a flag would show it to everybody who asks for the processes.
-const API_KEY: &str = "LOCKKEEPER_API_KEY";
+pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
 
 /// Where the service is, and how much is said.
 #[derive(Args, Debug)]
 pub(super) struct Remote {
     /// Where the service is; an API key for it is read from LOCKKEEPER_API_KEY.
-    #[arg(short, long, env = "LOCKKEEPER_URL", default_value = "http://127.0.0.1:8080")]
+    #[arg(
+        short,
+        long,
+        env = "LOCKKEEPER_URL",
+        hide_env_values = true,
+        default_value = "http://127.0.0.1:8080"
+    )]
     url: String,
+    /// Do not warn of an API key that goes over http:// to another host.
+    #[arg(
+        long,
+        env = "LOCKKEEPER_PLAIN_HTTP",
+        hide_env_values = true,
+        value_parser = FalseyValueParser::new()
+    )]
+    plain_http: bool,
     /// What tokens begin with, where the service has a redis.token_prefix.
-    #[arg(long, env = "LOCKKEEPER_TOKEN_PREFIX", default_value = "", hide_default_value = true)]
+    #[arg(
+        long,
+        env = "LOCKKEEPER_TOKEN_PREFIX",
+        hide_env_values = true,
+        default_value = "",
+        hide_default_value = true
+    )]
     token_prefix: String,
     /// Say nothing, not even what went wrong.
     #[arg(short, long, conflicts_with = "verbose")]
@@ -39,7 +60,17 @@ impl Remote {
             Ok(_) | Err(std::env::VarError::NotPresent) => None,
             Err(_) => return Err(format!("the variable {API_KEY} is not UTF-8")),
         };
-        Client::new(&self.url, api_key.as_deref()).map_err(|error| error.to_string())
+        let client = Client::new(&self.url, api_key.as_deref());
+        let client = client.map_err(|error| error.to_string())?;
+        if client.exposes_api_key() && !self.plain_http {
+            self.voice().complain(|| {
+                format!(
+                    "the API key goes to {} unencrypted: use https://, or allow it (--plain-http)",
+                    client.host()
+                )
+            });
+        }
+        Ok(client)
     }
 
     /// A token that nobody else has.

@@ -1,18 +1,29 @@
-//! The signals that are sent to us: they end the wait, and are passed on to COMMAND.
+//! The signals that are sent to the command line: they end a wait, and are passed on to COMMAND.
+//!
+//! They are blocked and read from a signalfd, which tells Ctrl-C from `kill`. SIGCHLD is the
+//! runtime's; a parent may have blocked it, so it is unblocked.
 
-use std::future::poll_fn;
 use std::io;
-use std::task::Poll;
+use std::os::fd::AsFd;
 
-use futures_util::FutureExt;
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::SfdFlags;
+use nix::sys::signalfd::SignalFd;
 use rustix::process::Signal;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
+use tokio::net::unix::pipe::Receiver;
+
+/// The length of a `signalfd_siginfo`, and where in it is what: signalfd(2).
+const SIGINFO_BYTES: usize = 128;
+const SSI_SIGNO: usize = 0;
+const SSI_CODE: usize = 8;
+
+/// The code of what the kernel sends itself, as for a key on the terminal.
+const SI_KERNEL: i32 = 0x80;
 
 const FORWARDED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
 
-/// Those that end the wait.
+/// Signals that end the wait.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
 /// What can be given to `--signal`.
@@ -28,49 +39,133 @@ const NAMED: [(&str, Signal); 9] = [
     ("TERM", Signal::TERM),
 ];
 
-/// The signals that come.
+/// The signals that arrive.
 #[derive(Debug)]
-pub(super) struct Signals(Vec<(Signal, tokio::signal::unix::Signal)>);
+pub(super) struct Signals {
+    arriving: Receiver,
+    inherited: Inherited,
+}
+
+/// A signal that has arrived.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrived {
+    pub(super) signal: Signal,
+    pub(super) sender: Sender,
+}
+
+/// Who sent a signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sender {
+    /// The terminal, to everybody in its foreground process group.
+    Terminal,
+    /// A process, to us.
+    Process,
+}
+
+/// Which of the signals that we block or unblock were blocked when we were started.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inherited(u64);
 
 impl Signals {
     /// From now on none of them ends us. One that is ignored (`nohup`, `&`) stays so, here and in
     /// COMMAND.
     pub(super) fn catch() -> io::Result<Self> {
+        let inherited = Inherited::now()?;
         let ignored = ignored();
-        let caught = FORWARDED.iter().filter(|kind| ignored >> (kind.as_raw() - 1) & 1 == 0);
-        let caught = caught
-            .map(|&kind| signal(SignalKind::from_raw(kind.as_raw())).map(|coming| (kind, coming)));
-        caught.collect::<io::Result<_>>().map(Self)
+        let caught = FORWARDED.into_iter().filter(|kind| ignored & bit(*kind) == 0);
+        let caught = set(caught)?;
+        caught.thread_block()?;
+        set([Signal::CHILD])?.thread_unblock()?;
+        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
+        let arriving = SignalFd::with_flags(&caught, flags)?.as_fd().try_clone_to_owned()?;
+        // The runtime takes any descriptor for a pipe, and signals are read like one.
+        let arriving = Receiver::from_owned_fd_unchecked(arriving)?;
+        Ok(Self { arriving, inherited })
+    }
+
+    /// The mask that COMMAND has to be started with.
+    pub(super) fn inherited(&self) -> Inherited {
+        self.inherited
     }
 
     /// The next one.
-    pub(super) async fn next(&mut self) -> Signal {
-        poll_fn(|context| {
-            for (kind, coming) in &mut self.0 {
-                if coming.poll_recv(context).is_ready() {
-                    return Poll::Ready(*kind);
+    pub(super) async fn next(&self) -> Arrived {
+        let mut siginfo = [0; SIGINFO_BYTES];
+        loop {
+            if self.arriving.try_read(&mut siginfo).is_ok() {
+                if let Some(arrived) = Arrived::read(&siginfo) {
+                    return arrived;
                 }
+            } else if self.arriving.readable().await.is_err() {
+                return std::future::pending().await;
             }
-            Poll::Pending
-        })
-        .await
+        }
     }
 
     /// The next one that ends a wait.
-    pub(super) async fn ending(&mut self) -> Signal {
+    pub(super) async fn ending(&self) -> Signal {
         loop {
-            let signal = self.next().await;
+            let Arrived { signal, .. } = self.next().await;
             if ENDING.contains(&signal) {
                 return signal;
             }
         }
     }
 
-    /// One that ends a wait, if it has come already.
-    pub(super) async fn ended(&mut self) -> Option<Signal> {
-        // The runtime has to look first.
-        tokio::task::yield_now().await;
-        self.ending().now_or_never()
+    /// One that ends a wait, if it has arrived already; the runtime may not have seen it yet.
+    pub(super) fn ended(&self) -> Option<Signal> {
+        let mut siginfo = [0; SIGINFO_BYTES];
+        while rustix::io::read(&self.arriving, &mut siginfo).is_ok() {
+            let signal = Arrived::read(&siginfo).map(|arrived| arrived.signal);
+            if let Some(signal) = signal.filter(|signal| ENDING.contains(signal)) {
+                return Some(signal);
+            }
+        }
+        None
+    }
+}
+
+impl Arrived {
+    fn read(siginfo: &[u8; SIGINFO_BYTES]) -> Option<Self> {
+        let number =
+            |at: usize| Some(i32::from_ne_bytes(siginfo.get(at..at + 4)?.try_into().ok()?));
+        let signal = Signal::from_named_raw(number(SSI_SIGNO)?)?;
+        let sender = match number(SSI_CODE)? {
+            SI_KERNEL => Sender::Terminal,
+            _ => Sender::Process,
+        };
+        Some(Self { signal, sender })
+    }
+}
+
+impl Inherited {
+    fn now() -> io::Result<Self> {
+        let mask = SigSet::thread_get_mask()?;
+        let mut blocked = 0;
+        for kind in FORWARDED.into_iter().chain([Signal::CHILD]) {
+            if mask.contains(kind.as_raw().try_into()?) {
+                blocked |= bit(kind);
+            }
+        }
+        Ok(Self(blocked))
+    }
+
+    /// Reads the number that `Display` has written.
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Gives this thread the mask that we were started with.
+    pub(super) fn restore(self) -> io::Result<()> {
+        let ours = || FORWARDED.into_iter().chain([Signal::CHILD]);
+        set(ours().filter(|kind| self.0 & bit(*kind) != 0))?.thread_block()?;
+        Ok(set(ours().filter(|kind| self.0 & bit(*kind) == 0))?.thread_unblock()?)
+    }
+}
+
+impl std::fmt::Display for Inherited {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}", self.0)
     }
 }
 
@@ -82,6 +177,18 @@ pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
     let named = NAMED.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
     let known = || NAMED.map(|(name, _)| name).join(", ");
     number.or(named).ok_or_else(|| format!("it is a number or one of {}", known()))
+}
+
+fn set(kinds: impl IntoIterator<Item = Signal>) -> io::Result<SigSet> {
+    let mut set = SigSet::empty();
+    for kind in kinds {
+        set.add(kind.as_raw().try_into()?);
+    }
+    Ok(set)
+}
+
+fn bit(kind: Signal) -> u64 {
+    1 << (kind.as_raw() - 1)
 }
 
 /// Which signals this process was started to ignore, a bit for each.

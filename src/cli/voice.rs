@@ -1,28 +1,62 @@
-//! What a command says on standard error, which may be closed: nothing but errors, unless it is
-//! told otherwise.
+//! Lines of a command on standard error: errors only, unless more is asked for.
+//!
+//! A thread writes them. Standard error may be a full pipe that nobody reads, or a stopped terminal;
+//! the thread then blocks, and the command goes on without it.
 
 use std::io::Write;
+use std::io::stderr;
+use std::sync::OnceLock;
+use std::sync::mpsc::Receiver;
+use std::sync::mpsc::Sender;
+use std::sync::mpsc::SyncSender;
+use std::sync::mpsc::channel;
+use std::sync::mpsc::sync_channel;
+use std::thread::Builder;
+use std::time::Duration;
+
+use nix::sys::signal::SigSet;
+use nix::sys::signal::SigmaskHow;
+use rustix::event::PollFd;
+use rustix::event::PollFlags;
+use rustix::event::Timespec;
+use rustix::event::poll;
+
+/// Lines that wait for a slow reader; later ones are dropped.
+const MAX_LINES: usize = 256;
+
+/// How long the end of the process waits for a slow reader.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The thread that writes; `None` if it cannot be started.
+static WRITER: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
 
 /// How much is said.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Voice {
     /// Nothing.
     Quiet,
-    /// What went wrong.
+    /// Errors.
     Usual,
     /// All.
     Verbose,
 }
 
+/// A message to the thread that writes.
+enum Message {
+    Line(String),
+    /// Answered when all lines before it are written.
+    Flush(Sender<()>),
+}
+
 impl Voice {
-    /// Something went wrong.
+    /// Reports an error.
     pub(super) fn complain<T: std::fmt::Display>(self, what: impl FnOnce() -> T) {
         if self >= Self::Usual {
             say(&what());
         }
     }
 
-    /// Something happened.
+    /// Reports an event.
     pub(super) fn tell<T: std::fmt::Display>(self, what: impl FnOnce() -> T) {
         if self >= Self::Verbose {
             say(&what());
@@ -30,7 +64,82 @@ impl Voice {
     }
 }
 
-/// One line, whoever reads it.
+/// Writes one line; never blocks.
 pub(super) fn say(what: &dyn std::fmt::Display) {
-    let _ = writeln!(std::io::stderr(), "lockkeeper: {what}");
+    let line = format!("lockkeeper: {}\n", plain(&what.to_string()));
+    match WRITER.get_or_init(start) {
+        Some(writer) => {
+            // Full: the reader has stopped reading.
+            let _ = writer.try_send(Message::Line(line));
+        }
+        None if takes_a_line() => {
+            let _ = stderr().write_all(line.as_bytes());
+        }
+        None => (),
+    }
+}
+
+/// Waits a moment for lines that are not written yet; for the end of the process.
+pub(super) fn flush() {
+    let Some(Some(writer)) = WRITER.get() else { return };
+    let (written, all_written) = channel();
+    if writer.try_send(Message::Flush(written)).is_ok() {
+        let _ = all_written.recv_timeout(LAST_WORDS);
+    }
+}
+
+/// The text with its control characters escaped: a terminal would obey those of a hostile service.
+pub(super) fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
+/// Starts the thread with every signal blocked, because signals are for the main thread.
+fn start() -> Option<SyncSender<Message>> {
+    let (lines, messages) = sync_channel(MAX_LINES);
+    let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;
+    let started = Builder::new().name("stderr".to_owned()).spawn(move || write(&messages));
+    let _ = before.thread_set_mask();
+    started.ok().map(|_| lines)
+}
+
+fn write(messages: &Receiver<Message>) {
+    while let Ok(message) = messages.recv() {
+        match message {
+            Message::Line(line) => {
+                // Standard error may be closed.
+                let _ = stderr().write_all(line.as_bytes());
+            }
+            Message::Flush(written) => {
+                let _ = written.send(());
+            }
+        }
+    }
+}
+
+fn takes_a_line() -> bool {
+    let stderr = stderr();
+    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::OUT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn control_characters_are_escaped() {
+        assert_eq!(
+            plain("a \u{1b}[31mb\r\nc\u{9b}2J\u{7f}"),
+            "a \\u{1b}[31mb\\r\\nc\\u{9b}2J\\u{7f}"
+        );
+        assert_eq!(plain("Zürich, 東京"), "Zürich, 東京");
+    }
 }

@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::lock::key::LockKey;
+use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
+use crate::lock::token::LeaseToken;
 use crate::wire::Code;
 
 /// A lease, as the service told it.
@@ -45,22 +48,34 @@ pub struct Refusal {
 }
 
 impl Granted {
-    /// The grant in this body.
-    pub(super) fn of(body: String) -> Result<Self, ClientError> {
+    /// The grant in this body, which has to be for this claim: a cache may answer with another's.
+    pub(super) fn of(body: String, key: &LockKey, token: &LeaseToken) -> Result<Self, ClientError> {
         #[derive(Deserialize)]
         struct Body {
+            key: String,
+            token: String,
             fencing_token: u64,
             ttl_ms: u64,
             waited_ms: u64,
         }
-        let strange = || ClientError::NoAnswer("the answer is not from lockkeeper".to_owned());
-        let read: Body = serde_json::from_str(&body).map_err(|_| strange())?;
+        let read: Body = serde_json::from_str(&body).map_err(|_| ClientError::strange())?;
+        if read.key != key.as_str() || LeaseToken::parse(&read.token).as_ref() != Ok(token) {
+            return Err(ClientError::NoAnswer("the answer is for another claim".to_owned()));
+        }
+        let fencing_token = FencingToken::from_number(read.fencing_token);
         Ok(Self {
-            fencing_token: FencingToken::from_number(read.fencing_token).ok_or_else(strange)?,
+            fencing_token: fencing_token.ok_or_else(ClientError::strange)?,
             ttl: Duration::from_millis(read.ttl_ms),
             waited: Duration::from_millis(read.waited_ms),
             body,
         })
+    }
+}
+
+impl ClientError {
+    /// An answer that a lockkeeper does not give; it proves nothing.
+    pub(super) fn strange() -> Self {
+        Self::NoAnswer("the answer is not from lockkeeper".to_owned())
     }
 }
 
@@ -73,6 +88,21 @@ impl Refusal {
     /// Whether the lease is not there any more.
     pub fn is_lost(&self) -> bool {
         self.code == Code::LockLost.row().0
+    }
+
+    /// Whether the claim was released while it waited.
+    pub fn is_cancelled(&self) -> bool {
+        self.code == "wait_cancelled"
+    }
+
+    /// The longest lease that the service allows, if it refuses a longer one.
+    pub fn max_ttl(&self) -> Option<Ttl> {
+        #[derive(Deserialize)]
+        struct Bounds {
+            max_ttl_ms: u64,
+        }
+        let bounds: Bounds = serde_json::from_str(&self.body).ok()?;
+        Some(Ttl::from_millis(bounds.max_ttl_ms))
     }
 
     /// Whether the same request may be answered differently in a moment.

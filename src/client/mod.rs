@@ -5,8 +5,10 @@
 //! nothing about what happened. Whether to ask again is for the caller to say.
 
 mod answer;
+mod connect;
 mod tls;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use http_body_util::BodyExt;
@@ -27,17 +29,19 @@ use hyper_util::rt::TokioIo;
 use percent_encoding::AsciiSet;
 use percent_encoding::NON_ALPHANUMERIC;
 use percent_encoding::utf8_percent_encode;
+use serde_json::Value;
 use serde_json::json;
-use tokio::net::TcpStream;
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
+use crate::client::connect::first_to_accept;
 use crate::client::tls::Stream;
 use crate::client::tls::secured;
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::wire::LOCK_TOKEN;
 use crate::wire::millis_down;
@@ -48,9 +52,6 @@ pub use crate::client::answer::Refusal;
 
 /// How long an answer may take that waits for nobody: above the deadlines of the stores.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
-
-/// How long one address may take to accept; a host may have several.
-const CONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// How many keys are on a page of the list: as many as the service allows.
 const PAGE: usize = 1_000;
@@ -83,9 +84,20 @@ pub struct Wish {
     pub owner: Option<Owner>,
 }
 
-/// A URL that is none of a service.
+/// A lease, as its holder names it.
+#[derive(Clone, Copy, Debug)]
+pub struct LeaseId<'a> {
+    /// Its key.
+    pub key: &'a LockKey,
+    /// The proof that it is ours.
+    pub token: &'a LeaseToken,
+    /// Its number, where it is known: a later lease of the same token has another.
+    pub fencing_token: Option<FencingToken>,
+}
+
+/// Not the URL of a service.
 #[derive(Debug, thiserror::Error)]
-#[error("`{url}` is no URL of a service: {reason}")]
+#[error("`{url}` is not the URL of a service: {reason}")]
 pub struct InvalidUrl {
     url: String,
     reason: &'static str,
@@ -98,7 +110,7 @@ impl Client {
     ///
     /// [`InvalidUrl`] says what is wrong with it; an API key that fits into no header is, as well.
     pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, InvalidUrl> {
-        let wrong = |reason| InvalidUrl { url: url.to_owned(), reason };
+        let wrong = |reason| InvalidUrl { url: without_password(url), reason };
         let uri: Uri = url.parse().map_err(|_| wrong("it is written as in http://host:8080"))?;
         let scheme = uri.scheme().filter(|known| [Scheme::HTTP, Scheme::HTTPS].contains(known));
         let scheme = scheme.ok_or_else(|| wrong("it begins with http:// or https://"))?.clone();
@@ -123,6 +135,20 @@ impl Client {
         Ok(Self { scheme, authority, prefix, authorization })
     }
 
+    /// Whether the API key goes over a network unencrypted.
+    pub fn exposes_api_key(&self) -> bool {
+        let is_local = match self.host().parse::<IpAddr>() {
+            Ok(address) => address.is_loopback(),
+            Err(_) => self.host() == "localhost" || self.host().ends_with(".localhost"),
+        };
+        self.authorization.is_some() && self.scheme == Scheme::HTTP && !is_local
+    }
+
+    /// The name or the address of the service's host.
+    pub fn host(&self) -> &str {
+        self.authority.host().trim_start_matches('[').trim_end_matches(']')
+    }
+
     /// Asks for the lease, and waits in line for as long as `wish` says.
     ///
     /// # Errors
@@ -145,7 +171,8 @@ impl Client {
             "owner": owner,
         });
         let call = Call::new(Method::POST, locks(key)).token(token).body(body.to_string());
-        Granted::of(self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?)
+        let (_, body) = self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?;
+        Granted::of(body, key, token)
     }
 
     /// Starts the time of the lease anew.
@@ -160,14 +187,22 @@ impl Client {
     /// As with no answer.
     pub async fn refresh(
         &self,
-        key: &LockKey,
-        token: &LeaseToken,
+        lease: LeaseId<'_>,
         ttl: Option<Ttl>,
         patience: Duration,
     ) -> Result<Granted, ClientError> {
-        let body = json!({ "ttl_ms": ttl.map(Ttl::as_millis) }).to_string();
-        let call = Call::new(Method::PUT, format!("{}/refresh", locks(key)));
-        Granted::of(self.call(call.token(token).body(body).within(patience)).await?)
+        let mut body = serde_json::Map::new();
+        body.extend(ttl.map(|ttl| ("ttl_ms".to_owned(), ttl.as_millis().into())));
+        let number = lease.fencing_token.map(|number| number.number().into());
+        body.extend(number.map(|number| ("fencing_token".to_owned(), number)));
+        let call = Call::new(Method::PUT, format!("{}/refresh", locks(lease.key)));
+        let call = call.token(lease.token).body(Value::from(body).to_string());
+        let (_, body) = self.call(call.within(patience)).await?;
+        let granted = Granted::of(body, lease.key, lease.token)?;
+        match lease.fencing_token {
+            Some(number) if number != granted.fencing_token => Err(ClientError::strange()),
+            _ => Ok(granted),
+        }
     }
 
     /// Ends the lease, or gives up the place in line.
@@ -179,8 +214,16 @@ impl Client {
     /// # Cancel safety
     ///
     /// As with no answer.
-    pub async fn release(&self, key: &LockKey, token: &LeaseToken) -> Result<(), ClientError> {
-        self.call(Call::new(Method::DELETE, locks(key)).token(token)).await.map(|_| ())
+    pub async fn release(&self, lease: LeaseId<'_>) -> Result<(), ClientError> {
+        let mut path = locks(lease.key);
+        if let Some(number) = lease.fencing_token {
+            path.push_str(&format!("?fencing_token={number}"));
+        }
+        match self.call(Call::new(Method::DELETE, path).token(lease.token)).await? {
+            (204, _) => Ok(()),
+            // A page of a proxy releases nothing.
+            _ => Err(ClientError::strange()),
+        }
     }
 
     /// How a key stands, and whether `token` has it, if there is one.
@@ -198,7 +241,7 @@ impl Client {
         token: Option<&LeaseToken>,
     ) -> Result<String, ClientError> {
         let call = Call { token, ..Call::new(Method::GET, locks(key)) };
-        self.call(call).await
+        Ok(self.call(call).await?.1)
     }
 
     /// A page of the held keys that begin with `prefix`, the first or the one at `cursor`.
@@ -216,7 +259,7 @@ impl Client {
         if let Some(cursor) = cursor {
             path.push_str(&format!("&cursor={}", encoded(cursor)));
         }
-        self.call(Call::new(Method::GET, path)).await
+        Ok(self.call(Call::new(Method::GET, path)).await?.1)
     }
 
     /// Ends the lease of whoever has it.
@@ -229,10 +272,10 @@ impl Client {
     ///
     /// As with no answer.
     pub async fn force_release(&self, key: &LockKey) -> Result<String, ClientError> {
-        self.call(Call::new(Method::DELETE, format!("/admin{}", locks(key)))).await
+        Ok(self.call(Call::new(Method::DELETE, format!("/admin{}", locks(key)))).await?.1)
     }
 
-    async fn call(&self, call: Call<'_>) -> Result<String, ClientError> {
+    async fn call(&self, call: Call<'_>) -> Result<(u16, String), ClientError> {
         let within = call.within;
         let told = |why: String| {
             ClientError::NoAnswer(format!(
@@ -241,7 +284,7 @@ impl Client {
             ))
         };
         match timeout(within, self.exchange(call)).await {
-            Ok(Ok((status, body))) if (200..300).contains(&status) => Ok(body),
+            Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
             Ok(Ok((status, body))) => Err(ClientError::Refused(Refusal::of(status, body))),
             Ok(Err(error)) => Err(told(chain(&*error))),
             Err(_) => Err(told(format!("none within {:.1} s", within.as_secs_f64()))),
@@ -277,21 +320,19 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
-        let host = self.authority.host().trim_start_matches('[').trim_end_matches(']');
         let secure = self.scheme == Scheme::HTTPS;
         let port = self.authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
-        let mut failure: Failure = "the name has no address".into();
-        for address in lookup_host((host, port)).await? {
-            match timeout(CONNECT_TIME, TcpStream::connect(address)).await {
-                Ok(Ok(stream)) => {
-                    stream.set_nodelay(true)?;
-                    return if secure { secured(stream, host).await } else { Ok(Box::new(stream)) };
-                }
-                Ok(Err(error)) => failure = error.into(),
-                Err(_) => failure = format!("{address} does not accept").into(),
-            }
-        }
-        Err(failure)
+        let stream = first_to_accept(lookup_host((self.host(), port)).await?).await?;
+        stream.set_nodelay(true)?;
+        if secure { secured(stream, self.host()).await } else { Ok(Box::new(stream)) }
+    }
+}
+
+/// A URL as it may be shown.
+fn without_password(url: &str) -> String {
+    match url.rsplit_once('@') {
+        Some((_, host)) => format!("...@{host}"),
+        None => url.to_owned(),
     }
 }
 
@@ -353,6 +394,23 @@ mod tests {
             assert!(told.contains("ends before /locks"), "{told}");
         }
         assert!(Client::new("http://a", Some("two\nlines")).is_err());
+        let told = Client::new("http://jane:secret@a", None).unwrap_err().to_string();
+        assert!(told.contains("`...@a` is not the URL of a service"), "{told}");
+    }
+
+    #[test]
+    fn an_api_key_is_exposed_by_http_to_another_host() {
+        for (url, exposed) in [
+            ("http://localhost:8080", false),
+            ("http://127.0.0.2", false),
+            ("http://[::1]:8080", false),
+            ("https://locks.example", false),
+            ("http://locks.example", true),
+            ("http://10.0.0.7:8080", true),
+        ] {
+            assert_eq!(Client::new(url, Some("key")).unwrap().exposes_api_key(), exposed, "{url}");
+            assert!(!Client::new(url, None).unwrap().exposes_api_key(), "{url}");
+        }
     }
 
     #[test]

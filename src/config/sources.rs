@@ -16,8 +16,13 @@ const PREFIX: &str = "LOCKKEEPER_";
 
 /// Variables of ours that are no settings of the service: which file, and what the command line
 /// uses as a client.
-const OTHERS: &[&str] =
-    &["LOCKKEEPER_CONFIG", "LOCKKEEPER_URL", "LOCKKEEPER_API_KEY", "LOCKKEEPER_TOKEN_PREFIX"];
+const OTHERS: &[&str] = &[
+    "LOCKKEEPER_CONFIG",
+    "LOCKKEEPER_URL",
+    "LOCKKEEPER_API_KEY",
+    "LOCKKEEPER_TOKEN_PREFIX",
+    "LOCKKEEPER_PLAIN_HTTP",
+];
 
 /// The list that only a file can hold.
 const API_KEYS: &str = "api_keys";

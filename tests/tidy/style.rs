@@ -14,6 +14,7 @@ const MAX_HEAD: usize = 12;
 
 /// Where tasks and threads are made, and who ends them.
 const SPAWNS: &[(&str, &str)] = &[
+    ("src/cli/voice.rs", "the thread that writes to standard error; it may be left behind"),
     ("src/cli/exec/command.rs", "the process COMMAND: Supervisor::run waits for it"),
     ("src/cli/exec/warden.rs", "the process of the warden, which ends when its input does"),
     ("src/lock/heard_out.rs", "the TaskTracker of Locks: Locks::settle waits for them"),

@@ -7,6 +7,8 @@ use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
+use tokio::time::sleep;
+
 use crate::cli::claimant::Claimant;
 use crate::cli::claimant::NoLease;
 use crate::cli::claimant::PAUSE;
@@ -32,6 +34,13 @@ const MARGIN_PART: u32 = 50;
 
 /// What is waited for rather than made a TTL of: the service has a shortest one.
 const SHORT_REST: Duration = Duration::from_secs(1);
+
+/// The longest lease of a service whose refusal does not name it: the default of `ttl.max`.
+const USUAL_MAX_TTL: Ttl = Ttl::from_millis(86_400_000);
+
+/// Why a lease that should be given back may be gone. Nobody can tell which it was.
+const GONE: &str = "the lease was gone when it was to be given back: it was ended by force, or a \
+                    proxy has sent the request twice";
 
 /// How often a release is tried.
 const RELEASES: usize = 3;
@@ -148,7 +157,7 @@ impl Keeper {
         loop {
             alarm.at(Some(lease.get().renew)).await?;
             let end = limit(&lease.get());
-            match self.refresh(&alarm, end).await? {
+            match self.refresh(&alarm, lease.get().fencing_token, end).await? {
                 Ok(next) => {
                     self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
                     lease.set(next);
@@ -160,8 +169,13 @@ impl Keeper {
     }
 
     /// Tries to refresh until `end`, at once after a failure.
-    async fn refresh(&self, alarm: &Alarm, end: Moment) -> io::Result<Result<Lease, Loss>> {
-        let mut why = "we stood still".to_owned();
+    async fn refresh(
+        &self,
+        alarm: &Alarm,
+        number: FencingToken,
+        end: Moment,
+    ) -> io::Result<Result<Lease, Loss>> {
+        let mut why = "this process was suspended".to_owned();
         loop {
             let left = end.left();
             if left.is_zero() {
@@ -171,8 +185,9 @@ impl Keeper {
             let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
             let sent = Moment::now();
             let ttl = Some(self.terms.ttl());
+            let id = self.claimant.lease(Some(number));
             let answer = tokio::select! {
-                answer = self.claimant.client.refresh(&self.claimant.key, &self.claimant.token, ttl, patience) => answer,
+                answer = self.claimant.client.refresh(id, ttl, patience) => answer,
                 rung = alarm.at(Some(end)) => {
                     rung?;
                     continue;
@@ -184,8 +199,8 @@ impl Keeper {
                     if !lease.terminate.has_come() {
                         return Ok(Ok(lease));
                     }
-                    why = "the answer came too late".to_owned();
-                    continue;
+                    // Also where the service gives much less than was asked for.
+                    why = "the answer leaves too little time".to_owned();
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
                     return Ok(Err(Loss::Told(refusal.detail)));
@@ -194,42 +209,64 @@ impl Keeper {
             }
             self.claimant.voice.tell(|| format!("not refreshed: {why}"));
             let (least, most) = REFRESH_PAUSE;
-            tokio::time::sleep((left / 8).clamp(least, most)).await;
+            sleep((left / 8).clamp(least, most)).await;
         }
     }
 
-    /// Gives the lease back, or lets it go on until `earliest`.
-    pub(super) async fn give_back(&self, earliest: Moment) {
+    /// Gives the lease back, or lets it go on until `earliest`. Whether that was not done is said.
+    pub(super) async fn give_back(&self, number: FencingToken, earliest: Moment) {
+        let (key, voice) = (&self.claimant.key, self.claimant.voice);
         let mut again = false;
+        let mut most = Ttl::from_millis(u64::MAX);
         for _ in 0..RELEASES {
-            let left = earliest.left();
-            let done = if left < SHORT_REST {
-                tokio::time::sleep(left).await;
-                self.claimant.client.release(&self.claimant.key, &self.claimant.token).await
-            } else {
-                let ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX).saturating_add(1);
-                let (key, token) = (&self.claimant.key, &self.claimant.token);
-                let ttl = Some(Ttl::from_millis(ms));
-                let done = self.claimant.client.refresh(key, token, ttl, ANSWER_TIME);
-                done.await.map(|_| ())
-            };
-            match done {
-                Ok(()) => return,
-                Err(ClientError::Refused(refusal)) if refusal.is_lost() && again => return,
-                Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
-                    return self
-                        .claimant
-                        .voice
-                        .complain(|| format!("'{}': {refusal}", self.claimant.key));
+            let ms = u64::try_from(earliest.left().as_millis()).unwrap_or(u64::MAX);
+            let rest = Ttl::from_millis(ms.saturating_add(1)).min(most);
+            match self.give_back_once(number, earliest, rest).await {
+                Ok(()) => {
+                    if rest == most {
+                        let most = Seconds(Duration::from_millis(most.as_millis()));
+                        voice.complain(|| format!("'{key}' is kept for {most}: the longest TTL"));
+                    }
+                    return;
                 }
-                Err(error) => self.claimant.voice.tell(|| format!("not given back: {error}")),
+                Err(ClientError::Refused(refusal)) if refusal.is_lost() && again => return,
+                Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
+                    return voice.complain(|| format!("'{key}': {GONE}"));
+                }
+                Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
+                    if rest < most && refusal.status == 400 {
+                        most = refusal.max_ttl().unwrap_or(USUAL_MAX_TTL);
+                        continue;
+                    }
+                    return voice.complain(|| format!("'{key}': {refusal}"));
+                }
+                Err(error) => voice.tell(|| format!("not given back: {error}")),
             }
             again = true;
-            tokio::time::sleep(PAUSE).await;
+            sleep(PAUSE).await;
         }
-        self.claimant
-            .voice
-            .complain(|| format!("'{}' was not given back; it ends by itself", self.claimant.key));
+        self.not_given_back();
+    }
+
+    /// Says that the lease goes on.
+    pub(super) fn not_given_back(&self) {
+        let key = &self.claimant.key;
+        self.claimant.voice.complain(|| format!("'{key}' was not given back; it ends by itself"));
+    }
+
+    async fn give_back_once(
+        &self,
+        number: FencingToken,
+        earliest: Moment,
+        rest: Ttl,
+    ) -> Result<(), ClientError> {
+        let (client, lease) = (&self.claimant.client, self.claimant.lease(Some(number)));
+        if earliest.left() < SHORT_REST {
+            sleep(earliest.left()).await;
+            client.release(lease).await
+        } else {
+            client.refresh(lease, Some(rest), ANSWER_TIME).await.map(|_| ())
+        }
     }
 }
 

@@ -1,12 +1,14 @@
 //! `lockkeeper exec`: runs COMMAND while it holds a lease, and only while it does.
 //!
-//! `lease` gets and keeps the lease, `command` is the process, `supervise` holds the two together,
-//! and `warden` is a second process for when this one cannot. What COMMAND leaves behind when it
+//! `lease` gets and keeps the lease, `command` is the process, `reach` all that it consists of,
+//! `supervise` holds them together, and `warden` is a second process for when this one cannot. What COMMAND leaves behind when it
 //! ends by itself goes on, without the lease.
 
 mod command;
 mod lease;
+mod reach;
 mod supervise;
+mod tree;
 mod warden;
 
 use std::ffi::OsString;
@@ -15,22 +17,32 @@ use std::time::Duration;
 use clap::Args;
 use clap::ValueEnum;
 use rustix::process::Signal;
+use tokio::time::sleep;
 
 use crate::cli::claimant::Claimant;
 use crate::cli::claimant::Contention;
 use crate::cli::claimant::NoLease;
 use crate::cli::clock::Moment;
+use crate::cli::exec::command::Running;
+use crate::cli::exec::command::Start;
 use crate::cli::exec::lease::Keeper;
 use crate::cli::exec::lease::Lease;
 use crate::cli::exec::lease::Terms;
+use crate::cli::exec::supervise::LeaseLeft;
 use crate::cli::exec::supervise::Supervisor;
 use crate::cli::exit;
+use crate::cli::remote::API_KEY;
 use crate::cli::remote::Remote;
 use crate::cli::remote::duration;
 use crate::cli::remote::key;
+use crate::cli::runtime::runtime;
 use crate::cli::signals::Signals;
 use crate::cli::signals::parse_signal;
+use crate::cli::voice::flush;
 use crate::lock::lease::Owner;
+
+/// What a signal leaves for giving the lease back.
+const HURRY: Duration = Duration::from_secs(1);
 
 /// Run a command while holding a lease on a key.
 ///
@@ -70,6 +82,9 @@ pub(super) struct Exec {
     /// What to do when the service does not answer at the start: give up, or run without a lease.
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     if_down: IfDown,
+    /// Leave LOCKKEEPER_API_KEY in the environment of COMMAND, for verbs that it calls.
+    #[arg(long)]
+    pass_api_key: bool,
     /// Who asks, for others to read; without it USER@HOST:PID COMMAND.
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
@@ -97,9 +112,8 @@ enum IfDown {
 /// Runs COMMAND under a lease, and gives the exit code.
 pub(super) fn exec(exec: Exec) -> u8 {
     let voice = exec.remote.voice();
-    match prepared(&exec).and_then(|(keeper, command)| {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let code = match prepared(&exec).and_then(|(keeper, command)| {
+        let runtime = runtime()?;
         let done = runtime.block_on(run(&exec, &keeper, &command));
         // A look-up of a name that hangs must not keep us.
         runtime.shutdown_background();
@@ -110,7 +124,9 @@ pub(super) fn exec(exec: Exec) -> u8 {
             voice.complain(|| sentence);
             exit::INTERNAL
         }
-    }
+    };
+    flush();
+    code
 }
 
 /// What the processes do that `exec` starts from its own program: no commands for anybody else,
@@ -121,9 +137,7 @@ pub(super) fn as_part_of_exec() -> Option<u8> {
     if first == command::BECOME {
         Some(command::become_command(words))
     } else if first == warden::WARDEN {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let watched = runtime.and_then(|runtime| runtime.block_on(warden::watch()));
-        Some(watched.unwrap_or(exit::INTERNAL))
+        Some(warden::warden())
     } else {
         None
     }
@@ -171,14 +185,14 @@ fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
 }
 
 async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Result<u8> {
-    let mut signals = Signals::catch()?;
+    let signals = Signals::catch()?;
     let acquired = tokio::select! {
         biased;
         signal = signals.ending() => Err(signal),
         acquired = keeper.acquire(exec.contention.wait()) => Ok(acquired),
     };
     // Between the grant and the start as well: nobody who was told to end starts anything.
-    let acquired = match signals.ended().await {
+    let acquired = match signals.ended() {
         Some(signal) => Err(signal),
         None => acquired,
     };
@@ -210,14 +224,46 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
         max_run: exec.max_run.filter(|time| !time.is_zero()),
         on_lost: exec.on_lost,
     };
-    let changes = environment(exec, keeper, lease.as_ref());
-    let outcome = supervisor.run(command, &changes, lease, &mut signals).await;
-    // Without an outcome nobody knows whether COMMAND runs; the lease has to last if it does.
-    let outcome = outcome?;
-    if lease.is_some() && !outcome.lost {
-        keeper.give_back(began.after(exec.min_hold)).await;
+    let started = Running::start(&Start {
+        words: command,
+        changes: &environment(exec, keeper, lease.as_ref()),
+        mask: signals.inherited(),
+        latest: lease.map(|lease| lease.terminate),
+        end: supervisor.last_moment(lease.as_ref()),
+    });
+    let (code, left, earliest) = match started {
+        Ok(running) => {
+            // If it fails nobody knows whether COMMAND runs; the lease has to last if it does.
+            let outcome = supervisor.run(&running, lease, &signals).await?;
+            (outcome.code, outcome.lease, began.after(exec.min_hold))
+        }
+        Err(error) => {
+            keeper.claimant.voice.complain(|| format!("COMMAND cannot be started: {error}"));
+            (exit::INTERNAL, LeaseLeft::Ours, began)
+        }
+    };
+    match lease {
+        Some(lease) if left == LeaseLeft::Ours => {
+            give_back(keeper, &lease, earliest, &signals).await;
+        }
+        Some(_) if left == LeaseLeft::Needed => keeper.not_given_back(),
+        _ => (),
     }
-    Ok(outcome.code)
+    Ok(code)
+}
+
+/// Gives the lease back. A signal that ends us gives it a moment more.
+async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &Signals) {
+    let given_back = keeper.give_back(lease.fencing_token, earliest);
+    tokio::pin!(given_back);
+    let in_a_hurry = async {
+        signals.ending().await;
+        sleep(HURRY).await;
+    };
+    tokio::select! {
+        () = &mut given_back => (),
+        () = in_a_hurry => keeper.not_given_back(),
+    }
 }
 
 /// What COMMAND sees of the lease; nothing of another one if it has none.
@@ -225,11 +271,15 @@ fn environment(
     exec: &Exec,
     keeper: &Keeper,
     lease: Option<&Lease>,
-) -> [(&'static str, Option<String>); 4] {
-    [
+) -> Vec<(&'static str, Option<String>)> {
+    let mut changes = vec![
         ("LOCK_KEY", lease.map(|_| keeper.claimant.key.to_string())),
         ("LOCK_TOKEN", lease.map(|_| keeper.claimant.token.expose().to_owned())),
         ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
         ("LOCK_URL", lease.map(|_| exec.remote.url().to_owned())),
-    ]
+    ];
+    if !exec.pass_api_key {
+        changes.push((API_KEY, None));
+    }
+    changes
 }

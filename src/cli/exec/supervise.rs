@@ -1,33 +1,32 @@
 //! COMMAND and its lease together: whatever ends first, ends the other.
+//!
+//! COMMAND is ended first and spoken of after.
 
 use std::cell::Cell;
-use std::ffi::OsString;
+use std::collections::HashSet;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use rustix::process::Pid;
 use rustix::process::Signal;
-use rustix::process::getpid;
 
 use crate::cli::clock::Alarm;
 use crate::cli::clock::Moment;
 use crate::cli::exec::OnLost;
-use crate::cli::exec::command::Reach;
 use crate::cli::exec::command::Running;
 use crate::cli::exec::command::code;
 use crate::cli::exec::lease::Keeper;
 use crate::cli::exec::lease::Lease;
 use crate::cli::exec::lease::Loss;
-use crate::cli::exec::warden::Warden;
+use crate::cli::exec::warden::BURIAL;
+use crate::cli::exec::warden::ROUND;
 use crate::cli::exit;
 use crate::cli::signals::Signals;
 
 /// Why a lease was not refreshed, if nobody tried.
-const STOOD_STILL: &str = "we stood still";
-
-/// How long what was killed may take to be gone.
-const BURIAL: Duration = Duration::from_secs(1);
+const SUSPENDED: &str = "this process was suspended";
 
 /// What is done when.
 #[derive(Debug)]
@@ -45,8 +44,18 @@ pub(super) struct Supervisor<'a> {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) code: u8,
-    /// Whether the lease was lost.
-    pub(super) lost: bool,
+    pub(super) lease: LeaseLeft,
+}
+
+/// What is left of the lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum LeaseLeft {
+    /// It can be given back.
+    Ours,
+    /// It was lost.
+    Lost,
+    /// It has to last: some of COMMAND cannot be killed.
+    Needed,
 }
 
 /// What has happened to COMMAND so far.
@@ -60,127 +69,123 @@ struct Course {
     told: bool,
     /// When to kill it.
     kill: Option<Moment>,
-    killed: bool,
+    /// Since when it is killed, again and again.
+    killed: Option<Moment>,
     lost: bool,
+    /// Those that cannot be killed.
+    left: HashSet<Pid>,
 }
 
 impl Supervisor<'_> {
-    /// Runs COMMAND to its end.
-    pub(super) async fn run(
-        &self,
-        words: &[OsString],
-        changes: &[(&str, Option<String>)],
-        lease: Option<Lease>,
-        signals: &mut Signals,
-    ) -> io::Result<Outcome> {
-        let mut warden = Warden::start()?;
-        // It has no number yet: should we stand still right after the start, it is below us.
-        let below = Reach::Tree { us: getpid(), warden: warden.pid() };
-        warden.watch(below, self.last_moment(lease.as_ref()));
-        let latest = lease.map(|lease| lease.terminate);
-        let mut running = Running::start(words, changes, warden.pid(), latest)?;
-        let reach = running.reach;
-        let watch = |lease: Option<&Lease>| warden.watch(reach, self.last_moment(lease));
-        watch(lease.as_ref());
-        let mut course = match lease {
-            None => {
-                let kept = std::future::pending();
-                self.attend(&mut running, signals, kept, &|| None).await?
-            }
-            Some(lease) => {
-                let lease = Cell::new(lease);
-                let limit = match self.on_lost {
-                    OnLost::Kill => |lease: &Lease| lease.terminate,
-                    OnLost::Warn => |lease: &Lease| lease.end,
-                };
-                let kept = self.keeper.keep(&lease, limit, |lease| watch(Some(lease)));
-                self.attend(&mut running, signals, kept, &|| Some(lease.get().kill)).await?
-            }
-        };
-        warden.dismiss();
-        let killed =
-            course.status.is_some_and(|status| status.signal() == Some(Signal::KILL.as_raw()));
-        if killed && !course.killed && !course.lost && warden.has_killed().await {
-            // The answer to a refresh may have been there when we went on, but too late.
-            let loss = Loss::Late(STOOD_STILL.to_owned());
-            self.lose(loss, &mut course, reach, None);
-        }
-        let own = course.status.map_or(exit::INTERNAL, code);
-        Ok(Outcome { code: course.code.unwrap_or(own), lost: course.lost })
-    }
-
     /// When the warden kills COMMAND, should we not have done so ourselves.
-    fn last_moment(&self, lease: Option<&Lease>) -> Option<Moment> {
+    pub(super) fn last_moment(&self, lease: Option<&Lease>) -> Option<Moment> {
         let lease = lease.filter(|_| self.on_lost == OnLost::Kill)?;
         Some(lease.kill)
     }
 
-    /// Until COMMAND has ended. `kept` ends when the lease is lost, `last` is when COMMAND has to
-    /// be killed for the lease's sake.
+    /// Attends COMMAND to its end.
+    pub(super) async fn run(
+        &self,
+        running: &Running,
+        lease: Option<Lease>,
+        signals: &Signals,
+    ) -> io::Result<Outcome> {
+        let lease = lease.map(Cell::new);
+        let course = self.attend(running, signals, lease.as_ref()).await?;
+        let lease = lease.map(|lease| lease.get());
+        let course = self.judged(course, running, lease.as_ref()).await;
+        let left = match (course.lost, course.left.is_empty()) {
+            (true, _) => LeaseLeft::Lost,
+            (false, false) => LeaseLeft::Needed,
+            (false, true) => LeaseLeft::Ours,
+        };
+        let own = course.status.map_or(exit::INTERNAL, code);
+        Ok(Outcome { code: course.code.unwrap_or(own), lease: left })
+    }
+
+    /// Until COMMAND has ended, with all of it that had to.
     async fn attend(
         &self,
-        running: &mut Running,
-        signals: &mut Signals,
-        kept: impl Future<Output = io::Result<Loss>>,
-        last: &dyn Fn() -> Option<Moment>,
+        running: &Running,
+        signals: &Signals,
+        lease: Option<&Cell<Lease>>,
     ) -> io::Result<Course> {
         let alarm = Alarm::new()?;
         let most = self.max_run.map(|time| Moment::now().after(time));
         let mut course = Course::default();
         let mut keeping = true;
+        let kept = self.keep(running, lease);
         tokio::pin!(kept);
         loop {
             let next = match course.killed {
-                false => course.kill.or(most),
-                // What no signal reaches, because it waits for a disk, must not keep us for ever.
-                true => course.kill.map(|kill| kill.after(BURIAL)),
+                None => course.kill.or(most),
+                // Those that were started meanwhile; and what no signal reaches, because it waits for
+                // a disk or is another user's, must not keep us busy.
+                Some(since) if since.after(BURIAL).has_come() => Some(Moment::now().after(BURIAL)),
+                Some(_) => Some(Moment::now().after(ROUND)),
             };
             tokio::select! {
                 biased;
-                ended = running.next_end() => {
-                    let first = course.status.is_none();
-                    course.status = Some(ended?);
+                status = running.next_end() => {
+                    let first = course.status.replace(status).is_none();
                     if !course.told || !first {
-                        break;
+                        return Ok(course);
                     }
                     // What it has started has as much time to end as it had itself.
                     course.kill.get_or_insert_with(|| self.latest_kill());
                 }
-                signal = signals.next() => {
-                    course.told |= [Signal::TERM, Signal::INT].contains(&signal);
-                    running.forward(signal);
+                arrived = signals.next() => {
+                    course.told |= [Signal::TERM, Signal::INT].contains(&arrived.signal);
+                    running.forward(arrived);
                 }
                 loss = &mut kept, if keeping => {
                     keeping = false;
-                    self.lose(loss?, &mut course, running.reach, last());
+                    self.lose(loss?, &mut course, running, lease.map(Cell::get));
                 }
                 rung = alarm.at(next) => {
                     rung?;
-                    if course.killed && course.status.is_some() {
-                        break;
+                    self.ring(&mut course, running);
+                    if course.status.is_some() && !course.left.is_empty() {
+                        return Ok(course);
                     }
-                    self.ring(&mut course, running.reach);
                 }
             }
         }
-        // It may have been the warden that ended it, before we saw why.
-        let late = last().is_some_and(Moment::has_come) && self.on_lost == OnLost::Kill;
-        if late && !course.lost {
-            let loss = Loss::Late(STOOD_STILL.to_owned());
-            self.lose(loss, &mut course, running.reach, None);
-        }
-        Ok(course)
     }
 
-    /// It is time to end COMMAND, or to kill it.
-    fn ring(&self, course: &mut Course, reach: Reach) {
-        if course.kill.is_some() {
-            reach.send(Signal::KILL);
-            (course.killed, course.kill) = (true, Some(Moment::now()));
-        } else {
-            self.keeper.claimant.voice.complain(|| "COMMAND has run for too long");
-            course.code = Some(exit::TIMED_OUT);
-            self.end(course, reach, self.latest_kill());
+    /// Keeps the lease until it is lost.
+    async fn keep(&self, running: &Running, lease: Option<&Cell<Lease>>) -> io::Result<Loss> {
+        let Some(lease) = lease else { return std::future::pending().await };
+        let limit = match self.on_lost {
+            OnLost::Kill => |lease: &Lease| lease.terminate,
+            OnLost::Warn => |lease: &Lease| lease.end,
+        };
+        let refreshed = |lease: &Lease| running.warden.watch(self.last_moment(Some(lease)));
+        self.keeper.keep(lease, limit, refreshed).await
+    }
+
+    /// It is time to end COMMAND, or to kill what is there of it.
+    fn ring(&self, course: &mut Course, running: &Running) {
+        let voice = self.keeper.claimant.voice;
+        match (course.killed, course.kill) {
+            (Some(since), _) => {
+                let left = running.kill();
+                if since.after(BURIAL).has_come() && course.left.is_empty() && !left.is_empty() {
+                    let pids: Vec<_> =
+                        left.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
+                    voice.complain(|| format!("cannot kill all of COMMAND: {}", pids.join(", ")));
+                    course.left = left;
+                }
+            }
+            (None, Some(_)) => {
+                running.kill();
+                course.killed = Some(Moment::now());
+            }
+            (None, None) => {
+                course.code = Some(exit::TIMED_OUT);
+                self.end(course, running, self.latest_kill());
+                voice.complain(|| "COMMAND has run for too long");
+            }
         }
     }
 
@@ -188,35 +193,60 @@ impl Supervisor<'_> {
         Moment::now().after(self.keeper.terms.kill_after())
     }
 
-    fn lose(&self, loss: Loss, course: &mut Course, reach: Reach, last: Option<Moment>) {
+    fn lose(&self, loss: Loss, course: &mut Course, running: &Running, lease: Option<Lease>) {
         let voice = self.keeper.claimant.voice;
-        course.lost = true;
         let (why, end) = match loss {
             // Somebody else may be at work already.
             Loss::Told(why) => (why, Moment::now()),
-            Loss::Late(why) => {
-                let why = format!("the lease could not be refreshed in time: {why}");
-                (why, last.unwrap_or_else(Moment::now))
-            }
+            Loss::Late(why) => (late(&why), lease.map_or_else(Moment::now, |lease| lease.kill)),
         };
+        course.lost = true;
         match self.on_lost {
             OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {why}")),
             OnLost::Kill => {
-                voice.complain(|| format!("COMMAND is ended: {why}"));
                 course.code = Some(exit::LOST);
-                self.end(course, reach, course.kill.map_or(end, |kill| kill.min(end)));
+                self.end(course, running, course.kill.map_or(end, |kill| kill.min(end)));
+                voice.complain(|| format!("COMMAND is ended: {why}"));
             }
         }
     }
 
     /// Tells COMMAND to end, and when it is killed if it has not.
-    fn end(&self, course: &mut Course, reach: Reach, kill: Moment) {
+    fn end(&self, course: &mut Course, running: &Running, kill: Moment) {
         course.told = true;
         course.kill = Some(kill);
         if !kill.has_come() {
-            reach.send(self.signal);
-            // One that is stopped could not hear it.
-            reach.send(Signal::CONT);
+            running.tell(self.signal);
+        } else if course.killed.is_none() {
+            running.kill();
+            course.killed = Some(Moment::now());
         }
     }
+
+    /// What has become of COMMAND if the warden had a part in it.
+    async fn judged(&self, mut course: Course, running: &Running, lease: Option<&Lease>) -> Course {
+        running.warden.dismiss();
+        if course.lost {
+            return course;
+        }
+        let past = self.last_moment(lease).is_some_and(Moment::has_come);
+        let by_signal = course.status.and_then(|status| status.signal());
+        let killed = by_signal == Some(Signal::KILL.as_raw()) && course.killed.is_none();
+        // The answer to a refresh may have been there when we went on, but too late.
+        if past || killed && running.warden.has_killed().await {
+            let limit = Moment::now().after(BURIAL);
+            while !running.kill().is_empty() && !limit.has_come() {
+                running.reap();
+                tokio::time::sleep(ROUND).await;
+            }
+            (course.lost, course.code) = (true, Some(exit::LOST));
+            let why = late(SUSPENDED);
+            self.keeper.claimant.voice.complain(|| format!("COMMAND is ended: {why}"));
+        }
+        course
+    }
+}
+
+fn late(why: &str) -> String {
+    format!("the lease could not be refreshed in time: {why}")
 }

@@ -1,14 +1,14 @@
-//! The warden: a process beside us that kills COMMAND when we cannot: when we were killed, which
-//! the end of its input tells, or when we stand still past the end of the lease.
+//! The warden: a process beside the wrapper that kills COMMAND when the wrapper cannot: when it was
+//! killed, which the end of the warden's input tells, or stopped past the end of the lease.
 //!
-//! COMMAND's death signal alone would spare what COMMAND has started, and does nothing while we
-//! are only stopped. Each line of its input is the newest order.
+//! COMMAND's death signal alone would spare what COMMAND has started, and does nothing while the
+//! wrapper is only stopped. Each line of the input is an order; the newest counts.
 
+use std::cell::RefCell;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
-use std::process::Child;
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -16,95 +16,194 @@ use rustix::io::ioctl_fionbio;
 use rustix::io::write;
 use rustix::process::Pid;
 use rustix::process::Signal;
+use rustix::process::WaitOptions;
+use rustix::process::WaitStatus;
+use rustix::process::kill_process;
+use rustix::process::waitpid;
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::SignalKind;
 use tokio::signal::unix::signal;
 
 use crate::cli::clock::Alarm;
 use crate::cli::clock::Moment;
-use crate::cli::exec::command::Reach;
 use crate::cli::exec::command::ourselves;
+use crate::cli::exec::reach::Reach;
 use crate::cli::exit;
+use crate::cli::runtime::runtime;
 
 /// The word of the process.
 pub(super) const WARDEN: &str = "exec:warden";
 
-/// Nothing to watch any more.
+/// There is nothing to watch any more.
 const DISMISSED: &str = "-";
 
-/// How long it may take to end.
+/// Wardens that are started between two orders: one that cannot run must not keep us busy.
+const REPLACEMENTS: usize = 5;
+
+/// Limit for the warden to end after its dismissal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// The process, as we see it.
+/// Limit for what was killed to be gone.
+pub(super) const BURIAL: Duration = Duration::from_secs(5);
+
+/// Pause between two rounds of killing.
+pub(super) const ROUND: Duration = Duration::from_millis(10);
+
+/// Rounds in a row that find nobody, before it is believed: a process that is just becoming another
+/// program shows no environment.
+const EMPTY_ROUNDS: usize = 3;
+
+/// The warden as the wrapper sees it. One that dies is replaced.
 #[derive(Debug)]
-pub(super) struct Warden {
+pub(super) struct Warden(RefCell<State>);
+
+#[derive(Debug)]
+struct State {
+    process: Process,
+    /// The newest order; the warden spares itself.
+    order: Order,
+    /// How the last process ended, if no other could be started.
+    ended: Option<WaitStatus>,
+    dismissed: bool,
+    /// How many more are started before the next order.
+    replacements: usize,
+}
+
+#[derive(Debug)]
+struct Process {
+    pid: Pid,
     orders: OwnedFd,
-    process: Child,
 }
 
 impl Warden {
-    /// Starts it; it has nothing to watch yet.
-    pub(super) fn start() -> io::Result<Self> {
-        let mut command = ourselves(WARDEN);
-        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::null());
-        // What is sent to our group is not for it.
-        let mut child = command.process_group(0).spawn()?;
-        let input = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let orders = OwnedFd::from(input);
-        // One that stands still and reads nothing must not make us wait.
-        ioctl_fionbio(&orders, true)?;
-        Ok(Self { orders, process: child })
+    /// Starts it with its first order.
+    pub(super) fn start(order: Order) -> io::Result<Self> {
+        let state = State {
+            process: Process::start(&order)?,
+            order,
+            ended: None,
+            dismissed: false,
+            replacements: REPLACEMENTS,
+        };
+        Ok(Self(RefCell::new(state)))
     }
 
-    /// Its number.
-    pub(super) fn pid(&self) -> Pid {
-        Pid::from_child(&self.process)
+    /// Whom signals for COMMAND reach.
+    pub(super) fn reach(&self) -> Reach {
+        let state = self.0.borrow();
+        let mut reach = state.order.reach.clone();
+        reach.spared.push(state.process.pid);
+        reach
     }
 
-    /// Watches COMMAND, which has to be dead by `end`, if there is one.
-    pub(super) fn watch(&self, reach: Reach, end: Option<Moment>) {
-        self.order(&Order { reach, end }.to_string());
+    /// Changes whom it watches.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Reach)) {
+        let mut state = self.0.borrow_mut();
+        change(&mut state.order.reach);
+        state.tell();
+    }
+
+    /// COMMAND has to be dead by `end`, if there is one.
+    pub(super) fn watch(&self, end: Option<Moment>) {
+        let mut state = self.0.borrow_mut();
+        state.order.end = end;
+        state.replacements = REPLACEMENTS;
+        state.stand_in();
+        state.tell();
     }
 
     /// COMMAND has ended: its number may soon be another's.
     pub(super) fn dismiss(&self) {
-        self.order(DISMISSED);
+        let mut state = self.0.borrow_mut();
+        state.dismissed = true;
+        tell(&state.process.orders, DISMISSED);
     }
 
-    /// Whether it was the warden that killed COMMAND, for we stood still; after its dismissal.
-    pub(super) async fn has_killed(&mut self) -> bool {
+    /// Takes note of what a child did that may be the warden: one that has died is replaced, one that
+    /// was stopped goes on.
+    pub(super) fn note(&self, pid: Pid, status: WaitStatus) {
+        let mut state = self.0.borrow_mut();
+        if pid != state.process.pid {
+            return;
+        }
+        if status.stopped() {
+            let _ = kill_process(pid, Signal::CONT);
+            return;
+        }
+        state.ended = Some(status);
+        state.stand_in();
+    }
+
+    /// Whether it was the warden that killed COMMAND because the wrapper was suspended; after its
+    /// dismissal.
+    pub(super) async fn has_killed(&self) -> bool {
         let end = Moment::now().after(LAST_WORD);
-        while !end.has_come() {
-            if let Ok(Some(status)) = self.process.try_wait() {
-                return status.code() == Some(i32::from(exit::LOST));
+        loop {
+            let pid = self.0.borrow().process.pid;
+            if let Ok(Some((_, status))) = waitpid(Some(pid), WaitOptions::NOHANG) {
+                self.note(pid, status);
+            }
+            if let Some(ended) = self.0.borrow().ended {
+                return ended.exit_status() == Some(i32::from(exit::LOST));
+            }
+            if end.has_come() {
+                return false;
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        false
-    }
-
-    fn order(&self, order: &str) {
-        // One that is gone watches nothing: COMMAND is still bound to us, and we to the lease.
-        let _ = write(&self.orders, format!("{order}\n").as_bytes());
     }
 }
 
-/// What it is told; the newest counts.
-#[derive(Clone, Copy, Debug)]
-struct Order {
-    reach: Reach,
-    end: Option<Moment>,
+impl State {
+    /// Starts another if the last one has died without having done its work.
+    fn stand_in(&mut self) {
+        let died =
+            self.ended.is_some_and(|ended| ended.exit_status() != Some(i32::from(exit::LOST)));
+        if died && !self.dismissed && self.replacements > 0 {
+            self.replacements -= 1;
+            // If it cannot be started now, the next order tries again.
+            if let Ok(process) = Process::start(&self.order) {
+                (self.process, self.ended) = (process, None);
+            }
+        }
+    }
+
+    fn tell(&self) {
+        tell(&self.process.orders, &self.order.to_string());
+    }
+}
+
+impl Process {
+    /// Starts it with an order that it has from its first moment on.
+    fn start(order: &Order) -> io::Result<Self> {
+        let (input, orders) = io::pipe()?;
+        let orders = OwnedFd::from(orders);
+        // One that is stopped and reads nothing must not make us wait.
+        ioctl_fionbio(&orders, true)?;
+        tell(&orders, &order.to_string());
+        let mut command = ourselves(WARDEN);
+        command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
+        // What is sent to our group is not for it.
+        let child = command.process_group(0).spawn()?;
+        Ok(Self { pid: Pid::from_child(&child), orders })
+    }
+}
+
+fn tell(orders: &OwnedFd, order: &str) {
+    // A warden that has died is replaced when that is noticed.
+    let _ = write(orders, format!("{order}\n").as_bytes());
+}
+
+/// What the warden is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Order {
+    pub(super) reach: Reach,
+    pub(super) end: Option<Moment>,
 }
 
 impl std::fmt::Display for Order {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let end = self.end.map_or(0, Moment::as_micros);
-        match self.reach {
-            Reach::Group(pid) => write!(f, "{end} {}", pid.as_raw_pid()),
-            Reach::Tree { us, warden } => {
-                write!(f, "{end} {} {}", us.as_raw_pid(), warden.as_raw_pid())
-            }
-        }
+        write!(f, "{} {}", self.end.map_or(0, Moment::as_micros), self.reach)
     }
 }
 
@@ -112,17 +211,19 @@ impl Order {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let end = words.next()?.parse().ok()?;
-        let mut pids = words.map_while(|pid| Pid::from_raw(pid.parse().ok()?));
-        let reach = match (pids.next()?, pids.next()) {
-            (pid, None) => Reach::Group(pid),
-            (us, Some(warden)) => Reach::Tree { us, warden },
-        };
+        let reach = Reach::parse(words)?;
         Some(Self { reach, end: (end > 0).then(|| Moment::from_micros(end)) })
     }
 }
 
-/// What the process does, and its exit code: whether the lease was over.
-pub(super) async fn watch() -> io::Result<u8> {
+/// Runs the process, and gives its exit code: whether the lease was over.
+pub(super) fn warden() -> u8 {
+    let watched =
+        runtime().and_then(|runtime| runtime.block_on(watch()).map_err(|error| error.to_string()));
+    watched.unwrap_or(exit::INTERNAL)
+}
+
+async fn watch() -> io::Result<u8> {
     // Whatever ends every process of this name must not end this one before the others.
     let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let _deaf = kinds.map(signal);
@@ -149,7 +250,7 @@ pub(super) async fn watch() -> io::Result<u8> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(_) => break 0,
         }
-        let end = order.and_then(|order| order.end);
+        let end = order.as_ref().and_then(|order| order.end);
         if end.is_some_and(Moment::has_come) {
             break exit::LOST;
         }
@@ -159,9 +260,19 @@ pub(super) async fn watch() -> io::Result<u8> {
         }
     };
     if let Some(Order { reach, .. }) = order {
-        reach.send(Signal::KILL);
+        kill(&reach).await;
     }
     Ok(code)
+}
+
+/// Kills until nobody is left, for at most [`BURIAL`].
+async fn kill(reach: &Reach) {
+    let limit = Moment::now().after(BURIAL);
+    let mut empty = 0;
+    while empty < EMPTY_ROUNDS && !limit.has_come() {
+        empty = if reach.kill().is_empty() { empty + 1 } else { 0 };
+        tokio::time::sleep(ROUND).await;
+    }
 }
 
 #[cfg(test)]
@@ -171,18 +282,18 @@ mod tests {
     use super::DISMISSED;
     use super::Order;
     use crate::cli::clock::Moment;
-    use crate::cli::exec::command::Reach;
+    use crate::cli::exec::reach::Reach;
 
     #[test]
     fn an_order_is_read_as_it_was_given() {
-        let pid = Pid::from_raw(42).unwrap();
-        for (reach, end) in [
-            (Reach::Group(pid), Some(Moment::from_micros(7))),
-            (Reach::Group(pid), None),
-            (Reach::Tree { us: pid, warden: pid }, Some(Moment::now())),
-        ] {
-            let text = Order { reach, end }.to_string();
-            assert_eq!(Order::parse(&text).unwrap().to_string(), text);
+        let pid = Pid::from_raw(42);
+        for (group, end) in [(pid, Some(Moment::from_micros(7))), (None, None), (pid, None)] {
+            for spared in [vec![], vec![pid.unwrap(), Pid::INIT]] {
+                let wrapper = Pid::from_raw(41).unwrap();
+                let reach = Reach { wrapper, first: pid, group, spared, mark: "41-7".to_owned() };
+                let order = Order { reach, end };
+                assert_eq!(Order::parse(&order.to_string()), Some(order));
+            }
         }
         assert!(Order::parse(DISMISSED).is_none());
     }

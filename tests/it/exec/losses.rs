@@ -24,7 +24,7 @@ async fn a_service_that_is_killed_or_stands_still_ends_the_command_before_the_le
         let proxy = Proxy::before(stage.service.http().address).await;
         let ticker = Ticker::new(stage.path("ticks"));
         let words = ticker.words_of_a_grandchild(Manners::Deaf);
-        let flags = ["-t", "2s", "-k", "500ms", "key"];
+        let flags = ["-t", "5s", "-k", "500ms", "key"];
         let words: Vec<&str> = flags.into_iter().chain(words.iter().map(String::as_str)).collect();
         let going = Going::start(exec(&proxy.url(), &words));
         let pid = ticker.ticks().await;
@@ -34,11 +34,12 @@ async fn a_service_that_is_killed_or_stands_still_ends_the_command_before_the_le
         assert_eq!(ran.code, Some(79), "{ran:?}");
         let told = "COMMAND is ended: the lease could not be refreshed in time";
         assert!(ran.err.contains(told), "{}", ran.err);
-        let end = proxy.answered() + Duration::from_secs(2);
+        let end = proxy.answered() + Duration::from_secs(5);
         let last = ticker.last();
         assert!(last < end, "{fault}: it ran until {last:?}, the lease ended at {end:?}");
-        // It was given the time that it has, rather than killed at the first failure.
-        assert!(last > end - Duration::from_millis(900), "{fault}: {last:?} of {end:?}");
+        // It was given the time that it has, rather than killed at the first failure: a third after
+        // the last answer.
+        assert!(last > end - Duration::from_secs(3), "{fault}: {last:?} of {end:?}");
         stage.service.signal(if fault == "STOP" { "CONT" } else { "KILL" });
     }
 }
@@ -83,7 +84,7 @@ async fn a_restart_and_a_short_outage_are_survived() {
     let address = service.http().address;
     let proxy = Proxy::before(address).await;
     let script = "echo ready; read LINE; exit 5";
-    let flags = ["-q", "-t", "9s", "-k", "1s", "key", "sh", "-c", script];
+    let flags = ["-q", "-t", "15s", "-k", "1s", "key", "sh", "-c", script];
     let mut command = exec(&proxy.url(), &flags);
     command.stdin(Stdio::piped());
     let mut going = Going::start(command);

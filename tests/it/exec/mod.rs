@@ -2,17 +2,23 @@
 //! on, and that COMMAND never runs without its lease. And the verbs for scripts.
 
 mod codes;
+mod escapes;
+mod hostile;
 mod losses;
 mod options;
 pub(crate) mod proxy;
 mod safety;
 mod signals;
+mod starts;
+mod stuck;
 mod terminal;
 mod ticker;
 mod tls;
 mod verbs;
 mod waits;
+mod wardens;
 
+use std::future::ready;
 use std::io::BufRead;
 use std::io::BufReader;
 use std::process::Child;
@@ -101,6 +107,14 @@ fn exec(url: &str, arguments: &[&str]) -> Command {
     exec
 }
 
+/// What a shell runs that has a terminal.
+fn on_terminal(stage: &Stage, line: &str) -> Command {
+    let mut script = command("script");
+    script.args(["-qefc", &line.replace("LOCKKEEPER", BINARY), "/dev/null"]);
+    script.env("LOCKKEEPER_URL", stage.url()).env("SHELL", "/bin/sh");
+    script
+}
+
 fn store(directory: &TempDir) -> String {
     format!("embedded:{}", directory.path().join("store").display())
 }
@@ -142,6 +156,11 @@ impl Going {
 
     fn signal(&self, name: &str) {
         signal(self.child.id(), name);
+    }
+
+    /// Waits until it has ended, whoever else has its streams, and gives its exit code.
+    async fn ended(&mut self) -> Option<i32> {
+        eventually(PATIENCE, || ready(self.child.try_wait().unwrap())).await.code()
     }
 
     /// Waits until it has ended.

@@ -14,6 +14,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
 use crate::exec::ticker::now;
+use crate::support::PATIENCE;
+use crate::support::eventually;
 
 /// What it does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +28,8 @@ pub(crate) enum Mode {
     Swallow,
     /// Passes it on, and the answer not: hangs up instead.
     LoseAnswer,
+    /// Passes it on, and the answer after [`LATE`].
+    Late,
     /// Passes it on, and the answer not: says nothing.
     KeepAnswer,
     /// Passes it on, and gives this answer instead.
@@ -33,6 +37,9 @@ pub(crate) enum Mode {
     /// Gives this answer, and passes nothing on.
     Answer(&'static str),
 }
+
+/// How late an answer is.
+const LATE: Duration = Duration::from_millis(700);
 
 #[derive(Debug)]
 struct State {
@@ -113,7 +120,7 @@ async fn serve(
         Mode::HangUp => return Ok(()),
         Mode::Swallow => return silence(client).await,
         Mode::Answer(answer) => return client.write_all(answer.as_bytes()).await,
-        Mode::Pass | Mode::LoseAnswer | Mode::KeepAnswer | Mode::Instead(_) => (),
+        Mode::Pass | Mode::Late | Mode::LoseAnswer | Mode::KeepAnswer | Mode::Instead(_) => (),
     }
     let mut upstream = TcpStream::connect(service).await?;
     let passed_on = now();
@@ -126,6 +133,9 @@ async fn serve(
     }
     match mode() {
         Mode::Pass => (),
+        Mode::Late => {
+            eventually(PATIENCE, async || (now() > passed_on + LATE).then_some(())).await;
+        }
         Mode::HangUp | Mode::LoseAnswer => return Ok(()),
         Mode::Swallow | Mode::KeepAnswer => return silence(client).await,
         Mode::Instead(other) | Mode::Answer(other) => answer = other.into(),

@@ -1,13 +1,19 @@
 //! Signals while COMMAND runs.
 
+use std::future::ready;
+
 use crate::exec::Going;
 use crate::exec::Stage;
 use crate::exec::dead;
 use crate::exec::exec;
 use crate::exec::ticker::Manners;
 use crate::exec::ticker::Ticker;
+use crate::support::PATIENCE;
+use crate::support::eventually;
 use crate::support::process::BINARY;
 use crate::support::process::command;
+
+const NOT_GIVEN_BACK: &str = "lockkeeper: 'key' was not given back; it ends by itself\n";
 
 /// Ends with 41 when it gets the signal.
 const HEARS: &str = r#"$SIG{$ARGV[0]} = sub { exit 41 }; $| = 1; print "ready\n"; sleep 60;"#;
@@ -54,7 +60,7 @@ async fn what_the_command_has_started_has_time_to_end() {
     let script = r#"$SIG{TERM} = sub { select undef, undef, undef, 0.3; print "cleaned\n"; exit };
                     $| = 1; print "ready\n"; select undef, undef, undef, 0.02 while 1;"#;
     let words = ["key", "sh", "-c", "\"$@\" & wait", "sh", "perl", "-e", script];
-    for flags in [&[][..], &["-q", "-T", "2s"]] {
+    for flags in [&[][..], &["-q", "-T", "5s"]] {
         let mut going = Going::start(stage.exec(&[flags, &words].concat()));
         assert_eq!(going.line(), "ready");
         if flags.is_empty() {
@@ -78,6 +84,28 @@ fn a_signal_that_is_ignored_from_the_start_stays_so() {
     going.signal("HUP");
     drop(going.child.stdin.take());
     assert_eq!(going.end().code, Some(6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_the_lease_is_given_back_ends_that() {
+    let stage = Stage::new();
+    let mut exec = stage.exec(&["key", "sh", "-c", "echo ready; read LINE; exit 6"]);
+    exec.stdin(std::process::Stdio::piped());
+    let mut going = Going::start(exec);
+    assert_eq!(going.line(), "ready");
+    stage.service.signal("STOP");
+    drop(going.child.stdin.take());
+    // Once COMMAND has ended its standard output has.
+    assert_eq!(going.line(), "");
+    // The first may still be for COMMAND.
+    let ended = || {
+        going.signal("TERM");
+        ready(going.child.try_wait().unwrap())
+    };
+    eventually(PATIENCE, ended).await;
+    stage.service.signal("CONT");
+    let ran = going.end();
+    assert_eq!((ran.code, &*ran.err), (Some(6), NOT_GIVEN_BACK));
 }
 
 #[tokio::test(flavor = "multi_thread")]

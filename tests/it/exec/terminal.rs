@@ -1,16 +1,14 @@
 //! On a terminal COMMAND is in the foreground as if it had been typed itself.
 
 use std::io::Write;
-use std::process::Command;
 use std::process::Stdio;
 
 use crate::exec::Going;
 use crate::exec::Stage;
 use crate::exec::dead;
+use crate::exec::on_terminal;
 use crate::exec::ticker::Manners;
 use crate::exec::ticker::Ticker;
-use crate::support::process::BINARY;
-use crate::support::process::command;
 use crate::support::process::signal;
 
 /// Counts Ctrl-C, and ends 300 ms after the first.
@@ -36,6 +34,23 @@ fn ctrl_c_reaches_the_command_once() {
 }
 
 #[test]
+fn a_signal_that_is_sent_to_the_wrapper_reaches_the_command_too() {
+    let stage = Stage::new();
+    let script = stage.path("hears.pl");
+    let hears = "$SIG{$ARGV[0]} = sub { print \"heard\\n\"; exit 42 };
+                 $| = 1; print getppid, \"\\n\"; sleep 60;";
+    std::fs::write(&script, hears).unwrap();
+    for name in ["INT", "QUIT", "HUP", "TERM"] {
+        let line = format!("LOCKKEEPER exec key perl {script} {name}; echo shell $?");
+        let mut going = Going::start(on_terminal(&stage, &line));
+        signal(going.line().parse().unwrap(), name);
+        assert_eq!(going.line(), "heard", "{name}");
+        assert_eq!(going.line(), "shell 42");
+        assert_eq!(going.end().code, Some(0));
+    }
+}
+
+#[test]
 fn the_command_reads_from_the_terminal() {
     let stage = Stage::new();
     let mut typed =
@@ -56,7 +71,7 @@ async fn what_the_command_has_started_is_killed_with_it_and_not_who_started_us()
     let ticker = Ticker::new(stage.path("ticks"));
     let script = stage.path("starts.sh");
     std::fs::write(&script, format!("{} & wait; wait\n", quoted(&ticker))).unwrap();
-    let line = format!("LOCKKEEPER exec -q -T 1s -k 200ms key sh {script}; echo shell $?");
+    let line = format!("LOCKKEEPER exec -q -T 4s -k 200ms key sh {script}; echo shell $?");
     let mut going = Going::start(on_terminal(&stage, &line));
     let pid = ticker.ticks().await;
     assert_eq!(going.line(), "shell 124");
@@ -70,7 +85,7 @@ async fn a_command_is_killed_whose_wrapper_stands_still_past_its_lease() {
     let ticker = Ticker::new(stage.path("ticks"));
     let script = stage.path("starts.sh");
     std::fs::write(&script, format!("echo $PPID; {}\n", quoted(&ticker))).unwrap();
-    let line = format!("LOCKKEEPER exec -q -t 1s -k 200ms key sh {script}; echo shell $?");
+    let line = format!("LOCKKEEPER exec -q -t 5s -k 200ms key sh {script}; echo shell $?");
     let mut going = Going::start(on_terminal(&stage, &line));
     let wrapper: u32 = going.line().parse().unwrap();
     let pid = ticker.ticks().await;
@@ -86,12 +101,4 @@ fn quoted(ticker: &Ticker) -> String {
     let words = ticker.words(Manners::Deaf);
     let quoted = |word: &String| format!("\"{}\"", word.replace('$', "\\$").replace('"', "\\\""));
     words.iter().map(quoted).collect::<Vec<_>>().join(" ")
-}
-
-/// What a shell runs that has a terminal.
-fn on_terminal(stage: &Stage, line: &str) -> Command {
-    let mut script = command("script");
-    script.args(["-qefc", &line.replace("LOCKKEEPER", BINARY), "/dev/null"]);
-    script.env("LOCKKEEPER_URL", stage.url()).env("SHELL", "/bin/sh");
-    script
 }

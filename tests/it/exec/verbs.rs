@@ -87,6 +87,44 @@ async fn a_token_comes_from_a_file_or_from_standard_input() {
     assert_eq!(stage.look("key").await["held"], false);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fencing_token_keeps_a_late_verb_from_a_later_lease() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let first = stage.look("key").await["fencing_token"].to_string();
+    stage.let_go("key").await;
+    stage.hold("key").await;
+    let second = stage.look("key").await["fencing_token"].to_string();
+    let verb = |arguments: &[&str]| {
+        let mut verb = typed(&stage, BINARY);
+        verb.args(arguments).args(["key"]).env("LOCK_TOKEN", crate::exec::HOLDER);
+        Ran::of(verb.output().unwrap()).code
+    };
+    assert_eq!(verb(&["release", "--fencing-token", &first]), Some(79));
+    assert_eq!(verb(&["refresh", "--fencing-token", &first]), Some(79));
+    assert_eq!(stage.look("key").await["held"], true);
+    assert_eq!(verb(&["refresh", "--fencing-token", &second]), Some(0));
+    assert_eq!(verb(&["release", "--fencing-token", &second]), Some(0));
+    assert_eq!(stage.look("key").await["held"], false);
+    assert_eq!(verb(&["release", "--fencing-token", "0"]), Some(125));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn exec_names_its_lease_by_the_fencing_token() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    let script = ["--min-hold", "20s", "key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"];
+    let ran = Ran::of(crate::exec::exec(&proxy.url(), &script).output().unwrap());
+    assert_eq!(
+        Ran::of(crate::exec::exec(&proxy.url(), &["other", "true"]).output().unwrap()).code,
+        Some(0)
+    );
+    let requests = proxy.requests();
+    let [_, refresh, _, release] = &requests[..] else { panic!("{requests:?}") };
+    assert!(refresh.contains(&format!("\"fencing_token\":{}", ran.out.trim())), "{refresh}");
+    assert!(release.starts_with("DELETE /locks/other?fencing_token="), "{release}");
+}
+
 #[test]
 fn what_cannot_be_done_has_the_codes_of_exec() {
     let stage = Stage::new();
@@ -138,7 +176,7 @@ async fn a_release_whose_answer_is_lost_is_no_loss() {
 #[test]
 fn the_list_has_more_than_a_page() {
     let stage = Stage::new();
-    let keys = format!("{}/locks/key-[0-1000]", stage.url());
+    let keys = format!("{}/locks/key-[0-1000]?ttl=1h", stage.url());
     let curl = ["-sSf", "-o", "/dev/null", "-X", "POST", &keys];
     let done = command("curl").args(curl).output().unwrap();
     assert!(done.status.success(), "{done:?}");

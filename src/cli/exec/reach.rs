@@ -1,0 +1,129 @@
+//! The processes that COMMAND consists of: its process group and all that descends from it, whatever
+//! groups and sessions they have made (`timeout`, `set -m`, `setsid`).
+//!
+//! While the wrapper lives, orphans become its children, so all of them are below it. Once it is
+//! dead they are found by the mark in their environment.
+
+use std::collections::HashSet;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use rustix::process::getpgid;
+use rustix::process::getpgrp;
+use rustix::process::getpid;
+use rustix::process::getppid;
+use rustix::process::kill_process;
+use rustix::process::kill_process_group;
+use rustix::process::test_kill_process_group;
+
+use crate::cli::exec::tree;
+use crate::cli::signals::Sender;
+
+/// How often it is looked for processes that others have started while they were stopped.
+const SEARCHES: usize = 20;
+
+/// Whom signals for COMMAND reach.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Reach {
+    /// The wrapper.
+    pub(super) wrapper: Pid,
+    /// COMMAND's first process, until it is reaped.
+    pub(super) first: Option<Pid>,
+    /// COMMAND's process group. It has none of its own on a terminal: there it shares the wrapper's
+    /// group, and with it Ctrl-C, Ctrl-Z and the right to read.
+    pub(super) group: Option<Pid>,
+    /// Children of the wrapper that are not COMMAND's: the warden, and those from before.
+    pub(super) spared: Vec<Pid>,
+    /// The mark in the environment.
+    pub(super) mark: String,
+}
+
+impl Reach {
+    /// Sends a signal to all. The terminal has sent its own to its foreground group already.
+    pub(super) fn send(&self, signal: Signal, sender: Sender) {
+        let served = |group: Option<Pid>| match sender {
+            Sender::Terminal => group == Some(getpgrp()),
+            Sender::Process => group.is_some() && group == self.group,
+        };
+        if let Some(group) = self.group.filter(|_| sender == Sender::Process) {
+            // One that has ended already needs no signal; nor below.
+            let _ = kill_process_group(group, signal);
+        }
+        for pid in self.found() {
+            if !served(getpgid(Some(pid)).ok()) {
+                let _ = kill_process(pid, signal);
+            }
+        }
+    }
+
+    /// Kills all that are found. They are stopped first, so that none starts another meanwhile.
+    /// Gives those that were alive: call it until there are none.
+    pub(super) fn kill(&self) -> HashSet<Pid> {
+        let mut stopped = HashSet::new();
+        for _ in 0..SEARCHES {
+            let found = self.alive();
+            let more: Vec<_> = found.difference(&stopped).copied().collect();
+            if more.is_empty() {
+                break;
+            }
+            for pid in more {
+                let _ = kill_process(pid, Signal::STOP);
+                stopped.insert(pid);
+            }
+        }
+        if let Some(group) = self.group {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+        for pid in &stopped {
+            let _ = kill_process(*pid, Signal::KILL);
+        }
+        stopped
+    }
+
+    /// Those that have not ended.
+    pub(super) fn alive(&self) -> HashSet<Pid> {
+        let mut found = self.found();
+        if tree::is_ours() {
+            found.retain(|pid| tree::lives(*pid));
+        } else {
+            found.extend(self.group.filter(|group| test_kill_process_group(*group).is_ok()));
+        }
+        found
+    }
+
+    /// Reads what `Display` has written.
+    pub(super) fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Self> {
+        let mark = words.next()?.to_owned();
+        let mut pids = words.map(|pid| pid.parse().map(Pid::from_raw));
+        let (first, group) = (pids.next()?.ok()?, pids.next()?.ok()?);
+        let wrapper = pids.next()?.ok()??;
+        let spared = pids.map(|pid| pid.ok()?).collect::<Option<_>>()?;
+        Some(Self { wrapper, first, group, spared, mark })
+    }
+
+    fn found(&self) -> HashSet<Pid> {
+        let mut found: HashSet<_> = self.first.into_iter().collect();
+        if !tree::is_ours() {
+            return found;
+        }
+        let us = getpid();
+        if us == self.wrapper || getppid() == Some(self.wrapper) {
+            found.extend(tree::below(&[self.wrapper], &self.spared));
+        } else {
+            found.extend(tree::marked(&self.mark));
+            let marked: Vec<_> = found.iter().copied().collect();
+            found.extend(tree::below(&marked, &self.spared));
+        }
+        found.remove(&us);
+        found
+    }
+}
+
+impl std::fmt::Display for Reach {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let number = |pid: Option<Pid>| pid.map_or(0, Pid::as_raw_pid);
+        write!(f, "{} {} {}", self.mark, number(self.first), number(self.group))?;
+        write!(f, " {}", self.wrapper.as_raw_pid())?;
+        self.spared.iter().try_for_each(|pid| write!(f, " {}", pid.as_raw_pid()))
+    }
+}
