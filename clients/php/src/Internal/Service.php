@@ -37,6 +37,11 @@ final class Service
     ) {
     }
 
+    public function url(): string
+    {
+        return $this->transport->url;
+    }
+
     public function patience(): Patience
     {
         return new Patience($this->patience);

@@ -25,7 +25,7 @@ final class Transport
      * @param string $proxy          empty for none
      */
     public function __construct(
-        private readonly string $url,
+        public readonly string $url,
         #[\SensitiveParameter] ?string $apiKey,
         private readonly float $connectTimeout,
         private readonly string $proxy,

@@ -10,74 +10,99 @@ use Lockkeeper\Internal\Ticket;
 use Symfony\Component\Lock\Key;
 
 /**
- * @internal What is known of the lease of a Key. Token, fencing token and end are in the Key, and go along
- * when it is serialised; the rest is of this process alone.
+ * @internal What is known of the lease of a Key at one place, for a Key may have one in each of several stores.
+ * Token, fencing token and end are in the Key, and go along when it is serialised; the rest is of this process.
  */
 final class KeyState
 {
-    /** @var \WeakMap<Key, self>|null */
+    /** @var \WeakMap<Key, array<string, array{pid: int, isFresh: bool, isReleased: bool}>>|null by place */
     private static ?\WeakMap $here = null;
 
-    /** Whether a release was begun, behind which there is nothing to refresh. */
-    public bool $isReleased = false;
-
-    private readonly int $pid;
-
-    /** @param bool $isFresh whether the lease has just begun, and its TTL is still to be set */
-    private function __construct(public readonly bool $isFresh)
+    public function __construct(private readonly Key $key, private readonly string $place)
     {
-        $this->pid = (int) getmypid();
     }
 
-    /** The lease that the Key has, as far as is known. */
-    public static function ticket(Key $key, string $name): ?Ticket
+    /** The lease that the Key has, as far as is known; none in a child of the process that acquired it. */
+    public function ticket(string $name): ?Ticket
     {
-        if (!$key->hasState(LockkeeperStore::class) || self::isOfParent($key)) {
+        $token = $this->lease()['token'] ?? $this->state()['token'] ?? null;
+        if ($token === null || ($this->here()['pid'] ?? getmypid()) !== getmypid()) {
             return null;
         }
-        $state = $key->getState(LockkeeperStore::class);
-        // A text is the token, as older versions had it.
-        return is_array($state)
-            ? new Ticket($name, new Secret($state['token']), $state['fencing_token'])
-            : new Ticket($name, new Secret($state));
+        return new Ticket($name, new Secret($token), $this->lease()['fencing_token'] ?? null);
     }
 
     /** The seconds for which the lease lasts at least; INF if nobody knows. */
-    public static function remaining(Key $key): float
+    public function remaining(): float
     {
-        $state = $key->hasState(LockkeeperStore::class) ? $key->getState(LockkeeperStore::class) : null;
-        return is_array($state) ? max(0.0, $state['end'] - microtime(true)) : INF;
+        return isset($this->lease()['end']) ? max(0.0, $this->lease()['end'] - microtime(true)) : INF;
     }
 
-    /** What this process knows of a Key with which it, or its parent, has a lease. */
-    public static function here(Key $key): ?self
+    /** Whether the lease has just begun, and its TTL is still to be set. */
+    public function isFresh(): bool
     {
-        return self::$here[$key] ?? null;
+        return $this->here()['isFresh'] ?? false;
+    }
+
+    /** Whether a release was begun, behind which there is nothing to refresh. */
+    public function isReleased(): bool
+    {
+        return $this->here()['isReleased'] ?? false;
     }
 
     /** A lease was granted, or refreshed. The end is on the wall clock, as that of the Key itself. */
-    public static function keep(Key $key, Ticket $ticket, Grant $grant, bool $isFresh): void
+    public function keep(Ticket $ticket, Grant $grant, bool $isFresh): void
     {
-        $key->setState(LockkeeperStore::class, [
-            'token' => $ticket->token->text(),
-            'fencing_token' => $ticket->of($grant)->fencingToken,
-            'end' => microtime(true) + $grant->remaining(),
-        ]);
+        $token = $ticket->token->text();
+        $end = microtime(true) + $grant->remaining();
+        $lease = ['token' => $token, 'fencing_token' => $ticket->of($grant)->fencingToken, 'end' => $end];
+        $leases = [$this->place => $lease] + ($this->state()['leases'] ?? []);
+        $this->key->setState(LockkeeperStore::class, ['token' => $token, 'leases' => $leases]);
+        $this->note(['pid' => (int) getmypid(), 'isFresh' => $isFresh, 'isReleased' => false]);
+    }
+
+    public function release(): void
+    {
+        $this->note(['isReleased' => true] + ($this->here() ?? ['pid' => (int) getmypid(), 'isFresh' => false]));
+    }
+
+    /** There is no lease here any more. */
+    public function forget(): void
+    {
+        $state = $this->state();
+        unset($state['leases'][$this->place]);
+        ($state['leases'] ?? []) === []
+            ? $this->key->removeState(LockkeeperStore::class)
+            : $this->key->setState(LockkeeperStore::class, $state);
+        $this->note(null);
+    }
+
+    /** @return array{token?: string, leases?: array<string, array<string, mixed>>} */
+    private function state(): array
+    {
+        $has = $this->key->hasState(LockkeeperStore::class);
+        $state = $has ? $this->key->getState(LockkeeperStore::class) : [];
+        return is_array($state) ? $state : ['token' => $state]; // A text is the token, as older versions had it.
+    }
+
+    /** @return array<string, mixed> */
+    private function lease(): array
+    {
+        return $this->state()['leases'][$this->place] ?? [];
+    }
+
+    /** @return array{pid: int, isFresh: bool, isReleased: bool}|null */
+    private function here(): ?array
+    {
+        return self::$here[$this->key][$this->place] ?? null;
+    }
+
+    /** @param array{pid: int, isFresh: bool, isReleased: bool}|null $here */
+    private function note(?array $here): void
+    {
         self::$here ??= new \WeakMap();
-        self::$here[$key] = new self($isFresh);
-    }
-
-    /** The Key has no lease any more. */
-    public static function forget(Key $key): void
-    {
-        $key->removeState(LockkeeperStore::class);
-        unset(self::$here[$key]);
-    }
-
-    /** Whether the lease is that of the process that this one was forked from. */
-    private static function isOfParent(Key $key): bool
-    {
-        $here = self::here($key);
-        return $here !== null && $here->pid !== getmypid();
+        $all = self::$here[$this->key] ?? [];
+        $all[$this->place] = $here;
+        self::$here[$this->key] = $all;
     }
 }

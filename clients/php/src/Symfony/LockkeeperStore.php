@@ -64,16 +64,17 @@ final class LockkeeperStore implements BlockingStoreInterface
     public function putOffExpiration(Key $key, float $ttl): void
     {
         // Symfony has just forgotten when it ends: without an answer, no later than before, and than this.
-        $left = KeyState::remaining($key);
+        $state = $this->state($key);
+        $left = $state->remaining();
         $key->reduceLifetime($ttl);
-        $ticket = KeyState::here($key)?->isReleased ? null : KeyState::ticket($key, $this->name($key));
+        $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
         if ($ticket === null) {
             $key->reduceLifetime(0.0);
             throw new LockConflictedException(Keys::shown((string) $key) . ' is not acquired, or was released');
         }
         try {
             $grant = $this->client->service()->refresh($ticket, $ttl, $ttl);
-            KeyState::keep($key, $ticket, $grant, false);
+            $state->keep($ticket, $grant, false);
         } catch (\Throwable $failure) {
             $key->reduceLifetime(min($left, $ttl));
             throw $this->notPutOff($key, $ttl, $failure);
@@ -83,15 +84,15 @@ final class LockkeeperStore implements BlockingStoreInterface
 
     public function delete(Key $key): void
     {
-        $ticket = KeyState::ticket($key, $this->name($key));
+        $state = $this->state($key);
+        $ticket = $state->ticket($this->name($key));
         if ($ticket === null) {
             return;
         }
-        $here = KeyState::here($key);
-        $here === null || $here->isReleased = true;
+        $state->release();
         try {
             $this->client->service()->release($ticket);
-            KeyState::forget($key);
+            $state->forget();
         } catch (LockkeeperException $failure) {
             throw new LockReleasingException($failure->getMessage(), 0, $failure);
         }
@@ -99,7 +100,7 @@ final class LockkeeperStore implements BlockingStoreInterface
 
     public function exists(Key $key): bool
     {
-        $ticket = KeyState::ticket($key, $this->name($key));
+        $ticket = $this->state($key)->ticket($this->name($key));
         try {
             return $ticket !== null && $this->client->isMine($ticket->key, $ticket->token->text());
         } catch (LockkeeperException $failure) {
@@ -112,18 +113,19 @@ final class LockkeeperStore implements BlockingStoreInterface
         if ($key->isExpired()) {
             throw $this->expired($key);
         }
-        $ticket = KeyState::here($key)?->isReleased ? null : KeyState::ticket($key, $this->name($key));
+        $state = $this->state($key);
+        $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
         $holding = $ticket === null ? $this->newHolding($key) : Holding::shared($this->client->service(), $ticket);
         try {
             $grant = (new Claim($holding, $this->initialTtl))->acquire($wait);
-            KeyState::keep($key, $holding->ticket(), $grant, $grant->isNew || $ticket === null);
+            $state->keep($holding->ticket(), $grant, $grant->isNew || $ticket === null);
             $holding->close();
         } catch (LockBusy $busy) {
-            $ticket === null || KeyState::forget($key);
+            $ticket === null || $state->forget();
             throw new LockConflictedException($busy->getMessage(), 0, $busy);
         } catch (\Throwable $failure) {
             // The lease that it had may have got the initial TTL, or have kept its end.
-            $ticket === null || $key->reduceLifetime(min(KeyState::remaining($key), $this->initialTtl));
+            $ticket === null || $key->reduceLifetime(min($state->remaining(), $this->initialTtl));
             throw $failure instanceof LockkeeperException
                 ? new LockAcquiringException($failure->getMessage(), 0, $failure)
                 : $failure;
@@ -151,13 +153,13 @@ final class LockkeeperStore implements BlockingStoreInterface
     {
         if ($failure instanceof LockLost) {
             $key->reduceLifetime(0.0);
-            KeyState::forget($key);
+            $this->state($key)->forget();
             return new LockConflictedException($failure->getMessage(), 0, $failure);
         }
         if ($failure instanceof RequestRefused && $failure->shortest !== null && $ttl < $failure->shortest) {
             return $this->expired($key, $failure);
         }
-        if ($failure instanceof RequestRefused && KeyState::here($key)?->isFresh) {
+        if ($failure instanceof RequestRefused && $this->state($key)->isFresh()) {
             $this->drop($key); // Symfony's acquire() fails, and leaves its lock behind.
         }
         return $failure instanceof LockkeeperException
@@ -175,9 +177,15 @@ final class LockkeeperStore implements BlockingStoreInterface
     private function drop(Key $key): void
     {
         $key->reduceLifetime(0.0);
-        $ticket = KeyState::ticket($key, $this->name($key));
+        $state = $this->state($key);
+        $ticket = $state->ticket($this->name($key));
         $ticket === null || $this->client->service()->part($ticket);
-        KeyState::forget($key);
+        $state->forget();
+    }
+
+    private function state(Key $key): KeyState
+    {
+        return new KeyState($key, hash('sha256', "{$this->client->service()->url()} {$this->prefix}"));
     }
 
     private function name(Key $key): string
