@@ -62,6 +62,7 @@ final class Lockkeeper
         }
         $this->tokenPrefix = $tokenPrefix;
         $this->patience = $patience;
+        $apiKey = $apiKey === '' ? null : $apiKey;
         $place = array_search($apiKey, self::$secrets, true);
         $this->secret = $place === false ? count(self::$secrets) : $place;
         self::$secrets[$this->secret] = $apiKey;

@@ -29,6 +29,7 @@ final class LockClient
 
     /**
      * @param string                      $url            such as http://locks.internal:8080
+     * @param ?string                     $apiKey         empty is none
      * @param ?string                     $owner          who asks, for people to read; host:pid if absent
      * @param float                       $connectTimeout how long making a connection may take
      * @param float                       $answerTimeout  how long an answer may take, besides the wait in line

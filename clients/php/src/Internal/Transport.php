@@ -36,7 +36,7 @@ final class Transport
         if (preg_match('~/locks/*$~D', $url)) { // It would do, with other keys than everybody else.
             throw new \InvalidArgumentException('The URL of the service ends before /locks, as in http://host:8080');
         }
-        $this->apiKey = $apiKey === null ? null : new Secret($apiKey);
+        $this->apiKey = ($apiKey ?? '') === '' ? null : new Secret($apiKey);
         $this->headers(null);
     }
 

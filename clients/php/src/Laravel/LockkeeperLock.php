@@ -140,7 +140,7 @@ final class LockkeeperLock extends Lock
 
     /**
      * Ends the lease of whoever has it. If the API key has not the permission `admin`, only that of this owner;
-     * any other ends by its TTL, which `warn` of the client hears of.
+     * any other ends by its TTL, and `warn` of the client hears of it.
      *
      * @throws LockkeeperException
      */
