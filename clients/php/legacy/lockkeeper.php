@@ -661,7 +661,7 @@ final class LockkeeperAnswer
     {
         [$method, $key, $token] = $asked;
         if ($status === 204) {
-            return $method === 'DELETE';
+            return $method === 'DELETE' && $token !== [];
         }
         if (($status !== 200 && $status !== 201) || ($body['key'] ?? null) !== $key) {
             return false;
@@ -672,6 +672,9 @@ final class LockkeeperAnswer
                 && is_int($body['ttl_ms'] ?? null)
                 && is_int($body['waited_ms'] ?? 0);
         }
-        return $method === 'DELETE' || is_bool($body['held'] ?? null) && is_bool($body['mine'] ?? false);
+        if ($method === 'DELETE') {
+            return $token === []; // a forced release
+        }
+        return is_bool($body['held'] ?? null) && is_bool($body['mine'] ?? false);
     }
 }

@@ -32,12 +32,13 @@ async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
         ] {
             proxy.plan(&[Mode::Pass, Mode::LoseAnswer]);
             proxy.plan(&[Mode::Answer(answer); 20]);
-            let said = php.says(&["shortening", &proxy.url()]);
+            let key = format!("{php:?}/{told}");
+            let said = php.says(&["shortening", &proxy.url(), &key]);
             assert_eq!(said, format!("{told}, at most 5 s"), "{php:?}");
             proxy.clear();
         }
         proxy.plan(&[Mode::Pass, Mode::Answer(KEY_CHANGED)]);
-        let said = php.says(&["shortening", &proxy.url()]);
+        let said = php.says(&["shortening", &proxy.url(), &format!("{php:?}")]);
         assert_eq!(said, "LockkeeperRefused, not_acquired, more than 5 s", "{php:?}");
     }
 }
@@ -49,7 +50,7 @@ async fn nothing_is_refreshed_behind_a_release() {
     for php in Php::ALL {
         proxy.plan(&[Mode::Pass]);
         proxy.plan(&[Mode::LoseAnswer; 20]);
-        let said = php.says(&["refreshing_what_was_released", &proxy.url()]);
+        let said = php.says(&["refreshing_what_was_released", &proxy.url(), &format!("{php:?}")]);
         assert_eq!(said, "LockkeeperLost, 0 s", "{php:?}");
         let asked = proxy.requests();
         assert!(asked.iter().all(|request| !request.starts_with("PUT")), "{php:?}: {asked:?}");
@@ -110,6 +111,7 @@ async fn only_the_files_own_exceptions_come_out_whatever_the_answer() {
             let said = php.says(&["strict_refresh", &proxy.url()]);
             assert_eq!(said, "a LockkeeperException, not released", "{php:?}");
             proxy.clear();
+            service.http().delete("/admin/locks/key").await;
         }
     }
 }

@@ -28,12 +28,12 @@ final class Request
     {
         $body = is_array($body) ? $body : [];
         return match (true) {
-            $status === 204 => $this->method === 'DELETE',
+            $status === 204 => $this->method === 'DELETE' && $this->token !== null,
             $status !== 200 && $status !== 201 => false,
             $this->method === 'GET' && str_starts_with($this->path, '/locks?') => self::isList($body),
             ($body['key'] ?? null) !== $this->key => false,
             $this->method === 'GET' => self::isLook($body),
-            $this->method === 'DELETE' => true,
+            $this->method === 'DELETE' => $this->token === null, // a forced release
             default => $this->isGrant($body),
         };
     }
