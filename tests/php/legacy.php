@@ -67,7 +67,88 @@ function failing(Lockkeeper $locks, string $key, float $wait): void
         echo "unavailable, $failure->outcome: ", $failure->getMessage();
     } catch (LockkeeperRefused $failure) {
         echo 'refused, ', $failure->getCode(), " $failure->problem: ", $failure->getMessage();
+    } catch (LockkeeperException $failure) {
+        echo get_class($failure), ': ', $failure->getMessage();
     }
+}
+
+/** A refresh to less that fails, and what remains. */
+function shortening(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    try {
+        $lease->refresh(5);
+    } catch (LockkeeperException $failure) {
+        echo get_class($failure), ", $failure->outcome, ", $lease->remaining() > 5 ? 'more than' : 'at most', ' 5 s';
+    }
+}
+
+function refreshing_what_was_released(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 60);
+    $lease->release();
+    echo thrown([$lease, 'refresh']), ', ', $lease->remaining(), ' s';
+}
+
+/** An acquire where every warning is an exception. */
+function strict(Lockkeeper $locks, string $key): void
+{
+    set_error_handler(function (int $level, string $message): void {
+        throw new ErrorException($message);
+    });
+    try {
+        $locks->acquire($key, 2);
+    } catch (LockkeeperException $failure) {
+        echo 'a LockkeeperException: ', $failure->getMessage();
+    }
+}
+
+/** The same with a refresh. */
+function strict_refresh(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->acquire($key, 2);
+    set_error_handler(function (int $level, string $message): void {
+        throw new ErrorException($message);
+    });
+    try {
+        $lease->refresh();
+    } catch (LockkeeperException $failure) {
+        echo 'a LockkeeperException, ', $lease->release() ? 'released' : 'not released';
+    }
+}
+
+function secrets(Lockkeeper $locks, string $key, float $wait, string $url): void
+{
+    $lease = $locks->acquire($key, 60);
+    $token = $lease->token();
+    foreach ([$locks, $lease] as $object) {
+        ob_start();
+        var_dump($object);
+        $shown = ob_get_clean() . print_r($object, true) . var_export($object, true) . json_encode($object);
+        // What dumpers of frameworks look at.
+        $shown .= print_r((array) $object, true) . print_r((new ReflectionObject($object))->getProperties(), true);
+        same(false, strpos($shown, $token), 'the token');
+        same(false, strpos($shown, 'the-api-key'), 'the API key');
+        same(LogicException::class, thrown(function () use ($object) {
+            serialize($object);
+        }), 'serialize');
+        same(Error::class, thrown(function () use ($object) {
+            return clone $object;
+        }), 'clone');
+    }
+    same(true, $lease->release(), 'release');
+    foreach ([["a\n", ''], ["a\r\nEvil: yes", ''], [null, "a\n"]] as list($api_key, $prefix)) {
+        same(InvalidArgumentException::class, thrown(function () use ($url, $api_key, $prefix) {
+            new Lockkeeper($url, $api_key, $prefix);
+        }), 'a line in a header');
+    }
+    echo 'as it has to be';
+}
+
+function endless_patience(Lockkeeper $locks, string $key, float $wait, string $url): void
+{
+    $locks = new Lockkeeper($url, null, '', INF);
+    echo $locks->acquire($key, 3) === null ? 'busy' : 'granted';
 }
 
 /** What is wrong with the options, or the key. */
@@ -77,6 +158,7 @@ function refusals(Lockkeeper $locks): void
         same('400 invalid_key', refused($locks, $key, 30), "key '$key'");
     }
     same('400 invalid_key', refused($locks, "a\nb", 30), 'a key with a line feed');
+    same('400 invalid_key', refused($locks, "a\n/..", 30), 'one with a line feed that is not sent');
     same('400 invalid_request', refused($locks, 'key', 0.001), 'a TTL that is too short');
     same('405 method_not_allowed', refused($locks, 'a/refresh', 30), 'a key that no key may be');
     echo 'as it has to be';
@@ -116,6 +198,7 @@ function failing_to_catch(Lockkeeper $locks, string $key): void
     $lease = $locks->acquire($key, 60);
     print_r($lease);
     var_dump($lease);
+    var_export($lease);
     throw new RuntimeException("under $lease->key");
 }
 
@@ -143,10 +226,17 @@ function much_out_of_memory(Lockkeeper $locks, string $key): void
     str_repeat('a', 1 << 30);
 }
 
-/** A child ends in each way, and the parent's lease lasts. */
+/** A child has nothing of its parent's lease; it ends in each way, and the lease lasts. */
 function forked(Lockkeeper $locks, string $key): void
 {
     $lease = $locks->acquire($key, 60);
+    $child = pcntl_fork();
+    if ($child === 0) {
+        echo thrown([$lease, 'refresh']) === LockkeeperLost::class ? 'lost' : 'refreshed';
+        echo $lease->release() ? ', released, ' : ', not released, ', $lease->remaining(), ' s; ';
+        exit;
+    }
+    pcntl_waitpid($child, $status);
     foreach (['exit', 'null'] as $way) {
         $child = pcntl_fork();
         if ($child === 0) {
@@ -163,6 +253,7 @@ function refused(Lockkeeper $locks, string $key, float $ttl): string
     try {
         $locks->acquire($key, $ttl);
     } catch (LockkeeperRefused $failure) {
+        same(false, strpos($failure->getMessage(), "\n"), 'a message on two lines');
         return $failure->getCode() . ' ' . $failure->problem;
     }
     return 'not at all';
@@ -172,7 +263,7 @@ function thrown(callable $work): string
 {
     try {
         $work();
-    } catch (Exception $failure) {
+    } catch (Throwable $failure) {
         return get_class($failure);
     }
     return 'nothing';

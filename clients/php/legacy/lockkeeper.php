@@ -19,10 +19,21 @@ declare(strict_types=1);
 /** A lockkeeper service. All durations are in seconds. */
 final class Lockkeeper
 {
+    /** Bytes of an answer: more than the service ever sends. */
+    private const LONGEST = 1 << 20;
+
     private $url;
-    private $apiKey;
     private $tokenPrefix;
     private $patience;
+
+    /** The place of the API key; it stands outside of the object, where no dump, export or copy shows it. */
+    private $secret;
+
+    /** The API keys of all clients. */
+    private static $secrets = [];
+
+    /** @internal Whether the service takes the fencing token of a lease, as far as is known: older ones refuse it. */
+    public $takesFencingTokens = true;
 
     /**
      * @param string $tokenPrefix what the service has as `redis.token_prefix`
@@ -40,12 +51,21 @@ final class Lockkeeper
         if (substr($this->url, -6) === '/locks') { // It would do, with other keys than everybody else.
             throw new InvalidArgumentException('The URL of the service ends before /locks, as in http://host:8080');
         }
+        if (preg_grep('/^[\x20-\x7e]*$/D', [$url, (string) $apiKey, $tokenPrefix], PREG_GREP_INVERT)) {
+            throw new InvalidArgumentException('The URL, the API key or the token prefix holds what no header may');
+        }
+        if (!($patience > 0)) { // NAN as well
+            throw new InvalidArgumentException('The patience has to be positive');
+        }
         if (!function_exists('curl_init') && !ini_get('allow_url_fopen')) {
             throw new RuntimeException('Leases need ext-curl, which is missing, or allow_url_fopen, which is off');
         }
-        $this->apiKey = $apiKey;
         $this->tokenPrefix = $tokenPrefix;
         $this->patience = $patience;
+        $apiKey = $apiKey === '' ? null : $apiKey;
+        $place = array_search($apiKey, self::$secrets, true);
+        $this->secret = $place === false ? count(self::$secrets) : $place;
+        self::$secrets[$this->secret] = $apiKey;
     }
 
     /**
@@ -68,41 +88,70 @@ final class Lockkeeper
      */
     public function forceRelease(string $key): bool
     {
-        return $this->send('DELETE', '/admin' . self::path($key), [], [], $this->patience)->certain($key)->isGood();
+        $answer = $this->send('DELETE', '/admin' . self::path($key), $key, [], [], $this->patience);
+        return $answer->certain($key)->isGood();
     }
 
-    /** @internal One request. */
-    public function send(string $method, string $path, array $headers, array $options, float $timeout): LockkeeperAnswer
-    {
-        $headers[] = 'Content-Type: application/json';
-        $this->apiKey === null || $headers[] = "Authorization: Bearer $this->apiKey";
+    /** @internal One request; `$token` is in an array, where traces of exceptions do not show it. */
+    public function send(
+        string $method,
+        string $path,
+        string $key,
+        #[\SensitiveParameter]
+        array $token,
+        array $options,
+        float $timeout
+    ): LockkeeperAnswer {
+        $headers = ['Content-Type: application/json'];
+        $apiKey = self::$secrets[$this->secret];
+        $apiKey === null || $headers[] = "Authorization: Bearer $apiKey";
+        $token === [] || $headers[] = "Lock-Token: $token[0]";
         $body = $options === [] ? '' : json_encode($options, JSON_INVALID_UTF8_SUBSTITUTE);
         $way = function_exists('curl_init') ? 'curl' : 'stream';
         $sent = self::clocks();
-        return new LockkeeperAnswer($sent, ...$this->$way($method, $this->url . $path, $headers, $body, $timeout));
+        $came = $this->$way($method, $this->url . $path, $headers, $body, min($timeout, 2147483.0));
+        return new LockkeeperAnswer($sent, [$method, $key, $token], ...$came);
     }
 
     /** @return array{int, string, bool} status, or 0; text, or what went wrong; whether the request may have arrived */
-    private function curl(string $method, string $url, array $headers, string $body, float $timeout): array
-    {
+    private function curl(
+        string $method,
+        string $url,
+        #[\SensitiveParameter]
+        array $headers,
+        string $body,
+        float $timeout
+    ): array {
         $curl = curl_init($url);
+        $text = '';
         curl_setopt_array($curl, [
             CURLOPT_CUSTOMREQUEST => $method,
             CURLOPT_HTTPHEADER => $headers,
-            CURLOPT_RETURNTRANSFER => true,
-            CURLOPT_TIMEOUT_MS => (int) ceil($timeout * 1000),
+            CURLOPT_PROXY => '', // None, whatever the environment says.
+            CURLOPT_PATH_AS_IS => true,
+            CURLOPT_TIMEOUT_MS => max(1, (int) ceil($timeout * 1000)),
             CURLOPT_NOSIGNAL => true,
+            CURLOPT_WRITEFUNCTION => static function ($curl, string $piece) use (&$text): int {
+                $text .= $piece;
+                return strlen($text) > self::LONGEST ? 0 : strlen($piece);
+            },
         ] + ($body === '' ? [] : [CURLOPT_POSTFIELDS => $body]));
-        $text = curl_exec($curl);
-        if ($text === false) {
-            return [0, curl_error($curl), curl_getinfo($curl, CURLINFO_REQUEST_SIZE) > 0];
+        if (curl_exec($curl) === false) {
+            $why = strlen($text) > self::LONGEST ? 'an answer without an end' : curl_error($curl);
+            return [0, $why, curl_getinfo($curl, CURLINFO_REQUEST_SIZE) > 0];
         }
         return [curl_getinfo($curl, CURLINFO_RESPONSE_CODE), $text, true];
     }
 
     /** The same without ext-curl. */
-    private function stream(string $method, string $url, array $headers, string $body, float $timeout): array
-    {
+    private function stream(
+        string $method,
+        string $url,
+        #[\SensitiveParameter]
+        array $headers,
+        string $body,
+        float $timeout
+    ): array {
         $error = '';
         set_error_handler(function (int $level, string $message) use (&$error): bool {
             $error = preg_replace('/^.*stream: /s', '', $message);
@@ -116,7 +165,10 @@ final class Lockkeeper
                 return [0, $error, !preg_match('/^Connection refused|getaddrinfo|No route/', $error)];
             }
             $statuses = preg_grep('~^HTTP/~', stream_get_meta_data($stream)['wrapper_data'] ?? []);
-            $text = (string) stream_get_contents($stream);
+            $text = (string) stream_get_contents($stream, self::LONGEST + 1);
+            if (strlen($text) > self::LONGEST) {
+                return [0, 'an answer without an end', true];
+            }
             return $statuses ? [(int) explode(' ', end($statuses))[1], $text, true] : [0, 'no answer', true];
         } finally {
             restore_error_handler();
@@ -127,9 +179,22 @@ final class Lockkeeper
     private static function path(string $key): string
     {
         if (preg_match('~(^|/)\.{0,2}(/|$)~D', $key)) {
-            throw new LockkeeperRefused("'$key' has a segment that is empty, . or ..", 400, 'invalid_key');
+            $message = self::shown($key) . ' has a segment that is empty, . or ..';
+            throw new LockkeeperRefused($message, 400, 'invalid_key', 'not_acquired');
         }
         return '/locks/' . implode('/', array_map('rawurlencode', explode('/', $key)));
+    }
+
+    /** @internal A key in quotes, on one line. */
+    public static function shown(string $key): string
+    {
+        return "'" . addcslashes($key, "\0..\37\177") . "'";
+    }
+
+    /** @internal What the service is told of a duration: an integer that JSON keeps exactly. */
+    public static function millis(float $seconds): int
+    {
+        return is_nan($seconds) ? 0 : (int) max(-2 ** 53, min(2 ** 53, round($seconds * 1000)));
     }
 
     /** @internal What the clocks say: one may be set back, another may stand still while the machine sleeps. */
@@ -151,9 +216,31 @@ final class Lockkeeper
     {
         return ['url' => $this->url];
     }
+
+    private function __clone()
+    {
+    }
+
+    public function __sleep(): array
+    {
+        throw new LogicException('A client is not serialised: make one where it is needed');
+    }
+
+    public function __serialize(): array
+    {
+        return $this->__sleep();
+    }
+
+    public function __wakeup(): void
+    {
+        $this->__sleep();
+    }
 }
 
-/** A lease. It is of the process that acquired it: the end of what is forked from that does not end it. */
+/**
+ * A lease. It is of the process that acquired it: what is forked from that cannot refresh it, and does not
+ * end it.
+ */
 final class LockkeeperLease
 {
     /** No request waits longer: less than the service allows, and most proxies. */
@@ -167,12 +254,19 @@ final class LockkeeperLease
 
     private $service;
     private $path;
-    private $token;
     private $patience;
     private $ttl = 0.0;
     private $began;
 
-    /** What the process gives back at its end, by token; no leases, for these end with the last reference. */
+    /** The place of the token; it stands outside of the object, where no dump, export or copy shows it. */
+    private $id;
+
+    /** The tokens of the leases, by id. */
+    private static $tokens = [];
+
+    private static $lastId = 0;
+
+    /** What the process gives back at its end, by id; no leases, for these end with the last reference. */
     private static $open = [];
 
     /** Memory for the end, where there may be none left. */
@@ -184,7 +278,8 @@ final class LockkeeperLease
         $this->service = $service;
         $this->path = $path;
         $this->key = $key;
-        $this->token = $tokenPrefix . bin2hex(random_bytes(16));
+        $this->id = ++self::$lastId;
+        self::$tokens[$this->id] = $tokenPrefix . bin2hex(random_bytes(16));
         $this->patience = $patience;
         if (self::$reserve === null) {
             self::$reserve = str_repeat(' ', 1 << 18);
@@ -194,19 +289,25 @@ final class LockkeeperLease
 
     public function __destruct()
     {
-        self::giveBack($this->token);
+        self::giveBack($this->id);
+        unset(self::$tokens[$this->id]);
     }
 
     /**
      * The TTL begins anew, or another one.
      *
-     * @throws LockkeeperLost        stop: your work may overlap with another's
+     * @throws LockkeeperLost        stop: your work may overlap with another's; so it is after a release, and in a
+     *                               forked child
      * @throws LockkeeperUnavailable nobody knows; it lasts for remaining(), and until then you may try again
      * @throws LockkeeperRefused
      */
     public function refresh(?float $ttl = null): void
     {
-        $options = $ttl === null ? [] : ['ttl_ms' => (int) round($ttl * 1000)];
+        if (!$this->isHere()) {
+            $why = Lockkeeper::shown($this->key) . ": the lease was released or lost, or is another process's";
+            throw new LockkeeperLost($why, 409, 'lock_lost');
+        }
+        $options = $ttl === null ? [] : ['ttl_ms' => Lockkeeper::millis($ttl)];
         // There is nothing to refresh behind its end.
         $patience = max(0.5, $this->remaining());
         $before = [$this->ttl, $this->began];
@@ -216,10 +317,10 @@ final class LockkeeperLease
         }
         try {
             $answer = $this->ask('PUT', $options, 0.0, $patience);
-        } catch (LockkeeperRefused $refused) {
-            // What a proxy refuses may have been done by an earlier try.
-            [$this->ttl, $this->began] = $refused->problem === '' ? [$this->ttl, $this->began] : $before;
-            throw $refused;
+        } catch (LockkeeperException $failure) {
+            // It may have been done by an earlier try, or behind a proxy that refuses.
+            [$this->ttl, $this->began] = $failure->outcome === 'unknown' ? [$this->ttl, $this->began] : $before;
+            throw $failure;
         }
         if (!$answer->isGood()) {
             $this->isOver();
@@ -230,40 +331,43 @@ final class LockkeeperLease
 
     /**
      * Whether the lease lasted until now, and is given back. False is for a log: it had ended, so your work
-     * may overlap with another's, or the service did not answer, and its TTL ends it.
+     * may overlap with another's, or the service did not answer, and its TTL ends it, or it is another process's.
      */
     public function release(): bool
     {
-        if (!isset(self::$open[$this->token])) {
+        if (!$this->isHere()) {
             return false;
         }
+        $left = $this->remaining();
+        $this->ttl = 0.0; // It may be another's before the answer is here.
         try {
             $answer = $this->ask('DELETE');
-            // Where an answer was lost, a repeat finds nothing that it could release.
-            return $answer->isGood() || ($answer->isRepeated && $this->remaining() > 0);
-        } catch (LockkeeperException $failure) {
-            return false;
-        } finally {
             $this->isOver();
+            // Where an answer was lost, a repeat finds nothing that it could release.
+            return $answer->isGood() || ($answer->isRepeated && $left > Lockkeeper::since($answer->sent));
+        } catch (LockkeeperException $failure) {
+            $this->isOver();
+            return false;
         }
     }
 
     /** Whether the lease lasts, as the service knows. @throws LockkeeperException */
     public function isMine(): bool
     {
-        return $this->ask('GET')->body['mine'] ?? false;
+        return !$this->isOfParent() && ($this->ask('GET')->body['mine'] ?? false);
     }
 
     /** For how long the lease lasts at least, if nobody ends it by force; 0 if it may have ended. */
     public function remaining(): float
     {
-        return $this->ttl > 0 ? max(0.0, $this->ttl - Lockkeeper::since($this->began)) : 0.0;
+        $lasts = $this->ttl > 0 && !$this->isOfParent();
+        return $lasts ? max(0.0, $this->ttl - Lockkeeper::since($this->began)) : 0.0;
     }
 
     /** The lease token, a secret: who knows it can refresh the lease and release it. */
     public function token(): string
     {
-        return $this->token;
+        return self::$tokens[$this->id];
     }
 
     private function __clone()
@@ -276,17 +380,32 @@ final class LockkeeperLease
         return ['key' => $this->key, 'fencingToken' => $this->fencingToken, 'remaining' => $this->remaining()];
     }
 
+    public function __sleep(): array
+    {
+        throw new LogicException('A lease is not serialised: it is of one process');
+    }
+
+    public function __serialize(): array
+    {
+        return $this->__sleep();
+    }
+
+    public function __wakeup(): void
+    {
+        $this->__sleep();
+    }
+
     /** @internal */
     public function acquire(float $ttl, float $wait, string $owner): bool
     {
-        $answer = $this->ask('POST', ['ttl_ms' => (int) round($ttl * 1000), 'owner' => $owner], $wait);
+        $answer = $this->ask('POST', ['ttl_ms' => Lockkeeper::millis($ttl), 'owner' => $owner], $wait);
         if (!$answer->isGood()) {
             return false;
         }
-        $this->fencingToken = $answer->body['fencing_token'];
         $this->count($answer);
         if ($this->remaining() <= 0) {
-            throw new LockkeeperUnavailable("'$this->key': the answer took longer than the lease", 201, '', 'unknown');
+            $why = Lockkeeper::shown($this->key) . ': the answer took longer than the lease';
+            throw new LockkeeperUnavailable($why, 201, '', 'unknown');
         }
         return true;
     }
@@ -304,23 +423,45 @@ final class LockkeeperLease
     }
 
     /** What it may have, if that is quickly done; what stays is ended by its TTL. */
-    private static function giveBack(string $token): void
+    private static function giveBack(int $id): void
     {
-        [$service, $path, $pid] = self::$open[$token] ?? [null, '', 0];
-        unset(self::$open[$token]);
-        $pid === getmypid() && $service->send('DELETE', $path, ["Lock-Token: $token"], [], 2.0);
+        [$service, $path, $key, $pid] = self::$open[$id] ?? [null, '', '', 0];
+        if ($pid !== getmypid()) {
+            return;
+        }
+        try {
+            $service->send('DELETE', $path, $key, [self::$tokens[$id]], [], 2.0);
+            unset(self::$open[$id]);
+        } finally {
+            // A signal handler may throw amid the request.
+            isset(self::$open[$id]) && $service->send('DELETE', $path, $key, [self::$tokens[$id]], [], 2.0);
+            unset(self::$open[$id]);
+        }
+    }
+
+    /** Whether this process has it, or may have it. */
+    private function isHere(): bool
+    {
+        return isset(self::$open[$this->id]) && !$this->isOfParent();
+    }
+
+    /** Whether it is of the process that this one was forked from. */
+    private function isOfParent(): bool
+    {
+        return isset(self::$open[$this->id]) && self::$open[$this->id][3] !== getmypid();
     }
 
     private function isOver(): void
     {
         $this->ttl = 0.0;
-        unset(self::$open[$this->token]);
+        unset(self::$open[$this->id]);
     }
 
     /** It began `waited_ms` after the request had come to the service, or later. */
     private function count(LockkeeperAnswer $grant): void
     {
-        $this->ttl = ($grant->body['waited_ms'] + $grant->body['ttl_ms']) / 1000;
+        $this->fencingToken = $grant->body['fencing_token'];
+        $this->ttl = (($grant->body['waited_ms'] ?? 0) + $grant->body['ttl_ms']) / 1000;
         $this->began = $grant->sent;
     }
 
@@ -328,16 +469,14 @@ final class LockkeeperLease
     private function ask(string $method, array $options = [], float $wait = 0, float $patience = INF): LockkeeperAnswer
     {
         $began = Lockkeeper::clocks();
-        $path = $this->path . ($method === 'PUT' ? '/refresh' : '');
         $patience = min($patience, $this->patience);
         if ($method === 'POST') {
-            self::$open[$this->token] = [$this->service, $this->path, getmypid()];
+            self::$open[$this->id] = [$this->service, $this->path, $this->key, getmypid()];
         }
         for ($failures = 0, $inDoubt = false;; usleep((int) ($pause * 1e6))) {
             $slice = min(self::SLICE, max(0.0, $wait - Lockkeeper::since($began)));
             $options = ($wait > 0 ? ['wait_ms' => (int) ceil($slice * 1000)] : []) + $options;
-            $token = ["Lock-Token: $this->token"]; // In an array traces of exceptions do not show it.
-            $answer = $this->service->send($method, $path, $token, $options, $slice + $patience);
+            $answer = $this->send($method, $options, $slice + $patience);
             $answer->isRepeated = $inDoubt;
             $inDoubt = $inDoubt || $answer->outcome === 'unknown';
             $left = $wait - Lockkeeper::since($began);
@@ -362,6 +501,28 @@ final class LockkeeperLease
         }
         return $answer->certain($this->key, $inDoubt);
     }
+
+    /**
+     * One request. What acts on the lease names it by its fencing token as well, so that it touches no later one.
+     * A service that does not know this refuses it, having done nothing, and is asked without.
+     */
+    private function send(string $method, array $options, float $timeout): LockkeeperAnswer
+    {
+        $names = $this->service->takesFencingTokens && $this->fencingToken !== null;
+        $path = $this->path . ($method === 'PUT' ? '/refresh' : '');
+        if ($names && $method === 'DELETE') {
+            $path .= "?fencing_token=$this->fencingToken";
+        } elseif ($names && $method === 'PUT') {
+            $options += ['fencing_token' => $this->fencingToken];
+        }
+        $token = [self::$tokens[$this->id]];
+        $answer = $this->service->send($method, $path, $this->key, $token, $options, $timeout);
+        if ($names && $answer->refuses('fencing_token')) {
+            $this->service->takesFencingTokens = false;
+            return $this->send($method, array_diff_key($options, ['fencing_token' => 0]), $timeout);
+        }
+        return $answer;
+    }
 }
 
 class LockkeeperException extends RuntimeException
@@ -369,7 +530,7 @@ class LockkeeperException extends RuntimeException
     /** @var string the service's code, as `forbidden`; empty if it was not the service that answered */
     public $problem;
 
-    /** @var string where nobody answered: `not_acquired` if nothing has happened for sure, or `unknown` */
+    /** @var string what is known of the request: `not_acquired` if nothing has happened for sure, or `unknown` */
     public $outcome;
 
     public function __construct(string $message, int $status, string $problem, string $outcome = '')
@@ -390,6 +551,11 @@ final class LockkeeperUnavailable extends LockkeeperException
 {
 }
 
+/** The claim was released elsewhere, with its token, while it waited in line. Nothing was acquired. */
+final class LockkeeperCancelled extends LockkeeperException
+{
+}
+
 /** The service wants no such request: correct the key, the options, the API key or the URL. */
 final class LockkeeperRefused extends LockkeeperException
 {
@@ -403,25 +569,38 @@ final class LockkeeperAnswer
     public $body;
     /** Empty if it is certain what has happened, else `not_acquired` or `unknown`. */
     public $outcome = '';
-    /** Whether it is from the service. */
+    /** Whether it is from the service, and to this request. */
     public $isOurs;
     /** Whether the same request may have been done before. */
     public $isRepeated = false;
     private $status;
     private $text;
 
-    public function __construct(array $sent, int $status, string $text, bool $mayHaveArrived)
-    {
+    /** @param array{string, string, array} $asked method, key, and the token if there was one */
+    public function __construct(
+        array $sent,
+        #[\SensitiveParameter]
+        array $asked,
+        int $status,
+        string $text,
+        bool $mayHaveArrived
+    ) {
         $body = $status > 0 ? json_decode($text, true) : null;
-        $isOurs = $status === 204 || ($status < 300 ? isset($body['key']) : is_string($body['code'] ?? null));
+        $body = is_array($body) ? $body : [];
+        $code = is_string($body['code'] ?? null) ? $body['code'] : '';
+        // Gateways have a `code` too, but not this type.
+        $isOurs = $status < 300
+            ? self::isDone($asked, $status, $body)
+            : $code !== '' && ($body['type'] ?? null) === "urn:lockkeeper:$code" && self::isRefused($asked[0], $code);
         $this->isOurs = $isOurs;
         $this->sent = $sent;
         $this->status = $status;
-        $this->body = $isOurs && $body ? $body : [];
+        $this->body = $isOurs ? $body : [];
         $this->text = $status > 0 ? "HTTP $status, and not from lockkeeper" : $text;
-        if ($isOurs && $status >= 500) {
-            $isEarly = in_array($body['code'], ['draining', 'not_ready'], true);
-            $this->outcome = $body['outcome'] ?? ($isEarly ? 'not_acquired' : 'unknown');
+        if ($isOurs && ($status >= 500 || $code === 'quota_exceeded')) {
+            $isNothing = in_array($code, ['draining', 'not_ready', 'quota_exceeded'], true)
+                || ($body['outcome'] ?? '') === 'not_acquired';
+            $this->outcome = $isNothing ? 'not_acquired' : 'unknown';
         } elseif (!$isOurs && ($status < 300 || $status >= 500 || in_array($status, [408, 409, 429], true))) {
             $this->outcome = $mayHaveArrived ? 'unknown' : 'not_acquired';
         }
@@ -437,9 +616,16 @@ final class LockkeeperAnswer
         return in_array($this->body['code'] ?? '', ['lock_held', 'too_many_waiters'], true);
     }
 
+    /** Whether the service does not know the option. */
+    public function refuses(string $option): bool
+    {
+        return [$this->body['code'] ?? '', $this->body['field'] ?? ''] === ['unknown_field', $option];
+    }
+
     public function detail(string $key): string
     {
-        return "'$key': " . ($this->body['detail'] ?? $this->text);
+        $detail = $this->body['detail'] ?? null;
+        return Lockkeeper::shown($key) . ': ' . (is_string($detail) ? $detail : $this->text);
     }
 
     /** @throws LockkeeperException if it says nothing of the lock */
@@ -450,9 +636,45 @@ final class LockkeeperAnswer
             $outcome = $inDoubt ? 'unknown' : $this->outcome;
             throw new LockkeeperUnavailable($this->detail($key), $this->status, $problem, $outcome);
         }
+        if ($problem === 'wait_cancelled') {
+            throw new LockkeeperCancelled($this->detail($key), $this->status, $problem, 'not_acquired');
+        }
         if (!$this->isGood() && !$this->isBusy() && $problem !== 'lock_lost') {
-            throw new LockkeeperRefused($this->detail($key), $this->status, $problem);
+            // What a proxy refuses it may have passed on before.
+            $outcome = $inDoubt || !$this->isOurs ? 'unknown' : 'not_acquired';
+            throw new LockkeeperRefused($this->detail($key), $this->status, $problem, $outcome);
         }
         return $this;
+    }
+
+    /** Whether the service may refuse such a request so. */
+    private static function isRefused(string $method, string $code): bool
+    {
+        if (in_array($code, ['lock_held', 'too_many_waiters', 'wait_cancelled'], true)) {
+            return $method === 'POST';
+        }
+        return $code !== 'lock_lost' || $method === 'PUT' || $method === 'DELETE';
+    }
+
+    /** Whether this is what the service answers when it has done what was asked. */
+    private static function isDone(array $asked, int $status, array $body): bool
+    {
+        [$method, $key, $token] = $asked;
+        if ($status === 204) {
+            return $method === 'DELETE' && $token !== [];
+        }
+        if (($status !== 200 && $status !== 201) || ($body['key'] ?? null) !== $key) {
+            return false;
+        }
+        if ($method === 'POST' || $method === 'PUT') {
+            return [$body['token'] ?? null] === $token
+                && is_int($body['fencing_token'] ?? null)
+                && is_int($body['ttl_ms'] ?? null)
+                && is_int($body['waited_ms'] ?? 0);
+        }
+        if ($method === 'DELETE') {
+            return $token === []; // a forced release
+        }
+        return is_bool($body['held'] ?? null) && is_bool($body['mine'] ?? false);
     }
 }

@@ -6,47 +6,65 @@ namespace Lockkeeper;
 
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
-use Lockkeeper\Internal\AutoRelease;
+use Lockkeeper\Exception\ServiceUnavailable;
+use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Grant;
-use Lockkeeper\Internal\Service;
+use Lockkeeper\Internal\Holding;
+use Lockkeeper\Internal\Keys;
 
 /**
  * The right to a key for a limited time. It is given back when the object goes, and at the end of the
- * process, be it by exit, an uncaught exception or a lack of memory; never by a forked child. A process
- * that is killed gives nothing back: its lease ends by itself, a TTL after the last refresh.
+ * process, be it by exit, an uncaught exception or a lack of memory. It is of the process that acquired it:
+ * in a forked child it is over. A process that is killed gives nothing back: its lease ends by itself, a TTL
+ * after the last refresh.
  */
 final class Lease
 {
-    private bool $isOver = false;
-    private readonly int $pid;
+    private bool $isReleased = false;
+
+    private function __construct(private readonly Holding $holding)
+    {
+    }
+
+    /**
+     * @internal
+     *
+     * @throws LockkeeperException
+     */
+    public static function claimed(Holding $holding, ?float $ttl, ?float $wait): self
+    {
+        // It is there before the first request, so that its end gives back what an exception leaves behind.
+        $lease = new self($holding);
+        (new Claim($holding, $ttl))->acquire($wait);
+        return $lease;
+    }
 
     /** @internal */
-    public function __construct(
-        private readonly Service $service,
-        private readonly string $key,
-        #[\SensitiveParameter] private readonly string $token,
-        private Grant $grant,
-    ) {
-        $this->pid = (int) getmypid();
-        AutoRelease::watch($this);
+    public static function resumed(Holding $holding, Grant $grant): self
+    {
+        $lease = new self($holding);
+        $holding->grant = $grant;
+        $holding->open();
+        return $lease;
     }
 
     public function key(): string
     {
-        return $this->key;
+        return $this->holding->ticket()->key;
     }
 
     /** A number that is higher than that of all earlier leases of the key: what is guarded refuses a smaller one. */
     public function fencingToken(): int
     {
-        return $this->grant->fencingToken;
+        return $this->holding->grant->fencingToken;
     }
 
     /** For how many seconds the lease was granted last. */
     public function ttl(): float
     {
-        return $this->grant->ttl;
+        return $this->holding->grant->ttl;
     }
 
     /**
@@ -55,7 +73,7 @@ final class Lease
      */
     public function remaining(): float
     {
-        return $this->isOver ? 0.0 : $this->grant->remaining();
+        return $this->isOver() || $this->isReleased ? 0.0 : $this->holding->grant->remaining();
     }
 
     public function isExpired(): bool
@@ -69,7 +87,7 @@ final class Lease
      */
     public function isOver(): bool
     {
-        return $this->isOver || $this->pid !== getmypid();
+        return !$this->holding->isOpen();
     }
 
     /**
@@ -77,23 +95,26 @@ final class Lease
      *
      * @param ?float $ttl seconds, or INF as in an acquire; without it, as many as were asked for last
      *
-     * @throws LockLost            it had ended: stop, your work may overlap with another's
+     * @throws LockLost            it had ended: stop, your work may overlap with another's. So it is after a
+     *                             release, also one that failed, and in a forked child
      * @throws LockkeeperException it was not refreshed as far as is known, and lasts for `remaining()`
      */
     public function refresh(?float $ttl = null): void
     {
-        $before = $this->grant;
+        $this->mustBeHere();
+        $before = $this->holding->grant;
         // Until there is an answer it may last for this much only; a late one may come at any time from now on.
-        $this->grant = $before->atMost($ttl ?? INF);
+        $this->holding->grant = $before->atMost($ttl ?? INF);
         try {
-            $this->grant = $this->service->refresh($this->key, $this->token, $ttl, $before->remaining());
+            $this->holding->grant = $this->holding->service
+                ->refresh($this->holding->ticket(), $ttl, $before->remaining());
         } catch (LockLost $lost) {
-            $this->isOver = true;
+            $this->holding->close();
             throw $lost;
-        } catch (RequestRefused $refused) {
-            // What a proxy refuses may have been done by an earlier try.
-            $this->grant = $refused->problem === '' ? $this->grant : $before;
-            throw $refused;
+        } catch (RequestRefused | ServiceUnavailable $failure) {
+            $nothing = $failure->outcome === Outcome::NotAcquired;
+            $this->holding->grant = $nothing ? $before : $this->holding->grant;
+            throw $failure;
         }
     }
 
@@ -101,18 +122,19 @@ final class Lease
      * Gives the lease back. Safe to repeat.
      *
      * @return bool false if it was not there to be given back: it had ended, and what was done under it may
-     *              have overlapped with another's work. So it is, too, if the first of two answers was lost.
+     *              have overlapped with another's work. So it is, too, if the first of two answers was lost,
+     *              and in a forked child, where nothing is done.
      *
      * @throws LockkeeperException it was not released as far as is known; nothing remains to rely on, its TTL ends it
      */
     public function release(): bool
     {
-        if ($this->isOver) {
+        if ($this->isOver()) {
             return false;
         }
-        $this->grant = $this->grant->atMost(0.0); // It may be another's before the answer is here.
-        $released = $this->service->release($this->key, $this->token);
-        $this->isOver = true;
+        $this->isReleased = true; // It may be another's before the answer is here.
+        $released = $this->holding->service->release($this->holding->ticket());
+        $this->holding->close();
         return $released;
     }
 
@@ -120,9 +142,9 @@ final class Lease
     public function giveBack(): void
     {
         if (!$this->isOver()) {
-            $this->grant = $this->grant->atMost(0.0);
-            $this->service->giveBack($this->key, $this->token);
-            $this->isOver = true;
+            $this->isReleased = true;
+            $this->holding->service->giveBack($this->holding->ticket());
+            $this->holding->close();
         }
     }
 
@@ -131,31 +153,31 @@ final class Lease
      * Here it is not released any more.
      *
      * @return string the token: a secret that proves the lease is yours
+     *
+     * @throws LockLost there is none to hand over, as in {@see refresh()}
      */
     public function handOver(): string
     {
-        $this->isOver = true;
-        return $this->token;
+        $this->mustBeHere();
+        $this->holding->close();
+        return $this->holding->ticket()->token->text();
     }
 
     /** @internal */
     public function __destruct()
     {
-        if (!$this->isOver()) {
-            $this->isOver = true;
-            $this->service->part($this->key, $this->token);
-        }
+        $this->holding->part();
     }
 
     /** @return array<string, mixed> all but the token */
     public function __debugInfo(): array
     {
         return [
-            'key' => $this->key,
-            'fencingToken' => $this->fencingToken(),
-            'ttl' => $this->ttl(),
-            'remaining' => $this->remaining(),
-            'isOver' => $this->isOver,
+            'key' => $this->key(),
+            'fencingToken' => $this->holding->grant?->fencingToken,
+            'ttl' => $this->holding->grant?->ttl,
+            'remaining' => $this->holding->grant === null ? 0.0 : $this->remaining(),
+            'isOver' => $this->isOver(),
         ];
     }
 
@@ -165,7 +187,21 @@ final class Lease
         throw new \LogicException('A lease is not serialised: hand it over, and resume it by its token.');
     }
 
+    /** @param array<mixed> $data */
+    public function __unserialize(array $data): void
+    {
+        throw new \LogicException('A lease is not serialised: hand it over, and resume it by its token.');
+    }
+
     private function __clone()
     {
+    }
+
+    private function mustBeHere(): void
+    {
+        if ($this->isReleased || $this->isOver()) {
+            $why = "the lease was released, handed over or lost, or is another process's";
+            throw new LockLost(Keys::shown($this->key()) . ": $why", $this->key());
+        }
     }
 }

@@ -7,11 +7,13 @@ namespace Lockkeeper;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
-use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Grant;
+use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Secret;
 use Lockkeeper\Internal\Service;
+use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\Internal\Transport;
 
@@ -27,6 +29,7 @@ final class LockClient
 
     /**
      * @param string                      $url            such as http://locks.internal:8080
+     * @param ?string                     $apiKey         empty is none
      * @param ?string                     $owner          who asks, for people to read; host:pid if absent
      * @param float                       $connectTimeout how long making a connection may take
      * @param float                       $answerTimeout  how long an answer may take, besides the wait in line
@@ -34,6 +37,8 @@ final class LockClient
      * @param string                      $tokenPrefix    what the tokens begin with; the service's `redis.token_prefix`
      * @param ?\Closure(string): void     $warn           hears of what cannot be thrown, such as a lease that was lost
      *                                                    when it was to be released; `error_log` if absent
+     * @param ?string                     $proxy          what stands between, such as http://proxy:3128; nothing if
+     *                                                    absent, whatever the environment says
      *
      * @throws \InvalidArgumentException
      */
@@ -46,9 +51,16 @@ final class LockClient
         float $patience = 10.0,
         string $tokenPrefix = '',
         ?\Closure $warn = null,
+        ?string $proxy = null,
     ) {
+        if (!($connectTimeout > 0 && $answerTimeout > 0 && $patience >= 0)) { // NAN as well
+            throw new \InvalidArgumentException('A time has to be positive.');
+        }
+        if (!preg_match('/^[\x20-\x7e]*$/D', $tokenPrefix)) {
+            throw new \InvalidArgumentException('The token prefix holds what no header may.');
+        }
         $this->service = new Service(
-            new Transport($url, $apiKey, $connectTimeout),
+            new Transport($url, $apiKey, $connectTimeout, $proxy ?? ''),
             $answerTimeout,
             $patience,
             $owner,
@@ -70,8 +82,8 @@ final class LockClient
      */
     public function acquire(string $key, ?float $ttl = null, ?float $wait = 0.0): Lease
     {
-        $token = Token::random($this->service->tokenPrefix);
-        return $this->lease($key, $token, (new Claim($this->service, $key, $token, $ttl))->acquire($wait));
+        $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
+        return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait);
     }
 
     /**
@@ -121,34 +133,44 @@ final class LockClient
     public function resume(string $key, #[\SensitiveParameter] string $token): Lease
     {
         $sent = Clock::now();
-        $body = $this->service->get(Keys::path($key), $key, $token)->body;
-        if (!($body['mine'] ?? false)) {
-            throw new LockLost("'$key': there is nothing to resume, the lease has ended", $key);
+        $ticket = new Ticket($key, new Secret($token));
+        $body = $this->service->get(Keys::path($key), $key, $ticket->token)->body;
+        if (!($body['mine'] ?? false) || !isset($body['ttl_ms'])) {
+            $name = Keys::shown($key);
+            throw new LockLost("$name: there is nothing to resume, the lease has ended", $key);
         }
-        return $this->lease($key, $token, Grant::of($body, $sent, false));
+        return Lease::resumed(Holding::own($this->service, $ticket), Grant::of($body, $sent, false));
     }
 
     /**
      * Starts the time of a lease anew whose token you keep; with a {@see Lease}, call its `refresh()`.
      *
+     * @param ?int $fencingToken that of the lease, if you keep it too: a later lease of the token is left alone
+     *
      * @throws LockLost            it had ended
      * @throws LockkeeperException
      */
-    public function refresh(string $key, #[\SensitiveParameter] string $token, ?float $ttl = null): void
-    {
-        $this->service->refresh($key, $token, $ttl, INF);
+    public function refresh(
+        string $key,
+        #[\SensitiveParameter] string $token,
+        ?float $ttl = null,
+        ?int $fencingToken = null,
+    ): void {
+        $this->service->refresh(new Ticket($key, new Secret($token), $fencingToken), $ttl, INF);
     }
 
     /**
      * Gives back a lease whose token you keep; with a {@see Lease}, call its `release()`.
      *
+     * @param ?int $fencingToken that of the lease, as in {@see refresh()}
+     *
      * @return bool false if it had ended
      *
      * @throws LockkeeperException
      */
-    public function release(string $key, #[\SensitiveParameter] string $token): bool
+    public function release(string $key, #[\SensitiveParameter] string $token, ?int $fencingToken = null): bool
     {
-        return $this->service->release($key, $token);
+        return $this->service->release(new Ticket($key, new Secret($token), $fencingToken));
     }
 
     /**
@@ -158,6 +180,7 @@ final class LockClient
      */
     public function inspect(string $key, #[\SensitiveParameter] ?string $token = null): Look
     {
+        $token = $token === null ? null : new Secret($token);
         return Look::of($this->service->get(Keys::path($key), $key, $token)->body);
     }
 
@@ -205,8 +228,19 @@ final class LockClient
         return $this->service;
     }
 
-    private function lease(string $key, #[\SensitiveParameter] string $token, Grant $grant): Lease
+    /** @return never */
+    public function __serialize(): array
     {
-        return new Lease($this->service, $key, $token, $grant);
+        throw new \LogicException('A client is not serialised: make one where it is needed.');
+    }
+
+    /** @param array<mixed> $data */
+    public function __unserialize(array $data): void
+    {
+        throw new \LogicException('A client is not serialised: make one where it is needed.');
+    }
+
+    private function __clone()
+    {
     }
 }

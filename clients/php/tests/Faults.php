@@ -21,7 +21,7 @@ final class Faults
         $this->url = 'http://127.0.0.1:' . trim((string) fgets($this->lines));
     }
 
-    /** @return list<string> what was asked: fault, method, path, protocol, token */
+    /** @return list<string> what was asked: fault, method, path, protocol, token, body */
     public function requests(): array
     {
         stream_set_blocking($this->lines, false);

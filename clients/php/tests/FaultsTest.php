@@ -17,7 +17,7 @@ final class FaultsTest extends TestCase
     {
         $key = self::key();
         $proxy = self::faults(...$faults);
-        $lease = $this->client($proxy->url, answerTimeout: 0.5)->acquire($key, 20);
+        $lease = $this->client($proxy->url, answerTimeout: 2.0)->acquire($key, 20);
         $asked = array_map(fn ($line) => explode(' ', $line), $proxy->requests());
         self::assertSame([...$faults, 'pass'], array_column($asked, 0));
         self::assertSame(['POST'], array_values(array_unique(array_column($asked, 1))));
@@ -139,7 +139,7 @@ final class FaultsTest extends TestCase
     public function testNothingRemainsThatMayHaveBeenReleased(): void
     {
         $proxy = self::faults('pass', ...array_fill(0, 9, 'swallow'));
-        $lease = $this->client($proxy->url, patience: 0.1, answerTimeout: 0.2)->acquire(self::key());
+        $lease = $this->client($proxy->url, patience: 0.1, answerTimeout: 1.0)->acquire(self::key());
         $this->thrown(ServiceUnavailable::class, fn () => $lease->release());
         self::assertSame(0.0, $lease->remaining());
     }

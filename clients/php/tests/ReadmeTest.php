@@ -13,9 +13,58 @@ final class ReadmeTest extends TestCase
         $app = new Illuminate\Container\Container();
         Illuminate\Support\Facades\Facade::setFacadeApplication($app);
         $app->instance('config', new Illuminate\Config\Repository(['cache' => ['prefix' => ''] + require %s]));
-        $app['config']->set('cache.stores.array', ['driver' => 'array']);
+        $app['config']->set('cache.stores.redis', ['driver' => 'array']);
         $app->singleton('cache', fn ($app) => new Illuminate\Cache\CacheManager($app));
         (new Lockkeeper\Laravel\LockkeeperServiceProvider($app))->register();
+        PHP;
+
+    private const KERNEL = <<<'PHP'
+        <?php
+        require %s;
+        use Symfony\Component\DependencyInjection\Loader\Configurator\ContainerConfigurator;
+        use Symfony\Component\Lock\LockFactory;
+
+        final class Report
+        {
+            public function __construct(public readonly LockFactory $locks)
+            {
+            }
+        }
+
+        final class Application extends Symfony\Component\HttpKernel\Kernel
+        {
+            use Symfony\Bundle\FrameworkBundle\Kernel\MicroKernelTrait;
+
+            public function registerBundles(): iterable
+            {
+                return [new Symfony\Bundle\FrameworkBundle\FrameworkBundle()];
+            }
+
+            public function getProjectDir(): string
+            {
+                return __DIR__;
+            }
+
+            private function configureContainer(ContainerConfigurator $container): void
+            {
+                $framework = ['secret' => 'x', 'http_method_override' => false, 'lock' => 'flock'];
+                $container->extension('framework', $framework);
+                $container->import(__DIR__ . '/services.yaml');
+                $container->services()->set(Report::class, Report::class)->autowire()->public();
+                $container->services()->alias('limiter', 'lock.factory')->public();
+            }
+
+            private function configureRoutes(): void
+            {
+            }
+        }
+
+        $application = new Application('prod', false);
+        $application->boot();
+        $get = [$application->getContainer(), 'get'];
+        foreach ([$get(Report::class)->locks, $get('limiter')] as $locks) {
+            echo json_encode($locks->createLock($argv[1], 30, false)->acquire());
+        }
         PHP;
 
     private string $directory;
@@ -44,6 +93,19 @@ final class ReadmeTest extends TestCase
             self::assertNotEmpty($prints[1], $block);
             self::assertSame([0, implode("\n", $prints[1]) . "\n", ''], $this->does($block), $block);
         }
+    }
+
+    public function testASymfonyApplicationIsWiredAsItSays(): void
+    {
+        preg_match('/^```yaml\n(.*?)^```$/ms', file_get_contents(dirname(__DIR__) . '/README.md'), $block);
+        file_put_contents("{$this->directory}/services.yaml", $block[1]);
+        $bootstrap = var_export(__DIR__ . '/bootstrap.php', true);
+        file_put_contents("{$this->directory}/kernel.php", sprintf(self::KERNEL, $bootstrap));
+        $command = [PHP_BINARY, "{$this->directory}/kernel.php", $key = self::key()];
+        $process = proc_open($command, [1 => ['pipe', 'w'], 2 => ['pipe', 'w']], $pipes);
+        self::assertSame(['truefalse', ''], array_values(array_map('stream_get_contents', $pipes)));
+        self::assertSame(0, proc_close($process));
+        self::assertTrue($this->client()->inspect($key)->isHeld);
     }
 
     public function testComposerInstallsACopyOfThePackage(): void

@@ -8,10 +8,13 @@ use Lockkeeper\Symfony\LockkeeperStore;
 use Symfony\Component\Lock\Exception\InvalidTtlException;
 use Symfony\Component\Lock\Exception\LockAcquiringException;
 use Symfony\Component\Lock\Exception\LockConflictedException;
+use Symfony\Component\Lock\Exception\LockExpiredException;
 use Symfony\Component\Lock\Exception\LockReleasingException;
 use Symfony\Component\Lock\Exception\LockStorageException;
 use Symfony\Component\Lock\Key;
 use Symfony\Component\Lock\LockFactory;
+use Symfony\Component\Lock\Store\CombinedStore;
+use Symfony\Component\Lock\Strategy\UnanimousStrategy;
 
 final class SymfonyTest extends TestCase
 {
@@ -66,9 +69,10 @@ final class SymfonyTest extends TestCase
             $lock->acquire();
             $known = $this->client()->inspect($name)->remaining + 0.001; // cut to milliseconds
             self::assertLessThanOrEqual($known, $lock->getRemainingLifetime());
-            return round($lock->getRemainingLifetime());
+            return $lock->getRemainingLifetime();
         };
-        self::assertSame([300.0, 3600.0], [$lasts(300), $lasts(INF)]);
+        self::assertLasts(300.0, $lasts(300));
+        self::assertLasts(3600.0, $lasts(INF));
         $this->thrown(InvalidTtlException::class, fn () => $this->factory(initialTtl: 0));
     }
 
@@ -129,14 +133,158 @@ final class SymfonyTest extends TestCase
     public function testAServiceThatIsAwayIsNoConflict(): void
     {
         $store = new LockkeeperStore($this->client('http://127.0.0.1:1', patience: 0.1));
-        $lock = (new LockFactory($store))->createLock('report', 5, false);
+        $key = new Key(self::key());
+        $lock = (new LockFactory($store))->createLockFromKey($key, 5, false);
         $failure = $this->thrown(LockAcquiringException::class, fn () => $lock->acquire());
         self::assertStringContainsString('no answer from http://127.0.0.1:1', $failure->getPrevious()->getMessage());
         $this->thrown(LockAcquiringException::class, fn () => $lock->acquire(true));
+        $this->factory()->createLockFromKey($key, 5, false)->acquire();
         $this->thrown(LockAcquiringException::class, fn () => $lock->refresh());
-        $this->thrown(LockReleasingException::class, fn () => $lock->release());
         $this->thrown(LockStorageException::class, fn () => $lock->isAcquired());
-        $this->thrown(LockStorageException::class, fn () => $store->putOffExpiration(new Key('report'), 5));
+        $this->thrown(LockStorageException::class, fn () => $store->putOffExpiration($key, 5));
+        $this->thrown(LockReleasingException::class, fn () => $lock->release());
+    }
+
+    public function testALockThatMayNotBeRefreshedEndsWhenItWouldHave(): void
+    {
+        $proxy = self::faults('pass', 'pass', ...array_fill(0, 9, 'cut'), ...['lose', 'cut']);
+        $client = $this->client($proxy->url, patience: 0.1);
+        $lock = (new LockFactory(new LockkeeperStore($client)))->createLock(self::key(), 20, false);
+        $lock->acquire();
+        $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(60));
+        self::assertLasts(20.0, $lock->getRemainingLifetime()); // and not for ever
+        $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(0.5));
+        self::assertLasts(0.5, $lock->getRemainingLifetime());
+        self::eventually(fn () => $lock->isExpired());
+    }
+
+    public function testAnotherAcquireThatFailsEndsNothingAndPromisesNothing(): void
+    {
+        $proxy = self::faults('pass', 'pass', ...array_fill(0, 9, 'lose'));
+        $client = $this->client($proxy->url, patience: 0.1);
+        $lock = (new LockFactory(new LockkeeperStore($client)))->createLock($name = self::key(), 20, false);
+        $lock->acquire();
+        $this->thrown(LockAcquiringException::class, fn () => $lock->acquire());
+        self::assertSame([], preg_grep('/DELETE/', $proxy->requests()));
+        self::assertTrue($this->client()->inspect($name)->isHeld);
+        self::assertLasts(20.0, $lock->getRemainingLifetime());
+        $this->client()->forceRelease($name);
+    }
+
+    public function testAnAcquireThatFailsGivesBackWhatItMayHaveBeenGranted(): void
+    {
+        $proxy = self::faults('lose', 'lose', 'pass');
+        $client = $this->client($proxy->url, patience: 0.01);
+        $lock = (new LockFactory(new LockkeeperStore($client)))->createLock($name = self::key(), 20, false);
+        $this->thrown(LockAcquiringException::class, fn () => $lock->acquire());
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+    }
+
+    public function testAKeyWhoseLifetimeIsOverIsNotSaved(): void
+    {
+        $store = new LockkeeperStore($this->client());
+        $key = new Key($name = self::key());
+        $store->save($key);
+        $key->reduceLifetime(0);
+        $this->thrown(LockExpiredException::class, fn () => $store->save($key));
+        self::assertFalse($this->client()->inspect($name)->isHeld);
+        self::assertFalse($store->exists($key));
+        $store->save(new Key($name));
+    }
+
+    public function testATtlThatIsTooShortHasExpired(): void
+    {
+        $store = new LockkeeperStore($this->client());
+        $store->save($key = new Key($name = self::key()));
+        $this->thrown(LockExpiredException::class, fn () => $store->putOffExpiration($key, 0.000001));
+        self::assertSame([true, false], [$key->isExpired(), $this->client()->inspect($name)->isHeld]);
+    }
+
+    public function testATtlThatIsRefusedLeavesNothingHeld(): void
+    {
+        foreach ([86400.0, 0.01] as $ttl) {
+            $lock = $this->factory()->createLock($name = self::key(), $ttl, false);
+            $this->thrown(LockAcquiringException::class, fn () => $lock->acquire());
+            self::assertFalse($this->client()->inspect($name)->isHeld);
+        }
+        $lock = $this->factory()->createLock($name = self::key(), 20, false);
+        $lock->acquire();
+        $this->thrown(LockAcquiringException::class, fn () => $lock->refresh(86400.0));
+        self::assertTrue($this->client()->inspect($name)->isHeld);
+        self::assertLasts(20.0, $lock->getRemainingLifetime());
+    }
+
+    public function testNothingIsRefreshedBehindARelease(): void
+    {
+        $proxy = self::faults('pass', 'pass', 'html', 'html');
+        $store = new LockkeeperStore($this->client($proxy->url, patience: 0.01));
+        $store->save($key = new Key(self::key()));
+        $store->putOffExpiration($key, 20);
+        $this->thrown(LockReleasingException::class, fn () => $store->delete($key));
+        $this->thrown(LockConflictedException::class, fn () => $store->putOffExpiration($key, 20));
+        self::assertTrue($key->isExpired());
+        $key->resetLifetime();
+        // A late release could end what the same token acquires now.
+        $this->thrown(LockConflictedException::class, fn () => $store->save($key));
+        $store->delete($key);
+        $store->save($key);
+        self::assertTrue($store->exists($key));
+    }
+
+    public function testAForkedChildHasNothingOfItsParentsLocks(): void
+    {
+        $code = '$factory = new Symfony\Component\Lock\LockFactory(new Lockkeeper\Symfony\LockkeeperStore($client));
+            $lock = $factory->createLock($arguments[0], 30);
+            $lock->acquire();
+            $child = pcntl_fork();
+            if ($child === 0) {
+                try { $lock->refresh(); echo "refreshed"; } catch (Exception $e) { echo get_class($e), " "; }
+                echo json_encode([$lock->isAcquired(), $lock->isExpired(), $lock->acquire()]), " ";
+                $lock->release();
+                exit;
+            }
+            pcntl_waitpid($child, $status);
+            echo json_encode([$lock->isAcquired(), $lock->getRemainingLifetime() > 10]);';
+        $conflict = LockConflictedException::class;
+        self::assertSame([0, "$conflict [false,true,false] [true,true]"], self::script($code, self::key()));
+    }
+
+    public function testARequestNamesTheLeaseByItsFencingToken(): void
+    {
+        $proxy = self::faults();
+        $lock = (new LockFactory(new LockkeeperStore($this->client($proxy->url))))->createLock(self::key(), 20);
+        $lock->acquire();
+        $lock->release();
+        self::assertCount(2, preg_grep('/PUT.*"fencing_token":\d|DELETE.*\?fencing_token=\d/', $proxy->requests()));
+    }
+
+    public function testAKeyHasALeaseOfItsOwnInEachOfSeveralStores(): void
+    {
+        $store = fn ($name) => new LockkeeperStore($this->client(), prefix: self::key("$name/"));
+        $stores = array_map($store, ['a', 'b']);
+        $all = new CombinedStore($stores, new UnanimousStrategy());
+        $lock = (new LockFactory($all))->createLock('report', 30);
+        self::assertTrue($lock->acquire());
+        $lock->refresh(60);
+        self::assertLasts(60.0, $lock->getRemainingLifetime());
+        self::assertTrue($lock->isAcquired());
+        $lock->release();
+        foreach ($stores as $store) {
+            self::assertTrue((new LockFactory($store))->createLock('report', 30)->acquire());
+        }
+    }
+
+    public function testAKeyOfAnOlderVersionIsUnderstood(): void
+    {
+        $lease = $this->client()->acquire($name = self::key(), 30);
+        $key = new Key($name);
+        $key->setState(LockkeeperStore::class, $lease->handOver());
+        $store = new LockkeeperStore($this->client());
+        self::assertTrue($store->exists($key));
+        $store->putOffExpiration($key, 40);
+        self::assertLasts(40.0, $key->getRemainingLifetime());
+        $store->delete($key);
+        self::assertFalse($this->client()->inspect($name)->isHeld);
     }
 
     private function factory(mixed ...$options): LockFactory

@@ -16,7 +16,9 @@ spl_autoload_register(static function (string $class): void {
 if (is_file(dirname(__DIR__) . '/vendor/autoload.php')) {
     require dirname(__DIR__) . '/vendor/autoload.php';
 } else {
-    foreach (['Symfony/Component/Lock', 'Illuminate/Cache', 'Illuminate/Config', 'Illuminate/Container'] as $part) {
+    $symfony = ['Component/Lock', 'Component/VarDumper', 'Component/Yaml', 'Bundle/FrameworkBundle'];
+    $parts = ['Illuminate/Cache', 'Illuminate/Config', 'Illuminate/Container'];
+    foreach ([...array_map(fn ($part) => "Symfony/$part", $symfony), ...$parts] as $part) {
         require_once "/usr/share/php/$part/autoload.php";
     }
 }

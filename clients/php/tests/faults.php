@@ -1,7 +1,8 @@
 <?php
 
 // A proxy that does to one request after another what it is told, and passes on the rest.
-// Usage: php faults.php UPSTREAM FAULT,FAULT... ; prints its port, then a line for each request.
+// Usage: php faults.php UPSTREAM FAULT,FAULT... ; prints its port, then a line for each request: fault, method,
+// path, protocol, token, body.
 
 declare(strict_types=1);
 
@@ -14,7 +15,7 @@ while ($client = stream_socket_accept($listener, -1)) {
     if ($request !== '') {
         $fault = array_shift($faults) ?? 'pass';
         echo $fault, ' ', strtok($request, "\r"), ' ', preg_match('/^lock-token: (.*?)\r/im', $request, $found)
-            ? $found[1] : '-', "\n";
+            ? $found[1] : '-', ' ', explode("\r\n\r\n", $request, 2)[1] ?? '', "\n";
         fwrite($client, answer($fault, $request, $client, $upstream));
     }
     fclose($client);
@@ -41,6 +42,22 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'held' => problem('lock_held', 9, [], 409),
         'not-acquired' => problem('store_unavailable', 1, ['outcome' => 'not_acquired']),
         'swallow' => (string) stream_get_contents($client),
+        'cancelled' => problem('wait_cancelled', 0, ['waited_ms' => 1], 409),
+        'quota' => problem('quota_exceeded', 3, [], 429),
+        'unauthenticated' => problem('unauthenticated', 0, [], 401),
+        'gateway-401' => json(401, ['code' => 'unauthorized', 'detail' => 'of a gateway']),
+        'gateway-429' => json(429, ['code' => 'rate_limited', 'message' => 'slow down']),
+        'gateway-422' => json(422, ['detail' => [['loc' => ['path'], 'msg' => 'bad']]]),
+        'gateway-200' => json(200, ['key' => 'x', 'status' => 'ok']),
+        'half' => json(200, ['key' => keyOf($request), 'held' => 'yes']),
+        'odd' => problem('odd', 0, ['detail' => ['a'], 'field' => ['a'], 'retry_after_ms' => 'soon'], 400),
+        'odd-held' => problem('lock_held', 0, ['owner' => 7, 'retry_after_ms' => 'soon'], 409),
+        // An older service.
+        'old' => str_contains($request, 'fencing_token')
+            ? problem('unknown_field', 0, ['field' => 'fencing_token'], 400) : passed($request, $upstream),
+        // The answer to a request before.
+        'stale' => $GLOBALS['last'],
+        'endless' => endless($client),
     };
 }
 
@@ -48,8 +65,23 @@ function passed(string $request, string $upstream, ?string $instead = null): str
 {
     $service = stream_socket_client("tcp://$upstream");
     fwrite($service, preg_replace('/\r\n/', "\r\nConnection: close\r\n", $request, 1));
-    $answer = stream_get_contents($service);
-    return $instead ?? $answer;
+    $GLOBALS['last'] = stream_get_contents($service);
+    return $instead ?? $GLOBALS['last'];
+}
+
+function endless($client): string
+{
+    $piece = '10000' . "\r\n" . str_repeat('x', 0x10000) . "\r\n";
+    $head = "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nTransfer-Encoding: chunked\r\n\r\n";
+    while (@fwrite($client, $head . $piece)) {
+        $head = '';
+    }
+    return '';
+}
+
+function keyOf(string $request): string
+{
+    return rawurldecode(preg_replace('~^\S+ /locks/([^ ?]*).*~s', '$1', $request));
 }
 
 /** A request, whole; nothing if the client has hung up. */
@@ -72,7 +104,13 @@ function html(int $status, string $more = ''): string
 
 function problem(string $code, int $retryAfter, array $more, int $status = 503): string
 {
-    $body = json_encode(['code' => $code, 'detail' => "this is $code"] + $more + ['status' => $status]);
-    return "HTTP/1.1 $status No\r\nContent-Type: application/problem+json\r\nRetry-After: $retryAfter\r\n"
-        . "Connection: close\r\n\r\n$body";
+    $type = ['status' => $status, 'type' => "urn:lockkeeper:$code"];
+    $more += ['code' => $code, 'detail' => "this is $code"] + $type;
+    return json($status, $more, "Retry-After: $retryAfter\r\n");
+}
+
+function json(int $status, array $body, string $more = ''): string
+{
+    $head = "HTTP/1.1 $status No\r\nContent-Type: application/problem+json\r\n{$more}Connection: close\r\n\r\n";
+    return $head . json_encode($body);
 }

@@ -26,11 +26,17 @@ const BAD_GATEWAY: &str = "HTTP/1.1 502 Bad Gateway\r\nContent-Type: text/html\r
 const NOT_OURS: &str = "HTTP/1.1 404 Not Found\r\nContent-Type: text/html\r\n\
     Content-Length: 22\r\nConnection: close\r\n\r\n<html>Not found</html>";
 const UNKNOWN: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n\
-    {\"code\":\"store_unavailable\",\"detail\":\"no answer\",\"outcome\":\"unknown\"}";
+    {\"code\":\"store_unavailable\",\"detail\":\"no answer\",\"outcome\":\"unknown\",\
+    \"type\":\"urn:lockkeeper:store_unavailable\"}";
 const NOT_ACQUIRED: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\r\n\
-    {\"code\":\"store_unavailable\",\"detail\":\"no store\",\"outcome\":\"not_acquired\"}";
+    {\"code\":\"store_unavailable\",\"detail\":\"no store\",\"outcome\":\"not_acquired\",\
+    \"type\":\"urn:lockkeeper:store_unavailable\"}";
 const DRAINING: &str = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\n\
-    Retry-After: 0\r\n\r\n{\"code\":\"draining\",\"detail\":\"going down\"}";
+    Retry-After: 0\r\n\r\n{\"code\":\"draining\",\"detail\":\"going down\",\
+    \"type\":\"urn:lockkeeper:draining\"}";
+const OF_ANOTHER_KEY: &str = "HTTP/1.1 201 Created\r\nConnection: close\r\n\r\n\
+    {\"token\":\"another-token-0123\",\"key\":\"another\",\"fencing_token\":7,\"ttl_ms\":60000,\
+    \"waited_ms\":0}";
 
 /// The lease tokens of some requests.
 fn tokens(requests: &[String]) -> Vec<&str> {
@@ -58,6 +64,8 @@ async fn a_request_without_a_good_answer_is_repeated_with_the_same_token() {
             Mode::Answer(UNKNOWN),
             Mode::Answer(NOT_ACQUIRED),
             Mode::Answer(DRAINING),
+            Mode::Answer(OF_ANOTHER_KEY),
+            Mode::Instead(OF_ANOTHER_KEY),
         ] {
             proxy.plan(&[fault]);
             assert_eq!(php.says(&["failing", &proxy.url()]), "granted", "{php:?} {fault:?}");
@@ -166,7 +174,7 @@ async fn a_refresh_and_a_release_outlive_lost_answers_and_tell_of_lost_leases() 
     let proxy = Proxy::before(service.http().address).await;
     let lost = concat!(
         "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n",
-        r#"{"code":"lock_lost","detail":"the lease is lost"}"#
+        r#"{"code":"lock_lost","detail":"the lease is lost","type":"urn:lockkeeper:lock_lost"}"#
     );
     for php in Php::ALL {
         for (plan, told) in [

@@ -3,6 +3,7 @@
 
 mod ends;
 mod faults;
+mod grants;
 mod php;
 
 use crate::api::api_keys;

@@ -10,26 +10,27 @@ use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
+use Lockkeeper\Exception\WaitCancelled;
 
 /** @internal What came back over HTTP, be it from the service or from a proxy before it. */
 final class Answer
 {
     /** @var array<string, mixed> */
     public readonly array $body;
-    private readonly bool $isOurs;
+
+    /** Whether the service has sent it, and to this request. */
+    public readonly bool $isOurs;
 
     /** @param ?float $retryAfter seconds */
     public function __construct(
+        private readonly Request $request,
         public readonly int $status,
-        #[\SensitiveParameter] string $body,
+        #[\SensitiveParameter] string $text,
         private readonly ?float $retryAfter,
     ) {
-        $read = json_decode($body, true);
+        $read = json_decode($text, true);
         $this->body = is_array($read) ? $read : [];
-        // A gateway may have a `code` too, which is a number.
-        $this->isOurs = $status < 300
-            ? isset($this->body['key']) || isset($this->body['locks'])
-            : is_string($this->body['code'] ?? null);
+        $this->isOurs = $status < 300 ? $request->isAnsweredBy($status, $read) : $this->isProblem();
     }
 
     public function isGood(): bool
@@ -38,29 +39,78 @@ final class Answer
     }
 
     /** Why it is not good. */
-    public function failure(string $key): LockkeeperException
+    public function failure(): LockkeeperException
     {
-        $code = $this->isOurs ? $this->body['code'] : '';
-        $name = addcslashes($key, "\0..\37\177");
-        $detail = $this->body['detail'] ?? "the answer is {$this->status}, and not from lockkeeper";
+        $key = $this->request->key;
+        $code = $this->isOurs && is_string($this->body['code'] ?? null) ? $this->body['code'] : '';
+        $detail = $this->isOurs
+            ? $this->text('detail') ?? "the answer is $code"
+            : "the answer is {$this->status}, and not from lockkeeper";
+        $message = Keys::shown($key) . ": $detail";
         return match (true) {
             $code === 'lock_held', $code === 'too_many_waiters' => $this->busy($detail, $key),
-            $code === 'lock_lost' => new LockLost("'$name': $detail", $key),
-            $this->status < 300, $this->status >= 500, !$this->isOurs && in_array($this->status, [408, 409, 429], true)
-                => new ServiceUnavailable("'$name': $detail", $this->outcome($code), $code, $this->retryAfter),
-            default => new RequestRefused("'$name': $detail", $this->status, $code, $this->body['field'] ?? null),
+            $code === 'lock_lost' => new LockLost($message, $key),
+            $code === 'wait_cancelled' => new WaitCancelled($message, $key),
+            $this->isTemporary()
+                => new ServiceUnavailable($message, $this->outcome($code), $code, $this->retryAfter),
+            default => $this->refused($message, $code),
         };
+    }
+
+    /** Gateways have a `code` too, but not this type. */
+    private function isProblem(): bool
+    {
+        $code = $this->body['code'] ?? null;
+        return is_string($code)
+            && ($this->body['type'] ?? null) === "urn:lockkeeper:$code"
+            && $this->request->isRefusedBy($code);
+    }
+
+    private function isTemporary(): bool
+    {
+        return $this->status < 300
+            || $this->status >= 500
+            || $this->status === 429
+            || (!$this->isOurs && in_array($this->status, [408, 409], true));
     }
 
     private function busy(string $detail, string $key): LockBusy
     {
-        $left = $this->body['retry_after_ms'] ?? null;
-        return new LockBusy($detail, $key, $this->body['owner'] ?? null, $left === null ? null : $left / 1000);
+        $left = $this->millis('retry_after_ms');
+        return new LockBusy($detail, $key, $this->text('owner'), $left);
+    }
+
+    private function refused(string $message, string $code): RequestRefused
+    {
+        // What a proxy refuses it may have passed on before.
+        $outcome = $this->isOurs ? Outcome::NotAcquired : Outcome::Unknown;
+        $field = $this->isOurs ? $this->text('field') : null;
+        $bounds = [null, null];
+        if ($field === 'ttl_ms') {
+            preg_match('/ (\d+) to (\d+) milliseconds/', $message, $said);
+            $bounds[0] = $this->millis('min_ttl_ms') ?? (isset($said[1]) ? $said[1] / 1000 : null);
+            $bounds[1] = $this->millis('max_ttl_ms') ?? (isset($said[2]) ? $said[2] / 1000 : null);
+        }
+        return new RequestRefused($message, $this->status, $code, $field, $outcome, ...$bounds);
     }
 
     private function outcome(string $code): Outcome
     {
-        $nothing = ($this->body['outcome'] ?? '') === 'not_acquired';
-        return $nothing || in_array($code, ['draining', 'not_ready'], true) ? Outcome::NotAcquired : Outcome::Unknown;
+        $nothing = ($this->isOurs && ($this->body['outcome'] ?? '') === 'not_acquired')
+            || in_array($code, ['draining', 'not_ready', 'quota_exceeded'], true);
+        return $nothing ? Outcome::NotAcquired : Outcome::Unknown;
+    }
+
+    private function text(string $name): ?string
+    {
+        $text = $this->body[$name] ?? null;
+        return is_string($text) ? $text : null;
+    }
+
+    /** Seconds. */
+    private function millis(string $name): ?float
+    {
+        $millis = $this->body[$name] ?? null;
+        return is_int($millis) || is_float($millis) ? $millis / 1000 : null;
     }
 }

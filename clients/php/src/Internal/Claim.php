@@ -9,8 +9,9 @@ use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
+use Lockkeeper\Exception\WaitCancelled;
 
-/** @internal Somebody who wants a lease: request after request with the same token is one claim. */
+/** @internal The wish for a lease: request after request with the same token is one claim. */
 final class Claim
 {
     /** One request waits no longer, in seconds: the service's own limit, unless it is set otherwise. */
@@ -23,49 +24,46 @@ final class Claim
     private const RENEWALS = 2;
 
     private bool $inDoubt = false;
-    private bool $wasHeld = false;
+    private ?bool $isNew = null;
 
     /** @param ?float $ttl seconds, or INF */
-    public function __construct(
-        private readonly Service $service,
-        private readonly string $key,
-        #[\SensitiveParameter] private readonly string $token,
-        private readonly ?float $ttl,
-    ) {
+    public function __construct(private readonly Holding $holding, private readonly ?float $ttl)
+    {
     }
 
     /**
      * Waits in line for so many seconds, or for ever (null, INF). After an exception, of a signal handler
-     * too, nothing stays acquired as far as the service can be reached.
+     * too, or an exit nothing of one's own stays acquired as far as the service can be reached.
      *
      * @throws LockkeeperException
      */
     public function acquire(?float $wait): Grant
     {
         try {
-            return $this->insist(Clock::now() + ($wait ?? INF));
+            $this->holding->open();
+            return $this->holding->grant = $this->insist(Clock::now() + ($wait ?? INF));
         } catch (\Throwable $failure) {
-            $this->inDoubt && $this->service->part($this->key, $this->token);
+            $this->inDoubt ? $this->holding->part() : $this->holding->close();
             throw $failure;
         }
     }
 
-    /** Whether this token had the lease before it was acquired here. */
-    public function wasHeld(): bool
+    /** Whether the lease began with this claim: not if the token had it before; null where nobody knows. */
+    public function isNew(): ?bool
     {
-        return $this->wasHeld;
+        return $this->isNew;
     }
 
     private function insist(float $until): Grant
     {
-        $patience = $this->service->patience();
+        $patience = $this->holding->service->patience();
         $renewals = 0;
         while (true) {
             $before = $this->inDoubt;
             $this->inDoubt = true;
             try {
                 $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())));
-                $this->wasHeld = !$grant->isNew && !$before;
+                $this->note($grant, $before);
                 if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ >= self::RENEWALS) {
                     return $grant->remaining() > 0.0 ? $grant : throw $this->tooLate();
                 }
@@ -73,10 +71,12 @@ final class Claim
                 $this->inDoubt = $before;
                 Clock::now() < $until || throw $busy;
                 $patience->renew();
+            } catch (WaitCancelled $cancelled) {
+                $this->inDoubt = $before;
+                throw $cancelled;
             } catch (RequestRefused $refused) {
-                // What a proxy refuses it may have passed on before.
-                $this->inDoubt = $before || $refused->problem === '';
-                throw $refused;
+                $this->inDoubt = $before || $refused->outcome === Outcome::Unknown;
+                throw $this->inDoubt ? $refused->inDoubt() : $refused;
             } catch (ServiceUnavailable $failure) {
                 $this->inDoubt = $before || $failure->outcome === Outcome::Unknown;
                 $failure = $this->inDoubt ? $failure->inDoubt() : $failure;
@@ -86,10 +86,19 @@ final class Claim
         }
     }
 
+    private function note(Grant $grant, bool $wasInDoubt): void
+    {
+        if ($grant->isNew) {
+            $this->isNew = true;
+        } elseif ($this->isNew === null && !$wasInDoubt) {
+            $this->isNew = false;
+        }
+    }
+
     private function tooLate(): ServiceUnavailable
     {
-        $name = addcslashes($this->key, "\0..\37\177");
-        return new ServiceUnavailable("'$name': the answers take longer than the lease", Outcome::Unknown);
+        $name = Keys::shown($this->holding->ticket()->key);
+        return new ServiceUnavailable("$name: the answers take longer than the lease", Outcome::Unknown);
     }
 
     /** One request. */
@@ -97,7 +106,7 @@ final class Claim
     {
         $began = Clock::now();
         try {
-            return $this->service->tryAcquire($this->key, $this->token, $this->ttl, $wait);
+            return $this->holding->service->tryAcquire($this->holding->ticket(), $this->ttl, $wait);
         } catch (LockBusy $busy) {
             // A service that lets nobody wait for so long is not asked without a pause.
             Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));

@@ -7,6 +7,9 @@ namespace Lockkeeper\Internal;
 /** @internal */
 final class Clock
 {
+    /** The largest number that JSON keeps exactly. */
+    private const MOST = 1 << 53;
+
     /** Seconds on a clock that no one sets. It stands still while the machine sleeps. */
     public static function now(): float
     {
@@ -15,7 +18,7 @@ final class Clock
 
     public static function millis(float $seconds): int
     {
-        return (int) round($seconds * 1000);
+        return is_nan($seconds) ? 0 : (int) max(-self::MOST, min(self::MOST, round($seconds * 1000)));
     }
 
     public static function sleep(float $seconds): void

@@ -4,6 +4,8 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Internal;
 
+use Lockkeeper\Exception\RequestRefused;
+
 /** @internal Names of any form, as keys that the service takes. */
 final class Keys
 {
@@ -19,10 +21,24 @@ final class Keys
         return self::isKey($key) ? $key : $prefix . 'hashed/' . hash('sha256', $name);
     }
 
-    /** The path of a key. Its slashes stay, for some proxies refuse `%2F`. */
+    /**
+     * The path of a key. Its slashes stay, for some proxies refuse `%2F`.
+     *
+     * @throws RequestRefused it has a segment that somebody on the way would resolve, and so reach another key
+     */
     public static function path(string $key): string
     {
+        if (preg_match('~(^|/)\.{0,2}(/|$)~D', $key)) {
+            $message = self::shown($key) . ' has a segment that is empty, . or ..';
+            throw new RequestRefused($message, 400, 'invalid_key');
+        }
         return '/locks/' . str_replace('%2F', '/', rawurlencode($key));
+    }
+
+    /** A key in quotes for messages and logs, on one line. */
+    public static function shown(string $key): string
+    {
+        return "'" . addcslashes($key, "\0..\37\177") . "'";
     }
 
     private static function isKey(string $key): bool

@@ -19,6 +19,9 @@ final class Service
     /** The longest lease, in seconds, as far as is known; the service may have another limit. */
     private float $longest = 86400.0;
 
+    /** Whether the service takes the fencing token of a lease, as far as is known: older ones refuse it. */
+    private bool $takesFencingTokens = true;
+
     /**
      * @param float                  $answerTimeout seconds that an answer may take, besides the wait
      * @param float                  $patience      seconds to go on asking when there is no answer
@@ -34,9 +37,20 @@ final class Service
     ) {
     }
 
+    public function url(): string
+    {
+        return $this->transport->url;
+    }
+
     public function patience(): Patience
     {
         return new Patience($this->patience);
+    }
+
+    /** Says what cannot be thrown. */
+    public function warn(string $message): void
+    {
+        ($this->warn)("lockkeeper: $message");
     }
 
     /**
@@ -44,12 +58,13 @@ final class Service
      *
      * @throws LockkeeperException
      */
-    public function tryAcquire(string $key, #[\SensitiveParameter] string $token, ?float $ttl, float $wait): Grant
+    public function tryAcquire(Ticket $ticket, ?float $ttl, float $wait): Grant
     {
         $options = ['wait_ms' => Clock::millis($wait), 'owner' => $this->owner ?? gethostname() . ':' . getmypid()];
-        $send = fn (array $ttlMs): Answer => $this->transport
-            ->send('POST', Keys::path($key), $token, $options + $ttlMs, $wait + $this->answerTimeout);
-        return $this->granted($key, $ttl, $send);
+        $within = $wait + $this->answerTimeout;
+        $path = Keys::path($ticket->key);
+        return $this->granted($ttl, fn (array $ttlMs): Answer => $this->transport
+            ->send(new Request('POST', $path, $ticket->key, $ticket->token, $options + $ttlMs, $within)));
     }
 
     /**
@@ -58,11 +73,14 @@ final class Service
      *
      * @throws LockkeeperException
      */
-    public function refresh(string $key, #[\SensitiveParameter] string $token, ?float $ttl, float $left): Grant
+    public function refresh(Ticket $ticket, ?float $ttl, float $left): Grant
     {
-        $send = fn (array $ttlMs): Answer => $this->transport
-            ->send('PUT', Keys::path($key) . '/refresh', $token, $ttlMs, $this->answerTimeout);
-        return $this->insist(fn (): Grant => $this->granted($key, $ttl, $send), min($this->patience, $left));
+        $path = Keys::path($ticket->key) . '/refresh';
+        $send = fn (array $options): Answer => $this->transport
+            ->send(new Request('PUT', $path, $ticket->key, $ticket->token, $options, $this->answerTimeout));
+        $refresh = fn (array $lease): Grant => $this
+            ->granted($ttl, static fn (array $ttlMs): Answer => $send($lease + $ttlMs));
+        return $this->insist(fn (): Grant => $this->naming($ticket, $refresh), min($this->patience, $left));
     }
 
     /**
@@ -70,37 +88,41 @@ final class Service
      *
      * @throws LockkeeperException
      */
-    public function release(string $key, #[\SensitiveParameter] string $token): bool
+    public function release(Ticket $ticket): bool
     {
-        return $this->insist(fn (): bool => $this->tryRelease($key, $token, $this->answerTimeout), $this->patience);
+        return $this->insist(fn (): bool => $this->tryRelease($ticket, $this->answerTimeout), $this->patience);
     }
 
     /** Gives back a lease whose work is done; throws nothing, for that would hide what the work threw. */
-    public function giveBack(string $key, #[\SensitiveParameter] string $token): void
+    public function giveBack(Ticket $ticket): void
     {
         try {
-            $this->release($key, $token) || ($this->warn)("lockkeeper: the lease of '$key' ended before its work");
+            $name = Keys::shown($ticket->key);
+            $this->release($ticket) || $this->warn("the lease of $name ended before its work");
         } catch (LockkeeperException $failure) {
-            ($this->warn)("lockkeeper: not released: {$failure->getMessage()}");
+            $this->warn("not released: {$failure->getMessage()}");
         }
     }
 
     /** Gives back what there may be, if that is quickly done. What stays ends by its TTL. */
-    public function part(string $key, #[\SensitiveParameter] string $token): void
+    public function part(Ticket $ticket): void
     {
         try {
-            $this->tryRelease($key, $token, min(self::PARTING, $this->answerTimeout));
+            $this->tryRelease($ticket, min(self::PARTING, $this->answerTimeout));
         } catch (LockkeeperException $failure) {
-            ($this->warn)("lockkeeper: not released: {$failure->getMessage()}");
+            $this->warn("not released: {$failure->getMessage()}");
         }
     }
 
-    /** @throws LockkeeperException */
-    public function get(string $path, string $key, #[\SensitiveParameter] ?string $token = null): Answer
+    /**
+     * @param string $key the key that the answer has to be about
+     *
+     * @throws LockkeeperException
+     */
+    public function get(string $path, string $key, ?Secret $token = null): Answer
     {
-        return $this->insist(function () use ($path, $key, $token): Answer {
-            return self::good($this->transport->send('GET', $path, $token, null, $this->answerTimeout), $key);
-        }, $this->patience);
+        $request = new Request('GET', $path, $key, $token, null, $this->answerTimeout);
+        return $this->insist(fn (): Answer => self::good($this->transport->send($request)), $this->patience);
     }
 
     /**
@@ -111,12 +133,43 @@ final class Service
     public function forceRelease(string $key): bool
     {
         $path = '/admin' . Keys::path($key);
-        return self::done($this->transport->send('DELETE', $path, null, null, $this->answerTimeout), $key);
+        return self::done($this->transport->send(new Request('DELETE', $path, $key, null, null, $this->answerTimeout)));
     }
 
-    private function tryRelease(string $key, #[\SensitiveParameter] string $token, float $within): bool
+    private function tryRelease(Ticket $ticket, float $within): bool
     {
-        return self::done($this->transport->send('DELETE', Keys::path($key), $token, null, $within), $key);
+        $path = Keys::path($ticket->key);
+        return $this->naming($ticket, function (array $lease) use ($ticket, $path, $within): bool {
+            $query = $lease === [] ? '' : '?' . http_build_query($lease);
+            return self::done($this->transport
+                ->send(new Request('DELETE', $path . $query, $ticket->key, $ticket->token, null, $within)));
+        });
+    }
+
+    /**
+     * Has a request name the lease by its fencing token, so that it touches no later lease of the token. A
+     * service that does not know this refuses it, having done nothing, and is asked without.
+     *
+     * @template T
+     *
+     * @param \Closure(array<string, int>): T $request
+     *
+     * @return T
+     */
+    private function naming(Ticket $ticket, \Closure $request): mixed
+    {
+        if ($ticket->fencingToken === null || !$this->takesFencingTokens) {
+            return $request([]);
+        }
+        try {
+            return $request(['fencing_token' => $ticket->fencingToken]);
+        } catch (RequestRefused $refused) {
+            if ($refused->problem !== 'unknown_field' || $refused->field !== 'fencing_token') {
+                throw $refused;
+            }
+            $this->takesFencingTokens = false;
+            return $request([]);
+        }
     }
 
     /**
@@ -134,6 +187,8 @@ final class Service
         while (true) {
             try {
                 return $request();
+            } catch (RequestRefused $refused) {
+                throw $inDoubt ? $refused->inDoubt() : $refused;
             } catch (ServiceUnavailable $failure) {
                 $inDoubt = $inDoubt || $failure->outcome === Outcome::Unknown;
                 $failure = $inDoubt ? $failure->inDoubt() : $failure;
@@ -143,25 +198,25 @@ final class Service
     }
 
     /** @param \Closure(array<string, int>): Answer $send */
-    private function granted(string $key, ?float $ttl, \Closure $send): Grant
+    private function granted(?float $ttl, \Closure $send): Grant
     {
         $sent = Clock::now();
         try {
             $answer = $send($ttl === null ? [] : ['ttl_ms' => Clock::millis($ttl === INF ? $this->longest : $ttl)]);
-            return Grant::of(self::good($answer, $key)->body, $sent, $answer->status === 201);
+            return Grant::of(self::good($answer)->body, $sent, $answer->status === 201);
         } catch (RequestRefused $refused) {
-            // The service says what it would give: "a TTL is 100 to 3600000 milliseconds".
-            if ($ttl !== INF || !preg_match('/ to (\d+) milliseconds/', $refused->getMessage(), $longest)) {
+            // The service says what it would give.
+            if ($ttl !== INF || $refused->longest === null) {
                 throw $refused;
             }
-            $this->longest = $longest[1] / 1000;
-            return $this->granted($key, $this->longest, $send);
+            $this->longest = $refused->longest;
+            return $this->granted($this->longest, $send);
         }
     }
 
-    private static function done(Answer $answer, string $key): bool
+    private static function done(Answer $answer): bool
     {
-        $failure = $answer->status === 204 || $answer->isGood() ? null : $answer->failure($key);
+        $failure = $answer->isGood() ? null : $answer->failure();
         return match (true) {
             $failure === null => true,
             $failure instanceof LockLost => false,
@@ -169,8 +224,8 @@ final class Service
         };
     }
 
-    private static function good(Answer $answer, string $key): Answer
+    private static function good(Answer $answer): Answer
     {
-        return $answer->isGood() ? $answer : throw $answer->failure($key);
+        return $answer->isGood() ? $answer : throw $answer->failure();
     }
 }

@@ -10,68 +10,78 @@ use Lockkeeper\Exception\ServiceUnavailable;
 /** @internal One request after another on one connection, which no forked process shares. */
 final class Transport
 {
+    /** Bytes of an answer: more than the service ever sends. */
+    private const LONGEST = 1 << 20;
+
+    /** The longest time that every curl takes, in milliseconds: 24 days. */
+    private const FOREVER = 2147483647;
+
+    private readonly ?Secret $apiKey;
     private ?\CurlHandle $curl = null;
     private int $pid = 0;
 
-    /** @param float $connectTimeout seconds */
+    /**
+     * @param float  $connectTimeout seconds
+     * @param string $proxy          empty for none
+     */
     public function __construct(
-        private readonly string $url,
-        #[\SensitiveParameter] private readonly ?string $apiKey,
+        public readonly string $url,
+        #[\SensitiveParameter] ?string $apiKey,
         private readonly float $connectTimeout,
+        private readonly string $proxy,
     ) {
-        if (!preg_match('~^https?://[^/?#@\s]+(/[^?#\s]*)?$~D', $url)) {
+        if (!preg_match('~^https?://[^/?#@\s\x00-\x1f]+(/[^?#\s\x00-\x1f]*)?$~D', $url)) {
             throw new \InvalidArgumentException('The URL of the service is written as in http://host:8080');
         }
         if (preg_match('~/locks/*$~D', $url)) { // It would do, with other keys than everybody else.
             throw new \InvalidArgumentException('The URL of the service ends before /locks, as in http://host:8080');
         }
+        $this->apiKey = ($apiKey ?? '') === '' ? null : new Secret($apiKey);
         $this->headers(null);
     }
 
-    /**
-     * @param ?array<string, mixed> $options what goes as JSON
-     * @param float                 $within  seconds until the answer has to be there
-     *
-     * @throws ServiceUnavailable no answer
-     */
-    public function send(
-        string $method,
-        string $path,
-        #[\SensitiveParameter] ?string $token,
-        ?array $options,
-        float $within,
-    ): Answer {
+    /** @throws ServiceUnavailable no answer */
+    public function send(Request $request): Answer
+    {
         $retryAfter = null;
+        $text = '';
         // It is nobody else's meanwhile: a signal handler or a destructor may send a request amid this one.
         $curl = $this->handle();
         $this->curl = null;
         curl_setopt_array($curl, [
-            CURLOPT_URL => rtrim($this->url, '/') . $path,
+            CURLOPT_URL => rtrim($this->url, '/') . $request->path,
             CURLOPT_PATH_AS_IS => true,
-            CURLOPT_CUSTOMREQUEST => $method,
-            CURLOPT_HTTPHEADER => $this->headers($token),
-            CURLOPT_RETURNTRANSFER => true,
-            CURLOPT_CONNECTTIMEOUT_MS => max(1, Clock::millis($this->connectTimeout)),
-            CURLOPT_TIMEOUT_MS => max(1, Clock::millis($within)),
+            CURLOPT_CUSTOMREQUEST => $request->method,
+            CURLOPT_HTTPHEADER => $this->headers($request->token),
+            CURLOPT_PROXY => $this->proxy, // Empty is none; without it curl takes that of the environment.
+            CURLOPT_CONNECTTIMEOUT_MS => self::timeout($this->connectTimeout),
+            CURLOPT_TIMEOUT_MS => self::timeout($request->within),
             CURLOPT_NOSIGNAL => true,
             // On a connection that was used before, curl itself repeats what was not answered.
-            CURLOPT_FRESH_CONNECT => $method === 'DELETE' && $token === null,
+            CURLOPT_FRESH_CONNECT => $request->method === 'DELETE' && $request->token === null,
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
                 if (preg_match('/^retry-after:\s*(\d+)/i', $line, $found)) {
                     $retryAfter = (float) $found[1];
                 }
                 return strlen($line);
             },
+            CURLOPT_WRITEFUNCTION => static function ($curl, string $piece) use (&$text): int {
+                $text .= $piece;
+                return strlen($text) > self::LONGEST ? 0 : strlen($piece);
+            },
         ]);
-        if ($options !== null) {
-            curl_setopt($curl, CURLOPT_POSTFIELDS, json_encode((object) $options, JSON_INVALID_UTF8_SUBSTITUTE));
+        if ($request->options !== null) {
+            $json = json_encode((object) $request->options, JSON_INVALID_UTF8_SUBSTITUTE);
+            curl_setopt($curl, CURLOPT_POSTFIELDS, $json);
         }
-        $body = curl_exec($curl);
-        if ($body === false) {
-            throw $this->noAnswer($curl, "$method $path");
+        if (curl_exec($curl) === false) {
+            $isTooLong = strlen($text) > self::LONGEST;
+            throw $this->noAnswer($curl, $request, $isTooLong ? 'an answer without an end' : curl_error($curl));
         }
-        $this->curl = $curl;
-        return new Answer(curl_getinfo($curl, CURLINFO_RESPONSE_CODE), $body, $retryAfter);
+        $answer = new Answer($request, curl_getinfo($curl, CURLINFO_RESPONSE_CODE), $text, $retryAfter);
+        // On a connection with an answer to another request there may be more of them.
+        $this->curl = $answer->isOurs ? $curl : null;
+        return $answer;
     }
 
     /** @return array<string, string> what may be seen of it */
@@ -81,11 +91,11 @@ final class Transport
     }
 
     /** @return list<string> */
-    private function headers(#[\SensitiveParameter] ?string $token): array
+    private function headers(?Secret $token): array
     {
         $headers = ['Accept: application/json', 'Content-Type: application/json'];
-        $token === null || $headers[] = "Lock-Token: $token";
-        $this->apiKey === null || $headers[] = "Authorization: Bearer {$this->apiKey}";
+        $token === null || $headers[] = 'Lock-Token: ' . $token->text();
+        $this->apiKey === null || $headers[] = 'Authorization: Bearer ' . $this->apiKey->text();
         if (preg_grep('/^[\x20-\x7e]+$/D', $headers, PREG_GREP_INVERT)) {
             throw new \InvalidArgumentException('The API key or the token holds what no header may.');
         }
@@ -102,10 +112,16 @@ final class Transport
         return $curl;
     }
 
-    private function noAnswer(\CurlHandle $curl, string $request): ServiceUnavailable
+    /** In milliseconds; 0 would be none. */
+    private static function timeout(float $seconds): int
+    {
+        return max(1, min(self::FOREVER, Clock::millis($seconds)));
+    }
+
+    private function noAnswer(\CurlHandle $curl, Request $request, string $why): ServiceUnavailable
     {
         $sent = curl_getinfo($curl, CURLINFO_REQUEST_SIZE) > 0;
-        $message = sprintf('no answer from %s to %s: %s', $this->url, $request, curl_error($curl));
+        $message = sprintf('no answer from %s to %s %s: %s', $this->url, $request->method, $request->path, $why);
         return new ServiceUnavailable($message, $sent ? Outcome::Unknown : Outcome::NotAcquired);
     }
 }

@@ -9,24 +9,44 @@ use Illuminate\Contracts\Cache\LockTimeoutException;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Exception\Outcome;
+use Lockkeeper\Exception\RequestRefused;
+use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Grant;
+use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Secret;
+use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\LockClient;
 
 /**
  * A Laravel lock on lockkeeper. Whoever knows its owner may release it, so the owner is a secret: the lease
  * token is its SHA-256. 0 seconds are the longest that the service gives, at most a day. As all locks of
- * Laravel it is not released by itself.
+ * Laravel it is not released by itself. A forked child has nothing of a lock that its parent has acquired.
  */
 final class LockkeeperLock extends Lock
 {
     private readonly string $key;
-    private readonly string $token;
+    private readonly Secret $ownerText;
+    private readonly Secret $token;
 
-    /** Whether nobody else can have the owner: it was made here, and has not been in yet. */
+    /** Whether the owner was made here, so that at first nobody else has it. */
+    private readonly bool $isOwnerMadeHere;
+
+    /** Whether it has not been in yet. */
     private bool $isFirst;
+
+    /** The lease, if it was acquired by this very object. */
+    private ?Grant $grant = null;
+
+    /** The process that acquired it. */
+    private ?int $pid = null;
+
+    /** Whether a release was begun, behind which there is nothing to refresh. */
+    private bool $isReleased = false;
 
     /**
      * @param string  $name
@@ -42,9 +62,22 @@ final class LockkeeperLock extends Lock
         string $prefix = '',
     ) {
         parent::__construct($name, $seconds, $owner);
+        $this->isOwnerMadeHere = $owner === null;
         $this->isFirst = $owner === null;
         $this->key = Keys::fit((string) $name, $prefix);
+        $this->ownerText = new Secret((string) $this->owner);
         $this->token = Token::of((string) $this->owner, $client->service()->tokenPrefix);
+        $this->owner = ''; // Nothing that shows the lock shows it.
+    }
+
+    /**
+     * {@inheritdoc}
+     *
+     * @return string a secret: whoever knows it may release the lock
+     */
+    public function owner(): string
+    {
+        return $this->ownerText->text();
     }
 
     /**
@@ -81,7 +114,8 @@ final class LockkeeperLock extends Lock
         $until = Clock::now() + $seconds;
         while (!$this->attempt(max(0.0, $until - Clock::now()))) {
             if (Clock::now() >= $until) {
-                throw new LockTimeoutException("'{$this->name}' was held for all of {$seconds} s.");
+                $name = Keys::shown((string) $this->name);
+                throw new LockTimeoutException("$name was held for all of {$seconds} s.");
             }
             Clock::sleep(min($this->sleepMilliseconds / 1000, $until - Clock::now()));
         }
@@ -97,17 +131,30 @@ final class LockkeeperLock extends Lock
      */
     public function release(): bool
     {
-        return $this->client->release($this->key, $this->token);
+        if ($this->isOfParent()) {
+            return false;
+        }
+        $this->isReleased = true;
+        return $this->client->service()->release($this->ticket());
     }
 
     /**
-     * Ends the lease of whoever has it. The API key needs the permission `admin`.
+     * Ends the lease of whoever has it. If the API key has not the permission `admin`, only that of this owner;
+     * any other ends by its TTL, and `warn` of the client hears of it.
      *
      * @throws LockkeeperException
      */
     public function forceRelease(): void
     {
-        $this->client->forceRelease($this->key);
+        try {
+            $this->client->forceRelease($this->key);
+        } catch (RequestRefused $refused) {
+            if ($refused->problem !== 'forbidden') {
+                throw $refused;
+            }
+            // An exception would fail a job of Laravel whose work is done, and have it done again.
+            $this->releaseOwn($refused);
+        }
     }
 
     /**
@@ -121,9 +168,13 @@ final class LockkeeperLock extends Lock
      */
     public function refresh($seconds = null): bool
     {
+        if ($this->isOfParent() || $this->isReleased) {
+            return false;
+        }
         try {
             $ttl = $seconds === null && $this->seconds <= 0 ? null : self::ttl($seconds ?? $this->seconds);
-            $this->client->refresh($this->key, $this->token, $ttl);
+            $grant = $this->client->service()->refresh($this->ticket(), $ttl, INF);
+            $this->grant = $this->grant === null ? null : $grant;
             return true;
         } catch (LockLost) {
             return false;
@@ -133,27 +184,42 @@ final class LockkeeperLock extends Lock
     /** {@inheritdoc} */
     public function isOwnedByCurrentProcess(): bool
     {
-        return $this->client->isMine($this->key, $this->token);
+        return !$this->isOfParent() && $this->client->isMine($this->key, $this->token->text());
     }
 
     /**
      * {@inheritdoc}
      *
-     * @param ?string $owner
+     * @param ?string $owner null is the owner of a lock that nobody has
      */
     public function isOwnedBy(#[\SensitiveParameter] $owner): bool
     {
+        if ($owner === null) {
+            return !$this->client->inspect($this->key)->isHeld;
+        }
         $token = Token::of((string) $owner, $this->client->service()->tokenPrefix);
-        return $owner !== null && $this->client->isMine($this->key, $token);
+        return $this->client->isMine($this->key, $token->text());
+    }
+
+    /** @return array<string, mixed> all but the owner and the token */
+    public function __debugInfo(): array
+    {
+        return ['name' => $this->name, 'key' => $this->key, 'seconds' => $this->seconds];
+    }
+
+    /** @return never */
+    public function __serialize(): array
+    {
+        throw new \LogicException('A lock is not serialised: restore it by its owner.');
     }
 
     /** Our owner if it is ours, else a text for people, as the service tells nobody's secret. */
     protected function getCurrentOwner(): ?string
     {
-        $look = $this->client->inspect($this->key, $this->token);
+        $look = $this->client->inspect($this->key, $this->token->text());
         return match (true) {
             !$look->isHeld => null,
-            $look->isMine => $this->owner,
+            $look->isMine => $this->owner(),
             default => 'somebody else: ' . ($look->owner ?? 'unknown'),
         };
     }
@@ -164,16 +230,53 @@ final class LockkeeperLock extends Lock
      */
     private function attempt(float $wait): bool
     {
-        if (!$this->isFirst && $this->isOwnedByCurrentProcess()) {
+        if (!$this->isFirst && $this->client->isMine($this->key, $this->token->text())) {
             return false;
         }
-        $claim = new Claim($this->client->service(), $this->key, $this->token, self::ttl($this->seconds));
+        $isOwn = $this->isOwnerMadeHere && $this->isFirst;
+        $ticket = new Ticket($this->key, $this->token);
+        $service = $this->client->service();
+        $holding = $isOwn ? Holding::own($service, $ticket) : Holding::shared($service, $ticket);
+        $claim = new Claim($holding, self::ttl($this->seconds));
         try {
-            $claim->acquire($wait);
-            $this->isFirst = false;
-            return !$claim->wasHeld();
+            $grant = $claim->acquire($wait);
+            if (!$isOwn && $claim->isNew() !== true) {
+                return $claim->isNew() ?? throw $this->nobodyKnows();
+            }
+            [$this->grant, $this->pid, $this->isReleased, $this->isFirst] = [$grant, (int) getmypid(), false, false];
+            $holding->close();
+            return true;
         } catch (LockBusy) {
             return false;
+        } finally {
+            $holding->part();
+        }
+    }
+
+    private function nobodyKnows(): ServiceUnavailable
+    {
+        $name = Keys::shown($this->key);
+        $message = "$name: an answer was lost, and nobody knows whether the owner had the lock before";
+        return new ServiceUnavailable($message, Outcome::Unknown);
+    }
+
+    private function ticket(): Ticket
+    {
+        $ticket = new Ticket($this->key, $this->token);
+        return $this->grant === null ? $ticket : $ticket->of($this->grant);
+    }
+
+    private function isOfParent(): bool
+    {
+        return $this->pid !== null && $this->pid !== getmypid();
+    }
+
+    private function releaseOwn(RequestRefused $refused): void
+    {
+        try {
+            $this->release() || $this->client->service()->warn("not released by force: {$refused->getMessage()}");
+        } catch (LockkeeperException $failure) {
+            $this->client->service()->warn("not released: {$failure->getMessage()}");
         }
     }
 
@@ -188,7 +291,10 @@ final class LockkeeperLock extends Lock
         try {
             return $callback();
         } finally {
-            $this->client->service()->giveBack($this->key, $this->token);
+            if (!$this->isOfParent()) {
+                $this->isReleased = true;
+                $this->client->service()->giveBack($this->ticket());
+            }
         }
     }
 }

@@ -7,21 +7,26 @@ namespace Lockkeeper\Symfony;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Internal\Claim;
+use Lockkeeper\Internal\Grant;
+use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\LockClient;
 use Symfony\Component\Lock\BlockingStoreInterface;
 use Symfony\Component\Lock\Exception\InvalidTtlException;
 use Symfony\Component\Lock\Exception\LockAcquiringException;
 use Symfony\Component\Lock\Exception\LockConflictedException;
+use Symfony\Component\Lock\Exception\LockExpiredException;
 use Symfony\Component\Lock\Exception\LockReleasingException;
 use Symfony\Component\Lock\Exception\LockStorageException;
 use Symfony\Component\Lock\Key;
 
 /**
  * Symfony locks on lockkeeper. The token is in the state of the Key, so a Key that was serialised is
- * refreshed and released wherever it is restored.
+ * refreshed and released wherever it is restored; only a forked child has nothing of its parent's Keys.
  *
  * A resource of any form will do. The service's key is `prefix` and the resource; where that is no key
  * (empty segments, control characters, a last segment `refresh`, more than 512 bytes), it is `prefix`,
@@ -58,20 +63,36 @@ final class LockkeeperStore implements BlockingStoreInterface
 
     public function putOffExpiration(Key $key, float $ttl): void
     {
-        try {
-            $grant = $this->client->service()->refresh($this->name($key), $this->token($key), $ttl, $ttl);
-        } catch (LockLost $lost) {
-            throw new LockConflictedException($lost->getMessage(), 0, $lost);
-        } catch (LockkeeperException $failure) {
-            throw new LockStorageException($failure->getMessage(), 0, $failure);
+        // Symfony has just forgotten when it ends: without an answer, no later than before, and than this.
+        $state = $this->state($key);
+        $left = $state->remaining();
+        $key->reduceLifetime($ttl);
+        $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
+        if ($ticket === null) {
+            $key->reduceLifetime(0.0);
+            throw new LockConflictedException(Keys::shown((string) $key) . ' is not acquired, or was released');
         }
-        $key->reduceLifetime($grant->remaining());
+        try {
+            $grant = $this->client->service()->refresh($ticket, $ttl, $ttl);
+            $state->keep($ticket, $grant, false);
+        } catch (\Throwable $failure) {
+            $key->reduceLifetime(min($left, $ttl));
+            throw $this->notPutOff($key, $ttl, $failure);
+        }
+        $this->reduce($key, $grant);
     }
 
     public function delete(Key $key): void
     {
+        $state = $this->state($key);
+        $ticket = $state->ticket($this->name($key));
+        if ($ticket === null) {
+            return;
+        }
+        $state->release();
         try {
-            $this->client->release($this->name($key), $this->token($key));
+            $this->client->service()->release($ticket);
+            $state->forget();
         } catch (LockkeeperException $failure) {
             throw new LockReleasingException($failure->getMessage(), 0, $failure);
         }
@@ -79,8 +100,9 @@ final class LockkeeperStore implements BlockingStoreInterface
 
     public function exists(Key $key): bool
     {
+        $ticket = $this->state($key)->ticket($this->name($key));
         try {
-            return $this->client->isMine($this->name($key), $this->token($key));
+            return $ticket !== null && $this->client->isMine($ticket->key, $ticket->token->text());
         } catch (LockkeeperException $failure) {
             throw new LockStorageException($failure->getMessage(), 0, $failure);
         }
@@ -88,27 +110,86 @@ final class LockkeeperStore implements BlockingStoreInterface
 
     private function acquire(Key $key, ?float $wait): void
     {
-        try {
-            $claim = new Claim($this->client->service(), $this->name($key), $this->token($key), $this->initialTtl);
-            $grant = $claim->acquire($wait);
-        } catch (LockBusy $busy) {
-            throw new LockConflictedException($busy->getMessage(), 0, $busy);
-        } catch (LockkeeperException $failure) {
-            throw new LockAcquiringException($failure->getMessage(), 0, $failure);
+        if ($key->isExpired()) {
+            throw $this->expired($key);
         }
+        $state = $this->state($key);
+        $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
+        $holding = $ticket === null ? $this->newHolding($key) : Holding::shared($this->client->service(), $ticket);
+        try {
+            $grant = (new Claim($holding, $this->initialTtl))->acquire($wait);
+            $state->keep($holding->ticket(), $grant, $grant->isNew || $ticket === null);
+            $holding->close();
+        } catch (LockBusy $busy) {
+            $ticket === null || $state->forget();
+            throw new LockConflictedException($busy->getMessage(), 0, $busy);
+        } catch (\Throwable $failure) {
+            // The lease that it had may have got the initial TTL, or have kept its end.
+            $ticket === null || $key->reduceLifetime(min($state->remaining(), $this->initialTtl));
+            throw $failure instanceof LockkeeperException
+                ? new LockAcquiringException($failure->getMessage(), 0, $failure)
+                : $failure;
+        } finally {
+            $holding->part();
+        }
+        $this->reduce($key, $grant);
+    }
+
+    private function newHolding(Key $key): Holding
+    {
+        $service = $this->client->service();
+        return Holding::own($service, new Ticket($this->name($key), Token::random($service->tokenPrefix)));
+    }
+
+    private function reduce(Key $key, Grant $grant): void
+    {
         $key->reduceLifetime($grant->remaining());
+        if ($key->isExpired()) {
+            throw $this->expired($key);
+        }
+    }
+
+    private function notPutOff(Key $key, float $ttl, \Throwable $failure): \Throwable
+    {
+        if ($failure instanceof LockLost) {
+            $key->reduceLifetime(0.0);
+            $this->state($key)->forget();
+            return new LockConflictedException($failure->getMessage(), 0, $failure);
+        }
+        if ($failure instanceof RequestRefused && $failure->shortest !== null && $ttl < $failure->shortest) {
+            return $this->expired($key, $failure);
+        }
+        if ($failure instanceof RequestRefused && $this->state($key)->isFresh()) {
+            $this->drop($key); // Symfony's acquire() fails, and leaves its lock behind.
+        }
+        return $failure instanceof LockkeeperException
+            ? new LockStorageException($failure->getMessage(), 0, $failure)
+            : $failure;
+    }
+
+    private function expired(Key $key, ?\Throwable $previous = null): LockExpiredException
+    {
+        $this->drop($key);
+        return new LockExpiredException(Keys::shown((string) $key) . ' has expired', 0, $previous);
+    }
+
+    /** Gives back what the Key may have. */
+    private function drop(Key $key): void
+    {
+        $key->reduceLifetime(0.0);
+        $state = $this->state($key);
+        $ticket = $state->ticket($this->name($key));
+        $ticket === null || $this->client->service()->part($ticket);
+        $state->forget();
+    }
+
+    private function state(Key $key): KeyState
+    {
+        return new KeyState($key, hash('sha256', "{$this->client->service()->url()} {$this->prefix}"));
     }
 
     private function name(Key $key): string
     {
         return Keys::fit((string) $key, $this->prefix);
-    }
-
-    private function token(Key $key): string
-    {
-        if (!$key->hasState(self::class)) {
-            $key->setState(self::class, Token::random($this->client->service()->tokenPrefix));
-        }
-        return $key->getState(self::class);
     }
 }

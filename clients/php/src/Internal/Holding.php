@@ -1,0 +1,85 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Internal;
+
+/**
+ * @internal A lease that this process has or may have, from before its first request on: whatever ends the
+ * process gives it back. A forked child has nothing of its parent's.
+ */
+final class Holding
+{
+    public ?Grant $grant = null;
+
+    /** The process that may have it; none before the first request, and when it is over. */
+    private ?int $pid = null;
+
+    /** @param bool $isOwn whether nobody else can know the token, so that it may be given back here */
+    private function __construct(
+        public readonly Service $service,
+        private readonly Ticket $ticket,
+        private readonly bool $isOwn,
+    ) {
+    }
+
+    /** That of a token which was made for it. */
+    public static function own(Service $service, Ticket $ticket): self
+    {
+        return new self($service, $ticket, true);
+    }
+
+    /** That of a token which may have a lease already, also in another process: it is never given back here. */
+    public static function shared(Service $service, Ticket $ticket): self
+    {
+        return new self($service, $ticket, false);
+    }
+
+    public function ticket(): Ticket
+    {
+        return $this->grant === null ? $this->ticket : $this->ticket->of($this->grant);
+    }
+
+    /** From now on it may be held. */
+    public function open(): void
+    {
+        if ($this->isOwn) {
+            $this->pid = (int) getmypid();
+            AutoRelease::add($this);
+        }
+    }
+
+    /** Here is nothing to give back any more. */
+    public function close(): void
+    {
+        $this->pid = null;
+        AutoRelease::remove($this);
+    }
+
+    /** Whether this process has something to give back. */
+    public function isOpen(): bool
+    {
+        return $this->pid !== null && $this->pid === getmypid();
+    }
+
+    /** Gives back what there may be, if that is quickly done; what stays ends by its TTL. */
+    public function part(): void
+    {
+        if (!$this->isOpen()) {
+            return;
+        }
+        try {
+            $this->service->part($this->ticket());
+            $this->close();
+        } finally {
+            // A signal handler may throw amid the request.
+            $this->isOpen() && $this->service->part($this->ticket());
+            $this->close();
+        }
+    }
+
+    public function __destruct()
+    {
+        $this->part();
+    }
+}

@@ -1,0 +1,138 @@
+//! The legacy file claims no more than the service has granted, and keeps its secrets.
+
+use crate::exec::proxy::Mode;
+use crate::exec::proxy::Proxy;
+use crate::legacy::embedded;
+use crate::legacy::php::Php;
+
+const KEY_CHANGED: &str = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\n\
+    {\"code\":\"unauthenticated\",\"detail\":\"unknown API key\",\"type\":\"urn:lockkeeper:unauthenticated\"}";
+const RATE_LIMITED: &str = "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n\r\n\
+    {\"code\":\"rate_limited\",\"message\":\"slow down\"}";
+const OF_AN_OLD_SERVICE: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
+    {\"code\":\"unknown_field\",\"detail\":\"unknown option\",\"field\":\"fencing_token\",\
+    \"type\":\"urn:lockkeeper:unknown_field\"}";
+const CANCELLED: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n\
+    {\"code\":\"wait_cancelled\",\"detail\":\"released while it waited\",\
+    \"type\":\"urn:lockkeeper:wait_cancelled\"}";
+const HALF_A_GRANT: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{\"key\":\"key\"}";
+const DETAILED: &str = "HTTP/1.1 422 Unprocessable Entity\r\nConnection: close\r\n\r\n\
+    {\"detail\":[{\"loc\":[\"path\"],\"msg\":\"bad\"}]}";
+const ODD: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
+    {\"code\":\"odd\",\"detail\":[\"a\"],\"field\":[\"a\"],\"type\":\"urn:lockkeeper:odd\"}";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        for (answer, told) in [
+            (KEY_CHANGED, "LockkeeperRefused, unknown"),
+            (RATE_LIMITED, "LockkeeperUnavailable, unknown"),
+        ] {
+            proxy.plan(&[Mode::Pass, Mode::LoseAnswer]);
+            proxy.plan(&[Mode::Answer(answer); 20]);
+            let key = format!("{php:?}/{told}");
+            let said = php.says(&["shortening", &proxy.url(), &key]);
+            assert_eq!(said, format!("{told}, at most 5 s"), "{php:?}");
+            proxy.clear();
+        }
+        proxy.plan(&[Mode::Pass, Mode::Answer(KEY_CHANGED)]);
+        let said = php.says(&["shortening", &proxy.url(), &format!("{php:?}")]);
+        assert_eq!(said, "LockkeeperRefused, not_acquired, more than 5 s", "{php:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_refreshed_behind_a_release() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        proxy.plan(&[Mode::Pass]);
+        proxy.plan(&[Mode::LoseAnswer; 20]);
+        let said = php.says(&["refreshing_what_was_released", &proxy.url(), &format!("{php:?}")]);
+        assert_eq!(said, "LockkeeperLost, 0 s", "{php:?}");
+        let asked = proxy.requests();
+        assert!(asked.iter().all(|request| !request.starts_with("PUT")), "{php:?}: {asked:?}");
+        proxy.clear();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_acts_on_a_lease_names_it_by_its_fencing_token_where_the_service_takes_that() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        assert_eq!(php.says(&["keeping", &proxy.url()]), "refreshed, anew, released", "{php:?}");
+        let asked = proxy.requests();
+        assert!(
+            asked[1].starts_with("PUT ") && asked[1].contains("\"fencing_token\":"),
+            "{asked:?}"
+        );
+        assert!(asked[2].starts_with("DELETE /locks/key?fencing_token="), "{asked:?}");
+
+        proxy.plan(&[Mode::Pass, Mode::Answer(OF_AN_OLD_SERVICE)]);
+        assert_eq!(php.says(&["keeping", &proxy.url()]), "refreshed, anew, released", "{php:?}");
+        let asked = proxy.requests();
+        assert!(asked[2].starts_with("PUT ") && !asked[2].contains("fencing_token"), "{asked:?}");
+        assert!(asked[3].starts_with("DELETE /locks/key HTTP"), "{asked:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_cancelled_is_told_as_that() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    for php in Php::ALL {
+        proxy.plan(&[Mode::Answer(CANCELLED)]);
+        let said = php.says(&["failing", &proxy.url(), "key", "5"]);
+        assert_eq!(said, "LockkeeperCancelled: 'key': released while it waited", "{php:?}");
+        assert_eq!(proxy.requests().len(), 1, "{php:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn only_the_files_own_exceptions_come_out_whatever_the_answer() {
+    let (service, _directory) = embedded(&[]);
+    let proxy = Proxy::before(service.http().address).await;
+    let endless: &'static str = Box::leak(
+        format!("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}", "x".repeat(3 << 20))
+            .into_boxed_str(),
+    );
+    for php in Php::NATIVE {
+        for answer in [HALF_A_GRANT, DETAILED, ODD, RATE_LIMITED, endless] {
+            proxy.set(Mode::Answer(answer));
+            let said = php.says(&["strict", &proxy.url()]);
+            assert!(said.starts_with("a LockkeeperException: "), "{php:?}: {said}");
+            assert!(!said.contains("Array"), "{php:?}: {said}");
+            proxy.set(Mode::Pass);
+            proxy.plan(&[Mode::Pass]);
+            proxy.plan(&[Mode::Answer(answer); 20]);
+            let said = php.says(&["strict_refresh", &proxy.url()]);
+            assert_eq!(said, "a LockkeeperException, not released", "{php:?}");
+            proxy.clear();
+            service.http().delete("/admin/locks/key").await;
+        }
+    }
+}
+
+#[test]
+fn no_secret_is_shown_and_none_ends_a_header() {
+    let (service, _directory) = embedded(&[]);
+    for php in Php::ALL {
+        let said = php.says(&["secrets", &service.http().url(), "key", "0", "the-api-key"]);
+        assert_eq!(said, "as it has to be", "{php:?}");
+    }
+}
+
+#[test]
+fn a_proxy_of_the_environment_and_times_without_an_end_change_nothing() {
+    let (service, _directory) = embedded(&[]);
+    for php in Php::NATIVE {
+        let mut command = php.command();
+        command.env("http_proxy", "http://127.0.0.1:1");
+        command.arg(crate::legacy::php::root().join("tests/php/legacy.php"));
+        let done = command.args(["endless_patience", &service.http().url()]).output().unwrap();
+        assert_eq!(String::from_utf8(done.stdout).unwrap().trim(), "granted", "{php:?}");
+    }
+}
