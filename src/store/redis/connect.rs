@@ -51,7 +51,7 @@ pub(super) async fn connect(
     let asked = async {
         let sent = Instant::now();
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
-        inner.clock.learn(sent, seconds * 1_000 + micros / 1_000);
+        inner.clock.learn(sent, seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
         if ear == Ear::Open {
             listen(&mut connection, inner).await?;
         }
