@@ -41,7 +41,7 @@ async fn a_wrong_password_is_503_and_a_line_in_the_log_until_it_is_right() {
     let service = Process::start(&url, &[]);
     let http = service.http();
     eventually(PATIENCE, async || {
-        service.log().contains("cannot connect, trying on").then_some(())
+        service.log().contains("cannot connect; retrying").then_some(())
     })
     .await;
     let refused = acquire(&http, "guarded", TOKEN, LONG).await;
@@ -92,7 +92,7 @@ async fn a_redis_with_tls_is_served_if_its_certificate_is_trusted_and_only_then(
 
     let service = Process::start(&format!("rediss://127.0.0.1:{port}"), &[]);
     eventually(PATIENCE, async || {
-        service.log().contains("cannot connect, trying on").then_some(())
+        service.log().contains("cannot connect; retrying").then_some(())
     })
     .await;
     let refused = acquire(&service.http(), "mistrusted", TOKEN, LONG).await;
