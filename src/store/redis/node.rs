@@ -137,9 +137,8 @@ impl Node {
         let deadline = settings.command_timeout;
         let replicas = match settings.min_replicas {
             0 => None,
-            least => {
-                let one = pool(&info, settings.connect_timeout, 1, AsyncConnectionConfig::new())?;
-                let (replicas, asking) = Replicas::new(one, least, deadline / 2);
+            _ => {
+                let (replicas, asking) = Replicas::new(&info, settings)?;
                 keepers.spawn(asking);
                 Some(replicas)
             }
