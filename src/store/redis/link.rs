@@ -25,17 +25,23 @@ use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::RECONNECT_PAUSE;
 use crate::store::redis::connect::connect;
+use crate::store::redis::connect::look_at_eviction;
 use crate::store::redis::refusal::shows_life;
 
 /// Between two `PING`s on a connection, and how long the answer may take: something between this
 /// machine and Redis may take in what it never sends on.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 
+/// How often Redis is asked whether it may evict locks: an operator can change that at any time.
+const SETTINGS_EVERY: Duration = Duration::from_secs(10);
+
 /// What the keepers of the connections share with the node.
 pub(super) struct Inner {
     pub(super) name: String,
     pub(super) clock: StoreClock,
     pub(super) contacted: AtomicBool,
+    /// Whether it may evict locks, as it said last.
+    pub(super) evicts: AtomicBool,
     pub(super) channel: String,
     pub(super) hints: Arc<dyn Hints>,
     pub(super) metrics: Arc<Metrics>,
@@ -130,12 +136,18 @@ impl Keeper {
         inner.hints.lost();
         // What is pushed shows that the way here is open, not the way there; so it delays nothing.
         let mut heartbeats = every(HEARTBEAT);
+        let mut settings = every(SETTINGS_EVERY);
         loop {
             let alive = tokio::select! {
                 push = self.pushes.recv() => self.hear(push),
                 _ = demotions.changed() => Err("it takes no writes any more".to_owned()),
                 () = self.doubts.notified() => ping(&mut connection).await,
                 _ = heartbeats.tick() => ping(&mut connection).await,
+                _ = settings.tick(), if self.ear == Ear::Open => {
+                    // Whether it is connected is for the heartbeats to say.
+                    let _ = timeout(HEARTBEAT, look_at_eviction(&mut connection, &inner)).await;
+                    Ok(())
+                }
             };
             if let Err(reason) = alive {
                 tracing::warn!(redis = inner.name, reason, "connection is of no use; reconnecting");

@@ -116,6 +116,7 @@ impl Node {
             name: info.addr().to_string(),
             clock: StoreClock::new(info.addr().to_string(), &metrics),
             contacted: AtomicBool::new(false),
+            evicts: AtomicBool::new(false),
             channel,
             hints,
             metrics,

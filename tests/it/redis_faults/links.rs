@@ -9,6 +9,7 @@ use crate::redis_faults::PATIENCE;
 use crate::redis_faults::acquire;
 use crate::redis_faults::preloaded;
 use crate::redis_faults::refresh;
+use crate::redis_faults::service;
 use crate::redis_faults::unavailable;
 use crate::support::Http;
 use crate::support::Process;
@@ -104,4 +105,24 @@ async fn an_error_that_may_come_after_a_write_is_no_no() {
     redis.run::<()>("CONFIG SET maxmemory 1");
     let full = acquire(&http, "full", TOKEN, LONG).await;
     assert_eq!((full.told(), &*full.text("outcome")), (unavailable(), "not_acquired"), "{full:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_may_evict_locks_from_now_on_is_noticed() {
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let figure = format!("lockkeeper_redis_evicts{{node=\"{}\"}} ", redis.address());
+    let shown = async |value: &str| {
+        eventually(PATIENCE, async || {
+            let text = String::from_utf8(http.get("/metrics").await.body.to_vec()).unwrap();
+            text.contains(&format!("{figure}{value}\n")).then_some(())
+        })
+        .await;
+    };
+    shown("0").await;
+    redis.run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru");
+    shown("1").await;
+    redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
+    shown("0").await;
 }
