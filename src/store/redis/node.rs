@@ -19,6 +19,7 @@ use redis::ServerErrorKind;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -57,6 +58,8 @@ const POOL_SIZE: usize = 4;
 pub(in crate::store) struct Node {
     links: Vec<SharedLink>,
     pool: Pool,
+    /// A walk over the keyspace takes a good part of a node, so there is one at a time.
+    pub(super) walks: Semaphore,
     deadline: Duration,
     inner: Arc<Inner>,
     /// Asks the node's replicas for what they have, where the settings say so.
@@ -144,7 +147,8 @@ impl Node {
                 Some(replicas)
             }
         };
-        Ok(Self { links, pool: rare, deadline, inner, replicas, _keepers: keepers })
+        let walks = Semaphore::new(1);
+        Ok(Self { links, pool: rare, walks, deadline, inner, replicas, _keepers: keepers })
     }
 
     /// Its address, for people.

@@ -7,6 +7,7 @@ mod data;
 mod foreign;
 mod line;
 mod links;
+mod lists;
 pub(crate) mod login;
 mod paused;
 
