@@ -10,6 +10,7 @@ mod links;
 mod lists;
 pub(crate) mod login;
 mod paused;
+mod servers;
 
 use std::path::Path;
 use std::path::PathBuf;
