@@ -39,8 +39,8 @@ use crate::store::redis::link::Hints;
 use crate::store::redis::link::Inner;
 use crate::store::redis::link::Keeper;
 use crate::store::redis::link::Link;
-use crate::store::redis::refusal::Disconnected;
 use crate::store::redis::refusal::Refusal;
+use crate::store::redis::refusal::Unreachable;
 use crate::store::redis::refusal::effect;
 use crate::store::redis::refusal::is_answer;
 use crate::store::redis::refusal::takes_no_writes;
@@ -245,8 +245,7 @@ impl Node {
             Ok(answered) => answered.map_err(|error| self.failed(verb, shared, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
-                let reason = format!("{} did not answer in time", self.inner.name);
-                return Err(failure(verb, Effect::Unknown, reason));
+                return Err(self.unreachable(verb, Effect::Unknown, "it did not answer in time"));
             }
         };
         let reply = Reply::read(value)
@@ -298,8 +297,12 @@ impl Node {
             _ => "it is not connected yet".to_owned(),
         };
         self.inner.metrics.redis_error("disconnected");
-        let reason = Disconnected { node: self.inner.name.clone(), reason }.into();
-        Err(StoreError { verb, effect: Effect::None, reason })
+        Err(self.unreachable(verb, Effect::None, &reason))
+    }
+
+    fn unreachable(&self, verb: Verb, effect: Effect, reason: &str) -> StoreError {
+        let (node, reason) = (self.inner.name.clone(), reason.to_owned());
+        StoreError { verb, effect, reason: Unreachable { node, reason }.into() }
     }
 
     /// What the error of a call means, which goes to the keeper of its connection as well.

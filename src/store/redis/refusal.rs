@@ -41,10 +41,10 @@ pub(super) struct Refusal {
     pub(super) error: RedisError,
 }
 
-/// A call that was not sent, because its node is not connected.
+/// A call whose node is not connected, or did not answer in time.
 #[derive(Debug, thiserror::Error)]
 #[error("{node}: {reason}")]
-pub(super) struct Disconnected {
+pub(super) struct Unreachable {
     pub(super) node: String,
     pub(super) reason: String,
 }
@@ -86,7 +86,7 @@ pub(super) fn suggests_other_masters(error: &StoreError) -> bool {
         Some(Refusal { error, .. }) => {
             !is_answer(error) || error.kind() == ServerErrorKind::ClusterDown.into()
         }
-        None => error.reason.is::<Disconnected>(),
+        None => error.reason.is::<Unreachable>(),
     }
 }
 
