@@ -106,6 +106,8 @@ impl Keeper {
 
     async fn keep_on(&mut self) {
         loop {
+            // What is left here is of the connection before.
+            while self.pushes.try_recv().is_ok() {}
             match connect(&self.pool, &self.inner, self.ear).await {
                 Ok(connection) => {
                     self.up(connection).await;

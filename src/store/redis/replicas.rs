@@ -121,7 +121,9 @@ impl Asking {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, String> {
+    async fn connect(&mut self) -> Result<MultiplexedConnection, String> {
+        // What is left here is of the connection before.
+        while self.pushes.try_recv().is_ok() {}
         let connection = self.pool.get().await.map_err(|error| error.to_string())?;
         Ok(deadpool_redis::Connection::take(connection))
     }

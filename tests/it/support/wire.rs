@@ -35,10 +35,9 @@ impl Wire {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
                 let ((from_near, to_near), (from_far, to_far)) =
                     (near.into_split(), far.into_split());
-                for (from, to, mut hearing) in [
-                    (from_near, to_far, Some(hearing.clone())),
-                    (from_far, to_near, None),
-                ] {
+                for (from, to, mut hearing) in
+                    [(from_near, to_far, Some(hearing.clone())), (from_far, to_near, None)]
+                {
                     let (passing, mut whole) = (pass(from, to, uncut.clone()), whole.clone());
                     whole.mark_unchanged();
                     hearing.iter_mut().for_each(watch::Receiver::mark_unchanged);

@@ -23,7 +23,8 @@ const WATCHED: Duration = Duration::from_secs(6);
 fn calls(node: &Redis, command: &str) -> u128 {
     let told: String = node.run("INFO commandstats");
     let line = told.lines().find_map(|line| {
-        line.strip_prefix(&format!("cmdstat_{command}:calls=")).and_then(|rest| rest.split(',').next())
+        line.strip_prefix(&format!("cmdstat_{command}:calls="))
+            .and_then(|rest| rest.split(',').next())
     });
     line.map_or(0, |calls| calls.parse().unwrap())
 }
