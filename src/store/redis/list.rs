@@ -31,8 +31,9 @@ const SCAN_COUNT: usize = 1_000;
 /// A page that takes longer is given up: millions of keys are behind it.
 const PAGE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How many of the keys found are looked at together.
-const LOOKS_AT_ONCE: usize = 32;
+/// How many of the keys found are looked at together: enough to hide the way to Redis, and few
+/// enough to be answered within the time limit of one call.
+const LOOKS_AT_ONCE: usize = 8;
 
 /// Keys that can be listed.
 #[async_trait]
