@@ -95,7 +95,12 @@ fn user_of_the_page(further: &[&str]) -> Vec<String> {
     let (command, _) = command.split_once("```").unwrap();
     let command = command.replace(['\\', '\''], "").replace("PASSWORD", "s3cret");
     let further = further.iter().copied();
-    ["ACL", "SETUSER"].into_iter().chain(command.split_whitespace()).chain(further).map(str::to_owned).collect()
+    ["ACL", "SETUSER"]
+        .into_iter()
+        .chain(command.split_whitespace())
+        .chain(further)
+        .map(str::to_owned)
+        .collect()
 }
 
 fn allow(servers: &[Redis], further: &[&str]) {
@@ -108,7 +113,7 @@ fn allow(servers: &[Redis], further: &[&str]) {
 async fn the_user_of_the_operations_page_can_do_all() {
     let servers = [Redis::start()];
     allow(&servers, &[]);
-    let url = format!("redis://lockkeeper:s3cret@{}", servers[0].address());
+    let url = format!("redis://locks:s3cret@{}", servers[0].address());
     all_verbs_work(&url, &[], || servers[0].run("SCRIPT FLUSH")).await;
 
     allow(&servers, &["+select"]);
@@ -118,7 +123,7 @@ async fn the_user_of_the_operations_page_can_do_all() {
     let further = ["+cluster", "+asking", "+wait"];
     allow(&clustered.masters, &further);
     allow(&clustered.replicas, &further);
-    let url = clustered.url().replace("://", "://lockkeeper:s3cret@");
+    let url = clustered.url().replace("://", "://locks:s3cret@");
     let variables = [("LOCKKEEPER_REDIS_MIN_REPLICAS", "1")];
     let flush = || clustered.masters.iter().for_each(|node| node.run("SCRIPT FLUSH"));
     all_verbs_work(&url, &variables, flush).await;
