@@ -38,6 +38,7 @@ pub struct Metrics {
     hold_streams: Gauge,
     locks_held: Gauge,
     redis_up: Family<RedisNode, Gauge>,
+    redis_evicts: Family<RedisNode, Gauge>,
     redis_clock_lead: Family<RedisNode, Gauge<f64, AtomicU64>>,
     redis_seconds: Family<Command, Histogram, fn() -> Histogram>,
     redis_errors: Family<Kind, Counter>,
@@ -118,6 +119,7 @@ impl Metrics {
             hold_streams: Gauge::default(),
             locks_held: Gauge::default(),
             redis_up: Family::default(),
+            redis_evicts: Family::default(),
             redis_clock_lead: Family::default(),
             redis_seconds: Family::new_with_constructor(seconds),
             redis_errors: Family::default(),
@@ -203,6 +205,11 @@ impl Metrics {
         self.redis_up.get_or_create(&RedisNode { node: node.to_owned() }).set(up.into());
     }
 
+    /// Says whether a node of Redis may evict locks.
+    pub fn redis_evicts(&self, node: &str, evicts: bool) {
+        self.redis_evicts.get_or_create(&RedisNode { node: node.to_owned() }).set(evicts.into());
+    }
+
     /// Where to say how far the clock of a node is ahead.
     pub fn redis_clock_lead(&self, node: &str) -> ClockLead {
         let node = RedisNode { node: node.to_owned() };
@@ -213,6 +220,7 @@ impl Metrics {
     pub fn redis_forgotten(&self, node: &str) {
         let node = RedisNode { node: node.to_owned() };
         self.redis_up.remove(&node);
+        self.redis_evicts.remove(&node);
         self.redis_clock_lead.remove(&node);
     }
 
@@ -311,6 +319,11 @@ impl Metrics {
     fn register_redis(&mut self) {
         let registry = &mut self.registry;
         registry.register("redis_up", "Whether a node is connected", self.redis_up.clone());
+        registry.register(
+            "redis_evicts",
+            "Whether a node may evict locks when its memory is full",
+            self.redis_evicts.clone(),
+        );
         registry.register_with_unit(
             "redis_clock_lead",
             "How far the clock of a node is ahead of this machine's",

@@ -4,7 +4,6 @@
 //! that a draining instance takes nothing on. What is true of a lock is for the store to say;
 //! the loop in which waiters ask it is next door.
 
-use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -69,7 +68,7 @@ pub enum Acquired {
     Held(LockStatus, Duration),
 }
 
-/// Several parts of the list of held keys as one: what a caller with these prefixes may see.
+/// A page of the held keys that a caller may see.
 #[derive(Debug)]
 pub struct Listing {
     /// The keys, in the order of their bytes, none twice.
@@ -284,14 +283,11 @@ impl Locks {
         after: Option<String>,
         limit: usize,
     ) -> Result<Listing, LockError> {
-        let mut found = BTreeMap::new();
-        for prefix in prefixes {
-            let page = Page { prefix, after: after.clone(), limit: limit + 1 };
-            let statuses = self.store.list(&page).await?;
-            found.extend(statuses.into_iter().map(|status| (status.key.clone(), status)));
-        }
-        let more = found.len() > limit;
-        let locks: Vec<_> = found.into_values().take(limit).collect();
+        let prefixes = prefixes.into_iter().collect();
+        let page = Page { prefixes, after, limit: limit + 1 };
+        let mut locks = self.store.list(&page).await?;
+        let more = locks.len() > limit;
+        locks.truncate(limit);
         let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
         Ok(Listing { locks, cursor })
     }

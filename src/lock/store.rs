@@ -1,5 +1,6 @@
 //! The seam: what the rules of a lock need from whatever keeps the locks.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -177,12 +178,32 @@ pub enum Released {
 /// A part of the list of held keys.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// Only keys that begin so.
-    pub prefix: String,
+    /// Only keys that begin with one of these.
+    pub prefixes: BTreeSet<String>,
     /// Only keys whose bytes come after this.
     pub after: Option<String>,
     /// At most so many.
     pub limit: usize,
+}
+
+impl Page {
+    /// Whether a key is among those that the list is about.
+    pub fn covers(&self, key: &LockKey) -> bool {
+        self.prefixes.iter().any(|prefix| key.as_str().starts_with(prefix))
+    }
+
+    /// The prefixes in the order of their bytes, without those that begin with another one: no key
+    /// begins with two of them.
+    pub fn widest_prefixes(&self) -> Vec<&str> {
+        let mut widest: Vec<&str> = Vec::new();
+        for prefix in &self.prefixes {
+            // A prefix comes right before all that begin with it.
+            if widest.last().is_none_or(|last| !prefix.starts_with(last)) {
+                widest.push(prefix);
+            }
+        }
+        widest
+    }
 }
 
 /// What a store promises, for `GET /` and for people.

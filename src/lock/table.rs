@@ -218,16 +218,15 @@ impl Table {
     /// A page of the held keys.
     pub fn list(&mut self, page: &Page, now: Timestamp) -> Vec<LockStatus> {
         self.expire(now);
-        let from = match &page.after {
-            Some(after) if *after >= page.prefix => Bound::Excluded(after.as_str()),
-            _ => Bound::Included(page.prefix.as_str()),
-        };
-        self.leases
-            .range::<str, _>((from, Bound::Unbounded))
-            .take_while(|(key, _)| key.as_str().starts_with(&page.prefix))
-            .take(page.limit)
-            .map(|(key, _)| self.status(key, None, now))
-            .collect()
+        let keys = page.widest_prefixes().into_iter().flat_map(|prefix| {
+            let from = match page.after.as_deref() {
+                Some(after) if after >= prefix => Bound::Excluded(after),
+                _ => Bound::Included(prefix),
+            };
+            let leases = self.leases.range::<str, _>((from, Bound::Unbounded));
+            leases.map(|(key, _)| key).take_while(move |key| key.as_str().starts_with(prefix))
+        });
+        keys.take(page.limit).map(|key| self.status(key, None, now)).collect()
     }
 
     /// Ends every lease that is over. Each of the verbs begins so.
@@ -513,15 +512,19 @@ mod tests {
         for name in ["b/2", "a", "b/1", "b/3", "c", "b"] {
             table.try_acquire(&claim(name, "one", 10), at(0), 1);
         }
-        let names = |table: &mut Table, prefix: &str, after: Option<&str>, limit| {
-            let page = Page { prefix: prefix.into(), after: after.map(Into::into), limit };
+        let mut names = |prefixes: &[&str], after: Option<&str>, limit| {
+            let prefixes = prefixes.iter().map(|&prefix| prefix.into()).collect();
+            let page = Page { prefixes, after: after.map(Into::into), limit };
             let page = table.list(&page, at(1));
             page.into_iter().map(|status| status.key.to_string()).collect::<Vec<_>>()
         };
-        assert_eq!(names(&mut table, "", None, 3), ["a", "b", "b/1"]);
-        assert_eq!(names(&mut table, "", Some("b/1"), 9), ["b/2", "b/3", "c"]);
-        assert_eq!(names(&mut table, "b/", None, 2), ["b/1", "b/2"]);
-        assert_eq!(names(&mut table, "b/", Some("a"), 9), ["b/1", "b/2", "b/3"]);
-        assert!(names(&mut table, "b/", Some("c"), 9).is_empty());
+        assert_eq!(names(&[""], None, 3), ["a", "b", "b/1"]);
+        assert_eq!(names(&[""], Some("b/1"), 9), ["b/2", "b/3", "c"]);
+        assert_eq!(names(&["b/"], None, 2), ["b/1", "b/2"]);
+        assert_eq!(names(&["b/"], Some("a"), 9), ["b/1", "b/2", "b/3"]);
+        assert!(names(&["b/"], Some("c"), 9).is_empty());
+        assert_eq!(names(&["c", "b/2", "b/", "a"], None, 9), ["a", "b/1", "b/2", "b/3", "c"]);
+        assert_eq!(names(&["c", "b/2", "a"], Some("a"), 1), ["b/2"]);
+        assert!(names(&[], None, 9).is_empty());
     }
 }

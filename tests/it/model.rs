@@ -179,7 +179,8 @@ impl Both<'_> {
                 (status(&said), status(&self.table.inspect(&key, Some(&token), self.now)))
             }
             Step::List => {
-                let page = Page { prefix: format!("{}/", self.history), after: None, limit: 9 };
+                let page =
+                    Page { prefixes: [format!("{}/", self.history)].into(), after: None, limit: 9 };
                 let said = store.list(&page).await.unwrap();
                 (listed(&said), listed(&self.table.list(&page, self.now)))
             }

@@ -254,6 +254,7 @@ fn exported() -> BTreeSet<String> {
         metrics.redis_error("timeout");
         metrics.redlock_attempt("granted");
         metrics.redis_up("node", true);
+        metrics.redis_evicts("node", false);
         metrics.redis_rerouted("moved");
         metrics.redis_clock_lead("node").set(0.5);
         for line in metrics.render().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {

@@ -21,8 +21,8 @@ const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
     began: Instant,
-    /// What has to be added to the milliseconds since `began`. Taken from the moment at which a
-    /// call was sent, so the estimate is never behind, and ahead by a round trip at most.
+    /// What has to be added to the milliseconds since `began`: the least that the calls since the
+    /// last step of a clock allow. The estimate is ahead by the fastest round trip at most.
     offset: AtomicI64,
     node: String,
     lead: ClockLead,
@@ -38,11 +38,22 @@ impl StoreClock {
         Self { began: Instant::now(), offset, node, lead, apart }
     }
 
-    /// Learns that the store's clock showed `now` after `sent`.
+    /// Learns that the store's clock showed `now` between `sent` and this moment.
     pub(super) fn learn(&self, sent: Instant, now: u64) {
         self.compare(now);
+        self.narrow(sent, Instant::now(), now);
+    }
+
+    /// Keeps what is known where a call agrees with it, since a slow call knows less: an estimate
+    /// ahead by its round trip would let a script act so much later.
+    fn narrow(&self, sent: Instant, received: Instant, now: u64) {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
-        self.offset.store(now - self.local(sent), Ordering::Relaxed);
+        let least = now.saturating_sub(self.local(received));
+        let most = now.saturating_sub(self.local(sent));
+        let known = self.offset.load(Ordering::Relaxed);
+        if !(least..=most).contains(&known) {
+            self.offset.store(most, Ordering::Relaxed);
+        }
     }
 
     /// Says how far the store's clock is from this machine's, and warns when it is too far to be
@@ -64,7 +75,7 @@ impl StoreClock {
 
     /// What it shows about now, in milliseconds.
     pub(in crate::store) fn now(&self) -> u64 {
-        let now = self.local(Instant::now()) + self.offset.load(Ordering::Relaxed);
+        let now = self.local(Instant::now()).saturating_add(self.offset.load(Ordering::Relaxed));
         u64::try_from(now).unwrap_or(0)
     }
 
@@ -104,4 +115,52 @@ impl FencingFloor {
 pub(super) fn latest_believable_micros() -> u64 {
     let lead = u64::try_from(BELIEVED_LEAD.as_micros()).unwrap_or(u64::MAX);
     wall_clock_micros().saturating_add(lead)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::time::Duration;
+    use std::time::Instant;
+
+    use super::StoreClock;
+    use crate::metrics::Metrics;
+
+    /// The offset after calls, each sent and answered so many milliseconds after the beginning,
+    /// with what the store's clock showed.
+    fn offset(calls: &[(u64, u64, u64)]) -> i64 {
+        let clock = StoreClock::new("node".to_owned(), &Metrics::new("redis"));
+        let at = |millis| clock.began + Duration::from_millis(millis);
+        for &(sent, received, now) in calls {
+            clock.narrow(at(sent), at(received), now);
+        }
+        clock.offset.load(Ordering::Relaxed)
+    }
+
+    #[test]
+    fn a_slow_call_does_not_push_the_estimate_ahead() {
+        // The store's clock is 5000 ahead; its answers come at once, and a request a second late.
+        assert_eq!(offset(&[(10, 11, 5_011)]), 5_001);
+        assert_eq!(offset(&[(10, 11, 5_011), (20, 1_020, 6_020)]), 5_001);
+        // The first call was the slow one.
+        assert_eq!(offset(&[(10, 1_010, 6_010)]), 6_000);
+        assert_eq!(offset(&[(10, 1_010, 6_010), (1_020, 1_021, 6_020)]), 5_000);
+    }
+
+    #[test]
+    fn a_step_of_the_clock_is_believed_at_once() {
+        assert_eq!(offset(&[(10, 11, 5_011), (20, 21, 65_020)]), 65_000);
+        assert_eq!(offset(&[(10, 11, 65_011), (20, 21, 5_020)]), 5_000);
+    }
+
+    #[test]
+    fn a_clock_at_the_end_of_its_numbers_wraps_nothing() {
+        let clock = StoreClock::new("node".to_owned(), &Metrics::new("redis"));
+        for now in [u64::MAX, i64::MAX.unsigned_abs(), 0, 1_000] {
+            clock.learn(Instant::now(), now);
+            assert!(clock.now() >= now.min(i64::MAX.unsigned_abs()), "{now}");
+            // Some milliseconds on.
+            assert!(clock.now() - now.min(i64::MAX.unsigned_abs()) < 10_000, "{now}");
+        }
+    }
 }

@@ -1,8 +1,8 @@
 //! A Cluster: each call goes to the master of its slot, over the nodes that this store keeps, and
 //! to where that master sends it on. Nothing is sent twice but what was refused.
 //!
-//! The map of the slots is looked at anew whenever something hints that it is old, and every few
-//! seconds.
+//! The map of the slots is looked at anew when a node is lost or the Cluster says that it is down,
+//! and every few seconds.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -14,7 +14,6 @@ use std::time::Duration;
 use std::time::Instant;
 
 use futures_util::StreamExt;
-use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
 use redis::ServerErrorKind;
 use tokio::sync::Notify;
@@ -32,12 +31,13 @@ use crate::store::redis::keys::slot;
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::Call;
 use crate::store::redis::node::Node;
-use crate::store::redis::node::Refusal;
 use crate::store::redis::node::Way;
 use crate::store::redis::node::failure;
 use crate::store::redis::place::Scheme;
+use crate::store::redis::refusal::Refusal;
+use crate::store::redis::refusal::suggests_other_masters;
+use crate::store::redis::slots::Lookouts;
 use crate::store::redis::slots::View;
-use crate::store::redis::slots::look;
 use crate::store::redis::slots::whole;
 use crate::store::redis::topology::Answered;
 use crate::store::redis::topology::Nodes;
@@ -53,10 +53,12 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// How often the map is looked at although nothing hints that it is old.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Between two looks at least, however many calls fail.
-const LOOK_PAUSE: Duration = Duration::from_millis(100);
+/// Between two looks at least, however many calls fail; doubled from look to look while they do,
+/// for an election takes seconds.
+const FIRST_LOOK_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// What the other nodes are given once one has said how things stand.
+/// What the other nodes are given once one that serves has said how things stand.
 const GRACE: Duration = Duration::from_millis(100);
 
 /// A node that has no slot may be about to get some; after this it is let go.
@@ -169,7 +171,9 @@ impl Cluster {
                 Err(error) => error,
             };
             let Some(redirection) = redirection(&error, node.host()) else {
-                self.shared.outdated.notify_one();
+                if suggests_other_masters(&error) {
+                    self.shared.outdated.notify_one();
+                }
                 return Err(error);
             };
             if !matches!(redirection, Redirection::Again) {
@@ -240,53 +244,39 @@ impl Shared {
 
     /// Keeps the map for as long as the store lives.
     async fn survey(self: Arc<Self>) {
-        let mut known = None;
+        let patience = self.nodes.settings.connect_timeout;
+        let mut lookouts = Lookouts::new(self.scheme.clone(), patience);
+        let (mut known, mut pause) = (None, FIRST_LOOK_PAUSE);
         loop {
-            let failed = match self.look_around().await {
+            lookouts.turn_to(self.addresses());
+            let looked = Instant::now();
+            let failed = match look_around(&lookouts, patience).await {
                 Ok(view) => {
                     self.learn(view);
+                    let _ = timeout(LOOK_EVERY, self.outdated.notified()).await;
                     None
                 }
                 Err(reason) => Some(reason),
             };
             if let Some(reason) = failed.as_ref().filter(|_| failed != known) {
-                tracing::warn!(%reason, "no node of the Cluster says who has which slot, trying on");
+                tracing::warn!(%reason, "no node of the Cluster tells its slots; retrying");
             }
-            let patience = if failed.is_some() { LOOK_PAUSE } else { LOOK_EVERY };
             known = failed;
-            // In time or not: something may have changed.
-            let _ = timeout(patience, self.outdated.notified()).await;
-            sleep(LOOK_PAUSE).await;
+            if looked.elapsed() > 2 * LONGEST_LOOK_PAUSE {
+                pause = FIRST_LOOK_PAUSE;
+            }
+            sleep(pause).await;
+            pause = LONGEST_LOOK_PAUSE.min(2 * pause);
         }
     }
 
-    /// Asks all nodes that are known; the newest view counts.
-    async fn look_around(&self) -> Result<View, String> {
-        let patience = self.nodes.settings.connect_timeout;
+    /// All nodes that are known.
+    fn addresses(&self) -> BTreeSet<String> {
+        let map = self.map.borrow();
         let mut addresses: BTreeSet<String> = self.seeds.iter().cloned().collect();
-        {
-            let map = self.map.borrow();
-            addresses.extend(map.nodes.keys().map(|address| address.to_string()));
-            addresses.extend(map.replicas.iter().cloned());
-        }
-        let ask = async |address: &String| {
-            let view = look(&self.scheme.url(address), address, patience).await;
-            view.map_err(|reason| format!("{address}: {reason}"))
-        };
-        let mut looks: FuturesUnordered<_> = addresses.iter().map(ask).collect();
-        let mut newest: Result<View, String> = Err("no node answers".to_owned());
-        let mut until = Instant::now() + 2 * patience;
-        while let Ok(Some(view)) = timeout_at(until.into(), looks.next()).await {
-            match (view, &newest) {
-                (Ok(view), Ok(known)) if view.epoch <= known.epoch => (),
-                (Err(_), Ok(_)) => (),
-                (view, _) => newest = view,
-            }
-            if newest.is_ok() {
-                until = until.min(Instant::now() + GRACE);
-            }
-        }
-        newest
+        addresses.extend(map.nodes.keys().map(|address| address.to_string()));
+        addresses.extend(map.replicas.iter().cloned());
+        addresses
     }
 
     /// Takes a view for the truth, until a node says otherwise.
@@ -317,6 +307,24 @@ impl Shared {
             });
         });
     }
+}
+
+/// Asks all nodes; the view of the highest rank counts.
+async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, String> {
+    let mut looks = lookouts.look();
+    let mut best: Result<View, String> = Err("no node answers".to_owned());
+    let mut until = Instant::now() + 2 * patience;
+    while let Ok(Some(view)) = timeout_at(until.into(), looks.next()).await {
+        match (view, &best) {
+            (Ok(view), Ok(known)) if view.rank <= known.rank => (),
+            (Err(_), Ok(_)) => (),
+            (view, _) => best = view,
+        }
+        if best.as_ref().is_ok_and(View::serves) {
+            until = until.min(Instant::now() + GRACE);
+        }
+    }
+    best
 }
 
 /// Where the call goes that a node at `host` has refused with these words.

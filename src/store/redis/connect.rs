@@ -1,5 +1,6 @@
 //! How connections to Redis are made.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use std::time::Instant;
 
@@ -51,7 +52,7 @@ pub(super) async fn connect(
     let asked = async {
         let sent = Instant::now();
         let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
-        inner.clock.learn(sent, seconds * 1_000 + micros / 1_000);
+        inner.clock.learn(sent, seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
         if ear == Ear::Open {
             listen(&mut connection, inner).await?;
         }
@@ -62,24 +63,44 @@ pub(super) async fn connect(
         .await
         .map_err(|_| "it did not answer in time".to_owned())?
         .map_err(|error| error.to_string())?;
-    let setting = |name: &str| told.lines().find_map(|line| line.strip_prefix(name));
-    if setting("role:") == Some("slave") {
+    if setting(&told, "role:") == Some("slave") {
         return Err("it is a replica, which takes no writes".to_owned());
     }
-    if setting("loading:") == Some("1") {
+    if setting(&told, "loading:") == Some("1") {
         return Err("it is loading its data".to_owned());
     }
-    if let (Some(limit), Some(policy)) = (setting("maxmemory:"), setting("maxmemory_policy:"))
-        && limit != "0"
-        && policy != "noeviction"
-    {
-        tracing::warn!(
-            redis = inner.name,
-            policy,
-            "may evict locks: set maxmemory-policy noeviction"
-        );
-    }
+    note_eviction(&told, inner);
     Ok(connection)
+}
+
+/// Looks whether Redis may evict locks; without an answer what was known stays.
+pub(super) async fn look_at_eviction(connection: &mut MultiplexedConnection, inner: &Inner) {
+    let told = redis::cmd("INFO").arg("memory").query_async::<String>(connection).await;
+    if let Ok(told) = told {
+        note_eviction(&told, inner);
+    }
+}
+
+/// Notes whether Redis may evict locks, and warns when that has become so.
+fn note_eviction(info: &str, inner: &Inner) {
+    let limited = setting(info, "maxmemory:").is_some_and(|limit| limit != "0");
+    let policy = setting(info, "maxmemory_policy:").unwrap_or("noeviction");
+    let evicts = limited && policy != "noeviction";
+    inner.metrics.redis_evicts(&inner.name, evicts);
+    if inner.evicts.swap(evicts, Ordering::Relaxed) == evicts {
+        return;
+    }
+    let redis = &inner.name;
+    if evicts {
+        tracing::warn!(redis, policy, "may evict locks: set maxmemory-policy noeviction");
+    } else {
+        tracing::info!(redis, "does not evict locks any more");
+    }
+}
+
+/// A line of what `INFO` tells.
+fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name))
 }
 
 pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {

@@ -9,6 +9,9 @@ use std::time::Duration;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::TryStreamExt;
+use futures_util::stream;
 use tokio::time::timeout;
 
 use crate::lock::error::Effect;
@@ -28,6 +31,10 @@ const SCAN_COUNT: usize = 1_000;
 /// A page that takes longer is given up: millions of keys are behind it.
 const PAGE_DEADLINE: Duration = Duration::from_secs(20);
 
+/// How many of the keys found are looked at together: enough to hide the way to Redis, and few
+/// enough to be answered within the time limit of one call.
+const LOOKS_AT_ONCE: usize = 8;
+
 /// Keys that can be listed.
 #[async_trait]
 pub(in crate::store) trait Listed: Sync {
@@ -40,7 +47,8 @@ pub(in crate::store) trait Listed: Sync {
     /// A page of the held keys.
     async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
         let found = timeout(PAGE_DEADLINE, self.held(page.clone())).await;
-        let late = || failure(Verb::List, Effect::None, "the keyspace is too large for a list");
+        let reason = "the list took too long: Redis has too many keys, or others list as well";
+        let late = || failure(Verb::List, Effect::None, reason);
         found.unwrap_or_else(|_| Err(late()))
     }
 
@@ -50,8 +58,9 @@ pub(in crate::store) trait Listed: Sync {
         loop {
             let wanted = page.limit - held.len();
             let names = self.names(&page, wanted).await?;
-            for name in &names {
-                let status = self.look(name).await?;
+            let looks = names.iter().map(|name| self.look(name)).collect::<Vec<_>>();
+            let mut looks = stream::iter(looks).buffered(LOOKS_AT_ONCE);
+            while let Some(status) = looks.try_next().await? {
                 held.extend(status.holder.is_some().then_some(status));
             }
             // Some may have ended since the scan; then the page is filled from behind them.
@@ -80,14 +89,16 @@ impl Listed for RedisStore {
 }
 
 impl Node {
-    /// The first `wanted` keys of a page among all that there are under `key_prefix`.
+    /// The first `wanted` keys of a page among all that there are under `key_prefix`, once the walks
+    /// before this one have ended.
     pub(in crate::store) async fn scan(
         &self,
         key_prefix: &str,
         page: &Page,
         wanted: usize,
     ) -> Result<BTreeSet<LockKey>, StoreError> {
-        let pattern = format!("{}*", escaped(&format!("{key_prefix}{}", page.prefix)));
+        let _turn = self.walks.acquire().await;
+        let pattern = format!("{}*", escaped(&format!("{key_prefix}{}", common_prefix(page))));
         let mut first = BTreeSet::new();
         let mut cursor = "0".to_owned();
         loop {
@@ -98,7 +109,8 @@ impl Node {
             (cursor, names) = redis::from_redis_value(answer)
                 .map_err(|error| failure(Verb::List, Effect::None, error.to_string()))?;
             for key in names.iter().filter_map(|name| key_of(key_prefix, name)) {
-                if page.after.as_deref().is_none_or(|after| key.as_str() > after) {
+                let follows = page.after.as_deref().is_none_or(|after| key.as_str() > after);
+                if follows && page.covers(&key) {
                     first.insert(key);
                 }
                 if first.len() > wanted {
@@ -110,6 +122,17 @@ impl Node {
             }
         }
     }
+}
+
+/// What all keys of a page begin with.
+fn common_prefix(page: &Page) -> &str {
+    // In the order of their bytes all lie between the first and the last.
+    let (Some(first), Some(last)) = (page.prefixes.first(), page.prefixes.last()) else {
+        return "";
+    };
+    let same = first.char_indices().zip(last.chars()).take_while(|((_, one), other)| one == other);
+    let end = same.last().map_or(0, |((at, letter), _)| at + letter.len_utf8());
+    &first[..end]
 }
 
 /// The key that a name on Redis stands for; none if the service could not have made it, as for
@@ -129,4 +152,73 @@ fn escaped(text: &str) -> String {
         pattern.push(letter);
     }
     pattern
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicUsize;
+    use std::sync::atomic::Ordering;
+
+    use async_trait::async_trait;
+
+    use super::LOOKS_AT_ONCE;
+    use super::Listed;
+    use super::common_prefix;
+    use crate::lock::error::StoreError;
+    use crate::lock::key::LockKey;
+    use crate::lock::lease::Holder;
+    use crate::lock::lease::LockStatus;
+    use crate::lock::store::Page;
+
+    /// Keys of which each second one is free by the time it is looked at.
+    #[derive(Default)]
+    struct Toy {
+        looking: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    #[async_trait]
+    impl Listed for Toy {
+        async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
+            let keys = (100..500).map(|number| LockKey::parse(&number.to_string()).unwrap());
+            let after = |key: &LockKey| page.after.as_deref().is_none_or(|at| key.as_str() > at);
+            Ok(keys.filter(after).take(wanted).collect())
+        }
+
+        async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+            let looking = self.looking.fetch_add(1, Ordering::Relaxed) + 1;
+            self.most.fetch_max(looking, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            self.looking.fetch_sub(1, Ordering::Relaxed);
+            let held = key.as_str().ends_with(['0', '2', '4', '6', '8']);
+            let holder = Holder { left: None, fencing_token: None, owner: None };
+            let holder = held.then_some(holder);
+            Ok(LockStatus { key: key.clone(), holder, waiters: 0, mine: None })
+        }
+    }
+
+    fn page(prefixes: &[&str], limit: usize) -> Page {
+        let prefixes = prefixes.iter().map(|&prefix| prefix.to_owned()).collect();
+        Page { prefixes, after: None, limit }
+    }
+
+    #[tokio::test]
+    async fn the_keys_of_a_page_are_looked_at_together_but_not_all_at_once() {
+        let toy = Toy::default();
+        let held = toy.page(&page(&[""], 150)).await.unwrap();
+        let names: Vec<_> = held.iter().map(|status| status.key.to_string()).collect();
+        let expected: Vec<_> = (100..400).step_by(2).map(|number| number.to_string()).collect();
+        assert_eq!(names, expected);
+        assert_eq!(toy.most.into_inner(), LOOKS_AT_ONCE);
+    }
+
+    #[test]
+    fn one_walk_finds_what_begins_with_any_of_the_prefixes() {
+        assert_eq!(common_prefix(&page(&["shop/a", "shop/b", "shop/b/c"], 1)), "shop/");
+        assert_eq!(common_prefix(&page(&["shop/"], 1)), "shop/");
+        assert_eq!(common_prefix(&page(&["a", "b"], 1)), "");
+        assert_eq!(common_prefix(&page(&["é", "è"], 1)), "");
+        assert_eq!(common_prefix(&page(&[], 1)), "");
+    }
 }

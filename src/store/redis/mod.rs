@@ -16,6 +16,7 @@ pub(in crate::store) mod link;
 pub(in crate::store) mod list;
 pub(in crate::store) mod node;
 mod place;
+mod refusal;
 mod replicas;
 mod replies;
 pub(in crate::store) mod rings;

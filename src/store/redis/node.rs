@@ -18,6 +18,8 @@ use redis::RedisError;
 use redis::ServerErrorKind;
 use redis::Value;
 use redis::aio::MultiplexedConnection;
+use tokio::sync::Notify;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -37,6 +39,11 @@ use crate::store::redis::link::Hints;
 use crate::store::redis::link::Inner;
 use crate::store::redis::link::Keeper;
 use crate::store::redis::link::Link;
+use crate::store::redis::refusal::Refusal;
+use crate::store::redis::refusal::Unreachable;
+use crate::store::redis::refusal::effect;
+use crate::store::redis::refusal::is_answer;
+use crate::store::redis::refusal::takes_no_writes;
 use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
@@ -49,13 +56,22 @@ const POOL_SIZE: usize = 4;
 
 /// One Redis, single and independent.
 pub(in crate::store) struct Node {
-    links: Vec<watch::Receiver<Link>>,
+    links: Vec<SharedLink>,
     pool: Pool,
+    /// A walk over the keyspace takes a good part of a node, so there is one at a time.
+    pub(super) walks: Semaphore,
     deadline: Duration,
     inner: Arc<Inner>,
     /// Asks the node's replicas for what they have, where the settings say so.
     replicas: Option<Replicas>,
     _keepers: JoinSet<()>,
+}
+
+/// One of the connections that all calls share, as a call sees it.
+struct SharedLink {
+    state: watch::Receiver<Link>,
+    /// Has the keeper look at the connection at once.
+    doubts: Arc<Notify>,
 }
 
 /// A script, what goes into it, and when it may act.
@@ -84,14 +100,6 @@ pub(in crate::store) enum Way {
     Asking,
 }
 
-/// A refusal in the words of the server.
-#[derive(Debug, thiserror::Error)]
-#[error("{node}: {error}")]
-pub(super) struct Refusal {
-    node: String,
-    pub(super) error: RedisError,
-}
-
 impl Node {
     /// Whether [`Node::new`], which begins to connect, can do with the settings.
     pub(in crate::store) fn check(settings: &RedisSettings) -> Result<(), RedisError> {
@@ -111,6 +119,7 @@ impl Node {
             name: info.addr().to_string(),
             clock: StoreClock::new(info.addr().to_string(), &metrics),
             contacted: AtomicBool::new(false),
+            evicts: AtomicBool::new(false),
             channel,
             hints,
             metrics,
@@ -122,24 +131,24 @@ impl Node {
             let (pushes, lost) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
             let pool = pool(&info, settings.connect_timeout, 1, config)?;
-            let (state, link) = watch::channel(Link::Connecting);
-            links.push(link);
+            let ((state, link), doubts) = (watch::channel(Link::Connecting), Arc::default());
+            links.push(SharedLink { state: link, doubts: Arc::clone(&doubts) });
             // One listens: two would hear each hint twice, and ask twice.
             let ear = if number == 0 { Ear::Open } else { Ear::Shut };
             let inner = inner.clone();
-            keepers.spawn(Keeper { pool, pushes: lost, state, inner, ear }.keep());
+            keepers.spawn(Keeper { pool, pushes: lost, state, doubts, inner, ear }.keep());
         }
         let deadline = settings.command_timeout;
         let replicas = match settings.min_replicas {
             0 => None,
-            least => {
-                let one = pool(&info, settings.connect_timeout, 1, AsyncConnectionConfig::new())?;
-                let (replicas, asking) = Replicas::new(one, least, deadline / 2);
+            _ => {
+                let (replicas, asking) = Replicas::new(&info, settings)?;
                 keepers.spawn(asking);
                 Some(replicas)
             }
         };
-        Ok(Self { links, pool: rare, deadline, inner, replicas, _keepers: keepers })
+        let walks = Semaphore::new(1);
+        Ok(Self { links, pool: rare, walks, deadline, inner, replicas, _keepers: keepers })
     }
 
     /// Its address, for people.
@@ -220,7 +229,7 @@ impl Node {
     ) -> Result<Reply, StoreError> {
         let Call { script, keys, args, .. } = *call;
         let verb = script.verb();
-        let mut link = self.link(deadline, verb, spread(keys[0])).await?;
+        let (shared, mut link) = self.link(deadline, verb, spread(keys[0])).await?;
         let sent = Instant::now();
         let asked = async {
             match send(&mut link, &script.by_hash(keys, args), way).await {
@@ -233,11 +242,10 @@ impl Node {
         let answered = timeout_at(deadline.into(), asked).await;
         self.inner.metrics.redis_call(verb.name(), sent.elapsed().as_secs_f64());
         let value = match answered {
-            Ok(answered) => answered.map_err(|error| self.failed(verb, error))?,
+            Ok(answered) => answered.map_err(|error| self.failed(verb, shared, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
-                let reason = format!("{} did not answer in time", self.inner.name);
-                return Err(failure(verb, Effect::Unknown, reason));
+                return Err(self.unreachable(verb, Effect::Unknown, "it did not answer in time"));
             }
         };
         let reply = Reply::read(value)
@@ -269,48 +277,48 @@ impl Node {
         deadline: Instant,
         verb: Verb,
         spread: usize,
-    ) -> Result<MultiplexedConnection, StoreError> {
+    ) -> Result<(&SharedLink, MultiplexedConnection), StoreError> {
         // While the key's own connection is made anew, another one serves it.
         for number in 0..LINKS {
-            if let Link::Up(connection) = &*self.links[(spread + number) % LINKS].borrow() {
-                return Ok(connection.clone());
+            let shared = &self.links[(spread + number) % LINKS];
+            if let Link::Up(connection) = &*shared.state.borrow() {
+                return Ok((shared, connection.clone()));
             }
         }
-        let watched = &self.links[spread % LINKS];
-        let mut watched = watched.clone();
+        let shared = &self.links[spread % LINKS];
+        let mut watched = shared.state.clone();
         let known = watched.wait_for(|link| !matches!(link, Link::Connecting));
         let reason = match timeout_at(deadline.into(), known).await {
             Ok(Ok(link)) => match &*link {
-                Link::Up(connection) => return Ok(connection.clone()),
+                Link::Up(connection) => return Ok((shared, connection.clone())),
                 Link::Down(reason) => reason.to_string(),
                 Link::Connecting => "it is being connected".to_owned(),
             },
             _ => "it is not connected yet".to_owned(),
         };
         self.inner.metrics.redis_error("disconnected");
-        Err(failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
+        Err(self.unreachable(verb, Effect::None, &reason))
     }
 
-    fn failed(&self, verb: Verb, error: RedisError) -> StoreError {
-        // An answer of the server says that it refused; a broken connection says nothing.
-        let refused = matches!(error.kind(), redis::ErrorKind::Server(_))
-            || error.kind() == redis::ErrorKind::Extension;
-        let effect = if refused { Effect::None } else { Effect::Unknown };
-        self.inner.metrics.redis_error(if refused { "refused" } else { "broken" });
+    fn unreachable(&self, verb: Verb, effect: Effect, reason: &str) -> StoreError {
+        let (node, reason) = (self.inner.name.clone(), reason.to_owned());
+        StoreError { verb, effect, reason: Unreachable { node, reason }.into() }
+    }
+
+    /// What the error of a call means, which goes to the keeper of its connection as well.
+    fn failed(&self, verb: Verb, shared: &SharedLink, error: RedisError) -> StoreError {
+        if is_answer(&error) {
+            self.inner.metrics.redis_error("refused");
+        } else {
+            self.inner.metrics.redis_error("broken");
+            shared.doubts.notify_one();
+        }
         if takes_no_writes(&error) {
             self.inner.demotions.send_modify(|count| *count += 1);
         }
+        let effect = effect(&error);
         StoreError { verb, effect, reason: Refusal { node: self.inner.name.clone(), error }.into() }
     }
-}
-
-/// Whether an answer comes from a node that is no master, or not yet.
-fn takes_no_writes(error: &RedisError) -> bool {
-    [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown, ServerErrorKind::BusyLoading]
-        .iter()
-        .any(|kind| error.kind() == (*kind).into())
-        // Before 7.0 a script hides whose word it was behind its own.
-        || error.detail().is_some_and(|detail| detail.contains("-READONLY "))
 }
 
 impl fmt::Debug for Node {

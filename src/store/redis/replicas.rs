@@ -4,6 +4,9 @@
 //! ones. One task for each node takes all grants that wait at this moment, writes one small key
 //! behind them and waits until that has reached the replicas: replication keeps the order, so the
 //! grants have as well. What is to become of a grant that has not is for `grants.rs` to say.
+//!
+//! The connection counts only for grants that were asked for after it was made. So it is kept alive
+//! between grants, and made anew as soon as it is lost, not when the next grant needs it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -12,6 +15,10 @@ use std::time::Duration;
 use std::time::Instant;
 
 use deadpool_redis::Pool;
+use redis::AsyncConnectionConfig;
+use redis::ConnectionInfo;
+use redis::PushInfo;
+use redis::PushKind;
 use redis::RedisError;
 use redis::aio::MultiplexedConnection;
 use tokio::sync::mpsc;
@@ -19,7 +26,13 @@ use tokio::sync::oneshot;
 use tokio::time::sleep;
 use tokio::time::timeout;
 
+use crate::store::redis::RedisSettings;
 use crate::store::redis::connect::RECONNECT_PAUSE;
+use crate::store::redis::connect::pool;
+use crate::store::redis::link::HEARTBEAT;
+use crate::store::redis::link::every;
+use crate::store::redis::link::ping;
+use crate::store::redis::node::millis;
 
 /// Grants that wait at once for a node; more are refused, which their callers see as 503.
 const MOST: usize = 10_000;
@@ -47,6 +60,7 @@ struct Ask {
 /// The task that asks.
 struct Asking {
     pool: Pool,
+    pushes: mpsc::UnboundedReceiver<PushInfo>,
     least: u32,
     /// How long the replicas are given.
     patience: Duration,
@@ -57,14 +71,17 @@ struct Asking {
 impl Replicas {
     /// One that wants the word of so many replicas, within so long; and its task.
     pub(super) fn new(
-        pool: Pool,
-        least: u32,
-        patience: Duration,
-    ) -> (Self, impl Future<Output = ()>) {
+        info: &ConnectionInfo,
+        settings: &RedisSettings,
+    ) -> Result<(Self, impl Future<Output = ()> + use<>), RedisError> {
+        let (pushed, pushes) = mpsc::unbounded_channel();
+        let config = AsyncConnectionConfig::new().set_push_sender(pushed);
+        let pool = pool(info, settings.connect_timeout, 1, config)?;
+        let (least, patience) = (settings.min_replicas, patience(settings.command_timeout));
         let (sender, asks) = mpsc::channel(MOST);
         let contacted = Arc::new(AtomicBool::new(false));
-        let asking = Asking { pool, least, patience, contacted: contacted.clone(), asks };
-        (Self { asks: sender, contacted, patience }, asking.serve())
+        let asking = Asking { pool, pushes, least, patience, contacted: contacted.clone(), asks };
+        Ok((Self { asks: sender, contacted, patience }, asking.serve()))
     }
 
     /// Whether the task was ever connected.
@@ -104,7 +121,9 @@ impl Asking {
         }
     }
 
-    async fn connect(&self) -> Result<MultiplexedConnection, String> {
+    async fn connect(&mut self) -> Result<MultiplexedConnection, String> {
+        // What is left here is of the connection before.
+        while self.pushes.try_recv().is_ok() {}
         let connection = self.pool.get().await.map_err(|error| error.to_string())?;
         Ok(deadpool_redis::Connection::take(connection))
     }
@@ -118,37 +137,61 @@ impl Asking {
 
     /// Serves until the connection is lost; `None` if nobody will ask any more.
     async fn serve_over(&mut self, mut to: MultiplexedConnection, made: Instant) -> Option<()> {
-        let mut asks = Vec::new();
+        let (mut asks, mut heartbeats) = (Vec::new(), every(HEARTBEAT));
         loop {
-            if self.asks.recv_many(&mut asks, MOST).await == 0 {
-                return None;
-            }
-            let (asks, late): (Vec<_>, Vec<_>) =
-                asks.drain(..).partition(|ask: &Ask| ask.since > made && !ask.tell.is_closed());
-            for ask in late {
-                let _ = ask.tell.send(Err("the connection was made only now".to_owned()));
-            }
-            let Some(last) = asks.last() else { continue };
-            let counted = self.count(&mut to, &last.mark).await;
-            let answer = match &counted {
-                Ok(reached) if *reached >= self.least => Ok(()),
-                Ok(reached) => Err(format!("{reached} replicas have it, {} have to", self.least)),
-                Err(reason) => Err(reason.clone()),
-            };
-            for ask in asks {
-                let _ = ask.tell.send(answer.clone());
-            }
-            if counted.is_err() {
-                return Some(());
+            tokio::select! {
+                received = self.asks.recv_many(&mut asks, MOST) => {
+                    if received == 0 {
+                        return None;
+                    }
+                    if self.answer(&mut to, made, asks.drain(..)).await.is_err() {
+                        return Some(());
+                    }
+                }
+                push = self.pushes.recv() => {
+                    if push.is_none_or(|push| push.kind == PushKind::Disconnection) {
+                        return Some(());
+                    }
+                }
+                _ = heartbeats.tick() => {
+                    if ping(&mut to).await.is_err() {
+                        return Some(());
+                    }
+                }
             }
         }
+    }
+
+    /// Answers all who ask at this moment; an error if the connection is of no use any more.
+    async fn answer(
+        &self,
+        to: &mut MultiplexedConnection,
+        made: Instant,
+        asks: impl Iterator<Item = Ask>,
+    ) -> Result<(), String> {
+        let (asks, late): (Vec<_>, Vec<_>) =
+            asks.partition(|ask: &Ask| ask.since > made && !ask.tell.is_closed());
+        for ask in late {
+            let _ = ask.tell.send(Err("the connection was made only now".to_owned()));
+        }
+        let Some(last) = asks.last() else { return Ok(()) };
+        let counted = self.count(to, &last.mark).await;
+        let answer = match &counted {
+            Ok(reached) if *reached >= self.least => Ok(()),
+            Ok(reached) => Err(format!("{reached} replicas have it, {} have to", self.least)),
+            Err(reason) => Err(reason.clone()),
+        };
+        for ask in asks {
+            let _ = ask.tell.send(answer.clone());
+        }
+        counted.map(|_| ())
     }
 
     /// Writes behind all that was written before, and counts the replicas that have it.
     async fn count(&self, to: &mut MultiplexedConnection, mark: &str) -> Result<u32, String> {
         let mut both = redis::pipe();
         both.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS).ignore();
-        both.cmd("WAIT").arg(self.least).arg(u64::try_from(self.patience.as_millis()).unwrap_or(1));
+        both.cmd("WAIT").arg(self.least).arg(millis(self.patience));
         let counted = async { both.query_async::<(u32,)>(to).await };
         match timeout(self.patience * 2, counted).await {
             Ok(counted) => counted
@@ -156,5 +199,27 @@ impl Asking {
                 .map_err(|error: RedisError| format!("the replicas could not be asked: {error}")),
             Err(_) => Err("the master did not answer in time".to_owned()),
         }
+    }
+}
+
+/// How long the replicas are given of what a call may take. `WAIT` takes whole milliseconds, and 0
+/// for no end.
+fn patience(command_timeout: Duration) -> Duration {
+    (command_timeout / 2).max(Duration::from_millis(1))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::patience;
+    use crate::store::redis::node::millis;
+
+    #[test]
+    fn replicas_are_never_waited_for_without_an_end() {
+        for timeout in [1, 2, 3, 1_000, 10_000].map(Duration::from_millis) {
+            assert!(millis(patience(timeout)) >= 1, "{timeout:?}");
+        }
+        assert_eq!(patience(Duration::from_secs(1)), Duration::from_millis(500));
     }
 }

@@ -1,19 +1,24 @@
 //! Which master has which slot of a Cluster, in the words of its nodes.
 
+use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
+use deadpool_redis::Pool;
+use futures_util::stream::FuturesUnordered;
 use redis::AsyncConnectionConfig;
-use redis::RedisError;
 use redis::Value;
 
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::connect::pool;
+use crate::store::redis::place::Scheme;
 
 /// What one node says of its Cluster.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
-    /// The higher, the newer; and one of a node that is cut off comes last.
-    pub(super) epoch: (u64, Standing),
+    /// The higher, the better: of a node that serves before one that is cut off, whose failed
+    /// elections raise its epoch; then the newer one.
+    pub(super) rank: (Standing, u64),
     /// First slot, last slot, and the address of their master.
     pub(super) ranges: Vec<(usize, usize, String)>,
     /// The addresses of the replicas: one of them may have to be asked next time.
@@ -28,18 +33,63 @@ pub(super) enum Standing {
     Serving,
 }
 
-/// Asks the node of this URL; over a connection of its own, since it may be one that was never
-/// used, or does not get along with the others any more.
-pub(super) async fn look(url: &str, address: &str, patience: Duration) -> Result<View, String> {
-    let said = |error: RedisError| error.to_string();
-    let pool =
-        pool(&connection_info(url).map_err(said)?, patience, 1, AsyncConnectionConfig::new())
-            .map_err(said)?;
+impl View {
+    /// Whether it is of a node that takes calls.
+    pub(super) fn serves(&self) -> bool {
+        self.rank.0 == Standing::Serving
+    }
+}
+
+/// Connections to all nodes of a Cluster for looks at its slots alone, one to each. They are beside
+/// those of the calls, since a node may be one that was never called, or is not called any more.
+pub(super) struct Lookouts {
+    scheme: Scheme,
+    patience: Duration,
+    pools: BTreeMap<String, Pool>,
+}
+
+impl Lookouts {
+    /// Without a connection as yet; a node is given so long to say what it knows.
+    pub(super) fn new(scheme: Scheme, patience: Duration) -> Self {
+        Self { scheme, patience, pools: BTreeMap::new() }
+    }
+
+    /// Has these nodes looked at from now on; the connections to others end.
+    pub(super) fn turn_to(&mut self, addresses: BTreeSet<String>) {
+        self.pools.retain(|address, _| addresses.contains(address));
+        for address in addresses {
+            if self.pools.contains_key(&address) {
+                continue;
+            }
+            let info = connection_info(&self.scheme.url(&address));
+            let config = AsyncConnectionConfig::new();
+            match info.and_then(|info| pool(&info, self.patience, 1, config)) {
+                Ok(pool) => drop(self.pools.insert(address, pool)),
+                Err(error) => tracing::warn!(redis = address, %error, "no address of a node"),
+            }
+        }
+    }
+
+    /// What all of them say, as the answers come.
+    pub(super) fn look(&self) -> FuturesUnordered<impl Future<Output = Result<View, String>>> {
+        let look = async |address: &String, pool: &Pool| {
+            let view = look(pool, address, self.patience).await;
+            view.map_err(|reason| format!("{address}: {reason}"))
+        };
+        self.pools.iter().map(|(address, pool)| look(address, pool)).collect()
+    }
+}
+
+async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<View, String> {
     let mut both = redis::pipe();
     both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let asked = async {
         let mut connection = pool.get().await.map_err(|error| error.to_string())?;
-        both.query_async::<(String, Value)>(&mut connection).await.map_err(said)
+        let answer = both.query_async::<(String, Value)>(&mut connection).await;
+        answer.map_err(|error| {
+            drop(deadpool_redis::Connection::take(connection)); // It may be broken.
+            error.to_string()
+        })
     };
     let answered = tokio::time::timeout(patience, asked).await;
     let (info, slots) = answered.map_err(|_| "it did not answer in time")??;
@@ -57,7 +107,7 @@ fn read(info: &str, slots: Value, host: &str) -> Option<View> {
     let epoch = line("cluster_current_epoch:")?.trim().parse().ok()?;
     let serving = line("cluster_state:")?.trim() == "ok";
     let standing = if serving { Standing::Serving } else { Standing::Down };
-    let mut view = View { epoch: (epoch, standing), ..View::default() };
+    let mut view = View { rank: (standing, epoch), ..View::default() };
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
         let Value::Array(range) = range else { return None };
@@ -128,7 +178,7 @@ mod tests {
             Value::Array(vec![Value::Int(12), Value::Int(12), node(host(""), 4)]),
         ]);
         let expected = View {
-            epoch: (7, Standing::Serving),
+            rank: (Standing::Serving, 7),
             ranges: vec![
                 (0, 9, "a:1".to_owned()),
                 (10, 11, "asked:3".to_owned()),
@@ -141,9 +191,12 @@ mod tests {
 
     #[test]
     fn a_node_that_is_cut_off_comes_behind_one_that_serves() {
-        let cut_off = INFO.replace("ok", "fail");
-        let views = [INFO, &cut_off].map(|info| read(info, Value::Array(vec![]), "a").unwrap());
-        assert!(views[0].epoch > views[1].epoch);
+        // Each election that it fails to win raises its epoch.
+        let cut_off = INFO.replace("ok", "fail").replace("epoch:7", "epoch:9");
+        let newer = INFO.replace("epoch:7", "epoch:8");
+        let views = [&newer, INFO, &cut_off];
+        let views = views.map(|info| read(info, Value::Array(vec![]), "a").unwrap());
+        assert!(views[0].rank > views[1].rank && views[1].rank > views[2].rank);
         assert!(read("", Value::Array(vec![]), "a").is_none());
         assert!(read(INFO, Value::Nil, "a").is_none());
         assert!(read(INFO, Value::Array(vec![Value::Int(1)]), "a").is_none());

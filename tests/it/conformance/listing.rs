@@ -21,7 +21,7 @@ mod tests {
     use crate::conformance::token;
 
     async fn names(stage: &Stage, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
-        let page = Page { prefix: prefix.into(), after: after.map(Into::into), limit };
+        let page = Page { prefixes: [prefix.into()].into(), after: after.map(Into::into), limit };
         let statuses = stage.store.list(&page).await.unwrap();
         statuses.into_iter().map(|status| status.key.to_string()).collect()
     }
@@ -36,7 +36,15 @@ mod tests {
         assert_eq!(names(&stage, "", Some("b/1"), 2).await, ["b/2", "b/3"]);
         assert_eq!(names(&stage, "b/", Some("b/1"), 9).await, ["b/2", "b/3"]);
         assert!(names(&stage, "d", None, 9).await.is_empty());
-        let page = Page { prefix: "c".into(), after: None, limit: 1 };
+        let page = Page {
+            prefixes: ["c", "b/2", "b/"].map(Into::into).into(),
+            after: Some("b/1".into()),
+            limit: 2,
+        };
+        let several = stage.store.list(&page).await.unwrap();
+        let several: Vec<_> = several.iter().map(|status| status.key.as_str()).collect();
+        assert_eq!(several, ["b/2", "b/3"]);
+        let page = Page { prefixes: ["c".into()].into(), after: None, limit: 1 };
         let held = stage.store.list(&page).await.unwrap().remove(0);
         assert_eq!(
             held,

@@ -162,7 +162,7 @@ async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
     let store = open(settings, Arc::new(Metrics::new("redis"))).unwrap();
     eventually(PATIENCE, async || store.contacted().then_some(())).await;
     // A list asks all of its nodes.
-    let page = Page { prefix: String::new(), after: None, limit: 1 };
+    let page = Page { prefixes: [String::new()].into(), after: None, limit: 1 };
     eventually(PATIENCE, async || store.list(&page).await.ok()).await;
     store
 }

@@ -1,6 +1,5 @@
 //! The clock of Redis steps.
 
-use std::path::Path;
 use std::time::Duration;
 
 use lockkeeper::lock::time::wall_clock_micros;
@@ -8,9 +7,9 @@ use tempfile::TempDir;
 
 use crate::redis_faults::acquire;
 use crate::redis_faults::contest::Contest;
+use crate::redis_faults::preloaded;
 use crate::redis_faults::service;
 use crate::support::Redis;
-use crate::support::process::command;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_the_clock_of_redis_leads_to_no_wrong_answer() {
@@ -66,14 +65,7 @@ pub(crate) struct Clock(TempDir);
 impl Clock {
     pub(crate) fn make() -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/redis_faults/skew.c");
-        let built = command("cc")
-            .args(["-shared", "-fPIC", "-O1", "-o"])
-            .arg(directory.path().join("skew.so"))
-            .arg(source)
-            .status()
-            .expect("cc is there: Rust links with it");
-        assert!(built.success());
+        preloaded("skew", &directory);
         let clock = Self(directory);
         clock.step(0);
         clock

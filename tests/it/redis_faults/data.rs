@@ -1,8 +1,15 @@
 //! Redis loses its data or its scripts, or has no room for more.
 
+use lockkeeper::lock::store::Keep;
+
+use crate::conformance::Stage;
+use crate::conformance::key;
+use crate::conformance::line::waits;
+use crate::conformance::token;
 use crate::redis_faults::LONG;
 use crate::redis_faults::acquire;
 use crate::redis_faults::contest::Contest;
+use crate::redis_faults::line;
 use crate::redis_faults::look;
 use crate::redis_faults::lost;
 use crate::redis_faults::refresh;
@@ -67,4 +74,36 @@ async fn a_redis_without_memory_refuses_new_leases_and_keeps_serving_the_old() {
     redis.run::<()>("CONFIG SET maxmemory 0");
     assert_eq!(acquire(&http, "new", "token-of-the-new-one", LONG).await.status, 201);
     assert_eq!(acquire(&http, "old/1", "token-of-the-new-one", LONG).await.status, 201);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_left_of_a_key_after_its_release_is_its_fencing_number() {
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    let left = |mark: &str, number: u64| {
+        let all = line::names(redis);
+        let record = all.iter().find(|name| name.ends_with("}lock:a")).unwrap();
+        let known: String = redis.run_words(&["GET", record]);
+        assert_eq!(known, format!("{mark}{number} 0 0 - "));
+        assert!(redis.run_words::<i64>(&["PTTL", record]) > 24 * 60 * 60 * 1_000);
+    };
+    let mut numbers = Vec::new();
+    for way in ["release", "force", "away", "no-room"] {
+        let lease = stage.granted(&line::long(way)).await;
+        numbers.push(lease.fencing_token.number());
+        if way == "away" {
+            waits(store, &line::long("gone")).await;
+            store.leave(&key("a"), &[(token("gone"), Keep::Place)]).await.unwrap();
+        }
+        if way == "no-room" {
+            redis.run::<()>("CONFIG SET maxmemory 1");
+        }
+        match way {
+            "force" => drop(store.force_release(&key("a")).await.unwrap()),
+            _ => line::release(store, way).await,
+        }
+        left(if way == "away" { "+" } else { "" }, lease.fencing_token.number());
+        store.release(&key("a"), &token("gone"), None).await.unwrap();
+    }
+    assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
 }

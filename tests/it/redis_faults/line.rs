@@ -36,16 +36,16 @@ use crate::support::eventually;
 const WINDOW: Duration = Duration::from_millis(3_000);
 const MARGIN: Duration = Duration::from_millis(1_500);
 
-fn long(name: &str) -> Claim {
+pub(super) fn long(name: &str) -> Claim {
     claim("a", name, 600_000)
 }
 
-async fn release(store: &Arc<dyn Store>, name: &str) {
+pub(super) async fn release(store: &Arc<dyn Store>, name: &str) {
     store.release(&key("a"), &token(name), None).await.unwrap();
 }
 
 /// The names of all that is there.
-fn names(redis: &Redis) -> BTreeSet<String> {
+pub(super) fn names(redis: &Redis) -> BTreeSet<String> {
     redis.run::<Vec<String>>("KEYS *").into_iter().collect()
 }
 

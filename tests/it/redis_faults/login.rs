@@ -40,10 +40,8 @@ async fn a_wrong_password_is_503_and_a_line_in_the_log_until_it_is_right() {
     let url = format!("redis://shop:s3cret@127.0.0.1:{}", redis.port());
     let service = Process::start(&url, &[]);
     let http = service.http();
-    eventually(PATIENCE, async || {
-        service.log().contains("cannot connect, trying on").then_some(())
-    })
-    .await;
+    eventually(PATIENCE, async || service.log().contains("cannot connect; retrying").then_some(()))
+        .await;
     let refused = acquire(&http, "guarded", TOKEN, LONG).await;
     assert_eq!(refused.told(), unavailable());
     assert_eq!(refused.text("outcome"), "not_acquired");
@@ -91,10 +89,8 @@ async fn a_redis_with_tls_is_served_if_its_certificate_is_trusted_and_only_then(
     }
 
     let service = Process::start(&format!("rediss://127.0.0.1:{port}"), &[]);
-    eventually(PATIENCE, async || {
-        service.log().contains("cannot connect, trying on").then_some(())
-    })
-    .await;
+    eventually(PATIENCE, async || service.log().contains("cannot connect; retrying").then_some(()))
+        .await;
     let refused = acquire(&service.http(), "mistrusted", TOKEN, LONG).await;
     assert_eq!(refused.told(), unavailable());
     assert_eq!(refused.text("outcome"), "not_acquired");

@@ -6,15 +6,23 @@ pub(crate) mod contest;
 mod data;
 mod foreign;
 mod line;
+mod links;
+mod lists;
 pub(crate) mod login;
 mod paused;
+mod servers;
 
+use std::path::Path;
+use std::path::PathBuf;
 use std::time::Duration;
+
+use tempfile::TempDir;
 
 use crate::support::Answer;
 use crate::support::Http;
 use crate::support::Redis;
 use crate::support::Service;
+use crate::support::process::command;
 
 /// Far more than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
@@ -28,6 +36,20 @@ async fn service(redis: &Redis, variables: &[(&str, &str)]) -> Service {
     let mut all = vec![("LOCKKEEPER_STORE", url.as_str())];
     all.extend_from_slice(variables);
     Service::start(&all, "").await
+}
+
+/// A library for LD_PRELOAD, built into this directory from the source of this name beside this file.
+fn preloaded(name: &str, directory: &TempDir) -> PathBuf {
+    let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/redis_faults");
+    let library = directory.path().join(name).with_extension("so");
+    let built = command("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .arg(&library)
+        .arg(beside.join(name).with_extension("c"))
+        .status()
+        .expect("cc is there: Rust links with it");
+    assert!(built.success());
+    library
 }
 
 /// Asks for a key with a token of the client's own.

@@ -1,4 +1,4 @@
-//! What tests need from PyPI and npm, and what they make of it: once below `target/`.
+//! What tests need from PyPI, npm and Debian, and what they make of it: once below `target/`.
 
 use std::fs;
 use std::fs::File;
@@ -50,6 +50,39 @@ pub(crate) fn venv(requirements: &str) -> PathBuf {
         succeeds(command("python3").args(["-m", "venv"]).arg(there));
         let mut pip = command(python(there));
         succeeds(pip.args(["-m", "pip", "install", "-q", "-r"]).arg(&listed));
+    })
+}
+
+/// What is in these packages of a release of Debian, which are not installed.
+pub(crate) fn unpacked(packages: &[&str], suite: &str) -> PathBuf {
+    once(packages[0], suite, |there| {
+        let path = |name: &str| there.join(name).display().to_string();
+        fs::create_dir_all(there.join("lists/partial")).unwrap();
+        fs::create_dir_all(there.join("cache/archives/partial")).unwrap();
+        let source = format!("deb http://deb.debian.org/debian {suite} main\n");
+        fs::write(there.join("sources.list"), source).unwrap();
+        let apt = |verb: &[&str]| {
+            let options = [
+                ("Dir::Etc::sourcelist", path("sources.list")),
+                ("Dir::Etc::sourceparts", "-".to_owned()),
+                ("Dir::State::lists", path("lists")),
+                ("Dir::Cache", path("cache")),
+            ];
+            let mut apt = command("apt-get");
+            apt.current_dir(there).arg("-qq");
+            for (name, value) in options {
+                apt.arg("-o").arg(format!("{name}={value}"));
+            }
+            succeeds(apt.args(verb))
+        };
+        apt(&["update"]);
+        apt(&[&["download"], packages].concat());
+        for file in fs::read_dir(there).unwrap() {
+            let path = file.unwrap().path();
+            if path.extension() == Some("deb".as_ref()) {
+                succeeds(command("dpkg").arg("-x").arg(path).arg(there));
+            }
+        }
     })
 }
 

@@ -17,6 +17,8 @@ use crate::support::process::signal;
 /// What a server's settings file is called, if it has one.
 const SETTINGS: &str = "redis.conf";
 
+const PROGRAM: &str = "redis-server";
+
 /// The highest port of a Cluster's node.
 const BUS: u16 = 55_000;
 
@@ -25,6 +27,7 @@ const BUS: u16 = 55_000;
 pub(crate) struct Redis {
     child: Child,
     port: u16,
+    /// Its program, and what follows.
     arguments: Vec<String>,
     environment: Vec<(String, String)>,
     directory: TempDir,
@@ -41,9 +44,16 @@ impl Redis {
         Self::start_in(&[], arguments)
     }
 
+    /// One of another kind or version that keeps nothing on disk.
+    pub(crate) fn start_program(program: &Path) -> Self {
+        let arguments = [&program.display().to_string(), "--save", "", "--appendonly", "no"];
+        Self::start_there(directory(), &arguments.map(str::to_owned), &[])
+    }
+
     /// One with these variables and arguments, once it answers.
     pub(crate) fn start_in(environment: &[(&str, &str)], arguments: &[&str]) -> Self {
-        let arguments: Vec<String> = arguments.iter().map(|&text| text.to_owned()).collect();
+        let words = [PROGRAM].iter().chain(arguments);
+        let arguments: Vec<String> = words.map(|&text| text.to_owned()).collect();
         let environment: Vec<(String, String)> =
             environment.iter().map(|&(name, text)| (name.to_owned(), text.to_owned())).collect();
         Self::start_there(directory(), &arguments, &environment)
@@ -73,7 +83,7 @@ impl Redis {
     pub(crate) fn sentinel(settings: &str) -> Self {
         let directory = directory();
         std::fs::write(directory.path().join(SETTINGS), settings).unwrap();
-        Self::start_there(directory, &["--sentinel".to_owned()], &[])
+        Self::start_there(directory, &[PROGRAM, "--sentinel"].map(str::to_owned), &[])
     }
 
     pub(crate) fn url(&self) -> String {
@@ -176,7 +186,8 @@ fn spawn(
     environment: &[(String, String)],
     directory: &TempDir,
 ) -> Child {
-    let mut server = command("redis-server");
+    let (program, arguments) = arguments.split_first().unwrap();
+    let mut server = command(program);
     let settings = directory.path().join(SETTINGS);
     if settings.exists() {
         server.arg(settings);

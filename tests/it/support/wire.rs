@@ -16,6 +16,7 @@ pub(crate) struct Wire {
     port: u16,
     cut: watch::Sender<bool>,
     broken: watch::Sender<()>,
+    deaf: watch::Sender<()>,
     _ends: JoinSet<()>,
 }
 
@@ -26,6 +27,7 @@ impl Wire {
         let here = listener.local_addr().unwrap().port();
         let (cut, uncut) = watch::channel(false);
         let (broken, whole) = watch::channel(());
+        let (deaf, hearing) = watch::channel(());
         let mut ends = JoinSet::new();
         ends.spawn(async move {
             let mut streams = JoinSet::new();
@@ -33,21 +35,25 @@ impl Wire {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
                 let ((from_near, to_near), (from_far, to_far)) =
                     (near.into_split(), far.into_split());
-                for (from, to) in [(from_near, to_far), (from_far, to_near)] {
+                for (from, to, mut hearing) in
+                    [(from_near, to_far, Some(hearing.clone())), (from_far, to_near, None)]
+                {
                     let (passing, mut whole) = (pass(from, to, uncut.clone()), whole.clone());
                     whole.mark_unchanged();
+                    hearing.iter_mut().for_each(watch::Receiver::mark_unchanged);
                     streams.spawn(async move {
                         let mut passing = std::pin::pin!(passing);
                         tokio::select! {
                             () = &mut passing => (),
                             // Neither end hears that it is one.
                             _ = whole.changed() => std::future::pending().await,
+                            () = changed(hearing) => std::future::pending().await,
                         }
                     });
                 }
             }
         });
-        Self { port: here, cut, broken, _ends: ends }
+        Self { port: here, cut, broken, deaf, _ends: ends }
     }
 
     /// Where it begins.
@@ -65,9 +71,23 @@ impl Wire {
         self.broken.send_replace(());
     }
 
+    /// Passes on nothing any more that is sent to the port over the connections that there are; what
+    /// comes from there passes, and so do new connections.
+    pub(crate) fn deafen(&self) {
+        self.deaf.send_replace(());
+    }
+
     /// Passes on again, and what it has kept first.
     pub(crate) fn mend(&self) {
         self.cut.send_replace(false);
+    }
+}
+
+/// Done at the next change; never, of nothing.
+async fn changed(of: Option<watch::Receiver<()>>) {
+    match of {
+        Some(mut of) => drop(of.changed().await),
+        None => std::future::pending().await,
     }
 }
 

@@ -7,6 +7,7 @@ mod doubles;
 mod failover;
 mod replicas;
 mod reshard;
+mod survey;
 mod tls;
 
 use redis::RedisResult;

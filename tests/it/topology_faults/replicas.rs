@@ -100,6 +100,66 @@ async fn a_lease_that_its_token_asks_for_again_is_never_taken_back() {
     assert_eq!(refresh(&http, "repeated", TOKEN).await.status, 200, "it was taken back");
 }
 
+/// The connections of the service to this server, by their numbers, each with what it sent last.
+fn connections(of: &Redis) -> Vec<(u64, String)> {
+    let told: String = of.run("CLIENT LIST");
+    let field = |line: &str, name: &str| {
+        let word = line.split(' ').find_map(|word| word.strip_prefix(name));
+        word.unwrap().to_owned()
+    };
+    let theirs = |line: &&str| !line.contains("cmd=client|list") && !line.contains("flags=S");
+    let lines = told.lines().filter(theirs);
+    lines.map(|line| (field(line, "id=").parse().unwrap(), field(line, "cmd="))).collect()
+}
+
+/// Which of them asks the replicas.
+fn asker(of: &Redis) -> Option<u64> {
+    connections(of).into_iter().find(|(_, command)| command == "wait").map(|(number, _)| number)
+}
+
+/// The number of the newest connection.
+fn newest(of: &Redis) -> u64 {
+    connections(of).into_iter().map(|(number, _)| number).max().unwrap()
+}
+
+/// Done when so many connections were made after this one that the service looks after each.
+async fn until_in_use(of: &Redis, after: u64, wanted: usize) {
+    eventually(PATIENCE, async || {
+        let mut new = connections(of);
+        new.retain(|(number, command)| *number > after && command == "ping");
+        (new.len() == wanted).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_connection_that_asks_replicas_is_made_anew_before_a_grant_needs_it() {
+    let (master, _replica, _wire) = pair().await;
+    let service = service(&master.url(), &[REPLICATED]).await;
+    let http = service.http();
+    until_granted(&http, "before").await;
+    let asker = asker(&master).unwrap();
+    let last = newest(&master);
+    assert_eq!(master.run::<i64>(&format!("CLIENT KILL ID {asker}")), 1);
+    until_in_use(&master, last, 1).await;
+    let answer = acquire(&http, "after", TOKEN, LONG).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_to_ask_replicas_that_is_silent_for_ever_is_given_up_while_nobody_asks() {
+    let (master, _replica, _wire) = pair().await;
+    let wire = Wire::to(master.port()).await;
+    let service = service(&format!("redis://127.0.0.1:{}", wire.port()), &[REPLICATED]).await;
+    let http = service.http();
+    until_granted(&http, "before").await;
+    let last = newest(&master);
+    wire.break_connections();
+    until_in_use(&master, last, 3).await;
+    let answer = acquire(&http, "after", TOKEN, LONG).await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn grants_that_wait_at_once_share_one_question_to_the_replicas() {
     const CLIENTS: usize = 200;

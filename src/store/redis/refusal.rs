@@ -1,0 +1,187 @@
+//! What a failed call to Redis proves: whether it changed anything, and what is wrong with the node.
+
+use redis::ErrorKind;
+use redis::RedisError;
+use redis::ServerErrorKind;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+
+/// Error codes of Redis itself that come before a script's first write. Redis checks them at the
+/// door, or for a write only as long as the script has not written.
+const BEFORE_THE_FIRST_WRITE: &[&str] = &[
+    "ASK",
+    "BUSY",
+    "CLUSTERDOWN",
+    "CROSSSLOT",
+    "LOADING",
+    "MASTERDOWN",
+    "MISCONF",
+    "MOVED",
+    "NOAUTH",
+    "NOPERM",
+    "NOREPLICAS",
+    "NOSCRIPT",
+    "OOM",
+    "READONLY",
+    "TRYAGAIN",
+];
+
+/// Those of them that Redis 6.2 reports as the text of a script's error, and checks the same way.
+const INSIDE_A_SCRIPT: &[&str] = &["OOM", "READONLY"];
+
+/// Codes with which a living, usable node refuses a `PING`.
+const ALIVE: &[&str] = &["BUSY", "NOPERM"];
+
+/// An error of a call: a refusal in the words of the server, or a connection that broke.
+#[derive(Debug, thiserror::Error)]
+#[error("{node}: {error}")]
+pub(super) struct Refusal {
+    pub(super) node: String,
+    pub(super) error: RedisError,
+}
+
+/// A call whose node is not connected, or did not answer in time.
+#[derive(Debug, thiserror::Error)]
+#[error("{node}: {reason}")]
+pub(super) struct Unreachable {
+    pub(super) node: String,
+    pub(super) reason: String,
+}
+
+/// What a script may have done whose call failed so. Only a code that is known to come before the
+/// first write proves that it did nothing: a proxy before Redis has errors of its own.
+pub(super) fn effect(error: &RedisError) -> Effect {
+    let refused = match wrapped_code(error) {
+        Some(code) => INSIDE_A_SCRIPT.contains(&code),
+        None => code_of(error).is_some_and(|code| {
+            BEFORE_THE_FIRST_WRITE.contains(&code) && !is_inside_a_script(error)
+        }),
+    };
+    if refused { Effect::None } else { Effect::Unknown }
+}
+
+/// Whether the error is an answer, not a connection that broke.
+pub(super) fn is_answer(error: &RedisError) -> bool {
+    matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
+}
+
+/// Whether the answer comes from a node that is no master, or not yet.
+pub(super) fn takes_no_writes(error: &RedisError) -> bool {
+    let kinds =
+        [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown, ServerErrorKind::BusyLoading];
+    kinds.iter().any(|kind| error.kind() == (*kind).into())
+        || wrapped_code(error) == Some("READONLY")
+}
+
+/// Whether an error in answer to a `PING` shows that the connection works all the same.
+pub(super) fn shows_life(error: &RedisError) -> bool {
+    code_of(error).is_some_and(|code| ALIVE.contains(&code))
+}
+
+/// Whether a failed call suggests that the Cluster has other masters by now: its node cannot be
+/// reached, or says that the Cluster does not work.
+pub(super) fn suggests_other_masters(error: &StoreError) -> bool {
+    match error.reason.downcast_ref::<Refusal>() {
+        Some(Refusal { error, .. }) => {
+            !is_answer(error) || error.kind() == ServerErrorKind::ClusterDown.into()
+        }
+        None => error.reason.is::<Unreachable>(),
+    }
+}
+
+fn code_of(error: &RedisError) -> Option<&str> {
+    is_answer(error).then(|| error.code()).flatten()
+}
+
+/// The code of a command that failed within a script, as Redis before 7.0 puts it:
+/// `Error running script (call to f_...): @user_script:1: @user_script: 1: -OOM command not ...`.
+fn wrapped_code(error: &RedisError) -> Option<&str> {
+    let text = error.detail().filter(|text| text.starts_with("Error running script"))?;
+    text.rsplit_once(": -")?.1.split_whitespace().next()
+}
+
+/// Whether a right was missing in the middle of a script, as Redis since 7.2 puts it.
+fn is_inside_a_script(error: &RedisError) -> bool {
+    error.detail().is_some_and(|text| text.starts_with("ACL failure in script"))
+}
+
+#[cfg(test)]
+mod tests {
+    use redis::RedisError;
+    use redis::Value;
+
+    use super::effect;
+    use super::shows_life;
+    use super::takes_no_writes;
+    use crate::lock::error::Effect;
+
+    fn said(line: &str) -> RedisError {
+        let value = redis::parse_redis_value(format!("-{line}\r\n").as_bytes()).unwrap();
+        Value::extract_error(value).unwrap_err()
+    }
+
+    fn script(error: &str) -> String {
+        let call = "Error running script (call to f_0123456789abcdef)";
+        format!("ERR {call}: @user_script:14: @user_script: 14: -{error}")
+    }
+
+    #[test]
+    fn only_what_comes_before_the_first_write_is_a_no() {
+        for line in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "READONLY You can't write against a read only replica. script: f_0, on @user_script:5.",
+            "MISCONF Errors writing to the AOF file: No space left on device",
+            "NOREPLICAS Not enough good replicas to write.",
+            "BUSY Redis is busy running a script.",
+            "NOPERM this user has no permissions to access one of the keys used as arguments",
+            "NOAUTH Authentication required.",
+            "LOADING Redis is loading the dataset in memory",
+            "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+            "CLUSTERDOWN The cluster is down",
+            "CROSSSLOT Keys in request don't hash to the same slot",
+            "MOVED 3999 127.0.0.1:6381",
+            "ASK 3999 127.0.0.1:6381",
+            &script("OOM command not allowed when used memory > 'maxmemory'."),
+            &script("READONLY You can't write against a read only replica."),
+        ] {
+            assert_eq!(effect(&said(line)), Effect::None, "{line}");
+        }
+    }
+
+    #[test]
+    fn an_error_that_may_come_after_a_write_is_unknown() {
+        for line in [
+            "ERR The user executing the script can't run this command script: f_0, on @user_script:9.",
+            "NOPERM ACL failure in script: User svc has no permissions to run the 'pexpire' command",
+            "WRONGTYPE Operation against a key holding the wrong kind of value script: f_0",
+            "ERR upstream failure",
+            "upstream failure",
+            "TIMEOUT no answer of the upstream",
+            &script("NOPERM The user executing the script can't run this command or subcommand"),
+            &script("WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ] {
+            assert_eq!(effect(&said(line)), Effect::Unknown, "{line}");
+        }
+        let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert_eq!(effect(&broken.into()), Effect::Unknown);
+    }
+
+    #[test]
+    fn a_replica_is_known_by_its_refusals_also_from_within_a_script() {
+        assert!(takes_no_writes(&said("READONLY You can't write against a read only replica.")));
+        assert!(takes_no_writes(&said(&script("READONLY You can't write against it."))));
+        assert!(!takes_no_writes(&said(&script("OOM command not allowed"))));
+        assert!(!takes_no_writes(&said("OOM command not allowed")));
+    }
+
+    #[test]
+    fn a_ping_that_is_refused_for_its_right_alone_came_through() {
+        assert!(shows_life(&said("NOPERM this user has no permissions to run the 'ping' command")));
+        assert!(shows_life(&said("BUSY Redis is busy running a script.")));
+        assert!(!shows_life(&said("upstream failure")));
+        assert!(!shows_life(&said("NOAUTH Authentication required.")));
+        let broken = std::io::Error::from(std::io::ErrorKind::BrokenPipe);
+        assert!(!shows_life(&broken.into()));
+    }
+}

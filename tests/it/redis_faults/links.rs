@@ -1,0 +1,128 @@
+//! Connections that are broken without a word, and answers that prove less than they seem to.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::redis_faults::LONG;
+use crate::redis_faults::PATIENCE;
+use crate::redis_faults::acquire;
+use crate::redis_faults::preloaded;
+use crate::redis_faults::refresh;
+use crate::redis_faults::service;
+use crate::redis_faults::unavailable;
+use crate::support::Http;
+use crate::support::Process;
+use crate::support::Redis;
+use crate::support::Service;
+use crate::support::eventually;
+use crate::support::wire::Wire;
+
+const TOKEN: &str = "token-of-the-client";
+
+/// So many that each shared connection serves some.
+const KEYS: usize = 16;
+
+/// Done when all keys can be had; `round` keeps them apart from earlier ones.
+async fn all_are_served(http: &Http, round: &str) {
+    for number in 0..KEYS {
+        let key = format!("{round}/{number}");
+        eventually(PATIENCE, async || {
+            [200, 201].contains(&acquire(http, &key, TOKEN, LONG).await.status).then_some(())
+        })
+        .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_on_which_a_write_failed_is_made_anew() {
+    let redis = Redis::start();
+    let directory = tempfile::tempdir().unwrap();
+    let (library, file) = (preloaded("fail", &directory), directory.path().join("fail"));
+    let (library, name) = (library.display().to_string(), file.display().to_string());
+    let port = redis.port().to_string();
+    let variables = [
+        ("LD_PRELOAD", library.as_str()),
+        ("FAIL_FILE", name.as_str()),
+        ("FAIL_PORT", port.as_str()),
+    ];
+    let service = Process::start(&redis.url(), &variables);
+    let http = service.http();
+    // Once for each of the two connections, most likely.
+    for round in ["first", "second", "third", "fourth"] {
+        all_are_served(&http, &format!("before/{round}")).await;
+        std::fs::write(&file, "").unwrap();
+        eventually(PATIENCE, async || {
+            let answer = acquire(&http, "meanwhile", TOKEN, LONG).await;
+            assert!([200, 201, 503].contains(&answer.status), "{answer:?}");
+            (!file.exists()).then_some(())
+        })
+        .await;
+        all_are_served(&http, &format!("after/{round}")).await;
+    }
+    assert!(service.log().contains("connection is of no use; reconnecting"), "{}", service.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn hints_that_still_come_do_not_hide_that_nothing_is_sent_any_more() {
+    let redis = Redis::start();
+    let wire = Wire::to(redis.port()).await;
+    let store = format!("redis://127.0.0.1:{}", wire.port());
+    let service = Service::start(&[("LOCKKEEPER_STORE", &store)], "").await;
+    let http = service.http();
+    all_are_served(&http, "before").await;
+    let channels: Vec<String> = redis.run("PUBSUB CHANNELS lk//*");
+    let mut hints = JoinSet::new();
+    wire.deafen();
+    hints.spawn(async move {
+        let mut times = tokio::time::interval(Duration::from_millis(200));
+        loop {
+            times.tick().await;
+            redis.run::<i64>(&format!("PUBLISH {} lock:nobody", channels[0]));
+        }
+    });
+    assert_eq!(acquire(&http, "between", TOKEN, LONG).await.told(), unavailable());
+    all_are_served(&http, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_error_that_may_come_after_a_write_is_no_no() {
+    let redis = Redis::start();
+    // The script that grants a lease again sets its end after other writes, in other verbs.
+    redis.run::<()>("ACL SETUSER shop on >s3cret ~* &* +@all -pexpire");
+    let url = format!("redis://shop:s3cret@127.0.0.1:{}", redis.port());
+    let service = Service::start(&[("LOCKKEEPER_STORE", &url)], "").await;
+    let http = service.http();
+    eventually(PATIENCE, async || {
+        (acquire(&http, "held", TOKEN, LONG).await.status == 201).then_some(())
+    })
+    .await;
+    let again = acquire(&http, "held", TOKEN, LONG).await;
+    assert_eq!((again.told(), &*again.text("outcome")), (unavailable(), "unknown"), "{again:?}");
+    redis.run::<()>("ACL SETUSER shop +pexpire");
+    assert_eq!(refresh(&http, "held", TOKEN).await.status, 200);
+    // Of this it is known that nothing was done.
+    redis.run::<()>("CONFIG SET maxmemory 1");
+    let full = acquire(&http, "full", TOKEN, LONG).await;
+    assert_eq!((full.told(), &*full.text("outcome")), (unavailable(), "not_acquired"), "{full:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_that_may_evict_locks_from_now_on_is_noticed() {
+    let redis = Redis::start();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let figure = format!("lockkeeper_redis_evicts{{node=\"{}\"}} ", redis.address());
+    let shown = async |value: &str| {
+        eventually(PATIENCE, async || {
+            let text = String::from_utf8(http.get("/metrics").await.body.to_vec()).unwrap();
+            text.contains(&format!("{figure}{value}\n")).then_some(())
+        })
+        .await;
+    };
+    shown("0").await;
+    redis.run::<()>("CONFIG SET maxmemory 100mb maxmemory-policy allkeys-lru");
+    shown("1").await;
+    redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
+    shown("0").await;
+}
