@@ -6,6 +6,7 @@ mod exec;
 mod exit;
 mod healthcheck;
 mod locks;
+mod log;
 mod redlock;
 mod remote;
 mod serve;
@@ -100,9 +101,10 @@ pub fn run() -> ExitCode {
         store: cli.settings.store,
     };
     let done = match cli.command {
-        None | Some(Command::Serve) => {
-            settings(&flags).and_then(|(_, config)| serve::serve(config))
-        }
+        None | Some(Command::Serve) => match settings(&flags) {
+            Ok((_, config)) => return serve::serve(config),
+            Err(sentence) => Err(sentence),
+        },
         Some(Command::Config) => settings(&flags).map(|(sources, _)| print!("{}", sources.show())),
         Some(Command::Healthcheck) => {
             settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config.listen))
@@ -122,7 +124,7 @@ pub fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            eprintln!("lockkeeper: {sentence}");
+            voice::say(&sentence);
             ExitCode::FAILURE
         }
     }

@@ -28,6 +28,7 @@ use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
 use crate::lock::lease::Origin;
+use crate::lock::owed::Answering;
 use crate::lock::owed::Owed;
 use crate::lock::store::Attempt;
 use crate::lock::store::Guarantees;
@@ -189,6 +190,12 @@ impl Locks {
         Ok(Acquired::of(attempt.await.deliver()?, token, waited))
     }
 
+    /// To be kept while a claim is acquired and answered: if that panics, a lease whose token the
+    /// service made is taken back, because nobody has received it.
+    pub fn answering(&self, claim: &Claim) -> Answering {
+        self.owed.clone().answering(claim.clone())
+    }
+
     /// How many requests wait in line.
     pub fn waiting(&self) -> usize {
         self.waiters.len()
@@ -326,16 +333,18 @@ impl Locks {
     }
 
     /// Waits, at most `patience`, for the calls that go on without their callers, and for what
-    /// is still to be taken back.
+    /// is still to be taken back. Returns whether all of them are done.
     ///
     /// # Cancel safety
     ///
     /// Stops waiting; the tasks go on.
-    pub async fn settle(&self, patience: Duration) {
+    pub async fn settle(&self, patience: Duration) -> bool {
         self.tasks.close();
-        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
+        let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
+        if !done {
             tracing::warn!(open = self.tasks.len(), "ending with store calls still open");
         }
+        done
     }
 
     /// Lets a claim wait in line.

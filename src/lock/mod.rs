@@ -24,3 +24,4 @@ pub mod time;
 pub mod token;
 pub mod waiting;
 pub mod wakeup;
+pub mod watched;

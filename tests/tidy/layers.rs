@@ -37,6 +37,7 @@ const WORLDS: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["client"]),
     ("redb", &["store::embedded"]),
     ("clap", &["cli"]),
+    ("tracing_appender", &["cli"]),
     ("tracing_subscriber", &["cli"]),
     ("prometheus_client", &["metrics"]),
 ];
