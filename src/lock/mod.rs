@@ -8,7 +8,7 @@
 
 pub mod entry;
 pub mod error;
-mod heard_out;
+pub(crate) mod heard_out;
 pub mod hold;
 mod holds;
 pub mod key;

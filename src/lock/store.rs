@@ -1,5 +1,6 @@
 //! The seam: what the rules of a lock need from whatever keeps the locks.
 
+use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -179,6 +180,17 @@ pub struct Page {
     pub after: Option<String>,
     /// At most so many.
     pub limit: usize,
+}
+
+impl Page {
+    /// Where the keys of the page begin.
+    pub fn range(&self) -> (Bound<&str>, Bound<&str>) {
+        let from = match &self.after {
+            Some(after) if *after >= self.prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(self.prefix.as_str()),
+        };
+        (from, Bound::Unbounded)
+    }
 }
 
 /// What a store promises, for `GET /` and for people.

@@ -27,6 +27,7 @@ use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
 use crate::store;
 use crate::store::StoreSettings;
+use crate::store::embedded::EmbeddedSettings;
 use crate::store::redis::RedisSettings;
 use crate::store::redlock::RedlockSettings;
 use crate::store::redlock::Restarted;
@@ -177,7 +178,10 @@ pub fn operator(config: &Config) -> Result<Operator, StartError> {
 fn store_settings(config: &Config) -> StoreSettings {
     match &config.store {
         StoreUrl::Embedded(directory) => {
-            StoreSettings::Embedded(directory.clone(), config.position_kept())
+            let command_timeout = config.embedded.command_timeout.get();
+            let position_kept = config.position_kept();
+            let settings = EmbeddedSettings { position_kept, command_timeout };
+            StoreSettings::Embedded(directory.clone(), settings)
         }
         StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url)),
         StoreUrl::Redlock(urls) => StoreSettings::Redlock(RedlockSettings {

@@ -4,3 +4,4 @@ mod disk;
 mod kill;
 mod load;
 mod others;
+mod stall;
