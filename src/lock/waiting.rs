@@ -40,6 +40,7 @@ use crate::lock::store::Waiting;
 use crate::lock::ticket::Ticket;
 use crate::lock::ticket::kept;
 use crate::lock::token::LeaseToken;
+use crate::lock::watched;
 
 /// How many joins or departures are under way at once for one key.
 const ROUND: usize = 64;
@@ -119,7 +120,8 @@ impl Waiters {
 
     fn begin_line(self: &Arc<Self>, key: &LockKey) -> KeyLine {
         let bell = Arc::new(Notify::new());
-        self.tasks.spawn(self.clone().serve(key.clone(), bell.clone()));
+        let serving = self.clone().serve(key.clone(), bell.clone());
+        self.tasks.spawn(watched::sound("the task of a key that is waited for", serving));
         KeyLine::new(bell)
     }
 
