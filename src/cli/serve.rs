@@ -1,11 +1,13 @@
 //! `lockkeeper serve`: binds, serves, and ends on a signal.
 
+use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
+use tokio::net::lookup_host;
 use tokio::sync::oneshot;
 
 use crate::cli::exit;
@@ -18,6 +20,9 @@ use crate::server::Server;
 
 /// How long the last sentence may take to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How many clients may wait to be accepted.
+const BACKLOG: u32 = 1_024;
 
 /// Why the service does not serve.
 enum Failure {
@@ -61,8 +66,8 @@ async fn run(
     let listen = config.listen.clone();
     let cannot =
         |error| Failure::Start(format!("cannot listen on {listen} (setting `listen`): {error}"));
-    let listener = TcpListener::bind(&listen).await.map_err(cannot)?;
-    let address: SocketAddr = listener.local_addr().map_err(cannot)?;
+    let socket = bind(&listen).await.map_err(cannot)?;
+    let address: SocketAddr = socket.local_addr().map_err(cannot)?;
     let mut signals = Signals::catch_ends()
         .map_err(|error| Failure::Start(format!("signals cannot be received: {error}")))?;
     let store = format!("{:?}", config.store);
@@ -75,6 +80,7 @@ async fn run(
         _ = signals.ending() => return Ok(Ended::Well), // Nothing was served yet.
     };
     server.count_lost_log_lines(lost_lines);
+    let listener = socket.listen(BACKLOG).map_err(cannot)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store, "serving locks on http://{address}");
     let (begin_end, end_begun) = oneshot::channel::<()>();
     let mut ended = Box::pin(server.run(listener, async {
@@ -94,6 +100,21 @@ async fn run(
             Ok(Ended::Early)
         }
     }
+}
+
+/// Takes the address. Whoever connects is refused until the store is open.
+async fn bind(listen: &str) -> io::Result<TcpSocket> {
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in lookup_host(listen).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // An address in TIME_WAIT is free.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address) {
+            Ok(()) => return Ok(socket),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
 }
 
 /// Says why the service ends, on a standard error that may be stuck.

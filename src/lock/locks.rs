@@ -4,6 +4,8 @@
 //! that a draining instance takes nothing on. What is true of a lock is for the store to say;
 //! the loop in which waiters ask it is next door.
 
+mod ending;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -28,7 +30,6 @@ use crate::lock::lease::Holding;
 use crate::lock::lease::Lease;
 use crate::lock::lease::LockStatus;
 use crate::lock::lease::Origin;
-use crate::lock::owed::Answering;
 use crate::lock::owed::Owed;
 use crate::lock::store::Attempt;
 use crate::lock::store::Guarantees;
@@ -190,12 +191,6 @@ impl Locks {
         Ok(Acquired::of(attempt.await.deliver()?, token, waited))
     }
 
-    /// To be kept while a claim is acquired and answered: if that panics, a lease whose token the
-    /// service made is taken back, because nobody has received it.
-    pub fn answering(&self, claim: &Claim) -> Answering {
-        self.owed.clone().answering(claim.clone())
-    }
-
     /// How many requests wait in line.
     pub fn waiting(&self) -> usize {
         self.waiters.len()
@@ -330,21 +325,6 @@ impl Locks {
     /// Begins the end: from here on nothing is acquired, and who waits is told so. Leases stay.
     pub fn drain(&self) {
         self.draining.cancel();
-    }
-
-    /// Waits, at most `patience`, for the calls that go on without their callers, and for what
-    /// is still to be taken back. Returns whether all of them are done.
-    ///
-    /// # Cancel safety
-    ///
-    /// Stops waiting; the tasks go on.
-    pub async fn settle(&self, patience: Duration) -> bool {
-        self.tasks.close();
-        let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
-        if !done {
-            tracing::warn!(open = self.tasks.len(), "ending with store calls still open");
-        }
-        done
     }
 
     /// Lets a claim wait in line.

@@ -47,13 +47,8 @@ impl Owed {
         Undelivered { owed: self, claim, answer: Some(answer) }
     }
 
-    /// Takes back what the claim is granted if its handler panics before it has answered.
-    pub(crate) fn answering(self: Arc<Self>, claim: Claim) -> Answering {
-        Answering { owed: self, claim }
-    }
-
     /// Takes back whatever the claim's token has or may get.
-    fn take_back(&self, claim: &Claim) {
+    pub(crate) fn take_back(&self, claim: &Claim) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %claim.key, "too much is owed: this lease ends by its TTL");
             return;
@@ -73,20 +68,6 @@ impl Owed {
             }
             tracing::info!(lock.key = %claim.key, "took back a lease that nobody received");
         });
-    }
-}
-
-/// A claim whose request is being answered.
-pub struct Answering {
-    owed: Arc<Owed>,
-    claim: Claim,
-}
-
-impl Drop for Answering {
-    fn drop(&mut self) {
-        if std::thread::panicking() && self.claim.origin == Origin::Service {
-            self.owed.take_back(&self.claim);
-        }
     }
 }
 

@@ -5,6 +5,8 @@
 //! against it. A key that ends while somebody waits for it is handed to the head of its line for a
 //! short while; the lease begins when the head confirms it by asking.
 
+mod look;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
@@ -34,6 +36,9 @@ use crate::lock::token::LeaseToken;
 /// How long a hand-off waits to be confirmed: within one process that takes microseconds, unless
 /// the process stands still.
 const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
+
+/// The slack of a short lease: what a disk takes on a usual day.
+const LEAST_SLACK: Duration = Duration::from_millis(25);
 
 /// All leases of a store, and who waits for them.
 #[derive(Debug)]
@@ -82,7 +87,7 @@ impl Table {
     }
 
     /// The same table, in which a lease lasts longer than its TTL by `slack`, or by a twentieth of the
-    /// TTL if that is less: its holder has the whole TTL although an answer takes time.
+    /// TTL, at least 25 ms, if that is less: its holder has the whole TTL although an answer takes time.
     pub fn with_slack(self, slack: Duration) -> Self {
         Self { slack, ..self }
     }
@@ -228,40 +233,6 @@ impl Table {
         held.map(|(key, entry)| self.status(key, Some(entry), None, now)).collect()
     }
 
-    /// The leases from where a page begins, without its limit and without a look at the time.
-    pub fn page(&self, page: &Page) -> impl Iterator<Item = (&LockKey, &Entry)> {
-        let range = self.leases.range::<str, _>(page.range());
-        range.take_while(|(key, _)| key.as_str().starts_with(&page.prefix))
-    }
-
-    /// How a key stands whose lease is `entry`.
-    pub fn status(
-        &self,
-        key: &LockKey,
-        entry: Option<&Entry>,
-        token: Option<&LeaseToken>,
-        now: Timestamp,
-    ) -> LockStatus {
-        let line = self.lines.get(key);
-        let handed = line
-            .and_then(Line::handed)
-            .map(|(_, until)| Holder { left: Some(until.left(now)), ..Holder::default() });
-        LockStatus {
-            key: key.clone(),
-            holder: entry.map(|entry| entry.holder(now)).or(handed),
-            waiters: line.map_or(0, Line::len),
-            mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
-        }
-    }
-
-    /// Whether a key whose lease is `entry` stands otherwise by now: the lease, or a hand-off, is
-    /// over, and nobody has looked since.
-    pub fn has_ended(&self, key: &LockKey, entry: Option<&Entry>, now: Timestamp) -> bool {
-        let handed = self.lines.get(key).and_then(Line::handed);
-        entry.is_some_and(|entry| entry.ends_at <= now)
-            || handed.is_some_and(|(_, until)| *until <= now)
-    }
-
     /// Ends every lease that is over. Each of the verbs begins so.
     pub fn expire(&mut self, now: Timestamp) {
         while let Some((_, key)) = self.ends.first().filter(|(ends_at, _)| *ends_at <= now) {
@@ -276,26 +247,6 @@ impl Table {
             line.expire(now);
             !line.is_empty()
         });
-    }
-
-    /// How many keys are held.
-    pub fn len(&self) -> usize {
-        self.leases.len()
-    }
-
-    /// Whether no key is held.
-    pub fn is_empty(&self) -> bool {
-        self.leases.is_empty()
-    }
-
-    /// The highest fencing token ever given; 0 before the first.
-    pub fn last_fencing_token(&self) -> u64 {
-        self.last_fencing_token
-    }
-
-    /// The lease of a key as it is to be kept.
-    pub fn entry(&self, key: &LockKey) -> Option<&Entry> {
-        self.leases.get(key)
     }
 
     /// Whether anything was granted, refreshed or ended since [`Table::take_changes`].
@@ -398,7 +349,8 @@ impl Table {
 
     fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
         entry.ttl = ttl;
-        entry.ends_at = now.after(ttl).plus(self.slack.min(ttl.as_duration() / 20));
+        let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
+        entry.ends_at = now.after(ttl).plus(slack);
         let lease = Lease {
             key: key.clone(),
             owner: entry.owner.clone(),

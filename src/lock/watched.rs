@@ -5,8 +5,10 @@
 //! for [`failed`]. A task that is aborted by its owner reports nothing.
 
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::panic::AssertUnwindSafe;
 use std::panic::catch_unwind;
+use std::pin::pin;
 use std::sync::OnceLock;
 
 use tokio::sync::Notify;
@@ -86,8 +88,15 @@ impl Failure {
     }
 
     async fn sound<T>(&self, name: &'static str, task: impl Future<Output = T>) -> T {
-        let _panics = OnPanic(self, name);
-        task.await
+        let mut task = pin!(task);
+        poll_fn(|context| {
+            // Only for the poll: a task that is dropped while others panic has not panicked.
+            let watching = OnPanic(self, name);
+            let polled = task.as_mut().poll(context);
+            std::mem::forget(watching);
+            polled
+        })
+        .await
     }
 
     fn fail(&self, reason: String) {
@@ -108,14 +117,12 @@ impl Failure {
     }
 }
 
-/// Reports a panic that passes by.
+/// Reports a panic when it is dropped, which only a panic does.
 struct OnPanic<'a>(&'a Failure, &'static str);
 
 impl Drop for OnPanic<'_> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
-            self.0.fail(format!("{} panicked", self.1));
-        }
+        self.0.fail(format!("{} panicked", self.1));
     }
 }
 

@@ -164,7 +164,7 @@ fn make_directory(directory: &Path) -> io::Result<()> {
         return Ok(());
     }
     let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let parent = parent.unwrap_or(Path::new("."));
+    let parent = parent.unwrap_or_else(|| Path::new("."));
     make_directory(parent)?;
     match fs::DirBuilder::new().mode(0o700).create(directory) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),

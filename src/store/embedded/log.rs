@@ -67,10 +67,13 @@ struct Meta {
     checksum: u64,
 }
 
+/// A lease and its key.
+type Lease = (LockKey, Entry);
+
 /// What was found in a file.
 struct Contents {
     meta: Meta,
-    leases: Vec<(LockKey, Entry)>,
+    leases: Vec<Lease>,
     sum: Sum,
 }
 
@@ -195,8 +198,7 @@ impl Log {
         if check == Check::Pages {
             database.check_integrity().map_err(|error| failed(error.into()))?;
         }
-        let found = contents(&database).map_err(failed)?;
-        let (meta, leases) = found;
+        let (meta, leases) = contents(&database).map_err(failed)?;
         if meta.format > FORMAT {
             let path = self.home.path().to_owned();
             return Err(LogError::Newer { path, format: meta.format });
@@ -275,7 +277,7 @@ fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Resul
 }
 
 /// What is in a database; `None` for a lease that cannot be read.
-fn contents(database: &Database) -> Result<(Meta, Vec<Option<(LockKey, Entry)>>), redb::Error> {
+fn contents(database: &Database) -> Result<(Meta, Vec<Option<Lease>>), redb::Error> {
     let transaction = database.begin_read()?;
     let table = match transaction.open_table(META) {
         // An old version was killed before its first commit.

@@ -220,7 +220,8 @@ impl Store for EmbeddedStore {
         let (key, token) = (key.clone(), token.clone());
         // Nobody leaves a second time.
         let left = self.call(Verb::Leave, Manner::Kept, move |table, now| {
-            Answered::plain(table.leave(&key, &token, keep, now))
+            table.leave(&key, &token, keep, now);
+            Answered::plain(())
         });
         left.await.map(|left| left.answer)
     }
@@ -262,7 +263,8 @@ impl Store for EmbeddedStore {
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
         let holding = holding.clone();
         let gone = self.call(Verb::LetGo, Manner::Withdrawn, move |table, now| {
-            Answered::plain(table.let_go(&holding, linger, now))
+            table.let_go(&holding, linger, now);
+            Answered::plain(())
         });
         gone.await.map(|gone| gone.answer)
     }

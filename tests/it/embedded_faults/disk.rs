@@ -253,10 +253,6 @@ fn path(name: &str) -> String {
     format!("/locks/{name}")
 }
 
-fn refresh_path(name: &str) -> String {
-    format!("/locks/{name}/refresh")
-}
-
 fn token(name: &str) -> String {
     format!("token-of-the-one-that-has/{name}")
 }

@@ -177,7 +177,8 @@ async fn a_service_that_is_told_to_end_does_so_in_its_time_whatever_the_disk_doe
     let service = disk.start(&[("LOCKKEEPER_LIMITS_SHUTDOWN_TIME", "1s")]);
     let http = service.http();
     disk.takes(STUCK);
-    let asked = tokio::spawn(async move { http.try_send("POST", "/locks/a", "").await.is_ok() });
+    let mut asked = JoinSet::new();
+    asked.spawn(async move { http.try_send("POST", "/locks/a", "").await.is_ok() });
     let http = service.http();
     eventually(PATIENCE, async || {
         (http.figure("lockkeeper_http_connections").await >= 2.0).then_some(())
@@ -187,7 +188,7 @@ async fn a_service_that_is_told_to_end_does_so_in_its_time_whatever_the_disk_doe
     service.signal("TERM");
     assert_eq!(service.wait(), Some(3));
     assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
-    assert!(!asked.await.unwrap());
+    assert_eq!(asked.join_all().await, [false]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
