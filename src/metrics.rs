@@ -1,11 +1,18 @@
 //! Every figure that the service exports: its name, its help text, its labels. A key, an owner or
 //! a token is never a label.
 
+use std::fmt;
 use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -26,6 +33,7 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
+    lost_lines: Arc<LostLines>,
     requests: Family<Request, Counter>,
     request_seconds: Histogram,
     wait_seconds: Histogram,
@@ -91,6 +99,35 @@ pub enum Counted {
     ForceRelease,
 }
 
+/// Something that a gauge counts until this is dropped, by a panic too.
+#[derive(Debug)]
+pub struct Counting(Gauge);
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+/// The log's own count of the lines that it lost; 0 where there is no log.
+#[derive(Default)]
+struct LostLines(OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>);
+
+impl Debug for LostLines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("LostLines")
+    }
+}
+
+impl Collector for LostLines {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let count = ConstCounter::new(self.0.get().map_or(0, |count| count()));
+        let help = "Log lines that were lost: the log was too slow, or could not be written";
+        let name = "log_lines_dropped";
+        count.encode(encoder.encode_descriptor(name, help, None, count.metric_type())?)
+    }
+}
+
 /// How far the clock of one node is ahead of this machine's.
 #[derive(Debug)]
 pub struct ClockLead(Gauge<f64, AtomicU64>);
@@ -107,6 +144,7 @@ impl Metrics {
     pub fn new(store: &str) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("lockkeeper"),
+            lost_lines: Arc::default(),
             requests: Family::default(),
             request_seconds: seconds(),
             wait_seconds: seconds(),
@@ -176,9 +214,16 @@ impl Metrics {
         family.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// How many clients are connected.
-    pub fn connections(&self) -> &Gauge {
-        &self.connections
+    /// Counts a connected client until the answer is dropped.
+    pub fn connected(&self) -> Counting {
+        self.connections.inc();
+        Counting(self.connections.clone())
+    }
+
+    /// Says how to count the log lines that were lost.
+    pub fn log_lines_dropped(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        // There is one log.
+        let _ = self.lost_lines.0.set(Box::new(count));
     }
 
     /// Says how many requests wait in line.
@@ -287,6 +332,7 @@ impl Metrics {
         registry.register("waiters", "Requests that wait in line", self.waiters.clone());
         registry.register("hold_streams", "Streams of holds", self.hold_streams.clone());
         registry.register("http_connections", "Connected clients", self.connections.clone());
+        registry.register_collector(Box::new(self.lost_lines.clone()));
     }
 
     fn register_embedded(&mut self) {

@@ -57,6 +57,7 @@ pub(super) async fn hold(
     let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "hold");
     record.owner(claim.owner.as_ref());
+    let _answering = app.locks.answering(&claim);
     match app.locks.hold(HoldWish { claim, patience, linger }).await {
         Ok(HoldStart::Held(status)) => {
             record.end("held");

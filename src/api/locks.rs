@@ -71,6 +71,7 @@ pub(super) async fn acquire(
     let claim = options.claim(&app, &call.key)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
     record.owner(claim.owner.as_ref());
+    let _answering = app.locks.answering(&claim);
     match app.locks.acquire(claim, patience).await {
         Ok(Acquired::Granted(grant)) => {
             record.fencing_token(grant.lease.fencing_token).end("granted");

@@ -1,4 +1,11 @@
-//! Exit codes of the commands that talk to a service: one table, which the README has as well.
+//! Exit codes: those of `serve`, and one table for the commands that talk to a service, which the
+//! README has as well.
+
+/// `serve` was told to end, and did so before all was answered or taken back.
+pub(super) const ENDED_EARLY: u8 = 3;
+
+/// `serve` failed while it served. To be restarted.
+pub(super) const FAILED: u8 = 4;
 
 /// What is added to the number of the signal that ended COMMAND.
 pub(super) const SIGNALLED: i32 = 128;

@@ -6,6 +6,7 @@ mod exec;
 mod exit;
 mod healthcheck;
 mod locks;
+mod log;
 mod redlock;
 mod remote;
 mod runtime;
@@ -108,9 +109,10 @@ pub fn run() -> ExitCode {
         store: cli.settings.store,
     };
     let done = match cli.command {
-        None | Some(Command::Serve) => {
-            settings(&flags).and_then(|(_, config)| serve::serve(config))
-        }
+        None | Some(Command::Serve) => match settings(&flags) {
+            Ok((_, config)) => return serve::serve(config),
+            Err(sentence) => Err(sentence),
+        },
         Some(Command::Config) => settings(&flags).map(|(sources, _)| print!("{}", sources.show())),
         Some(Command::Healthcheck) => {
             settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config.listen))
@@ -130,7 +132,7 @@ pub fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            eprintln!("lockkeeper: {sentence}");
+            voice::say(&sentence);
             ExitCode::FAILURE
         }
     }

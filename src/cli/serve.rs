@@ -1,79 +1,131 @@
 //! `lockkeeper serve`: binds, serves, and ends on a signal.
 
-use std::io::IsTerminal;
+use std::io;
 use std::net::SocketAddr;
+use std::process::ExitCode;
+use std::sync::mpsc;
+use std::time::Duration;
 
-use tokio::net::TcpListener;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
-use tracing_subscriber::filter::LevelFilter;
+use tokio::net::TcpSocket;
+use tokio::net::lookup_host;
+use tokio::sync::oneshot;
 
+use crate::cli::exit;
+use crate::cli::log;
+use crate::cli::signals::Signals;
+use crate::cli::voice;
 use crate::config::Config;
-use crate::config::Level;
-use crate::config::Log;
-use crate::config::LogFormat;
+use crate::server::Ended;
 use crate::server::Server;
 
-/// Serves until SIGTERM or SIGINT; a second signal ends it at once.
-pub(super) fn serve(config: Config) -> Result<(), String> {
-    start_log(&config.log);
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
-    runtime.map_err(|error| format!("no runtime: {error}"))?.block_on(run(config))
+/// How long the last sentence may take to be written.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// How many clients may wait to be accepted.
+const BACKLOG: u32 = 1_024;
+
+/// Why the service does not serve.
+enum Failure {
+    /// It cannot start.
+    Start(String),
+    /// It failed while it served.
+    Serving(String),
 }
 
-async fn run(config: Config) -> Result<(), String> {
-    let listen = config.listen.clone();
-    let cannot = |error| format!("cannot listen on {listen} (setting `listen`): {error}");
-    let listener = TcpListener::bind(&listen).await.map_err(cannot)?;
-    let address: SocketAddr = listener.local_addr().map_err(cannot)?;
-    let mut ends = [SignalKind::terminate(), SignalKind::interrupt()].map(signal).into_iter();
-    let (Some(Ok(mut terminate)), Some(Ok(mut interrupt))) = (ends.next(), ends.next()) else {
-        return Err("signals cannot be received".to_owned());
-    };
-    let mut signalled = async || {
-        tokio::select! {
-            _ = terminate.recv() => (),
-            _ = interrupt.recv() => (),
+/// Serves until SIGTERM, SIGINT or SIGHUP; a second signal ends it at once.
+pub(super) fn serve(config: Config) -> ExitCode {
+    let (log, lost_lines) = log::start(&config.log);
+    let served = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+        Ok(runtime) => {
+            let served = runtime.block_on(run(config, lost_lines));
+            // What is left was given up, and must not hold up the end.
+            runtime.shutdown_background();
+            served
         }
+        Err(error) => Err(Failure::Start(format!("no runtime: {error}"))),
     };
+    drop(log);
+    match served {
+        Ok(Ended::Well) => ExitCode::SUCCESS,
+        Ok(Ended::Early) => exit::ENDED_EARLY.into(),
+        Err(Failure::Start(sentence)) => {
+            say_at_last(sentence);
+            ExitCode::FAILURE
+        }
+        Err(Failure::Serving(sentence)) => {
+            say_at_last(sentence);
+            exit::FAILED.into()
+        }
+    }
+}
+
+async fn run(
+    config: Config,
+    lost_lines: impl Fn() -> u64 + Send + Sync + 'static,
+) -> Result<Ended, Failure> {
+    let listen = config.listen.clone();
+    let cannot =
+        |error| Failure::Start(format!("cannot listen on {listen} (setting `listen`): {error}"));
+    let socket = bind(&listen).await.map_err(cannot)?;
+    let address: SocketAddr = socket.local_addr().map_err(cannot)?;
+    let mut signals = Signals::catch_ends()
+        .map_err(|error| Failure::Start(format!("signals cannot be received: {error}")))?;
     let store = format!("{:?}", config.store);
-    let server = Server::open(config, address).map_err(|error| error.to_string())?;
+    // A store on disk may take its time to open.
+    let opening = tokio::task::spawn_blocking(move || Server::open(config, address));
+    let server = tokio::select! {
+        opened = opening => opened
+            .map_err(|panic| Failure::Start(format!("the store cannot be opened: {panic}")))?
+            .map_err(|error| Failure::Start(error.to_string()))?,
+        _ = signals.ending() => return Ok(Ended::Well), // Nothing was served yet.
+    };
+    server.count_lost_log_lines(lost_lines);
+    let listener = socket.listen(BACKLOG).map_err(cannot)?;
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store, "serving locks on http://{address}");
-    let (begin_end, end_begun) = tokio::sync::oneshot::channel::<()>();
-    let ended = server.run(listener, async {
+    let (begin_end, end_begun) = oneshot::channel::<()>();
+    let mut ended = Box::pin(server.run(listener, async {
         // An error means that the sender is gone, which is the end as well.
         let _ = end_begun.await;
-    });
+    }));
     tokio::select! {
-        () = ended => (),
+        ended = &mut ended => ended.map_err(|failed| Failure::Serving(failed.to_string())),
         () = async {
-            signalled().await;
+            signals.ending().await;
             let _ = begin_end.send(());
-            signalled().await;
-        } => tracing::warn!("ended at once by a second signal"),
+            signals.ending().await;
+        } => {
+            tracing::warn!("ended at once by a second signal");
+            // To drop it would be to wait for the disk.
+            std::mem::forget(ended);
+            Ok(Ended::Early)
+        }
     }
-    Ok(())
 }
 
-fn start_log(log: &Log) {
-    let level = match log.level {
-        Level::Off => LevelFilter::OFF,
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
-    };
-    let terminal = std::io::stderr().is_terminal();
-    let log_lines = tracing_subscriber::fmt().with_max_level(level).with_writer(std::io::stderr);
-    let as_json = match log.format {
-        LogFormat::Auto => !terminal,
-        LogFormat::Text => false,
-        LogFormat::Json => true,
-    };
-    if as_json {
-        log_lines.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
-    } else {
-        log_lines.with_ansi(terminal).with_target(false).init();
+/// Takes the address. Whoever connects is refused until the store is open.
+async fn bind(listen: &str) -> io::Result<TcpSocket> {
+    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    for address in lookup_host(listen).await? {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // An address in TIME_WAIT is free.
+        socket.set_reuseaddr(true)?;
+        match socket.bind(address) {
+            Ok(()) => return Ok(socket),
+            Err(error) => failure = error,
+        }
+    }
+    Err(failure)
+}
+
+/// Says why the service ends, on a standard error that may be stuck.
+fn say_at_last(sentence: String) {
+    let (said, heard) = mpsc::channel();
+    let speaker = std::thread::Builder::new().spawn(move || {
+        voice::say(&sentence);
+        let _ = said.send(());
+    });
+    if speaker.is_ok() {
+        // Either way the process ends now.
+        let _ = heard.recv_timeout(LAST_WORDS);
     }
 }

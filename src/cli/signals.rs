@@ -67,6 +67,18 @@ pub(super) enum Sender {
 pub(super) struct Inherited(u64);
 
 impl Signals {
+    /// From now on none of those that end a service ends it unheard. HUP and QUIT stay ignored if
+    /// they were from the start (`nohup`).
+    pub(super) fn catch_ends() -> io::Result<Self> {
+        let ignored = ignored();
+        let stays = |kind: Signal| ignored >> (kind.as_raw() - 1) & 1 != 0;
+        let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
+        let caught = ENDING.into_iter().filter(|kind| always(*kind) || !stays(*kind));
+        let caught = caught
+            .map(|kind| signal(SignalKind::from_raw(kind.as_raw())).map(|coming| (kind, coming)));
+        caught.collect::<io::Result<_>>().map(Self)
+    }
+
     /// From now on none of them ends us. One that is ignored (`nohup`, `&`) stays so, here and in
     /// COMMAND.
     pub(super) fn catch() -> io::Result<Self> {

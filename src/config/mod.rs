@@ -46,6 +46,8 @@ pub struct Config {
     pub ttl: TtlSettings,
     /// What clients may cost.
     pub limits: Limits,
+    /// How the embedded store is used.
+    pub embedded: EmbeddedSection,
     /// How Redis is used.
     pub redis: RedisSection,
     /// How several Redis nodes are.
@@ -96,6 +98,14 @@ pub struct Limits {
     pub position_kept: Span,
     /// How long the end may take.
     pub shutdown_time: Span,
+}
+
+/// The section `embedded`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EmbeddedSection {
+    /// How long a call may take.
+    pub command_timeout: Span,
 }
 
 /// The section `redis`.
@@ -324,7 +334,7 @@ impl Config {
     }
 
     /// For each setting with bounds, whether it keeps them, and what they are.
-    fn bounds(&self) -> [(&'static str, bool, &'static str); 17] {
+    fn bounds(&self) -> [(&'static str, bool, &'static str); 18] {
         let (ttl, limits, redis) = (&self.ttl, &self.limits, &self.redis);
         let above_zero = |span: Span| !span.get().is_zero();
         let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
@@ -356,6 +366,7 @@ impl Config {
                 limits.position_kept.get() <= Duration::from_secs(60),
                 "is 60s at most",
             ),
+            ("embedded.command_timeout", timeout(self.embedded.command_timeout), "is 1ms to 10s"),
             ("redis.command_timeout", timeout(redis.command_timeout), "is 1ms to 10s"),
             ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
             ("redis.min_replicas", redis.min_replicas <= 100, "is 100 at most"),

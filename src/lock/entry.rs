@@ -36,7 +36,8 @@ impl Entry {
         Holder {
             owner: self.owner.clone(),
             fencing_token: Some(self.fencing_token),
-            left: Some(self.ends_at.left(now)),
+            // It may last a little longer than anybody is told.
+            left: Some(self.ends_at.left(now).min(self.ttl.as_duration())),
         }
     }
 }

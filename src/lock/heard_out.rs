@@ -7,6 +7,16 @@ use std::task::Poll;
 
 use tokio_util::task::TaskTracker;
 
+tokio::task_local! {
+    static ALONE: ();
+}
+
+/// Whether the call that is being polled goes on without its caller: then nobody needs what it has
+/// not begun to do.
+pub(crate) fn caller_is_gone() -> bool {
+    ALONE.try_with(|()| ()).is_ok()
+}
+
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A future that, dropped before its end, goes on in a task of its own.
@@ -43,7 +53,7 @@ impl<T: Send + 'static> Future for HeardOut<T> {
 impl<T: Send + 'static> Drop for HeardOut<T> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.tasks.spawn(async move { drop(call.await) });
+            self.tasks.spawn(ALONE.scope((), async move { drop(call.await) }));
         }
     }
 }
@@ -54,10 +64,12 @@ mod tests {
     use std::sync::atomic::AtomicU32;
     use std::sync::atomic::Ordering;
 
+    use futures_util::FutureExt;
     use tokio::sync::Notify;
     use tokio_util::task::TaskTracker;
 
     use super::HeardOut;
+    use super::caller_is_gone;
 
     #[tokio::test]
     async fn a_call_whose_caller_is_gone_goes_on_to_its_end() {
@@ -81,6 +93,28 @@ mod tests {
         tasks.close();
         tasks.wait().await;
         assert_eq!(done.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn a_call_is_told_that_its_caller_is_gone() {
+        let (tasks, gone) = (TaskTracker::new(), Arc::new(AtomicU32::new(0)));
+        let call = {
+            let gone = gone.clone();
+            std::future::poll_fn(move |_| {
+                if caller_is_gone() {
+                    gone.fetch_add(1, Ordering::SeqCst);
+                    return std::task::Poll::Ready(());
+                }
+                std::task::Poll::Pending
+            })
+        };
+        let mut heard_out = Box::pin(HeardOut::new(&tasks, call));
+        assert!((&mut heard_out).now_or_never().is_none());
+        assert_eq!(gone.load(Ordering::SeqCst), 0);
+        drop(heard_out);
+        tasks.close();
+        tasks.wait().await;
+        assert_eq!(gone.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

@@ -4,6 +4,12 @@
 //! that a draining instance takes nothing on. What is true of a lock is for the store to say;
 //! the loop in which waiters ask it is next door.
 
+<<<<<<< HEAD
+=======
+mod ending;
+
+use std::collections::BTreeMap;
+>>>>>>> embedded
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -305,19 +311,6 @@ impl Locks {
     /// Begins the end: from here on nothing is acquired, and who waits is told so. Leases stay.
     pub fn drain(&self) {
         self.draining.cancel();
-    }
-
-    /// Waits, at most `patience`, for the calls that go on without their callers, and for what
-    /// is still to be taken back.
-    ///
-    /// # Cancel safety
-    ///
-    /// Stops waiting; the tasks go on.
-    pub async fn settle(&self, patience: Duration) {
-        self.tasks.close();
-        if tokio::time::timeout(patience, self.tasks.wait()).await.is_err() {
-            tracing::warn!(open = self.tasks.len(), "ending with store calls still open");
-        }
     }
 
     /// Lets a claim wait in line.

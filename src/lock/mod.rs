@@ -8,7 +8,7 @@
 
 pub mod entry;
 pub mod error;
-mod heard_out;
+pub(crate) mod heard_out;
 pub mod hold;
 mod holds;
 pub mod key;
@@ -24,3 +24,4 @@ pub mod time;
 pub mod token;
 pub mod waiting;
 pub mod wakeup;
+pub mod watched;

@@ -48,7 +48,7 @@ impl Owed {
     }
 
     /// Takes back whatever the claim's token has or may get.
-    fn take_back(&self, claim: &Claim) {
+    pub(crate) fn take_back(&self, claim: &Claim) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %claim.key, "too much is owed: this lease ends by its TTL");
             return;

@@ -1,6 +1,10 @@
 //! The seam: what the rules of a lock need from whatever keeps the locks.
 
+<<<<<<< HEAD
 use std::collections::BTreeSet;
+=======
+use std::ops::Bound;
+>>>>>>> embedded
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -187,6 +191,7 @@ pub struct Page {
 }
 
 impl Page {
+<<<<<<< HEAD
     /// Whether a key is among those that the list is about.
     pub fn covers(&self, key: &LockKey) -> bool {
         self.prefixes.iter().any(|prefix| key.as_str().starts_with(prefix))
@@ -203,6 +208,15 @@ impl Page {
             }
         }
         widest
+=======
+    /// Where the keys of the page begin.
+    pub fn range(&self) -> (Bound<&str>, Bound<&str>) {
+        let from = match &self.after {
+            Some(after) if *after >= self.prefix => Bound::Excluded(after.as_str()),
+            _ => Bound::Included(self.prefix.as_str()),
+        };
+        (from, Bound::Unbounded)
+>>>>>>> embedded
     }
 }
 

@@ -5,10 +5,12 @@
 //! against it. A key that ends while somebody waits for it is handed to the head of its line for a
 //! short while; the lease begins when the head confirms it by asking.
 
+mod look;
+
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 use std::collections::HashMap;
-use std::ops::Bound;
+use std::time::Duration;
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
@@ -35,6 +37,9 @@ use crate::lock::token::LeaseToken;
 /// the process stands still.
 const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
 
+/// The slack of a short lease: what a disk takes on a usual day.
+const LEAST_SLACK: Duration = Duration::from_millis(25);
+
 /// All leases of a store, and who waits for them.
 #[derive(Debug)]
 pub struct Table {
@@ -49,8 +54,10 @@ pub struct Table {
     /// The highest fencing token ever given, over all keys: one number outlives every key, so a
     /// key that nobody holds costs nothing.
     last_fencing_token: u64,
-    /// The keys that were touched since [`Table::take_changes`].
-    changes: BTreeSet<LockKey>,
+    /// How much longer than its TTL a lease may last.
+    slack: Duration,
+    /// The keys that were touched since [`Table::take_changes`], with what was there before.
+    changes: BTreeMap<LockKey, Option<Entry>>,
 }
 
 impl Table {
@@ -69,13 +76,20 @@ impl Table {
             handed_on: Vec::new(),
             ends,
             last_fencing_token,
-            changes: BTreeSet::new(),
+            slack: Duration::ZERO,
+            changes: BTreeMap::new(),
         }
     }
 
     /// The same table, in which a claim that is away keeps its place so long.
     pub fn keeping_positions(self, position_kept: Ttl) -> Self {
         Self { position_kept, ..self }
+    }
+
+    /// The same table, in which a lease lasts longer than its TTL by `slack`, or by a twentieth of the
+    /// TTL, at least 25 ms, if that is less: its holder has the whole TTL although an answer takes time.
+    pub fn with_slack(self, slack: Duration) -> Self {
+        Self { slack, ..self }
     }
 
     /// Grants the key if it is free and nobody stands before the claim, or again to the token
@@ -89,7 +103,7 @@ impl Table {
         }
         if !self.is_turn_of(&claim.key, &claim.token) {
             self.hand_on_if_free(&claim.key, now);
-            return Some(Attempt::Held(self.status(&claim.key, None, now)));
+            return Some(Attempt::Held(self.status_now(&claim.key, now)));
         }
         self.begin(claim, now, proposal).map(Attempt::Granted)
     }
@@ -107,7 +121,7 @@ impl Table {
         }
         let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(&claim.token);
         self.hand_on_if_free(&claim.key, now);
-        let holder = self.status(&claim.key, None, now).holder.unwrap_or_default();
+        let holder = self.status_now(&claim.key, now).holder.unwrap_or_default();
         let line = self.lines.entry(claim.key.clone()).or_default();
         Some(Turn::Waiting(Waiting {
             place,
@@ -212,12 +226,13 @@ impl Table {
         now: Timestamp,
     ) -> LockStatus {
         self.settle(key, now);
-        self.status(key, token, now)
+        self.status(key, self.leases.get(key), token, now)
     }
 
     /// A page of the held keys.
     pub fn list(&mut self, page: &Page, now: Timestamp) -> Vec<LockStatus> {
         self.expire(now);
+<<<<<<< HEAD
         let keys = page.widest_prefixes().into_iter().flat_map(|prefix| {
             let from = match page.after.as_deref() {
                 Some(after) if after >= prefix => Bound::Excluded(after),
@@ -227,6 +242,10 @@ impl Table {
             leases.map(|(key, _)| key).take_while(move |key| key.as_str().starts_with(prefix))
         });
         keys.take(page.limit).map(|key| self.status(key, None, now)).collect()
+=======
+        let held = self.page(page).take(page.limit);
+        held.map(|(key, entry)| self.status(key, Some(entry), None, now)).collect()
+>>>>>>> embedded
     }
 
     /// Ends every lease that is over. Each of the verbs begins so.
@@ -245,33 +264,14 @@ impl Table {
         });
     }
 
-    /// How many keys are held.
-    pub fn len(&self) -> usize {
-        self.leases.len()
-    }
-
-    /// Whether no key is held.
-    pub fn is_empty(&self) -> bool {
-        self.leases.is_empty()
-    }
-
-    /// The highest fencing token ever given; 0 before the first.
-    pub fn last_fencing_token(&self) -> u64 {
-        self.last_fencing_token
-    }
-
-    /// The lease of a key as it is to be kept.
-    pub fn entry(&self, key: &LockKey) -> Option<&Entry> {
-        self.leases.get(key)
-    }
-
     /// Whether anything was granted, refreshed or ended since [`Table::take_changes`].
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// The keys that were granted, refreshed or ended since the last time it was asked.
-    pub fn take_changes(&mut self) -> BTreeSet<LockKey> {
+    /// The keys that were granted, refreshed or ended since the last time it was asked, with the
+    /// leases that they had then.
+    pub fn take_changes(&mut self) -> BTreeMap<LockKey, Option<Entry>> {
         std::mem::take(&mut self.changes)
     }
 
@@ -336,6 +336,10 @@ impl Table {
         }
     }
 
+    fn status_now(&self, key: &LockKey, now: Timestamp) -> LockStatus {
+        self.status(key, self.leases.get(key), None, now)
+    }
+
     /// Begins a new lease.
     fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Lease> {
         let next = self.last_fencing_token + 1;
@@ -359,9 +363,9 @@ impl Table {
     }
 
     fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
-        self.ends.remove(&(entry.ends_at, key.clone()));
         entry.ttl = ttl;
-        entry.ends_at = now.after(ttl);
+        let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
+        entry.ends_at = now.after(ttl).plus(slack);
         let lease = Lease {
             key: key.clone(),
             owner: entry.owner.clone(),
@@ -369,9 +373,13 @@ impl Table {
             ttl,
             renewals: entry.renewals,
         };
-        self.ends.insert((entry.ends_at, key.clone()));
-        self.leases.insert(key.clone(), entry);
-        self.changes.insert(key.clone());
+        let ends_at = entry.ends_at;
+        let before = self.leases.insert(key.clone(), entry);
+        if let Some(before) = &before {
+            self.ends.remove(&(before.ends_at, key.clone()));
+        }
+        self.ends.insert((ends_at, key.clone()));
+        self.changes.entry(key.clone()).or_insert(before);
         lease
     }
 
@@ -379,22 +387,8 @@ impl Table {
     fn end(&mut self, key: &LockKey, now: Timestamp) {
         if let Some(entry) = self.leases.remove(key) {
             self.ends.remove(&(entry.ends_at, key.clone()));
-            self.changes.insert(key.clone());
+            self.changes.entry(key.clone()).or_insert(Some(entry));
             self.hand_on_if_free(key, now);
-        }
-    }
-
-    fn status(&self, key: &LockKey, token: Option<&LeaseToken>, now: Timestamp) -> LockStatus {
-        let entry = self.leases.get(key);
-        let line = self.lines.get(key);
-        let handed = line
-            .and_then(Line::handed)
-            .map(|(_, until)| Holder { left: Some(until.left(now)), ..Holder::default() });
-        LockStatus {
-            key: key.clone(),
-            holder: entry.map(|entry| entry.holder(now)).or(handed),
-            waiters: line.map_or(0, Line::len),
-            mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
         }
     }
 }
@@ -460,6 +454,34 @@ mod tests {
     }
 
     #[test]
+    fn with_slack_a_lease_outlasts_its_ttl_a_little_and_says_so_to_nobody() {
+        let mut table = table().with_slack(Duration::from_millis(100));
+        table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
+        table.try_acquire(&claim("b", "one", 10_000), at(0), 5);
+        let holder = |table: &mut Table, name, now| table.inspect(&key(name), None, now).holder;
+        assert_eq!(holder(&mut table, "a", at(0)).unwrap().left, Some(Duration::from_secs(1)));
+        assert_eq!(
+            holder(&mut table, "a", at(1_049)).unwrap().left,
+            Some(Duration::from_millis(1))
+        );
+        assert_eq!(holder(&mut table, "a", at(1_050)), None);
+        assert!(holder(&mut table, "b", at(10_099)).is_some());
+        assert_eq!(holder(&mut table, "b", at(10_100)), None);
+    }
+
+    #[test]
+    fn what_changed_comes_with_what_was_there_before() {
+        let mut table = table();
+        table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
+        assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [None]);
+        let before = table.entry(&key("a")).cloned();
+        table.refresh(&key("a"), (&token("one"), None), None, at(1));
+        table.release(&key("a"), (&token("one"), None), at(2));
+        table.try_acquire(&claim("a", "two", 1_000), at(3), 6);
+        assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [before]);
+    }
+
+    #[test]
     fn a_fencing_token_rises_whatever_is_proposed_and_over_all_keys() {
         let mut table = table();
         assert_eq!(fence(table.try_acquire(&claim("a", "one", 10), at(0), 100)), Some(100));
@@ -502,7 +524,7 @@ mod tests {
         table.try_acquire(&claim("a", "one", 10), at(0), 1);
         table.take_changes();
         table.inspect(&key("b"), None, at(10));
-        assert_eq!(table.take_changes().into_iter().collect::<Vec<_>>(), [key("a")]);
+        assert_eq!(table.take_changes().into_keys().collect::<Vec<_>>(), [key("a")]);
         assert!(table.is_empty());
     }
 

@@ -66,6 +66,11 @@ impl Timestamp {
         Self(self.0.saturating_add(ttl.0.saturating_mul(1_000)))
     }
 
+    /// The moment so much later.
+    pub fn plus(self, span: Duration) -> Self {
+        Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
+    }
+
     /// What is left from `now` until this moment; nothing once it has come.
     pub fn left(self, now: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(now.0))

@@ -44,6 +44,7 @@ use crate::lock::store::Store;
 use crate::lock::store::Turn;
 use crate::lock::ticket::Ticket;
 use crate::lock::token::LeaseToken;
+use crate::lock::watched;
 
 /// How many claims join at once for one key.
 const ROUND: usize = 256;
@@ -159,7 +160,8 @@ impl Waiters {
 
     fn begin_line(self: &Arc<Self>, key: &LockKey) -> KeyLine {
         let bell = Arc::new(Notify::new());
-        self.tasks.spawn(self.clone().serve(key.clone(), bell.clone()));
+        let serving = self.clone().serve(key.clone(), bell.clone());
+        self.tasks.spawn(watched::sound("the task of a key that is waited for", serving));
         KeyLine::new(bell)
     }
 

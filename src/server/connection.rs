@@ -100,12 +100,10 @@ impl Acceptor {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let connection = self.serve(stream);
-                    let metrics = self.metrics.clone();
+                    let connected = self.metrics.connected();
                     self.tasks.spawn(async move {
-                        metrics.connections().inc();
                         connection.await;
-                        metrics.connections().dec();
-                        drop(room);
+                        drop((connected, room));
                     });
                 }
                 Err(error) => {
@@ -117,16 +115,18 @@ impl Acceptor {
     }
 
     /// Answers what is under way, closes idle connections, and returns after `patience` even if
-    /// some are left.
-    pub(super) async fn finish(self, patience: Duration) {
+    /// some are left. Returns whether none was cut.
+    pub(super) async fn finish(self, patience: Duration) -> bool {
         self.tasks.close();
         let finished = async {
             self.graceful.shutdown().await;
             self.tasks.wait().await;
         };
-        if tokio::time::timeout(patience, finished).await.is_err() {
+        let all = tokio::time::timeout(patience, finished).await.is_ok();
+        if !all {
             tracing::warn!("some connections were cut: their requests took too long");
         }
+        all
     }
 
     fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + 'static {

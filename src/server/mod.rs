@@ -5,6 +5,7 @@ mod connection;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use std::time::Instant;
 
 use rustix::process::Resource;
@@ -21,10 +22,12 @@ use crate::auth::Keyring;
 use crate::config::Config;
 use crate::config::StoreUrl;
 use crate::lock::locks::Locks;
+use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
 use crate::store;
 use crate::store::StoreSettings;
+use crate::store::embedded::EmbeddedSettings;
 use crate::store::redis::RedisSettings;
 use crate::store::redlock::RedlockSettings;
 use crate::store::redlock::Restarted;
@@ -34,6 +37,23 @@ use crate::store::redlock::operator::Operator;
 /// Descriptors that are not for clients: the store, the log, the listener, and room to be looked
 /// at with.
 const RESERVED_DESCRIPTORS: u64 = 64;
+
+/// How long requests that are under way may take to be answered once the service has failed.
+const LAST_ANSWERS: Duration = Duration::from_secs(1);
+
+/// How a service ended that was told to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ended {
+    /// All that was under way was answered, and all that was owed was taken back.
+    Well,
+    /// Time was over before that.
+    Early,
+}
+
+/// The service failed while it served; what is on disk, or on Redis, is as it was answered.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Failed(String);
 
 /// Why the service cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -87,13 +107,26 @@ impl Server {
         Ok(Self { app, config, connections })
     }
 
+    /// Has the log lines that were lost counted so among the metrics.
+    pub fn count_lost_log_lines(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.app.metrics.log_lines_dropped(count);
+    }
+
     /// Serves the clients of `listener` until `shutdown`, and then ends: no new connections and
     /// no new leases; what is under way is answered, within the time of the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`Failed`] if a part that the service cannot work without ended before that.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future closes all connections at once.
-    pub async fn run(self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+    pub async fn run(
+        self,
+        listener: TcpListener,
+        shutdown: impl Future<Output = ()>,
+    ) -> Result<Ended, Failed> {
         let limits = &self.config.limits;
         let (wanted, room) = (limits.connections, self.connections);
         if room < wanted {
@@ -102,18 +135,27 @@ impl Server {
         }
         let api = Api::new(self.app.clone());
         let mut acceptor = Acceptor::new(api, limits, self.connections, self.app.metrics.clone());
-        tokio::select! {
-            () = acceptor.accept(&listener) => (),
-            () = shutdown => (),
-        }
+        let patience = tokio::select! {
+            () = acceptor.accept(&listener) => limits.shutdown_time.get(),
+            () = shutdown => limits.shutdown_time.get(),
+            reason = watched::failed() => {
+                tracing::error!(reason, "the service has failed, and ends");
+                LAST_ANSWERS.min(limits.shutdown_time.get())
+            }
+        };
         drop(listener);
         tracing::info!("going down: no new leases, answering what is under way");
         self.app.locks.drain();
         let began = Instant::now();
-        acceptor.finish(limits.shutdown_time.get()).await;
-        let left = limits.shutdown_time.get().saturating_sub(began.elapsed());
-        self.app.locks.settle(left).await;
+        let answered = acceptor.finish(patience).await;
+        let left = patience.saturating_sub(began.elapsed());
+        let settled = self.app.locks.settle(left).await;
+        drop(self); // The store brings what is left to the disk.
+        if let Some(reason) = watched::failure() {
+            return Err(Failed(reason.to_owned()));
+        }
         tracing::info!("ended");
+        Ok(if answered && settled { Ended::Well } else { Ended::Early })
     }
 }
 
@@ -136,7 +178,10 @@ pub fn operator(config: &Config) -> Result<Operator, StartError> {
 fn store_settings(config: &Config) -> StoreSettings {
     match &config.store {
         StoreUrl::Embedded(directory) => {
-            StoreSettings::Embedded(directory.clone(), config.position_kept())
+            let command_timeout = config.embedded.command_timeout.get();
+            let position_kept = config.position_kept();
+            let settings = EmbeddedSettings { position_kept, command_timeout };
+            StoreSettings::Embedded(directory.clone(), settings)
         }
         StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url)),
         StoreUrl::Redlock(urls) => StoreSettings::Redlock(RedlockSettings {

@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::lock::store::Store;
-use crate::lock::time::Ttl;
 use crate::metrics::Metrics;
+use crate::store::embedded::EmbeddedSettings;
 use crate::store::embedded::EmbeddedStore;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::RedisStore;
@@ -18,8 +18,8 @@ use crate::store::redlock::RedlockStore;
 
 /// Which store, and what it has to know.
 pub enum StoreSettings {
-    /// The embedded store in this directory, and how long a claim that is away keeps its place.
-    Embedded(PathBuf, Ttl),
+    /// The embedded store in this directory.
+    Embedded(PathBuf, EmbeddedSettings),
     /// One Redis.
     Redis(RedisSettings),
     /// Several, independent of one another.
@@ -56,8 +56,8 @@ pub enum OpenError {
 /// serves as soon as it is there.
 pub fn open(settings: StoreSettings, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, OpenError> {
     Ok(match settings {
-        StoreSettings::Embedded(directory, position_kept) => {
-            Arc::new(EmbeddedStore::open(&directory, position_kept, metrics)?)
+        StoreSettings::Embedded(directory, settings) => {
+            Arc::new(EmbeddedStore::open(&directory, settings, metrics)?)
         }
         StoreSettings::Redis(settings) => Arc::new(RedisStore::new(settings, metrics)?),
         StoreSettings::Redlock(settings) => Arc::new(RedlockStore::new(settings, metrics)?),

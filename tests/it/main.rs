@@ -13,6 +13,7 @@ mod fenced;
 mod hold;
 mod interop;
 mod legacy;
+mod logging;
 mod migration;
 mod model;
 mod php;

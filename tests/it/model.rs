@@ -51,8 +51,9 @@ const KEPT: Ttl = Ttl::from_millis(60_000);
 /// A history that takes longer on a busy machine is cut off: what was handed would lapse.
 const IN_TIME: Duration = Duration::from_secs(2);
 
-/// Long enough that no lease ends by itself within a history.
-const LONG: u64 = 3_600_000;
+/// TTLs are so many of these that no lease ends by itself within a history.
+const MINUTE: u64 = 60_000;
+const LONG: u64 = 60 * MINUTE;
 /// Short enough to be waited for.
 const SHORT: u64 = 100;
 
@@ -85,19 +86,20 @@ enum Act {
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0..2_u8;
     let token = || 0..4_u8;
+    let long = || (60..70_u64).prop_map(|minutes| minutes * MINUTE);
     let keep = || prop_oneof![Just(Keep::Place), Just(Keep::Nothing)];
     let act = prop_oneof![
         Just(Act::Refresh),
         Just(Act::Release),
         Just(Act::Keep),
-        proptest::option::of(LONG..LONG + 9).prop_map(Act::LetGo),
+        proptest::option::of(long()).prop_map(Act::LetGo),
     ];
     let step = prop_oneof![
-        5 => (key(), token(), LONG..LONG + 9).prop_map(|(key, token, ttl)| Step::Acquire(key, token, ttl)),
+        5 => (key(), token(), long()).prop_map(|(key, token, ttl)| Step::Acquire(key, token, ttl)),
         1 => (key(), token()).prop_map(|(key, token)| Step::Pass(key, token)),
-        3 => (key(), token(), proptest::option::of(LONG..LONG + 9))
+        3 => (key(), token(), proptest::option::of(long()))
             .prop_map(|(key, token, ttl)| Step::Refresh(key, token, ttl)),
-        9 => (key(), token(), LONG..LONG + 9).prop_map(|(key, token, ttl)| Step::Wait(key, token, ttl)),
+        9 => (key(), token(), long()).prop_map(|(key, token, ttl)| Step::Wait(key, token, ttl)),
         4 => (key(), token(), keep()).prop_map(|(key, token, keep)| Step::Leave(key, token, keep)),
         6 => (key(), token()).prop_map(|(key, token)| Step::Release(key, token)),
         1 => key().prop_map(Step::ForceRelease),

@@ -17,6 +17,7 @@ const SPAWNS: &[(&str, &str)] = &[
     ("src/cli/voice.rs", "the thread that writes to standard error; it may be left behind"),
     ("src/cli/exec/command.rs", "the process COMMAND: Supervisor::run waits for it"),
     ("src/cli/exec/warden.rs", "the process of the warden, which ends when its input does"),
+    ("src/cli/serve.rs", "serve: it waits for the opening of the store, and for the last words"),
     ("src/lock/heard_out.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
     ("src/lock/waiting.rs", "the TaskTracker of Locks: Locks::settle waits for them"),
     ("src/lock/locks.rs", "its own TaskTracker: Locks::settle waits for them"),

@@ -1,18 +1,24 @@
-//! The thread that owns table and log: it makes batches, and answers what is safe.
+//! The thread that changes table and log: it makes batches, and answers what is safe.
 
+use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc;
 use std::time::Duration;
 use std::time::Instant;
 
 use crate::lock::error::Effect;
-use crate::lock::table::Table;
+use crate::lock::key::LockKey;
 use crate::lock::time::Clock;
 use crate::lock::time::Timestamp;
 use crate::lock::wakeup::Wakeups;
+use crate::lock::watched;
 use crate::metrics::Metrics;
+use crate::store::embedded::error::LogError;
+use crate::store::embedded::log::Change;
 use crate::store::embedded::log::Log;
-use crate::store::embedded::log::LogError;
+use crate::store::embedded::queue::Job;
+use crate::store::embedded::queue::Queue;
+use crate::store::embedded::settings::EmbeddedSettings;
+use crate::store::embedded::view::View;
 
 /// The most that shares one fsync: beyond it the gain is small and the first caller waits long.
 const MAX_BATCH: usize = 1_024;
@@ -24,17 +30,12 @@ const CLOCK_LAG: Duration = Duration::from_secs(5);
 /// How often the lines are looked through for those that nobody asks for any more.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// How long nothing is tried after the disk was full.
-const PAUSE_WHEN_FULL: Duration = Duration::from_millis(250);
+/// How often it is looked whether the file has its name still: twice within the second in which a
+/// store without its file must have stopped.
+const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// An operation that waits for its batch.
-pub(super) trait Job: Send {
-    /// Does it on the table, in memory.
-    fn run(&mut self, table: &mut Table, now: Timestamp);
-
-    /// Answers it, once its batch is on disk, or not.
-    fn reply(self: Box<Self>, outcome: Result<(), Failure>);
-}
+/// How long nothing is tried while the file cannot be used.
+const PAUSE: Duration = Duration::from_millis(250);
 
 /// Why a batch is not on disk.
 #[derive(Clone, Debug)]
@@ -49,147 +50,205 @@ impl Failure {
     }
 }
 
+/// What the committer has in common with those who ask.
+pub(super) struct Shared {
+    pub(super) queue: Queue,
+    pub(super) view: View,
+    pub(super) clock: Clock,
+    pub(super) wakeups: Arc<Wakeups>,
+}
+
 /// See the module.
 pub(super) struct Committer {
     log: Log,
-    table: Table,
-    clock: Clock,
-    clock_on_disk: Timestamp,
-    queue: mpsc::Receiver<Box<dyn Job>>,
-    wakeups: Arc<Wakeups>,
+    shared: Arc<Shared>,
+    settings: EmbeddedSettings,
     metrics: Arc<Metrics>,
     state: State,
+    clock_on_disk: Timestamp,
     swept: Timestamp,
+    looked: Instant,
 }
 
 enum State {
     /// The table is what is on disk, and what is asked is done.
     Serving,
-    /// The disk was full; the table has to be read again, from this moment on.
-    Full(Instant, Arc<str>),
+    /// The disk was full or the file gone; all has to be read again, from this moment on.
+    Waiting(Instant, Arc<str>),
     /// A write failed in another way. What the disk holds of it is unknown, and asking it to
     /// write the same again may report a success that is none, so nothing is written any more.
     Failed(Arc<str>),
 }
 
 impl Committer {
-    /// Goes on from what the log holds.
-    pub(super) fn new(
-        log: Log,
-        queue: mpsc::Receiver<Box<dyn Job>>,
-        wakeups: Arc<Wakeups>,
+    /// Opens the log in `directory`, and goes on from what it holds.
+    pub(super) fn open(
+        directory: &Path,
+        settings: EmbeddedSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, LogError> {
-        let (table, clock_on_disk) = log.read()?;
-        tracing::info!(held = table.len(), "the embedded store is open");
+        let (log, table, clock_on_disk) = Log::open(directory)?;
+        let path = log.path().display();
+        tracing::info!(held = table.len(), %path, "the embedded store is open");
         metrics.embedded(table.len(), None);
-        let clock = Clock::starting_at(clock_on_disk);
-        let state = State::Serving;
-        let swept = clock_on_disk;
-        Ok(Self { log, table, clock, clock_on_disk, queue, wakeups, metrics, state, swept })
+        let shared = Arc::new(Shared {
+            queue: Queue::default(),
+            view: View::new(settings.rules(table)),
+            clock: Clock::starting_at(clock_on_disk),
+            wakeups: Arc::default(),
+        });
+        let (state, swept, looked) = (State::Serving, clock_on_disk, Instant::now());
+        Ok(Self { log, shared, settings, metrics, state, clock_on_disk, swept, looked })
     }
 
-    /// Serves until all who could ask are gone.
+    /// What others need to ask.
+    pub(super) fn shared(&self) -> Arc<Shared> {
+        self.shared.clone()
+    }
+
+    /// Serves until the queue is closed.
     pub(super) fn run(mut self) {
-        while let Some(mut batch) = self.next_batch() {
+        while let Some(mut batch) = self.shared.queue.next(MAX_BATCH, LOOK_EVERY) {
             let outcome = self.serve(&mut batch);
             for job in batch {
                 job.reply(outcome.clone());
             }
-            for key in self.table.take_handed_on() {
-                self.wakeups.ring(&key);
+            let handed_on = {
+                let mut state = self.shared.view.state();
+                state.table.as_mut().map(|table| table.take_handed_on())
+            };
+            for key in handed_on.unwrap_or_default() {
+                self.shared.wakeups.ring(&key);
             }
         }
         if let State::Serving = self.state {
             // So that the leases that are left last no longer than they have to.
-            let now = self.clock.now();
+            let now = self.shared.clock.now();
             if let Err(error) = self.commit(now) {
                 tracing::warn!(%error, "the clock of the embedded store was not kept");
             }
         }
     }
 
-    /// What was asked since the last batch; nothing if nobody asked for a while.
-    fn next_batch(&self) -> Option<Vec<Box<dyn Job>>> {
-        match self.queue.recv_timeout(CLOCK_LAG) {
-            Ok(first) => {
-                let more = self.queue.try_iter().take(MAX_BATCH - 1);
-                Some(std::iter::once(first).chain(more).collect())
-            }
-            Err(mpsc::RecvTimeoutError::Timeout) => Some(Vec::new()),
-            Err(mpsc::RecvTimeoutError::Disconnected) => None,
-        }
-    }
-
     fn serve(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), Failure> {
         self.recover()?;
-        let now = self.clock.now();
-        self.table.expire(now);
-        if now.left(self.swept) >= SWEEP_EVERY {
-            self.table.sweep(now);
-            self.swept = now;
-        }
-        for job in batch {
-            job.run(&mut self.table, now);
-        }
+        self.look().map_err(|error| self.wait(&error, Effect::None))?;
+        let now = self.shared.clock.now();
+        let changed = self.apply(batch, now);
         // Whatever is answered is on disk before, the end of a lease included: what was called
         // lost must not be found again after a crash.
-        let lag = now.left(self.clock_on_disk);
-        if self.table.has_changes() || (lag >= CLOCK_LAG && !self.table.is_empty()) {
+        if changed {
             let began = Instant::now();
             self.commit(now).or_else(|error| self.fail(&error))?;
-            self.metrics.embedded(self.table.len(), Some(began.elapsed().as_secs_f64()));
+            let held = self.shared.view.state().table.as_ref().map_or(0, |table| table.len());
+            self.metrics.embedded(held, Some(began.elapsed().as_secs_f64()));
+            // The disk may have taken long.
+            self.look().map_err(|error| self.wait(&error, Effect::Unknown))?;
         }
         Ok(())
     }
 
+    /// Does a batch in memory. Returns whether there is something for the disk.
+    fn apply(&mut self, batch: &mut [Box<dyn Job>], now: Timestamp) -> bool {
+        let mut state = self.shared.view.state();
+        let Some(table) = &mut state.table else { return false };
+        table.expire(now);
+        if now.left(self.swept) >= SWEEP_EVERY {
+            table.sweep(now);
+            self.swept = now;
+        }
+        for job in batch {
+            job.run(table, now);
+        }
+        let lag = now.left(self.clock_on_disk);
+        table.has_changes() || (lag >= CLOCK_LAG && !table.is_empty())
+    }
+
     fn commit(&mut self, now: Timestamp) -> Result<(), LogError> {
-        let changes = self.table.take_changes();
-        self.log.commit(&self.table, &changes, now)?;
+        let (changes, last_fencing_token) = {
+            let mut state = self.shared.view.state();
+            let Some(table) = &mut state.table else { return Ok(()) };
+            let before = table.take_changes();
+            let change = |(key, before): (&_, &Option<_>)| Change {
+                key: LockKey::clone(key),
+                before: before.clone(),
+                after: table.entry(key).cloned(),
+            };
+            let changes: Vec<_> = before.iter().map(change).collect();
+            let last_fencing_token = table.last_fencing_token();
+            state.under_way = before;
+            (changes, last_fencing_token)
+        };
+        self.log.commit(&changes, last_fencing_token, now)?;
+        self.shared.view.state().under_way.clear();
         self.clock_on_disk = now;
+        Ok(())
+    }
+
+    /// Looks whether the file is where it was, if it is time.
+    fn look(&mut self) -> Result<(), LogError> {
+        if self.looked.elapsed() < LOOK_EVERY {
+            return Ok(());
+        }
+        self.log.check_place()?;
+        self.looked = Instant::now();
         Ok(())
     }
 
     /// Decides what a failed commit means. The transaction is on disk whole or not at all, so a
     /// look tells what its callers are answered.
     fn fail(&mut self, error: &LogError) -> Result<(), Failure> {
-        let reason: Arc<str> = error.to_string().into();
         if !error.is_full() {
             return Err(self.give_up(error));
         }
-        tracing::error!(%error, "the disk is full: nothing is granted until it has room");
-        self.state = State::Full(Instant::now(), reason.clone());
+        let full = self.wait(error, Effect::None);
         match self.read_again() {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::new(Effect::None, reason)),
-            Err(error) if error.may_pass() => Err(Failure::new(Effect::Unknown, reason)),
+            Ok(()) if self.log.is_committed() => Ok(()),
+            Ok(()) => Err(full),
+            Err(error) if error.may_pass() => Err(Failure { effect: Effect::Unknown, ..full }),
             Err(error) => Err(self.give_up(&error)),
         }
     }
 
-    /// Writes nothing any more.
-    fn give_up(&mut self, error: &LogError) -> Failure {
-        tracing::error!(%error, "the embedded store has failed: look after the disk and restart");
+    /// Does nothing for a while, and then looks whether it can go on.
+    fn wait(&mut self, error: &LogError, effect: Effect) -> Failure {
+        if error.is_full() {
+            tracing::error!(%error, "the disk is full: nothing is granted until it has room");
+        } else {
+            tracing::error!(%error, "nothing is granted until the file can be used again");
+        }
+        self.shared.view.state().table = None;
         let reason: Arc<str> = error.to_string().into();
-        self.state = State::Failed(reason.clone());
-        Failure::new(Effect::Unknown, reason)
+        self.state = State::Waiting(Instant::now(), reason.clone());
+        Failure { effect, reason }
     }
 
-    /// Makes the table what is on disk again after the disk was full, if it is time.
+    /// Writes nothing any more, and has the process end.
+    fn give_up(&mut self, error: &LogError) -> Failure {
+        watched::fail(format!(
+            "the embedded store has failed, and has to be restarted to read what is on disk: {error}"
+        ));
+        let reason: Arc<str> = error.to_string().into();
+        self.shared.view.state().table = None;
+        self.state = State::Failed(reason.clone());
+        Failure { effect: Effect::Unknown, reason }
+    }
+
+    /// Makes the table what is on disk again after the file could not be used, if it is time.
     fn recover(&mut self) -> Result<(), Failure> {
         let (since, reason) = match &self.state {
             State::Serving => return Ok(()),
             State::Failed(reason) => return Err(Failure::new(Effect::None, reason.clone())),
-            State::Full(since, reason) => (*since, reason.clone()),
+            State::Waiting(since, reason) => (*since, reason.clone()),
         };
-        if since.elapsed() >= PAUSE_WHEN_FULL {
+        if since.elapsed() >= PAUSE {
             match self.read_again() {
-                Ok(_) => {
+                Ok(()) => {
                     self.state = State::Serving;
                     return Ok(());
                 }
                 Err(error) if error.may_pass() => {
-                    self.state = State::Full(Instant::now(), reason.clone());
+                    self.state = State::Waiting(Instant::now(), reason.clone());
                 }
                 // What is asked now was not tried.
                 Err(error) => return Err(Failure { effect: Effect::None, ..self.give_up(&error) }),
@@ -198,13 +257,15 @@ impl Committer {
         Err(Failure::new(Effect::None, reason))
     }
 
-    /// Reads what is on disk, and says whether the last commit is there.
-    fn read_again(&mut self) -> Result<bool, LogError> {
-        let attempted = self.log.attempted();
-        self.log.reopen()?;
-        let (table, _) = self.log.read()?;
-        self.table = table;
-        self.wakeups.ring_all(); // The lines are gone with the old table: all join again.
-        Ok(self.log.committed() == attempted)
+    /// Reads what is on disk.
+    fn read_again(&mut self) -> Result<(), LogError> {
+        let (table, _) = self.log.reopen()?;
+        {
+            let mut state = self.shared.view.state();
+            state.table = Some(self.settings.rules(table));
+            state.under_way.clear();
+        }
+        self.shared.wakeups.ring_all(); // The lines are gone with the old table: all join again.
+        Ok(())
     }
 }

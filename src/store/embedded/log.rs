@@ -1,17 +1,11 @@
 //! What is on disk: one redb database with the leases, the store's clock and the last fencing
-//! token.
+//! token; and what proves when it is read that it is whole and the newest that was answered.
 //!
-//! Format 1. A change of it needs a new number, a way to read the old one, and a test with a file
-//! of the old one.
+//! Format 2: as format 1, and in `meta` the number of leases and a checksum over all. A change of
+//! it needs a new number, a way to read the old one, and a test with a file of the old one.
 
-use std::collections::BTreeSet;
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::path::PathBuf;
 
 use redb::Builder;
 use redb::Database;
@@ -23,215 +17,291 @@ use redb::TableDefinition;
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Owner;
-use crate::lock::lease::Renewals;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
-use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::watched::caught;
+use crate::store::embedded::error::LogError;
 use crate::store::embedded::file::DatabaseFile;
-
-/// Token, owner (empty if none), fencing token, TTL in milliseconds, end in microseconds of the
-/// store's clock, renewals.
-type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
+use crate::store::embedded::home::Home;
+use crate::store::embedded::row;
+use crate::store::embedded::row::LeaseRow;
+use crate::store::embedded::row::Sum;
 
 const LEASES: TableDefinition<'_, &str, LeaseRow> = TableDefinition::new("leases");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
-const FORMAT: u64 = 1;
-const FILE: &str = "locks.redb";
+const FORMAT: u64 = 2;
+/// From here on a file says how many leases it has, and their checksum.
+const SUMMED: u64 = 2;
 
 /// The leases are all in memory anyway; the database needs little more than its write buffer.
 const CACHE_BYTES: usize = 16 << 20;
 
 /// The database and how far it has come.
 pub(super) struct Log {
-    path: PathBuf,
-    position_kept: Ttl,
+    home: Home,
     database: Option<Database>,
     committed: u64,
     attempted: u64,
+    sum: Sum,
+}
+
+/// A lease that began, changed or ended.
+pub(super) struct Change {
+    pub(super) key: LockKey,
+    /// What is on disk.
+    pub(super) before: Option<Entry>,
+    /// What is to be there.
+    pub(super) after: Option<Entry>,
+}
+
+/// What a file holds beside the leases.
+#[derive(Clone, Copy, Default)]
+struct Meta {
+    format: u64,
+    commits: u64,
+    clock: u64,
+    last_fencing_token: u64,
+    leases: u64,
+    checksum: u64,
+}
+
+/// A lease and its key.
+type Lease = (LockKey, Entry);
+
+/// What was found in a file.
+struct Contents {
+    meta: Meta,
+    leases: Vec<Lease>,
+    sum: Sum,
+}
+
+/// How thoroughly a file is looked at.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Check {
+    /// Every page, also those that are not read: somebody else may have had the file.
+    Pages,
+    /// What is read.
+    Leases,
 }
 
 impl Log {
-    /// Opens the log in `directory`, or makes both.
-    pub(super) fn open(directory: &Path, position_kept: Ttl) -> Result<Self, LogError> {
-        let unusable = |source| LogError::Directory { path: directory.to_owned(), source };
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(directory).map_err(unusable)?;
-        let path = directory.join(FILE);
-        let mut log = Self { path, position_kept, database: None, committed: 0, attempted: 0 };
-        log.reopen()?;
-        // The new file's name has to survive a loss of power as well.
-        File::open(directory).and_then(|directory| directory.sync_all()).map_err(unusable)?;
-        Ok(log)
+    /// Opens the log in `directory`, or makes both. Returns the leases on disk as well, and the
+    /// moment they are from.
+    pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
+        let home = Home::take(directory, |file| {
+            let begin = || write(&create(file)?, Meta::default(), Sum::default(), &[]);
+            begin().map_err(|source| database_error(&directory.join("locks.redb"), source))
+        })?;
+        let sum = Sum::default();
+        let mut log = Self { home, database: None, committed: 0, attempted: 0, sum };
+        let (table, clock) = log.read(Check::Pages)?;
+        log.home.keep_private();
+        Ok((log, table, clock))
     }
 
-    /// Opens the file anew, so that what is read next is what is on disk.
-    pub(super) fn reopen(&mut self) -> Result<(), LogError> {
-        self.database = None; // Its lock on the file has to go first.
-        let mut options = fs::OpenOptions::new();
-        let options = options.read(true).write(true).create(true).truncate(false).mode(0o600);
-        let file = options
-            .open(&self.path)
-            .map_err(|source| LogError::Directory { path: self.path.clone(), source })?;
-        let opened = DatabaseFile::new(file).and_then(|file| {
-            // What is there but not yet safe must not be taken for what is on disk.
-            file.sync_data().map_err(redb::StorageError::from)?;
-            Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file)
-        });
-        self.database = Some(opened.map_err(|error| match error {
-            DatabaseError::DatabaseAlreadyOpen => LogError::InUse(self.path.clone()),
-            error => LogError::Database(error.into()),
-        })?);
-        self.committed = self.meta("commits")?;
-        self.attempted = self.committed;
-        Ok(())
+    /// Opens the file anew and reads what is on disk. The file is the one that was opened first,
+    /// and has no fewer commits than it is known to have.
+    pub(super) fn reopen(&mut self) -> Result<(Table, Timestamp), LogError> {
+        self.read(Check::Leases)
     }
 
-    /// The leases on disk, and the moment they are from.
-    pub(super) fn read(&self) -> Result<(Table, Timestamp), LogError> {
-        let format = self.meta("format")?;
-        if format > FORMAT {
-            return Err(LogError::Newer { path: self.path.clone(), format });
-        }
-        let clock = Timestamp::from_micros(self.meta("clock_us")?);
-        let leases = if self.committed > 0 { self.leases()? } else { Vec::new() };
-        let leases: Option<Vec<_>> = leases.into_iter().collect();
-        let leases = leases.ok_or(LogError::Unreadable)?;
-        let table = Table::restore(leases, self.meta("last_fencing_token")?);
-        Ok((table.keeping_positions(self.position_kept), clock))
-    }
-
-    /// Brings the `changes` of the table to the disk, and the moment they are from. When it
+    /// Brings changes to the disk, the highest fencing token and the moment they are from. When it
     /// returns without an error they are safe.
     pub(super) fn commit(
         &mut self,
-        table: &Table,
-        changes: &BTreeSet<LockKey>,
+        changes: &[Change],
+        last_fencing_token: u64,
         now: Timestamp,
     ) -> Result<(), LogError> {
         self.attempted = self.committed + 1;
-        self.write(table, changes, now)?;
+        let mut sum = self.sum;
+        for Change { key, before, after } in changes {
+            sum.replace(key, before.as_ref(), after.as_ref());
+        }
+        let meta = Meta {
+            commits: self.attempted,
+            clock: now.as_micros(),
+            last_fencing_token,
+            ..Meta::default()
+        };
+        let closed = redb::Error::DatabaseClosed;
+        let written = self.database.as_ref().ok_or(closed);
+        let written = written.and_then(|database| write(database, meta, sum, changes));
+        written.map_err(|source| database_error(self.home.path(), source))?;
         self.committed = self.attempted;
+        self.sum = sum;
+        // Without this note a damaged file may be taken for one that is a commit older.
+        if let Err(error) = self.home.witness(self.committed) {
+            tracing::debug!(%error, "the number of the last commit could not be noted");
+        }
         Ok(())
     }
 
-    /// The number of the last commit that is known to be on disk.
-    pub(super) fn committed(&self) -> u64 {
-        self.committed
+    /// Fails if the file was moved or deleted.
+    pub(super) fn check_place(&self) -> Result<(), LogError> {
+        self.home.check_place()
     }
 
-    /// The number of the last commit that was tried.
-    pub(super) fn attempted(&self) -> u64 {
-        self.attempted
+    /// The path of the file.
+    pub(super) fn path(&self) -> &Path {
+        self.home.path()
     }
 
-    fn write(
+    /// Whether the last commit that was tried is known to be on disk.
+    pub(super) fn is_committed(&self) -> bool {
+        self.committed >= self.attempted
+    }
+
+    fn read(&mut self, check: Check) -> Result<(Table, Timestamp), LogError> {
+        self.database = None; // Its lock on the file has to go first.
+        let file = self.home.open()?;
+        let damaged = |what: String| LogError::Damaged { path: self.home.path().to_owned(), what };
+        let opened = caught(|| self.open_and_read(file, check, &damaged));
+        let (database, found) =
+            opened.ok_or_else(|| damaged("the database cannot be read".to_owned()))??;
+        let witnessed = self.home.witnessed();
+        let witnessed =
+            witnessed.map_err(|source| database_error(self.home.path(), source.into()))?;
+        let expected = witnessed.ok_or_else(|| damaged("its first page".to_owned()))?;
+        let expected = expected.max(self.committed);
+        if found.meta.commits < expected {
+            let (is, was) = (found.meta.commits, expected);
+            return Err(damaged(format!("it ends with commit {is}, and {was} was answered")));
+        }
+        self.database = Some(database);
+        self.committed = found.meta.commits;
+        self.sum = found.sum;
+        let table = Table::restore(found.leases, found.meta.last_fencing_token);
+        Ok((table, Timestamp::from_micros(found.meta.clock)))
+    }
+
+    fn open_and_read(
         &self,
-        table: &Table,
-        changes: &BTreeSet<LockKey>,
-        now: Timestamp,
-    ) -> Result<(), redb::Error> {
-        let transaction = self.database()?.begin_write()?;
-        {
-            let mut leases = transaction.open_table(LEASES)?;
-            for key in changes {
-                match table.entry(key) {
-                    Some(entry) => leases.insert(key.as_str(), encode(entry))?,
-                    None => leases.remove(key.as_str())?,
-                };
+        file: File,
+        check: Check,
+        damaged: &dyn Fn(String) -> LogError,
+    ) -> Result<(Database, Contents), LogError> {
+        let failed = |error: redb::Error| match error {
+            redb::Error::DatabaseAlreadyOpen => LogError::InUse(self.home.path().to_owned()),
+            redb::Error::Corrupted(what) => damaged(what),
+            redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+                damaged(error.to_string())
             }
-            let mut meta = transaction.open_table(META)?;
-            meta.insert("format", FORMAT)?;
-            meta.insert("commits", self.attempted)?;
-            meta.insert("clock_us", now.as_micros())?;
-            meta.insert("last_fencing_token", table.last_fencing_token())?;
-        }
-        Ok(transaction.commit()?)
-    }
-
-    /// The leases on disk; `None` for one that cannot be read.
-    fn leases(&self) -> Result<Vec<Option<(LockKey, Entry)>>, redb::Error> {
-        let transaction = self.database()?.begin_read()?;
-        let rows = transaction.open_table(LEASES)?;
-        let lease = |row: Result<_, redb::StorageError>| {
-            let (key, lease): (redb::AccessGuard<'_, &str>, redb::AccessGuard<'_, LeaseRow>) = row?;
-            Ok(decode(key.value(), lease.value()))
+            error => database_error(self.home.path(), error),
         };
-        rows.iter()?.map(lease).collect()
+        if file.metadata().is_ok_and(|file| file.len() == 0) {
+            return Err(damaged("it is empty".to_owned()));
+        }
+        let mut database = create(file).map_err(failed)?;
+        if check == Check::Pages {
+            database.check_integrity().map_err(|error| failed(error.into()))?;
+        }
+        let (meta, leases) = contents(&database).map_err(failed)?;
+        if meta.format > FORMAT {
+            let path = self.home.path().to_owned();
+            return Err(LogError::Newer { path, format: meta.format });
+        }
+        let leases: Option<Vec<_>> = leases.into_iter().collect();
+        let leases = leases.ok_or_else(|| damaged("a lease cannot be read".to_owned()))?;
+        let mut sum = Sum::default();
+        for (key, entry) in &leases {
+            sum.replace(key, None, Some(entry));
+        }
+        if meta.format >= SUMMED && !meta.fits(sum) {
+            let (is, was) = (leases.len(), meta.leases);
+            let what = format!("it holds {is} leases and not the {was} that were written");
+            return Err(damaged(what));
+        }
+        let highest = leases.iter().map(|(_, entry)| entry.fencing_token.number()).max();
+        let last = meta.last_fencing_token;
+        if last < highest.unwrap_or(0) || (last > 0 && FencingToken::from_number(last).is_none()) {
+            return Err(damaged(format!("its last fencing token is {last}")));
+        }
+        Ok((database, Contents { meta, leases, sum }))
+    }
+}
+
+impl Meta {
+    /// What stands in the file under which name. The checksum is the last, and over all others.
+    fn rows(&self) -> [(&'static str, u64); 6] {
+        [
+            ("format", self.format),
+            ("commits", self.commits),
+            ("clock_us", self.clock),
+            ("last_fencing_token", self.last_fencing_token),
+            ("leases", self.leases),
+            ("checksum", self.checksum),
+        ]
     }
 
-    fn meta(&self, name: &str) -> Result<u64, redb::Error> {
-        match self.database()?.begin_read()?.open_table(META) {
-            Ok(table) => Ok(table.get(name)?.map_or(0, |value| value.value())),
-            Err(redb::TableError::TableDoesNotExist(_)) => Ok(0),
-            Err(error) => Err(error.into()),
+    /// The same with the sum of the leases, in the newest format.
+    fn summed(self, sum: Sum) -> Self {
+        let mut summed = Self { format: FORMAT, leases: sum.leases(), checksum: 0, ..self };
+        summed.checksum = sum.checksum(summed.rows().map(|(_, number)| number));
+        summed
+    }
+
+    fn fits(&self, sum: Sum) -> bool {
+        let expected = Self { format: self.format, ..self.summed(sum) };
+        (expected.leases, expected.checksum) == (self.leases, self.checksum)
+    }
+}
+
+fn create(file: File) -> Result<Database, redb::Error> {
+    let file = DatabaseFile::new(file)?;
+    // What is there but not yet safe must not be taken for what is on disk.
+    file.sync_data()?;
+    let created: Result<_, DatabaseError> =
+        Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file);
+    Ok(created?)
+}
+
+fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        let mut leases = transaction.open_table(LEASES)?;
+        for change in changes {
+            match &change.after {
+                Some(entry) => leases.insert(change.key.as_str(), row::encode(entry))?,
+                None => leases.remove(change.key.as_str())?,
+            };
+        }
+        let mut table = transaction.open_table(META)?;
+        for (name, number) in meta.summed(sum).rows() {
+            table.insert(name, number)?;
         }
     }
-
-    fn database(&self) -> Result<&Database, redb::Error> {
-        self.database.as_ref().ok_or(redb::Error::DatabaseClosed)
-    }
+    Ok(transaction.commit()?)
 }
 
-fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
-    (
-        entry.token.expose(),
-        entry.owner.as_ref().map_or("", Owner::as_str),
-        entry.fencing_token.number(),
-        entry.ttl.as_millis(),
-        entry.ends_at.as_micros(),
-        entry.renewals.number(),
-    )
-}
-
-fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option<(LockKey, Entry)> {
-    let (token, owner, fencing_token, ttl, ends_at, renewals) = row;
-    let entry = Entry {
-        token: LeaseToken::parse(token).ok()?,
-        owner: Owner::parse(owner).ok()?,
-        fencing_token: FencingToken::from_number(fencing_token)?,
-        ttl: Ttl::from_millis(ttl),
-        ends_at: Timestamp::from_micros(ends_at),
-        renewals: Renewals::from_number(renewals),
+/// What is in a database; `None` for a lease that cannot be read.
+fn contents(database: &Database) -> Result<(Meta, Vec<Option<Lease>>), redb::Error> {
+    let transaction = database.begin_read()?;
+    let table = match transaction.open_table(META) {
+        // An old version was killed before its first commit.
+        Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Meta::default(), Vec::new())),
+        table => table?,
     };
-    Some((LockKey::parse(key).ok()?, entry))
+    let number = |name| Ok::<_, redb::Error>(table.get(name)?.map_or(0, |value| value.value()));
+    let meta = Meta {
+        format: number("format")?,
+        commits: number("commits")?,
+        clock: number("clock_us")?,
+        last_fencing_token: number("last_fencing_token")?,
+        leases: number("leases")?,
+        checksum: number("checksum")?,
+    };
+    let rows = transaction.open_table(LEASES)?;
+    let lease = |row: Result<_, redb::StorageError>| {
+        let (key, lease): (redb::AccessGuard<'_, &str>, redb::AccessGuard<'_, LeaseRow>) = row?;
+        Ok(row::decode(key.value(), lease.value()))
+    };
+    let leases: Result<Vec<_>, redb::Error> = rows.iter()?.map(lease).collect();
+    Ok((meta, leases?))
 }
 
-/// What can be wrong with the log.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum LogError {
-    #[error("{} cannot be used: {source}", path.display())]
-    Directory { path: PathBuf, source: io::Error },
-    #[error("another process serves the locks in {}: stop it, or name another directory", .0.display())]
-    InUse(PathBuf),
-    #[error("{} has format {format}, written by a newer lockkeeper: run that one", path.display())]
-    Newer { path: PathBuf, format: u64 },
-    #[error("a lease on disk cannot be read")]
-    Unreadable,
-    #[error("the committer cannot be started: {0}")]
-    Thread(#[from] io::Error),
-    #[error(transparent)]
-    Database(#[from] redb::Error),
-}
-
-impl LogError {
-    /// Whether what could not be read again may be read later: nothing was lost.
-    pub(super) fn may_pass(&self) -> bool {
-        self.is_full() || matches!(self, Self::Directory { .. })
-    }
-
-    /// Whether it is only room that lacks.
-    pub(super) fn is_full(&self) -> bool {
-        use io::ErrorKind::FileTooLarge;
-        use io::ErrorKind::QuotaExceeded;
-        use io::ErrorKind::StorageFull;
-        match self {
-            Self::Database(redb::Error::Io(error)) => {
-                matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)
-            }
-            _ => false,
-        }
-    }
+fn database_error(path: &Path, source: redb::Error) -> LogError {
+    LogError::Database { path: path.to_owned(), source }
 }

@@ -1,22 +1,32 @@
 //! The embedded store: [`Table`] in memory, every change of it on disk before it is answered.
 //!
-//! One thread owns the table and the log. It takes what has been asked meanwhile, up to a batch,
-//! applies it to the table, writes what changed in one transaction, and answers: the callers of a
-//! batch share one fsync. Whatever the rules say is in [`Table`]; this is only its keeper.
+//! One thread, the committer, changes the table and the log. It takes what has been asked
+//! meanwhile, up to a batch, applies it to the table, writes what changed in one transaction, and
+//! answers: the callers of a batch share one fsync. Whoever only looks at a key does not wait for
+//! the disk. Whatever the rules say is in [`Table`]; this is only its keeper.
 
+mod call;
 mod committer;
+mod error;
 mod file;
+mod home;
 mod log;
+mod queue;
+mod row;
+mod settings;
+mod view;
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::panic::catch_unwind;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
 use std::sync::mpsc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::sync::oneshot;
 
 use crate::lock::error::Effect;
 use crate::lock::error::StoreError;
@@ -42,13 +52,16 @@ use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::lock::wakeup::Wakeup;
-use crate::lock::wakeup::Wakeups;
+use crate::lock::watched;
 use crate::metrics::Metrics;
+use crate::store::embedded::call::Answered;
+use crate::store::embedded::call::Manner;
 use crate::store::embedded::committer::Committer;
-use crate::store::embedded::committer::Failure;
-use crate::store::embedded::committer::Job;
-use crate::store::embedded::log::Log;
-use crate::store::embedded::log::LogError;
+use crate::store::embedded::committer::Shared;
+use crate::store::embedded::error::LogError;
+use crate::store::embedded::view::Seen;
+
+pub use crate::store::embedded::settings::EmbeddedSettings;
 
 /// How long a waiter sleeps at most: a hint cannot be lost within a process, so this only bounds
 /// what a fault of our own could do.
@@ -57,11 +70,22 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// A question at the very end of a lease would come a moment too early.
 const PAST_THE_END: Duration = Duration::from_millis(1);
 
+/// How long a look waits for the end of a lease to be on disk; longer than a disk takes that is
+/// well. Then it tells what is on disk: a lease of which nothing is left.
+const LOOK_PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long the end of the store waits for what was asked to be on disk.
+const LAST_COMMIT: Duration = Duration::from_secs(1);
+
+/// The year 2100. A wall clock beyond it is wrong, and would use up the fencing tokens.
+const LATEST_CLOCK: u64 = 4_102_444_800_000_000;
+
 /// A store in a directory of its own, for one process at a time.
 pub struct EmbeddedStore {
-    jobs: Option<mpsc::Sender<Box<dyn Job>>>,
-    committer: Option<JoinHandle<()>>,
-    wakeups: Arc<Wakeups>,
+    shared: Arc<Shared>,
+    command_timeout: Duration,
+    /// Hears of the end of the committer.
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
 impl EmbeddedStore {
@@ -70,49 +94,68 @@ impl EmbeddedStore {
     /// # Errors
     ///
     /// One sentence if the directory cannot be used, if another process uses it, or if what is in
-    /// it cannot be read.
+    /// it is damaged.
     pub fn open(
         directory: &Path,
-        position_kept: Ttl,
+        settings: EmbeddedSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, OpenError> {
-        let log = Log::open(directory, position_kept)?;
-        let (jobs, queue) = mpsc::channel();
-        let wakeups = Arc::new(Wakeups::default());
-        let committer = Committer::new(log, queue, wakeups.clone(), metrics)?;
-        let committer = std::thread::Builder::new()
+        let committer = Committer::open(directory, settings, metrics)?;
+        let (shared, command_timeout) = (committer.shared(), settings.command_timeout);
+        let (ending, ended) = mpsc::channel::<()>();
+        let queue = shared.clone();
+        std::thread::Builder::new()
             .name("committer".into())
-            .spawn(move || committer.run())
+            .spawn(move || {
+                let _ending = ending; // Dropped last.
+                if catch_unwind(AssertUnwindSafe(|| committer.run())).is_err() {
+                    watched::fail("the committer of the embedded store panicked".to_owned());
+                }
+                queue.queue.abandon();
+            })
             .map_err(LogError::from)?;
-        Ok(Self { jobs: Some(jobs), committer: Some(committer), wakeups })
+        Ok(Self { shared, command_timeout, ended: Mutex::new(ended) })
     }
 
-    /// Has `op` done on the table, and answered once it is on disk.
     async fn call<T: Send + 'static>(
         &self,
         verb: Verb,
-        op: impl FnOnce(&mut Table, Timestamp) -> T + Send + 'static,
+        manner: Manner,
+        op: impl FnOnce(&mut Table, Timestamp) -> Answered<T> + Send + 'static,
+    ) -> Result<Answered<T>, StoreError> {
+        self.shared.call(verb, manner, self.command_timeout, op).await
+    }
+
+    /// What was seen, or, if something of it has ended meanwhile, what the committer says to that.
+    async fn look<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        seen: Option<Seen<T>>,
+        look: impl FnOnce(&mut Table, Timestamp) -> T + Send + 'static,
     ) -> Result<T, StoreError> {
-        let (reply, answer) = oneshot::channel();
-        let gone = || Failure::new(Effect::Unknown, "the committer has ended");
-        if let Some(jobs) = &self.jobs {
-            // A committer that is gone has dropped the reply, which is seen below.
-            let _ = jobs.send(Box::new(Call { op: Some(op), answer: None, reply }));
-        }
-        answer.await.unwrap_or_else(|_| Err(gone())).map_err(|failure| StoreError {
+        let unknown = || StoreError {
             verb,
-            effect: failure.effect,
-            reason: failure.reason.to_string().into(),
-        })
+            effect: Effect::None,
+            reason: "what is on disk cannot be read at the moment".into(),
+        };
+        let Seen { on_disk, current } = seen.ok_or_else(unknown)?;
+        if current {
+            return Ok(on_disk);
+        }
+        let look = move |table: &mut Table, now| Answered::plain(look(table, now));
+        let looked = self.shared.call(verb, Manner::Withdrawn, LOOK_PATIENCE, look).await;
+        Ok(looked.map_or(on_disk, |looked| looked.answer))
     }
 }
 
 impl Drop for EmbeddedStore {
-    /// Waits for what was asked to be on disk.
+    /// Waits for what was asked to be on disk, but not for a disk that stands still: what is not
+    /// on it then was not answered.
     fn drop(&mut self) {
-        self.jobs = None;
-        if let Some(committer) = self.committer.take() {
-            let _ = committer.join();
+        self.shared.queue.close();
+        let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(LAST_COMMIT) {
+            tracing::warn!("the disk stands still; ending without the last commit");
         }
     }
 }
@@ -132,55 +175,60 @@ fn used_up(verb: Verb) -> StoreError {
     StoreError { verb, effect: Effect::None, reason: "the fencing tokens are used up".into() }
 }
 
-/// An operation on its way through the committer.
-struct Call<T, F> {
-    op: Option<F>,
-    answer: Option<T>,
-    reply: oneshot::Sender<Result<T, Failure>>,
-}
-
-impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> T + Send> Job for Call<T, F> {
-    fn run(&mut self, table: &mut Table, now: Timestamp) {
-        self.answer = self.op.take().map(|op| op(table, now));
-    }
-
-    fn reply(self: Box<Self>, outcome: Result<(), Failure>) {
-        let Self { answer, reply, .. } = *self;
-        let never_ran = || Failure::new(Effect::None, "the operation did not run");
-        // The caller may be gone; Locks hears every call out, so then nobody needs the answer.
-        let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(never_ran)));
-    }
+/// What is proposed as the next fencing token; 0 where the wall clock cannot be believed.
+fn proposal() -> u64 {
+    let now = wall_clock_micros();
+    if now < LATEST_CLOCK { now } else { 0 }
 }
 
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        let claim = claim.clone();
-        let granted = self.call(Verb::TryAcquire, move |table, now| {
-            table.try_acquire(&claim, now, wall_clock_micros())
+        const VERB: Verb = Verb::TryAcquire;
+        let (manner, claim) = (Manner::of(claim), claim.clone());
+        let asked = self.call(VERB, manner, move |table, now| {
+            let attempt = table.try_acquire(&claim, now, proposal());
+            Answered::with_lease(table, &claim.key, attempt)
         });
-        granted.await?.ok_or_else(|| used_up(Verb::TryAcquire))
+        let mut asked = asked.await?;
+        Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
+            Attempt::Granted(lease) => Attempt::Granted(self.shared.tell(VERB, lease, &asked)?),
+            Attempt::Again(lease) => Attempt::Again(self.shared.tell(VERB, lease, &asked)?),
+            held => held,
+        })
     }
 
     async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
+        const VERB: Verb = Verb::WaitTurn;
         let claim = claim.clone();
-        let asked = self.call(Verb::WaitTurn, move |table, now| {
-            table.wait_turn(&claim, now, wall_clock_micros())
+        let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
+            let turn = table.wait_turn(&claim, now, proposal());
+            Answered::with_lease(table, &claim.key, turn)
         });
-        let mut turn = asked.await?.ok_or_else(|| used_up(Verb::WaitTurn))?;
-        if let Turn::Waiting(waiting) = &mut turn {
-            waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
-        }
-        Ok(turn)
+        let mut asked = asked.await?;
+        Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
+            Turn::Granted(lease) => Turn::Granted(self.shared.tell(VERB, lease, &asked)?),
+            Turn::Again(lease) => Turn::Again(self.shared.tell(VERB, lease, &asked)?),
+            Turn::Waiting(mut waiting) => {
+                waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
+                Turn::Waiting(waiting)
+            }
+            Turn::Gone => Turn::Gone,
+        })
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         let (key, claims) = (key.clone(), claims.to_vec());
-        self.call(Verb::Leave, move |table, now| table.leave(&key, &claims, now)).await
+        // Nobody leaves a second time.
+        let left = self.call(Verb::Leave, Manner::Kept, move |table, now| {
+            table.leave(&key, &claims, now);
+            Answered::plain(())
+        });
+        left.await.map(|left| left.answer)
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {
-        self.wakeups.listen(key)
+        self.shared.wakeups.listen(key)
     }
 
     async fn refresh(
@@ -191,18 +239,35 @@ impl Store for EmbeddedStore {
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
         let (key, token) = (key.clone(), token.clone());
-        self.call(Verb::Refresh, move |table, now| table.refresh(&key, (&token, named), ttl, now))
-            .await
+        let asked = self.call(Verb::Refresh, Manner::Withdrawn, move |table, now| {
+            let refreshed = table.refresh(&key, (&token, named), ttl, now);
+            Answered::with_lease(table, &key, refreshed)
+        });
+        let mut asked = asked.await?;
+        let lease = asked.answer.take();
+        lease.map(|lease| self.shared.tell(Verb::Refresh, lease, &asked)).transpose()
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
         let holding = holding.clone();
-        self.call(Verb::Keep, move |table, now| table.keep(&holding, ttl, now)).await
+        let asked = self.call(Verb::Keep, Manner::Withdrawn, move |table, now| {
+            let kept = table.keep(&holding, ttl, now);
+            Answered::with_lease(table, &holding.key, kept)
+        });
+        let asked = asked.await?;
+        Ok(match asked.answer.clone() {
+            Kept::Lease(lease) => Kept::Lease(self.shared.tell(Verb::Keep, lease, &asked)?),
+            lost => lost,
+        })
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
         let holding = holding.clone();
-        self.call(Verb::LetGo, move |table, now| table.let_go(&holding, linger, now)).await
+        let gone = self.call(Verb::LetGo, Manner::Withdrawn, move |table, now| {
+            table.let_go(&holding, linger, now);
+            Answered::plain(())
+        });
+        gone.await.map(|gone| gone.answer)
     }
 
     async fn release(
@@ -212,17 +277,27 @@ impl Store for EmbeddedStore {
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
         let (key, token) = (key.clone(), token.clone());
-        self.call(Verb::Release, move |table, now| table.release(&key, (&token, named), now)).await
+        let released = self.call(Verb::Release, Manner::Withdrawn, move |table, now| {
+            Answered::plain(table.release(&key, (&token, named), now))
+        });
+        released.await.map(|released| released.answer)
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        // Calls are done in the order in which they were sent: nothing earlier is still to come.
-        self.release(key, token, None).await.map(|_| ())
+        let (key, token) = (key.clone(), token.clone());
+        // Earlier calls with the token have been done or were withdrawn: none is still to come.
+        let undone = self.call(Verb::Release, Manner::Undo, move |table, now| {
+            Answered::plain(table.release(&key, (&token, None), now))
+        });
+        undone.await.map(|_| ())
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
         let key = key.clone();
-        self.call(Verb::ForceRelease, move |table, now| table.force_release(&key, now)).await
+        let forced = self.call(Verb::ForceRelease, Manner::Withdrawn, move |table, now| {
+            Answered::plain(table.force_release(&key, now))
+        });
+        forced.await.map(|forced| forced.answer)
     }
 
     async fn inspect(
@@ -230,13 +305,16 @@ impl Store for EmbeddedStore {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
+        let seen = self.shared.view.inspect(key, token, self.shared.clock.now());
         let (key, token) = (key.clone(), token.cloned());
-        self.call(Verb::Inspect, move |table, now| table.inspect(&key, token.as_ref(), now)).await
+        let look = move |table: &mut Table, now| table.inspect(&key, token.as_ref(), now);
+        self.look(Verb::Inspect, seen, look).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
+        let seen = self.shared.view.list(page, self.shared.clock.now());
         let page = page.clone();
-        self.call(Verb::List, move |table, now| table.list(&page, now)).await
+        self.look(Verb::List, seen, move |table, now| table.list(&page, now)).await
     }
 
     fn contacted(&self) -> bool {

@@ -25,6 +25,7 @@ use tokio::time::timeout_at;
 
 use crate::lock::error::Effect;
 use crate::lock::error::StoreError;
+use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::keys::SLOTS;
 use crate::store::redis::keys::slot;
@@ -115,7 +116,7 @@ impl Cluster {
         let (map, outdated) = (watch::Sender::new(map), Notify::new());
         let shared = Arc::new(Shared { nodes, scheme, seeds, map, outdated });
         let mut surveyor = JoinSet::new();
-        surveyor.spawn(shared.clone().survey());
+        surveyor.spawn(endless("the surveyor of the Cluster", shared.clone().survey()));
         Ok(Self { shared, contacted: AtomicBool::new(false), _surveyor: surveyor })
     }
 

@@ -26,6 +26,7 @@ use tokio::time::sleep;
 use tokio::time::timeout;
 use tokio::time::timeout_at;
 
+use crate::lock::watched::endless;
 use crate::store::redis::connect::RECONNECT_PAUSE;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::connect::pool;
@@ -89,7 +90,8 @@ impl Sentinel {
             let (pushes, heard) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
             let pool = pool(&info, follower.nodes.settings.connect_timeout, 1, config)?;
-            watchers.spawn(follower.clone().watch(address, pool, heard));
+            let watching = follower.clone().watch(address, pool, heard);
+            watchers.spawn(endless("the watcher of a sentinel", watching));
         }
         Ok(Self { master: followed, contacted: AtomicBool::new(false), _watchers: watchers })
     }

@@ -4,6 +4,8 @@ use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
+use lockkeeper::server::Ended;
+
 use crate::api::Lockkeeper;
 use crate::api::TOKEN;
 use crate::support::Answer;
@@ -16,7 +18,7 @@ use crate::support::raw::read_until;
 pub(super) async fn acquire_while_draining(
     service: Service,
     path: &str,
-) -> (Answer, impl Future<Output = ()> + use<>) {
+) -> (Answer, impl Future<Output = Ended> + use<>) {
     let address = service.http().address;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(

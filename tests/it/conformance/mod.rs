@@ -13,6 +13,7 @@ mod verbs;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::Claim;
@@ -27,6 +28,7 @@ use lockkeeper::lock::token::LeaseToken;
 use lockkeeper::lock::waiting::WaitLimits;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::StoreSettings;
+use lockkeeper::store::embedded::EmbeddedSettings;
 use lockkeeper::store::open;
 use lockkeeper::store::redis::RedisSettings;
 use tempfile::TempDir;
@@ -95,7 +97,9 @@ impl Stage {
 
     fn embedded_keeping(kept: Ttl) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let settings = StoreSettings::Embedded(directory.path().to_owned(), kept);
+        let command_timeout = Duration::from_secs(5);
+        let settings = EmbeddedSettings { position_kept: kept, command_timeout };
+        let settings = StoreSettings::Embedded(directory.path().to_owned(), settings);
         let store = open(settings, Arc::new(Metrics::new("embedded"))).unwrap();
         Self { store, ground: Ground::Directory(directory) }
     }

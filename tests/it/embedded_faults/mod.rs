@@ -1,6 +1,8 @@
 //! The embedded store on bad days: killed, ended, out of room, on a disk that fails.
 
 mod disk;
+mod file;
 mod kill;
 mod load;
 mod others;
+mod stall;

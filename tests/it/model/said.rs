@@ -24,11 +24,12 @@ fn said(what: String, fencing: Option<FencingToken>) -> Said {
 
 pub(super) fn attempt(attempt: Attempt) -> Said {
     match attempt {
-        Attempt::Granted(lease) => {
-            said(format!("granted {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
-        }
+        Attempt::Granted(lease) => said(
+            format!("granted {:?} {}", lease.owner, minutes(&lease)),
+            Some(lease.fencing_token),
+        ),
         Attempt::Again(lease) => {
-            said(format!("again {:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+            said(format!("again {:?} {}", lease.owner, minutes(&lease)), Some(lease.fencing_token))
         }
         Attempt::Held(held) => {
             let told = status(&held);
@@ -52,10 +53,15 @@ pub(super) fn turn(turn: Turn) -> Said {
 pub(super) fn lease(lease: Option<Lease>) -> Said {
     match lease {
         Some(lease) => {
-            said(format!("{:?} {:?}", lease.owner, lease.ttl), Some(lease.fencing_token))
+            said(format!("{:?} {}", lease.owner, minutes(&lease)), Some(lease.fencing_token))
         }
         None => said("lost".into(), None),
     }
+}
+
+/// The TTL of a lease, whatever the disk has taken of it.
+fn minutes(lease: &Lease) -> u64 {
+    (lease.ttl.as_millis() + 30_000) / 60_000
 }
 
 pub(super) fn released(released: Released) -> Said {

@@ -74,6 +74,14 @@ impl Http {
         self.try_send(method, path, body).await.unwrap()
     }
 
+    /// What `/metrics` says of a metric without labels.
+    pub(crate) async fn figure(&self, name: &str) -> f64 {
+        let answer = self.get("/metrics").await;
+        let text = String::from_utf8(answer.body.to_vec()).unwrap();
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse().unwrap()
+    }
+
     /// The answer, or why there is none.
     pub(crate) async fn try_send(
         &self,

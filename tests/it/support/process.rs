@@ -9,6 +9,8 @@ use std::process::Command;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::Mutex;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -22,7 +24,24 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 pub(crate) struct Process {
     child: Child,
     address: SocketAddr,
-    log: Arc<Mutex<String>>,
+    log: Log,
+}
+
+/// What a process writes on standard error.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log {
+    text: Arc<Mutex<String>>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Log {
+    /// All of it, once its process has ended.
+    pub(crate) fn whole(&self) -> String {
+        while !self.ended.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        self.text.lock().unwrap().clone()
+    }
 }
 
 impl Process {
@@ -36,16 +55,25 @@ impl Process {
         Self::start_on("127.0.0.1:0", arguments, variables)
     }
 
+    /// Starts it by way of another program.
+    pub(crate) fn start_under(program: &[&str], arguments: &[&str]) -> Self {
+        let mut starting = command(program[0]);
+        starting.args(&program[1..]).arg(BINARY).args(["serve", "--listen", "127.0.0.1:0"]);
+        starting.args(arguments);
+        Self::serving(starting)
+    }
+
     /// Starts it where it is told to listen.
     pub(crate) fn start_on(listen: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut child = command(BINARY)
-            .args(["serve", "--listen", listen])
-            .args(arguments)
-            .envs(variables.iter().copied())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let log = Arc::new(Mutex::new(String::new()));
+        let mut starting = command(BINARY);
+        starting.args(["serve", "--listen", listen]).args(arguments);
+        starting.envs(variables.iter().copied());
+        Self::serving(starting)
+    }
+
+    fn serving(mut starting: Command) -> Self {
+        let mut child = starting.stderr(Stdio::piped()).spawn().unwrap();
+        let log = Log::default();
         let (serves, address) = mpsc::channel();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let kept = log.clone();
@@ -55,13 +83,14 @@ impl Process {
                     let end = rest.find(|letter: char| letter == '"' || letter.is_whitespace());
                     let _ = serves.send(rest[..end.unwrap_or(rest.len())].parse().unwrap());
                 }
-                let mut kept = kept.lock().unwrap();
+                let mut kept = kept.text.lock().unwrap();
                 kept.push_str(&line);
                 kept.push('\n');
             }
+            kept.ended.store(true, Ordering::Release);
         });
         let Ok(address) = address.recv_timeout(Duration::from_secs(20)) else {
-            panic!("it does not serve: {}", log.lock().unwrap());
+            panic!("it does not serve: {}", log.text.lock().unwrap());
         };
         Self { child, address, log }
     }
@@ -78,7 +107,12 @@ impl Process {
 
     /// All that it has logged.
     pub(crate) fn log(&self) -> String {
-        self.log.lock().unwrap().clone()
+        self.log.text.lock().unwrap().clone()
+    }
+
+    /// What it logs, also when it has ended.
+    pub(crate) fn log_to_the_end(&self) -> Log {
+        self.log.clone()
     }
 
     /// Ends it at once, as `kill -9` does.

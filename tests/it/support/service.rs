@@ -3,6 +3,8 @@
 use lockkeeper::config::Config;
 use lockkeeper::config::Flags;
 use lockkeeper::config::Sources;
+use lockkeeper::server::Ended;
+use lockkeeper::server::Failed;
 use lockkeeper::server::Server;
 use tempfile::TempDir;
 use tokio::net::TcpListener;
@@ -16,7 +18,7 @@ use crate::support::Http;
 pub(crate) struct Service {
     http: Http,
     shutdown: oneshot::Sender<()>,
-    running: JoinSet<()>,
+    running: JoinSet<Result<Ended, Failed>>,
 }
 
 impl Service {
@@ -52,9 +54,9 @@ impl Service {
     }
 
     /// Begins its end; done when it has ended.
-    pub(crate) fn shut_down(self) -> impl Future<Output = ()> {
+    pub(crate) fn shut_down(self) -> impl Future<Output = Ended> {
         let Self { shutdown, mut running, .. } = self;
         let _ = shutdown.send(());
-        async move { running.join_next().await.unwrap().unwrap() }
+        async move { running.join_next().await.unwrap().unwrap().unwrap() }
     }
 }

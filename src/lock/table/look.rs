@@ -1,0 +1,67 @@
+//! What can be seen of a table without changing it.
+
+use crate::lock::entry::Entry;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Holder;
+use crate::lock::lease::LockStatus;
+use crate::lock::line::Line;
+use crate::lock::store::Page;
+use crate::lock::table::Table;
+use crate::lock::time::Timestamp;
+use crate::lock::token::LeaseToken;
+
+impl Table {
+    /// How many keys are held.
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Whether no key is held.
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// The highest fencing token ever given; 0 before the first.
+    pub fn last_fencing_token(&self) -> u64 {
+        self.last_fencing_token
+    }
+
+    /// The lease of a key as it is to be kept.
+    pub fn entry(&self, key: &LockKey) -> Option<&Entry> {
+        self.leases.get(key)
+    }
+
+    /// The leases from where a page begins, without its limit and without a look at the time.
+    pub fn page(&self, page: &Page) -> impl Iterator<Item = (&LockKey, &Entry)> {
+        let range = self.leases.range::<str, _>(page.range());
+        range.take_while(|(key, _)| key.as_str().starts_with(&page.prefix))
+    }
+
+    /// How a key stands whose lease is `entry`.
+    pub fn status(
+        &self,
+        key: &LockKey,
+        entry: Option<&Entry>,
+        token: Option<&LeaseToken>,
+        now: Timestamp,
+    ) -> LockStatus {
+        let line = self.lines.get(key);
+        let handed = line
+            .and_then(Line::handed)
+            .map(|(_, until)| Holder { left: Some(until.left(now)), ..Holder::default() });
+        LockStatus {
+            key: key.clone(),
+            holder: entry.map(|entry| entry.holder(now)).or(handed),
+            waiters: line.map_or(0, Line::len),
+            mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
+        }
+    }
+
+    /// Whether a key whose lease is `entry` stands otherwise by now: the lease, or a hand-off, is
+    /// over, and nobody has looked since.
+    pub fn has_ended(&self, key: &LockKey, entry: Option<&Entry>, now: Timestamp) -> bool {
+        let handed = self.lines.get(key).and_then(Line::handed);
+        entry.is_some_and(|entry| entry.ends_at <= now)
+            || handed.is_some_and(|(_, until)| *until <= now)
+    }
+}

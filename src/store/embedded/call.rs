@@ -1,0 +1,171 @@
+//! A call to the committer: asked, waited for with a deadline, and withdrawn where nobody needs it.
+
+use std::future::poll_fn;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+use tokio::time::sleep_until;
+
+use crate::lock::error::Effect;
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::lock::heard_out::caller_is_gone;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Lease;
+use crate::lock::lease::Origin;
+use crate::lock::table::Table;
+use crate::lock::time::Timestamp;
+use crate::lock::time::Ttl;
+use crate::store::embedded::committer::Failure;
+use crate::store::embedded::committer::Shared;
+use crate::store::embedded::queue::Job;
+use crate::store::embedded::queue::Order;
+
+/// How a call is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Manner {
+    /// Up to the deadline; then it is withdrawn if it has not begun.
+    Withdrawn,
+    /// As above, and withdrawn at once when its caller is gone: only that caller has the token.
+    ForCaller,
+    /// Up to the deadline; it happens all the same.
+    Kept,
+    /// For as long as it takes, and before all others.
+    Undo,
+}
+
+impl Manner {
+    /// How a claim's call is waited for.
+    pub(super) fn of(claim: &Claim) -> Self {
+        match claim.origin {
+            Origin::Service => Self::ForCaller,
+            Origin::Client => Self::Withdrawn,
+        }
+    }
+}
+
+/// An answer that is on disk, and when the lease ends that it gives.
+pub(super) struct Answered<T> {
+    pub(super) answer: T,
+    ends_at: Option<Timestamp>,
+}
+
+impl<T> Answered<T> {
+    /// An answer that gives the token of `key` the lease that the table has now.
+    pub(super) fn with_lease(table: &Table, key: &LockKey, answer: T) -> Self {
+        Self { answer, ends_at: table.entry(key).map(|entry| entry.ends_at) }
+    }
+
+    /// An answer that gives no lease.
+    pub(super) fn plain(answer: T) -> Self {
+        Self { answer, ends_at: None }
+    }
+}
+
+impl Shared {
+    /// Has `op` done on the table, and answered once it is on disk.
+    pub(super) async fn call<T: Send + 'static>(
+        &self,
+        verb: Verb,
+        manner: Manner,
+        timeout: Duration,
+        op: impl FnOnce(&mut Table, Timestamp) -> Answered<T> + Send + 'static,
+    ) -> Result<Answered<T>, StoreError> {
+        let failed = |failure: Failure| StoreError {
+            verb,
+            effect: failure.effect,
+            reason: failure.reason.to_string().into(),
+        };
+        let (reply, mut answer) = oneshot::channel();
+        let job = Box::new(Call { op: Some(op), answer: None, reply });
+        let order = match manner {
+            Manner::Undo => Order::First,
+            _ => Order::InTurn,
+        };
+        let full = || Failure::new(Effect::None, "too many calls wait for the disk");
+        let ticket = self.queue.push(order, job).ok_or_else(|| failed(full()))?;
+        let deadline = Instant::now() + timeout;
+        let withdrawable = matches!(manner, Manner::Withdrawn | Manner::ForCaller);
+        let alone = poll_fn(|_| match manner {
+            Manner::ForCaller if caller_is_gone() => Poll::Ready(()),
+            _ => Poll::Pending,
+        });
+        let answered = tokio::select! {
+            biased;
+            answered = &mut answer => answered.map_err(|_| ended()).flatten(),
+            () = alone => match self.queue.withdraw(ticket) {
+                true => Err(Failure::new(Effect::None, "the caller was gone before it began")),
+                false => within(deadline, &mut answer, timeout).await,
+            },
+            () = sleep_until(deadline), if !matches!(manner, Manner::Undo) => {
+                match withdrawable && self.queue.withdraw(ticket) {
+                    true => Err(late(Effect::None, timeout)),
+                    false => Err(late(Effect::Unknown, timeout)),
+                }
+            }
+        };
+        answered.map_err(failed)
+    }
+
+    /// The lease as it is told to its holder: with what is left of it at this moment.
+    ///
+    /// The disk may have taken longer than the lease lasts. It is over then, but a crash before
+    /// its end is on disk would bring it back, so this is no definite no.
+    pub(super) fn tell<T>(
+        &self,
+        verb: Verb,
+        mut lease: Lease,
+        answered: &Answered<T>,
+    ) -> Result<Lease, StoreError> {
+        let left = answered.ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
+        let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        lease.ttl = lease.ttl.min(Ttl::from_millis(left));
+        if lease.ttl.as_millis() == 0 {
+            let reason = "the disk took longer than the lease lasts".into();
+            return Err(StoreError { verb, effect: Effect::Unknown, reason });
+        }
+        Ok(lease)
+    }
+}
+
+async fn within<T>(
+    deadline: Instant,
+    answer: &mut oneshot::Receiver<Result<T, Failure>>,
+    timeout: Duration,
+) -> Result<T, Failure> {
+    match tokio::time::timeout_at(deadline, answer).await {
+        Ok(answered) => answered.map_err(|_| ended()).flatten(),
+        Err(_) => Err(late(Effect::Unknown, timeout)),
+    }
+}
+
+fn late(effect: Effect, timeout: Duration) -> Failure {
+    Failure::new(effect, format!("the disk did not answer within {timeout:?}"))
+}
+
+fn ended() -> Failure {
+    Failure::new(Effect::Unknown, "the committer has ended")
+}
+
+/// An operation on its way through the committer.
+struct Call<T, F> {
+    op: Option<F>,
+    answer: Option<Answered<T>>,
+    reply: oneshot::Sender<Result<Answered<T>, Failure>>,
+}
+
+impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> Answered<T> + Send> Job for Call<T, F> {
+    fn run(&mut self, table: &mut Table, now: Timestamp) {
+        self.answer = self.op.take().map(|op| op(table, now));
+    }
+
+    fn reply(self: Box<Self>, outcome: Result<(), Failure>) {
+        let Self { answer, reply, .. } = *self;
+        let never_ran = || Failure::new(Effect::None, "the operation did not run");
+        // The caller may have given up meanwhile; then nobody needs the answer.
+        let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(never_ran)));
+    }
+}

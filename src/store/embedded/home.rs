@@ -1,0 +1,188 @@
+//! Where a store lives: its directory and its file, held against other processes, and looked after
+//! for as long as it is served. Neither may be moved, deleted or replaced meanwhile.
+
+use std::fs;
+use std::fs::File;
+use std::io;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::FileExt;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::SocketAddr;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::path::PathBuf;
+
+use crate::store::embedded::error::LogError;
+
+const FILE: &str = "locks.redb";
+
+/// The name of a file that is being made. What has the final name is whole.
+const UNFINISHED: &str = "locks.redb.new";
+
+/// Others than the owner may do nothing: the tokens are in it.
+const FILE_MODE: u32 = 0o600;
+
+/// Where in the file the number of the last answered commit stands: in its first page, of which the
+/// database uses 320 bytes, in a sector of its own.
+const WITNESS_AT: u64 = 2_048;
+/// What the number stands behind.
+const WITNESS: &[u8; 8] = b"commits\0";
+
+/// See the module.
+pub(super) struct Home {
+    path: PathBuf,
+    /// The file itself, whatever its name is by now.
+    file: File,
+    /// Its lock keeps others out, also where the file is gone.
+    _directory: File,
+    /// Keeps others out where the directory was moved. The name goes with the process.
+    _name: Option<UnixListener>,
+}
+
+impl Home {
+    /// Takes a directory, which is made if it is not there. `make` makes a new file.
+    pub(super) fn take(
+        directory: &Path,
+        make: impl FnOnce(File) -> Result<(), LogError>,
+    ) -> Result<Self, LogError> {
+        let unusable = |source| LogError::Unusable { path: directory.to_owned(), source };
+        make_directory(directory).map_err(unusable)?;
+        let in_use = || LogError::InUse(directory.to_owned());
+        let handle = File::open(directory).map_err(unusable)?;
+        // Where a file system has no such locks there is still that of the file.
+        if let Err(fs::TryLockError::WouldBlock) = handle.try_lock() {
+            return Err(in_use());
+        }
+        let name = match take_name(directory) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => return Err(in_use()),
+            taken => taken.ok(),
+        };
+        let path = directory.join(FILE);
+        if !path.try_exists().map_err(unusable)? {
+            let unfinished = directory.join(UNFINISHED);
+            let mut options = fs::OpenOptions::new();
+            options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
+            make(options.open(&unfinished).map_err(unusable)?)?;
+            fs::rename(&unfinished, &path).map_err(unusable)?;
+            // The new name has to survive a loss of power as well.
+            handle.sync_all().map_err(unusable)?;
+        }
+        let file = open(&path)?;
+        Ok(Self { path, file, _directory: handle, _name: name })
+    }
+
+    /// The path of the file.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Takes the rights of others away from a file that was copied here, or made otherwise.
+    pub(super) fn keep_private(&self) {
+        let mode =
+            self.file.metadata().map_or(FILE_MODE, |found| found.permissions().mode() & 0o777);
+        if mode & !FILE_MODE == 0 {
+            return;
+        }
+        let path = self.path.display();
+        match self.file.set_permissions(fs::Permissions::from_mode(FILE_MODE)) {
+            Ok(()) => {
+                tracing::warn!(%path, "file was open to others; now only its owner may use it")
+            }
+            Err(error) => tracing::warn!(%path, %error, "file is open to others"),
+        }
+    }
+
+    /// Opens the file once more. It is never made anew.
+    pub(super) fn open(&self) -> Result<File, LogError> {
+        let file = open(&self.path)?;
+        self.check(&file.metadata().map_err(|source| self.unusable(source))?)?;
+        Ok(file)
+    }
+
+    /// Fails if the file does not have its name any more.
+    pub(super) fn check_place(&self) -> Result<(), LogError> {
+        match fs::metadata(&self.path) {
+            Ok(found) => self.check(&found),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.misplaced()),
+            Err(error) => Err(self.unusable(error)),
+        }
+    }
+
+    /// Notes that a commit was answered. The file is not synced for it: a crash of the process
+    /// loses nothing that was written, and after a loss of power an older number does no harm.
+    pub(super) fn witness(&self, commits: u64) -> io::Result<()> {
+        let mut record = [0; 24];
+        record[..8].copy_from_slice(WITNESS);
+        record[8..16].copy_from_slice(&commits.to_le_bytes());
+        record[16..].copy_from_slice(&(!commits).to_le_bytes());
+        self.file.write_all_at(&record, WITNESS_AT)
+    }
+
+    /// The number of the last commit that was answered, as far as it is known. `None` if the note
+    /// itself is damaged.
+    pub(super) fn witnessed(&self) -> io::Result<Option<u64>> {
+        let mut record = [0; 24];
+        self.file.read_exact_at(&mut record, WITNESS_AT)?;
+        if record == [0; 24] {
+            return Ok(Some(0));
+        }
+        let [name, number, inverse] = [0, 8, 16].map(|at| {
+            let mut word = [0; 8];
+            word.copy_from_slice(&record[at..at + 8]);
+            word
+        });
+        let (number, inverse) = (u64::from_le_bytes(number), u64::from_le_bytes(inverse));
+        Ok((name == *WITNESS && number == !inverse).then_some(number))
+    }
+
+    fn check(&self, found: &fs::Metadata) -> Result<(), LogError> {
+        let ours = self.file.metadata().map_err(|source| self.unusable(source))?;
+        let same = (found.dev(), found.ino()) == (ours.dev(), ours.ino());
+        if same { Ok(()) } else { Err(self.misplaced()) }
+    }
+
+    fn misplaced(&self) -> LogError {
+        LogError::Misplaced(self.path.clone())
+    }
+
+    fn unusable(&self, source: io::Error) -> LogError {
+        LogError::Unusable { path: self.path.clone(), source }
+    }
+}
+
+fn open(path: &Path) -> Result<File, LogError> {
+    let opened = fs::OpenOptions::new().read(true).write(true).open(path);
+    opened.map_err(|source| LogError::Unusable { path: path.to_owned(), source })
+}
+
+/// Makes a directory and those above it, each of which survives a loss of power.
+fn make_directory(directory: &Path) -> io::Result<()> {
+    if directory.is_dir() {
+        return Ok(());
+    }
+    let parent = directory.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let parent = parent.unwrap_or_else(|| Path::new("."));
+    make_directory(parent)?;
+    match fs::DirBuilder::new().mode(0o700).create(directory) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => (),
+    }
+    if !directory.is_dir() {
+        return Err(io::ErrorKind::NotADirectory.into());
+    }
+    File::open(parent)?.sync_all()
+}
+
+/// Takes a name that says which directory this is, wherever it is moved to.
+fn take_name(directory: &Path) -> io::Result<UnixListener> {
+    let directory = directory.canonicalize()?;
+    let parent = directory.parent().unwrap_or(&directory).metadata()?;
+    let mut name = format!("lockkeeper/{:x}/{:x}/", parent.dev(), parent.ino()).into_bytes();
+    let own = directory.file_name().unwrap_or_default().as_encoded_bytes();
+    // There is room for 107 bytes; two long names with the same end have locks of their own still.
+    name.extend_from_slice(&own[own.len().saturating_sub(48)..]);
+    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+}

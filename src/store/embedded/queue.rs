@@ -1,0 +1,176 @@
+//! What was asked and has not begun: in the order in which it was asked, up to a limit, and to be
+//! withdrawn by whoever asked.
+
+use std::collections::BTreeMap;
+use std::sync::Condvar;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use crate::lock::error::Effect;
+use crate::lock::table::Table;
+use crate::lock::time::Timestamp;
+use crate::store::embedded::committer::Failure;
+
+/// The most calls that wait for the disk: as many as there can be clients, and some megabytes. Calls
+/// that take grants back come on top: there are no more of them than `Owed` allows.
+const MAX_WAITING: usize = 32_768;
+
+/// An operation that waits for its batch.
+pub(super) trait Job: Send {
+    /// Does it on the table, in memory.
+    fn run(&mut self, table: &mut Table, now: Timestamp);
+
+    /// Answers it, once its batch is on disk, or not.
+    fn reply(self: Box<Self>, outcome: Result<(), Failure>);
+}
+
+/// Whether a job waits behind those that came before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Order {
+    /// It goes first: it takes back what an earlier job did, and none of those that wait is of the
+    /// same claim.
+    First,
+    /// In the order of arrival.
+    InTurn,
+}
+
+/// A job's place in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Ticket(Order, u64);
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Queue {
+    waiting: Mutex<Waiting>,
+    arrived: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    jobs: BTreeMap<Ticket, Box<dyn Job>>,
+    arrivals: u64,
+    closed: bool,
+}
+
+impl Queue {
+    /// Lets a job wait. `None` if there is no room, or nobody to do it any more.
+    pub(super) fn push(&self, order: Order, job: Box<dyn Job>) -> Option<Ticket> {
+        let mut waiting = self.waiting();
+        if waiting.closed || (waiting.jobs.len() >= MAX_WAITING && order == Order::InTurn) {
+            return None;
+        }
+        waiting.arrivals += 1;
+        let ticket = Ticket(order, waiting.arrivals);
+        waiting.jobs.insert(ticket, job);
+        drop(waiting);
+        self.arrived.notify_one();
+        Some(ticket)
+    }
+
+    /// Takes a job out that has not begun. Returns whether it had not: then it never happens.
+    pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
+        self.waiting().jobs.remove(&ticket).is_some()
+    }
+
+    /// The jobs to be done next, at most `most`; none if none came for so long. `None` once the
+    /// queue is closed and empty.
+    pub(super) fn next(&self, most: usize, patience: Duration) -> Option<Vec<Box<dyn Job>>> {
+        let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.closed;
+        let waited = self.arrived.wait_timeout_while(self.waiting(), patience, idle);
+        let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
+        if waiting.jobs.is_empty() && waiting.closed {
+            return None;
+        }
+        let next = std::iter::from_fn(|| waiting.jobs.pop_first().map(|(_, job)| job));
+        Some(next.take(most).collect())
+    }
+
+    /// Takes nothing more; what waits is still done.
+    pub(super) fn close(&self) {
+        self.waiting().closed = true;
+        self.arrived.notify_one();
+    }
+
+    /// Takes nothing more, and lets go of what waits: nobody is left to do it.
+    pub(super) fn abandon(&self) {
+        let mut waiting = self.waiting();
+        waiting.closed = true;
+        let left = std::mem::take(&mut waiting.jobs);
+        drop(waiting);
+        for job in left.into_values() {
+            job.reply(Err(Failure::new(Effect::None, "the committer has ended")));
+        }
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::Mutex;
+    use std::time::Duration;
+
+    use super::Job;
+    use super::MAX_WAITING;
+    use super::Order;
+    use super::Queue;
+    use crate::lock::table::Table;
+    use crate::lock::time::Timestamp;
+    use crate::store::embedded::committer::Failure;
+
+    struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
+
+    impl Job for Named {
+        fn run(&mut self, _: &mut Table, _: Timestamp) {
+            self.1.lock().unwrap().push(self.0);
+        }
+
+        fn reply(self: Box<Self>, _: Result<(), Failure>) {}
+    }
+
+    #[test]
+    fn jobs_run_in_turn_but_for_those_that_take_back_and_those_that_were_withdrawn() {
+        let (queue, ran) = (Queue::default(), Arc::default());
+        let named = |name| Box::new(Named(name, Arc::clone(&ran)));
+        queue.push(Order::InTurn, named("one"));
+        let two = queue.push(Order::InTurn, named("two")).unwrap();
+        queue.push(Order::InTurn, named("three"));
+        queue.push(Order::First, named("undo"));
+        assert!(queue.withdraw(two));
+        assert!(!queue.withdraw(two));
+        let (mut table, now) = (Table::restore([], 0), Timestamp::from_micros(0));
+        for most in [2, 1] {
+            for mut job in queue.next(most, Duration::ZERO).unwrap() {
+                job.run(&mut table, now);
+            }
+        }
+        assert_eq!(*ran.lock().unwrap(), ["undo", "one", "three"]);
+        assert!(queue.next(9, Duration::ZERO).unwrap().is_empty());
+        queue.push(Order::InTurn, named("last"));
+        queue.close();
+        assert!(queue.push(Order::First, named("late")).is_none());
+        assert_eq!(queue.next(9, Duration::ZERO).unwrap().len(), 1);
+        assert!(queue.next(9, Duration::ZERO).is_none());
+    }
+
+    #[test]
+    fn a_full_queue_takes_only_what_gives_back() {
+        let (queue, ran) = (Queue::default(), Arc::default());
+        let named = || Box::new(Named("", Arc::clone(&ran)));
+        let first = queue.push(Order::InTurn, named()).unwrap();
+        for _ in 1..MAX_WAITING {
+            assert!(queue.push(Order::InTurn, named()).is_some());
+        }
+        assert!(queue.push(Order::InTurn, named()).is_none());
+        assert!(queue.push(Order::First, named()).is_some());
+        assert!(queue.withdraw(first));
+        assert!(queue.push(Order::InTurn, named()).is_none(), "the other one counts");
+        assert_eq!(queue.next(1, Duration::ZERO).unwrap().len(), 1);
+        assert!(queue.push(Order::InTurn, named()).is_some());
+    }
+}

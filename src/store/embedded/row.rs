@@ -1,0 +1,98 @@
+//! A lease as it stands in the database, and the sum of all of them.
+
+use sha2::Digest;
+use sha2::Sha256;
+
+use crate::lock::entry::Entry;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Owner;
+use crate::lock::lease::Renewals;
+use crate::lock::time::Timestamp;
+use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
+use crate::lock::token::LeaseToken;
+
+/// Token, owner (empty if none), fencing token, TTL in milliseconds, end in microseconds of the
+/// store's clock, renewals.
+pub(super) type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
+
+/// More renewals than a lease can have.
+const MAX_RENEWALS: u64 = 1 << 62;
+
+/// The row of a lease.
+pub(super) fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
+    (
+        entry.token.expose(),
+        entry.owner.as_ref().map_or("", Owner::as_str),
+        entry.fencing_token.number(),
+        entry.ttl.as_millis(),
+        entry.ends_at.as_micros(),
+        entry.renewals.number(),
+    )
+}
+
+/// The lease of a row; `None` if it is none.
+pub(super) fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option<(LockKey, Entry)> {
+    let (token, owner, fencing_token, ttl, ends_at, renewals) = row;
+    let entry = Entry {
+        token: LeaseToken::parse(token).ok()?,
+        owner: Owner::parse(owner).ok()?,
+        fencing_token: FencingToken::from_number(fencing_token)?,
+        ttl: Ttl::from_millis(ttl),
+        ends_at: Timestamp::from_micros(ends_at),
+        renewals: (renewals < MAX_RENEWALS).then(|| Renewals::from_number(renewals))?,
+    };
+    Some((LockKey::parse(key).ok()?, entry))
+}
+
+/// How many leases there are, and a checksum over them in any order.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    leases: u64,
+    checksum: u64,
+}
+
+impl Sum {
+    /// Puts one lease in the place of another; either may be none.
+    pub(super) fn replace(&mut self, key: &LockKey, before: Option<&Entry>, after: Option<&Entry>) {
+        if let Some(before) = before {
+            self.leases = self.leases.wrapping_sub(1);
+            self.checksum = self.checksum.wrapping_sub(checksum(key, before));
+        }
+        if let Some(after) = after {
+            self.leases = self.leases.wrapping_add(1);
+            self.checksum = self.checksum.wrapping_add(checksum(key, after));
+        }
+    }
+
+    /// How many leases there are.
+    pub(super) fn leases(self) -> u64 {
+        self.leases
+    }
+
+    /// The checksum over them and some numbers in this order.
+    pub(super) fn checksum<const N: usize>(self, numbers: [u64; N]) -> u64 {
+        let mut hash = Sha256::new();
+        for number in numbers {
+            hash.update(number.to_le_bytes());
+        }
+        self.checksum.wrapping_add(first_word(hash))
+    }
+}
+
+fn checksum(key: &LockKey, entry: &Entry) -> u64 {
+    let (token, owner, fencing_token, ttl, ends_at, renewals) = encode(entry);
+    let mut hash = Sha256::new();
+    for text in [key.as_str(), token, owner] {
+        hash.update((text.len() as u64).to_le_bytes());
+        hash.update(text);
+    }
+    for number in [fencing_token, ttl, ends_at, renewals] {
+        hash.update(number.to_le_bytes());
+    }
+    first_word(hash)
+}
+
+fn first_word(hash: Sha256) -> u64 {
+    hash.finalize().iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))
+}

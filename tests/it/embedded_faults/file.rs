@@ -1,0 +1,231 @@
+//! The file of a store that is moved, deleted, damaged or open to others.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockkeeper::lock::lease::LockStatus;
+use lockkeeper::lock::store::Page;
+use lockkeeper::lock::store::Store;
+use lockkeeper::lock::time::Ttl;
+use lockkeeper::metrics::Metrics;
+use lockkeeper::store::StoreSettings;
+use lockkeeper::store::embedded::EmbeddedSettings;
+use lockkeeper::store::open;
+
+use crate::redis_faults::clock::Clock;
+use crate::support::PATIENCE;
+use crate::support::Process;
+use crate::support::eventually;
+use crate::support::process::BINARY;
+use crate::support::process::command;
+
+const TOKEN: &str = "token-of-the-holder";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on_with_it() {
+    let above = tempfile::tempdir().unwrap();
+    let directory = above.path().join("data");
+    let store = format!("embedded:{}", directory.display());
+    let service = Process::start(&store, &[]);
+    let http = service.http();
+    assert_eq!(http.post("/locks/a", &format!(r#"{{"token":"{TOKEN}"}}"#)).await.status, 201);
+    let holder = http.token(TOKEN);
+    for (from, to) in [
+        (directory.join("locks.redb"), above.path().join("elsewhere.redb")),
+        (directory.clone(), above.path().join("elsewhere")),
+    ] {
+        fs::rename(&from, &to).unwrap();
+        assert_refused(&store, "another process serves the locks in");
+        // A second is what it may take; it looks more than twice in it.
+        let refused = eventually(Duration::from_secs(2), async || {
+            let answer = http.post("/locks/b?ttl=100ms", "").await;
+            (answer.status == 503).then_some(answer)
+        })
+        .await;
+        assert_eq!(refused.text("outcome"), "not_acquired", "{refused:?}");
+        assert_eq!(holder.put("/locks/a/refresh", "").await.status, 503);
+        assert_eq!(http.get("/locks/a").await.status, 503);
+        assert_refused(&store, "another process serves the locks in");
+        assert!(service.log().contains("was moved, deleted or replaced"), "{}", service.log());
+
+        let _ = fs::remove_dir_all(&from);
+        fs::rename(&to, &from).unwrap();
+        eventually(PATIENCE, async || {
+            (holder.put("/locks/a/refresh", "").await.status == 200).then_some(())
+        })
+        .await;
+        assert_eq!(holder.get("/locks/a").await.field("mine"), true);
+    }
+    // Another file in its place is not taken for it.
+    fs::rename(directory.join("locks.redb"), above.path().join("kept.redb")).unwrap();
+    fs::copy(above.path().join("kept.redb"), directory.join("locks.redb")).unwrap();
+    eventually(Duration::from_secs(2), async || {
+        (http.post("/locks/c?ttl=100ms", "").await.status == 503).then_some(())
+    })
+    .await;
+    service.signal("TERM");
+    assert_eq!(service.wait(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_damaged_file_is_refused_or_read_in_full() {
+    for killed in [true, false] {
+        let directory = tempfile::tempdir().unwrap();
+        let service = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
+        let http = service.http();
+        for number in 0..120 {
+            let body =
+                format!(r#"{{"token":"{TOKEN}-{number}","owner":"o{number}","ttl_ms":86000000}}"#);
+            assert_eq!(http.post(&format!("/locks/{number:03}"), &body).await.status, 201);
+        }
+        for number in 0..30 {
+            let holder = http.token(&format!("{TOKEN}-{number}"));
+            assert_eq!(holder.delete(&format!("/locks/{number:03}")).await.status, 204);
+        }
+        if killed {
+            service.kill();
+        } else {
+            service.signal("TERM");
+            assert_eq!(service.wait(), Some(0));
+        }
+        let whole = fs::read(directory.path().join("locks.redb")).unwrap();
+        let expected = held(&read(&whole).await.unwrap());
+        assert_eq!(expected.len(), 90);
+        let (mut refused, mut random) = (0, Random(7));
+        for trial in 0..150 {
+            let mut file = whole.clone();
+            random.damage(&mut file, trial);
+            match read(&file).await {
+                Ok(found) => assert_eq!(held(&found), expected, "trial {trial}, killed: {killed}"),
+                Err(told) => {
+                    assert!(told.contains("locks.redb"), "{told}");
+                    assert!(told.contains("put a backup in its place"), "{told}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(refused > 20, "only {refused} of the damaged files were refused");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_open_to_others_is_closed_to_them() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}/new/deep", directory.path().display());
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    let path = directory.path().join("new/deep/locks.redb");
+    drop(Process::start(&store, &[]));
+    assert_eq!(mode(&path), 0o600);
+    assert_eq!(mode(&directory.path().join("new")), 0o700);
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let service = Process::start(&store, &[]);
+    assert_eq!(mode(&path), 0o600);
+    assert!(service.log().contains("file was open to others"), "{}", service.log());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wall_clock_that_leaps_cannot_use_up_the_fencing_tokens() {
+    // 2^53 microseconds, in the year 2255.
+    const LAST: u64 = 1 << 53;
+    let clock = Clock::make();
+    let environment = clock.environment();
+    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Process::start(&store, &environment);
+    let http = service.http();
+    let mut last = 0;
+    let now = lockkeeper::lock::time::wall_clock_micros();
+    for ahead in [0, (LAST - now) / 1_000 - 60_000, (LAST - now) / 1_000, 0, 600_000] {
+        clock.step_ms(i64::try_from(ahead).unwrap());
+        let granted = http.post(&format!("/locks/{ahead}-{last}"), "").await;
+        assert_eq!(granted.status, 201, "{granted:?}");
+        let fencing_token = granted.number("fencing_token");
+        assert!(fencing_token > last, "{fencing_token} after {last}");
+        last = fencing_token;
+    }
+    assert!(LAST - last > LAST / 2, "only {} are left", LAST - last);
+}
+
+fn assert_refused(store: &str, expected: &str) {
+    let second =
+        command(BINARY).args(["serve", "--listen", "127.0.0.1:0", "--store", store]).output();
+    let second = second.unwrap();
+    let told = String::from_utf8(second.stderr).unwrap();
+    assert_eq!(second.status.code(), Some(1), "{told}");
+    assert!(told.contains(expected) && told.lines().count() == 1, "{told}");
+}
+
+/// What a file holds, or why it is refused.
+async fn read(file: &[u8]) -> Result<Vec<LockStatus>, String> {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("locks.redb"), file).unwrap();
+    let store = opened(directory.path().to_owned())?;
+    let page = Page { prefix: String::new(), after: None, limit: 1_000 };
+    Ok(store.list(&page).await.unwrap())
+}
+
+fn opened(directory: PathBuf) -> Result<Arc<dyn Store>, String> {
+    let position_kept = Ttl::from_millis(5_000);
+    let settings = EmbeddedSettings { position_kept, command_timeout: PATIENCE };
+    let metrics = Arc::new(Metrics::new("embedded"));
+    open(StoreSettings::Embedded(directory, settings), metrics).map_err(|error| error.to_string())
+}
+
+fn held(statuses: &[LockStatus]) -> BTreeMap<String, String> {
+    let told = |status: &LockStatus| {
+        let holder = status.holder.as_ref().unwrap();
+        (status.key.to_string(), format!("{:?} {:?}", holder.owner, holder.fencing_token))
+    };
+    statuses.iter().map(told).collect()
+}
+
+/// A generator that is the same in every run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.0 >> 33) as usize % bound
+    }
+
+    /// A place that is in use.
+    fn place(&mut self, file: &[u8]) -> usize {
+        loop {
+            let at = self.below(file.len());
+            if file[at] != 0 {
+                return at;
+            }
+        }
+    }
+
+    fn damage(&mut self, file: &mut Vec<u8>, trial: usize) {
+        let page = |at: usize| at / 4_096 * 4_096;
+        let at = self.place(file);
+        match trial % 6 {
+            0 => file[at] ^= 1 << self.below(8),
+            1 => file.truncate(self.below(file.len())),
+            2 => file[page(at)..page(at) + 4_096].fill(0),
+            3 => {
+                let from = page(self.place(file));
+                file.copy_within(from..from + 4_096, page(at));
+            }
+            4 => {
+                // The head, where the last commit is named.
+                let at = self.below(320);
+                file[at] ^= 1 << self.below(8);
+            }
+            _ => {
+                for _ in 0..8 {
+                    let at = self.place(file);
+                    file[at] ^= 1 + u8::try_from(self.below(255)).unwrap();
+                }
+            }
+        }
+    }
+}
