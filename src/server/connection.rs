@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::future::Future;
 use std::future::poll_fn;
 use std::io;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::pin::pin;
 use std::sync::Arc;
@@ -98,8 +99,8 @@ impl Acceptor {
         loop {
             let room = self.room.clone().acquire_owned().await.expect("never closed");
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    let connection = self.serve(stream);
+                Ok((stream, address)) => {
+                    let connection = self.serve(stream, address.ip());
                     let metrics = self.metrics.clone();
                     self.tasks.spawn(async move {
                         metrics.connections().inc();
@@ -129,7 +130,7 @@ impl Acceptor {
         }
     }
 
-    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + 'static {
+    fn serve(&self, stream: TcpStream, peer: IpAddr) -> impl Future<Output = ()> + Send + 'static {
         if let Err(error) = set_options(&stream) {
             tracing::debug!(%error, "a connection has no keepalive");
         }
@@ -140,7 +141,7 @@ impl Acceptor {
             let turn = Turn::begin(&turns);
             let api = api.clone();
             async move {
-                let answer = api.answer(request.map(Body::new)).await;
+                let answer = api.answer(request.map(Body::new), peer).await;
                 Ok::<_, Infallible>(match answer.body().size_hint().exact() {
                     Some(_) => answer,
                     // A stream is under way until it ends.

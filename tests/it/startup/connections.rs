@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const REQUEST: &str = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n";
+const REQUEST: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// A service with these limits, on a store of its own.
 fn start(limits: &[(&str, &str)]) -> (Process, TempDir) {
@@ -126,7 +126,7 @@ fn a_body_that_does_not_come_is_answered() {
     let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_BODY_TIME", "500ms")]);
     for piece in ["", "{\"ttl_ms\":"] {
         let mut slow = Line::to(&service);
-        slow.say("POST /locks/slow HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n");
+        slow.say("POST /locks/slow HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n");
         slow.say(piece);
         assert_eq!(slow.status(), 400);
     }
@@ -167,13 +167,13 @@ async fn who_sends_a_release_and_hangs_up_has_released() {
         let mut client = Line::to(&service);
         if number % 2 == 0 {
             client.say(&format!(
-                "DELETE /locks/{key} HTTP/1.1\r\nhost: test\r\nlock-token: {token}\r\n\r\n"
+                "DELETE /locks/{key} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}\r\n\r\n"
             ));
         } else {
             let body = format!(r#"{{"token":"{token}"}}"#);
             let length = body.len();
             client.say(&format!(
-                "DELETE /locks/{key} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{body}"
+                "DELETE /locks/{key} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
             ));
         }
         drop(client);
@@ -192,7 +192,7 @@ fn half_a_request_does_not_keep_the_service_from_ending() {
         ("LOCKKEEPER_LIMITS_HEAD_TIME", "60s"),
         ("LOCKKEEPER_LIMITS_BODY_TIME", "60s"),
     ];
-    let head = "POST /locks/half HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n";
+    let head = "POST /locks/half HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n";
     for half in ["", "GET /heal", head] {
         let (service, _directory) = start(&limits);
         let mut client = Line::to(&service);
@@ -228,7 +228,7 @@ fn idle_connections_are_closed_at_once_when_the_service_ends() {
     }
     // A second signal ends it whatever is under way.
     let mut half = Line::to(&service);
-    half.say("POST /locks/half HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n");
+    half.say("POST /locks/half HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n");
     service.signal("TERM");
     assert!(idle.rest().is_empty());
     service.signal("TERM");
