@@ -14,8 +14,11 @@ use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
 use crate::api::App;
+use crate::api::InLine;
 use crate::api::error::ApiError;
 use crate::api::pages;
+use crate::api::quotas::RequestKind;
+use crate::api::quotas::Slot;
 use crate::auth::Caller;
 use crate::auth::Permission;
 use crate::lock::key::LockKey;
@@ -56,6 +59,7 @@ pub(super) struct Call {
     pub(super) caller: Caller,
     pub(super) key: LockKey,
     pub(super) id: RequestId,
+    in_line: InLine,
 }
 
 impl Call {
@@ -68,6 +72,12 @@ impl Call {
         let detail = "the lock key begins with none of this API key's prefixes";
         Err(ApiError::forbidden(&self.caller, detail))
     }
+
+    /// Takes a place among the requests of the caller that wait in line.
+    pub(super) fn wait(&self, app: &App) -> Result<Slot, ApiError> {
+        self.in_line.set(true);
+        app.quotas.slot(&self.caller, RequestKind::Waiter)
+    }
 }
 
 impl FromRequestParts<Arc<App>> for Call {
@@ -79,7 +89,8 @@ impl FromRequestParts<Arc<App>> for Call {
         let caller = identify(app, parts)?;
         let id = parts.extensions.get::<RequestId>().cloned();
         let id = id.expect("Api::answer names every request");
-        Ok(Self { caller, key: path.key()?, id })
+        let in_line = parts.extensions.get().cloned().unwrap_or_default();
+        Ok(Self { caller, key: path.key()?, id, in_line })
     }
 }
 

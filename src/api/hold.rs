@@ -67,7 +67,7 @@ pub(super) async fn hold(
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
     let streams = app.quotas.slot(&call.caller, RequestKind::Stream)?;
     let waits = patience != Some(Duration::ZERO);
-    let waiter = waits.then(|| app.quotas.slot(&call.caller, RequestKind::Waiter)).transpose()?;
+    let waiter = waits.then(|| call.wait(&app)).transpose()?;
     let asking = ask(&app, &call.caller, &claim).await?;
     let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "hold");

@@ -76,7 +76,7 @@ pub(super) async fn acquire(
     let (patience, cut) = options.wait(app.limits.max_wait)?;
     let claim = options.claim(&app, &call.key)?;
     let waits = !patience.is_zero();
-    let _slot = waits.then(|| app.quotas.slot(&call.caller, RequestKind::Waiter)).transpose()?;
+    let _slot = waits.then(|| call.wait(&app)).transpose()?;
     let asking = ask(&app, &call.caller, &claim).await?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
     record.owner(claim.owner.as_ref());

@@ -16,6 +16,8 @@ mod refusals;
 
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::Router;
@@ -79,6 +81,24 @@ pub struct App {
 /// How long the request behind an answer waited in line, where it did.
 #[derive(Clone, Copy, Debug)]
 struct Waited(Duration);
+
+/// Whether the request under way on a connection waits in line: the connection makes one and sends
+/// it along with each request. A client that sends no more has left the line, as proxies say that
+/// their own client is gone; one that does not wait gets its answer.
+#[derive(Clone, Debug, Default)]
+pub struct InLine(Arc<AtomicBool>);
+
+impl InLine {
+    /// Says whether the request waits.
+    pub fn set(&self, waits: bool) {
+        self.0.store(waits, Ordering::Relaxed);
+    }
+
+    /// Whether the request waits.
+    pub fn get(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
 
 /// What a request may cost.
 #[derive(Clone, Copy, Debug)]

@@ -30,7 +30,8 @@ impl TrustedProxies {
         client
     }
 
-    fn trust(&self, address: IpAddr) -> bool {
+    /// Whether this is the address of one of them.
+    pub fn trust(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
 }

@@ -2,6 +2,9 @@
 //! reads no signal.
 
 mod connection;
+mod house;
+mod timed;
+mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -30,6 +33,8 @@ use crate::lock::lease::LockStatus;
 use crate::lock::locks::Locks;
 use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
+use crate::server::house::Guests;
+use crate::server::house::HALL;
 use crate::store;
 use crate::store::StoreSettings;
 use crate::store::redis::RedisSettings;
@@ -38,9 +43,9 @@ use crate::store::redlock::Restarted;
 use crate::store::redlock::Rules;
 use crate::store::redlock::operator::Operator;
 
-/// Descriptors that are not for clients: the store, the log, the listener, and room to be looked
-/// at with.
-const RESERVED_DESCRIPTORS: u64 = 64;
+/// Descriptors that are not for clients with a place: the store, the log, the listener, room to be
+/// looked at with, and the connections that wait for a place.
+const RESERVED_DESCRIPTORS: u64 = 64 + HALL as u64;
 
 /// How many leases are looked at in one call to the store.
 const FOUND_AT_ONCE: usize = 1_000;
@@ -121,7 +126,9 @@ impl Server {
         }
         self.count_found_leases().await;
         let api = Api::new(self.app.clone());
-        let mut acceptor = Acceptor::new(api, limits, self.connections, self.app.metrics.clone());
+        let house =
+            Guests::new(room, limits.connections_per_address, self.config.trusted_proxies.clone());
+        let mut acceptor = Acceptor::new(api, limits, house, self.app.metrics.clone());
         tokio::select! {
             () = acceptor.accept(&listener) => (),
             () = shutdown => (),

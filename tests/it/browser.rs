@@ -48,7 +48,10 @@ const form = { body: new URLSearchParams({ ttl_ms: '86400000', owner: 'evil' }) 
 </script>"#;
 
 /// A browser, ended with the test.
-struct Browser(Child, TempDir);
+struct Browser {
+    child: Child,
+    _profile: TempDir,
+}
 
 impl Browser {
     fn open(url: &str, more: &[&str]) -> Self {
@@ -64,21 +67,21 @@ impl Browser {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        Self(child, profile)
+        Self { child, _profile: profile }
     }
 
     /// What it prints until it ends.
     fn output(mut self) -> String {
         let mut printed = String::new();
-        self.0.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
+        self.child.stdout.take().unwrap().read_to_string(&mut printed).unwrap();
         printed
     }
 }
 
 impl Drop for Browser {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
