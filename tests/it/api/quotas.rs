@@ -44,12 +44,15 @@ async fn an_api_key_has_as_many_leases_as_it_may_and_gets_another_for_each_that_
         assert_eq!(refused.header("retry-after"), Some("1"));
     };
     assert_eq!(noisy.token(TOKEN).post("/locks/noisy/1", "").await.status, 201);
-    assert_eq!(noisy.post("/locks/noisy/2?ttl=200ms", "").await.status, 201);
+    let second = noisy.post("/locks/noisy/2", "").await;
+    assert_eq!(second.status, 201);
     refused().await;
     assert_eq!(http.bearer("victim").post("/locks/victim/1", "").await.status, 201);
     // What it has it may ask for again.
     assert_eq!(noisy.token(TOKEN).post("/locks/noisy/1", "").await.status, 200);
-    // The second has ended by its TTL; then one is released, and one is forced.
+    // The second ends by its TTL; then one is released, and one is forced.
+    let second = noisy.token(&second.text("token"));
+    assert_eq!(second.put("/locks/noisy/2/refresh?ttl=100ms", "").await.status, 200);
     let granted = eventually(PATIENCE, async || {
         let granted = noisy.token(OTHER).post("/locks/noisy/3", "").await;
         (granted.status == 201).then_some(granted)
@@ -70,10 +73,10 @@ async fn a_refresh_keeps_a_lease_counted_and_a_refusal_counts_nothing() {
     let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
     let noisy = http.bearer("noisy").token(TOKEN);
     let all = http.bearer("victim");
-    assert_eq!(noisy.post("/locks/noisy/1?ttl=300ms", "").await.status, 201);
+    assert_eq!(noisy.post("/locks/noisy/1?ttl=5s", "").await.status, 201);
     assert_eq!(noisy.put("/locks/noisy/1/refresh?ttl=1h", "").await.status, 200);
     // Another one of that length has come and gone meanwhile.
-    assert_eq!(all.token(OTHER).post("/locks/victim/1?ttl=300ms", "").await.status, 201);
+    assert_eq!(all.token(OTHER).post("/locks/victim/1?ttl=5s", "").await.status, 201);
     eventually(PATIENCE, async || {
         (all.get("/locks/victim/1").await.field("held") == false).then_some(())
     })
