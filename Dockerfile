@@ -1,3 +1,4 @@
+# syntax=docker/dockerfile:1
 # The service alone: no shell, no package manager, a user without rights, a directory for leases.
 
 FROM rust:1-slim-bookworm AS build

@@ -12,6 +12,7 @@ use crate::lock::hold::Loss;
 use crate::lock::lease::Grant;
 use crate::lock::lease::Holder;
 use crate::lock::lease::LockStatus;
+use crate::lock::locks::Listing;
 use crate::lock::store::Guarantees;
 
 /// The header that carries a lease token, in both directions.
@@ -158,6 +159,28 @@ pub struct ListBody {
     pub cursor: Option<String>,
 }
 
+impl ListBody {
+    /// The body of a page, of at most so many bytes unless its first key has more.
+    ///
+    /// # Panics
+    ///
+    /// Never: a status has only texts and numbers.
+    pub fn of(listing: Listing, most_bytes: usize) -> Vec<u8> {
+        let (mut locks, mut bytes, mut cursor) = (Vec::new(), 0, listing.cursor);
+        for status in listing.locks {
+            let last = locks.last().map(|lock: &StatusBody| lock.key.clone());
+            let lock = StatusBody::from(status);
+            bytes += serde_json::to_vec(&lock).expect("only texts and numbers").len() + 1;
+            if bytes > most_bytes && last.is_some() {
+                cursor = last;
+                break;
+            }
+            locks.push(lock);
+        }
+        serde_json::to_vec(&Self { locks, cursor }).expect("only texts and numbers")
+    }
+}
+
 /// What a forced release took away.
 #[derive(Debug, Serialize)]
 pub struct TakenBody {
@@ -240,11 +263,13 @@ pub enum Code {
     LockLost,
     WaitCancelled,
     TooManyWaiters,
+    QuotaExceeded,
     StoreUnavailable,
     Draining,
     NotReady,
     Unauthenticated,
     Forbidden,
+    ForbiddenOrigin,
     NoSuchRoute,
     MethodNotAllowed,
     BodyTooLarge,
@@ -265,11 +290,13 @@ impl Code {
                 ("wait_cancelled", 409, "The claim was released while it waited")
             }
             Self::TooManyWaiters => ("too_many_waiters", 429, "There is no room to wait"),
+            Self::QuotaExceeded => ("quota_exceeded", 429, "This API key has all it may have"),
             Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),
             Self::Draining => ("draining", 503, "This instance is going down"),
             Self::NotReady => ("not_ready", 503, "This instance is not ready"),
             Self::Unauthenticated => ("unauthenticated", 401, "An API key is needed"),
             Self::Forbidden => ("forbidden", 403, "This API key may not do that"),
+            Self::ForbiddenOrigin => ("forbidden_origin", 403, "Web pages may not call"),
             Self::NoSuchRoute => ("no_such_route", 404, "There is no such route"),
             Self::MethodNotAllowed => ("method_not_allowed", 405, "Not with this method"),
             Self::BodyTooLarge => ("body_too_large", 413, "The body is too large"),
@@ -305,6 +332,12 @@ pub struct More {
     /// The options that there are.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known: Option<&'static [&'static str]>,
+    /// The shortest TTL that can be asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub min_ttl_ms: Option<u64>,
+    /// The longest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_ttl_ms: Option<u64>,
     /// What is left of the holder's lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,

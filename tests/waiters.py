@@ -24,7 +24,7 @@ class Client:
         self.reader, self.writer = await asyncio.open_connection("127.0.0.1", port, limit=4096)
 
     def send(self, method, path, token="", body=""):
-        head = f"{method} {path} HTTP/1.1\r\nhost: test\r\ncontent-length: {len(body)}\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n"
         head += f"lock-token: {token}\r\n" if token else ""
         self.writer.write(f"{head}\r\n{body}".encode())
 

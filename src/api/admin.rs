@@ -27,6 +27,7 @@ pub(super) async fn force_release(
     let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
     match app.locks.force_release(call.key.clone()).await {
         Ok(Some(holder)) => {
+            app.quotas.ended(&call.key, holder.fencing_token);
             record.holder(&holder).end("ok");
             Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
         }

@@ -13,12 +13,14 @@ use axum::response::IntoResponse;
 use axum::response::Response;
 
 use crate::api::Waited;
+use crate::auth::Caller;
 use crate::lock::error::Effect;
 use crate::lock::error::LockError;
 use crate::lock::error::Verb;
 use crate::lock::error::chain;
 use crate::lock::key::InvalidKey;
 use crate::lock::lease::LockStatus;
+use crate::lock::time::TtlBounds;
 use crate::wire::Code;
 use crate::wire::More;
 use crate::wire::Problem;
@@ -32,6 +34,8 @@ const SHOWN_KEY_CHARS: usize = 60;
 #[derive(Clone, Debug)]
 pub(super) struct ApiError {
     pub(super) problem: Box<Problem>,
+    /// The name of the API key that was refused.
+    pub(super) caller: Option<String>,
     header: Option<(HeaderName, HeaderValue)>,
 }
 
@@ -70,6 +74,30 @@ impl ApiError {
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
+    /// Something that this caller may not do.
+    pub(super) fn forbidden(caller: &Caller, detail: impl Into<String>) -> Self {
+        Self { caller: Some(caller.name().to_owned()), ..Self::new(Code::Forbidden, detail) }
+    }
+
+    /// A TTL that is out of bounds.
+    pub(super) fn ttl(field: &str, bounds: &TtlBounds) -> Self {
+        let (min, max) = (bounds.min.as_millis(), bounds.max.as_millis());
+        let more = More {
+            field: Some(field.to_owned()),
+            min_ttl_ms: Some(min),
+            max_ttl_ms: Some(max),
+            ..More::default()
+        };
+        Self::with(Code::InvalidRequest, format!("a TTL is {min} to {max} milliseconds"), more)
+    }
+
+    /// An API key that has all that it may have.
+    pub(super) fn quota(what: &str, most: usize) -> Self {
+        let detail =
+            format!("this API key has all {most} {what} that it may have; ask again later");
+        Self::new(Code::QuotaExceeded, detail).header(RETRY_AFTER, HeaderValue::from_static("1"))
+    }
+
     /// A key that somebody else has; the wait may have been cut to the longest that is allowed.
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let holder = status.holder.clone().unwrap_or_default();
@@ -106,7 +134,7 @@ impl ApiError {
     }
 
     fn with(code: Code, detail: impl Into<String>, more: More) -> Self {
-        Self { problem: Box::new(Problem::new(code, detail, more)), header: None }
+        Self { problem: Box::new(Problem::new(code, detail, more)), caller: None, header: None }
     }
 
     fn header(self, name: HeaderName, value: HeaderValue) -> Self {

@@ -1,6 +1,7 @@
 //! What a handler is given: who calls, and which key. In the order of the contract: method, API
 //! key, lock key; rights and options are for the handler to ask for, in that order.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -13,7 +14,11 @@ use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
 use crate::api::App;
+use crate::api::InLine;
 use crate::api::error::ApiError;
+use crate::api::pages;
+use crate::api::quotas::RequestKind;
+use crate::api::quotas::Slot;
 use crate::auth::Caller;
 use crate::auth::Permission;
 use crate::lock::key::LockKey;
@@ -28,22 +33,23 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 const KEY_METHODS: &str = "DELETE, GET, HEAD, POST";
 const REFRESH_METHODS: &str = "PUT";
 
-/// What names a request in the log and in its answer, and when it came.
+/// What names a request in the log and in its answer, whence and when it came.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId {
     pub(super) text: Arc<str>,
+    pub(super) client: IpAddr,
     pub(super) began: Instant,
 }
 
 impl RequestId {
     /// The name that came along, if it is 1 to 128 visible ASCII characters, or a new one.
-    pub(super) fn of(headers: &HeaderMap) -> Self {
+    pub(super) fn of(headers: &HeaderMap, client: IpAddr) -> Self {
         let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|text| {
             (1..=MAX_REQUEST_ID_BYTES).contains(&text.len())
                 && text.bytes().all(|byte| byte.is_ascii_graphic())
         });
         let text = given.map_or_else(|| Uuid::new_v4().to_string().into(), Arc::from);
-        Self { text, began: Instant::now() }
+        Self { text, client, began: Instant::now() }
     }
 }
 
@@ -53,6 +59,7 @@ pub(super) struct Call {
     pub(super) caller: Caller,
     pub(super) key: LockKey,
     pub(super) id: RequestId,
+    in_line: InLine,
 }
 
 impl Call {
@@ -62,10 +69,14 @@ impl Call {
         if self.caller.may(permitted, self.key.as_str()) {
             return Ok(());
         }
-        Err(ApiError::new(
-            Code::Forbidden,
-            "the lock key begins with none of this API key's prefixes",
-        ))
+        let detail = "the lock key begins with none of this API key's prefixes";
+        Err(ApiError::forbidden(&self.caller, detail))
+    }
+
+    /// Takes a place among the requests of the caller that wait in line.
+    pub(super) fn wait(&self, app: &App) -> Result<Slot, ApiError> {
+        self.in_line.set(true);
+        app.quotas.slot(&self.caller, RequestKind::Waiter)
     }
 }
 
@@ -75,10 +86,11 @@ impl FromRequestParts<Arc<App>> for Call {
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
         let path = KeyPath::of(parts.uri.path());
         path.check(&parts.method)?;
-        let caller = identify(app, &parts.headers)?;
+        let caller = identify(app, parts)?;
         let id = parts.extensions.get::<RequestId>().cloned();
-        let id = id.unwrap_or_else(|| RequestId::of(&parts.headers));
-        Ok(Self { caller, key: path.key()?, id })
+        let id = id.expect("Api::answer names every request");
+        let in_line = parts.extensions.get().cloned().unwrap_or_default();
+        Ok(Self { caller, key: path.key()?, id, in_line })
     }
 }
 
@@ -90,7 +102,7 @@ impl FromRequestParts<Arc<App>> for Reader {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
-        let caller = identify(app, &parts.headers)?;
+        let caller = identify(app, parts)?;
         has_one(&caller, &[Permission::Read]).map(|()| Self(caller))
     }
 }
@@ -103,7 +115,7 @@ pub(super) async fn refuse_method(uri: axum::http::Uri) -> ApiError {
 
 /// The part of a path that is a key, percent-decoded once.
 struct KeyPath {
-    bytes: Option<Vec<u8>>,
+    bytes: Result<Vec<u8>, &'static str>,
     refresh: bool,
     /// Under `/locks/`, where alone there is a refresh.
     plain: bool,
@@ -120,7 +132,7 @@ impl KeyPath {
             bytes.truncate(bytes.len().saturating_sub("/refresh".len()));
             refresh = true;
         }
-        Self { bytes: well_encoded(rest).then_some(bytes), refresh, plain: plain.is_some() }
+        Self { bytes: badly_encoded(rest).map_or(Ok(bytes), Err), refresh, plain: plain.is_some() }
     }
 
     /// `PUT` is for `/refresh`, and `/refresh` is for `PUT`: `curl -d` without `-X PUT` is a POST,
@@ -135,9 +147,7 @@ impl KeyPath {
 
     fn key(&self) -> Result<LockKey, ApiError> {
         let bad = |detail: &str| ApiError::new(Code::InvalidKey, detail);
-        let bytes = self.bytes.as_ref().ok_or_else(|| {
-            bad("a `%` in the path is not followed by two hexadecimal digits; write it as `%25`")
-        })?;
+        let bytes = self.bytes.as_ref().map_err(|detail| bad(detail))?;
         let text = std::str::from_utf8(bytes).map_err(|_| bad("the key is not UTF-8"))?;
         Ok(LockKey::parse(text)?)
     }
@@ -166,11 +176,14 @@ pub(super) fn two_tokens() -> ApiError {
     ApiError::invalid("token", "the request names two different tokens")
 }
 
-fn identify(app: &App, headers: &HeaderMap) -> Result<Caller, ApiError> {
-    let authorization = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+fn identify(app: &App, parts: &Parts) -> Result<Caller, ApiError> {
+    if app.keyring.is_open() {
+        pages::refuse_others(parts, &app.hosts)?;
+    }
+    let authorization = parts.headers.get(AUTHORIZATION).map(|value| value.as_bytes());
     app.keyring.identify(authorization).ok_or_else(|| {
         ApiError::unauthenticated(match authorization {
-            Some(_) => "this is no `Bearer <api key>` of an API key that the service knows",
+            Some(_) => "unknown API key, or not of the form `Bearer <api key>`",
             None => "send `Authorization: Bearer <api key>`",
         })
     })
@@ -183,11 +196,18 @@ fn has_one(caller: &Caller, permitted: &[Permission]) -> Result<(), ApiError> {
     }
     let names: Vec<_> = permitted.iter().map(|one| format!("`{one}`")).collect();
     let detail = format!("this API key lacks the permission {}", names.join(" or "));
-    Err(ApiError::new(Code::Forbidden, detail))
+    Err(ApiError::forbidden(caller, detail))
 }
 
-fn well_encoded(path: &str) -> bool {
-    path.split('%').skip(1).all(|rest| {
+/// What is wrong with the encoding of a path. Half of the encoders write a blank as `+`, the others
+/// mean a plus by it: two clients would lock two keys and not exclude each other.
+fn badly_encoded(path: &str) -> Option<&'static str> {
+    if path.contains('+') {
+        return Some("a bare `+` in the path: send `%20` for a blank, `%2B` for a plus");
+    }
+    let is_byte = |rest: &str| {
         rest.len() >= 2 && rest.as_bytes()[..2].iter().all(|digit| digit.is_ascii_hexdigit())
-    })
+    };
+    let bad = "a `%` in the path is not followed by two hexadecimal digits; write it as `%25`";
+    (!path.split('%').skip(1).all(is_byte)).then_some(bad)
 }

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::body::Bytes;
@@ -17,10 +18,17 @@ use futures_util::stream::unfold;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::App;
+use crate::api::Quotas;
 use crate::api::error::ApiError;
 use crate::api::extract::Call;
+use crate::api::locks::ask;
+use crate::api::locks::is_certain;
 use crate::api::options::Known;
 use crate::api::options::Options;
+use crate::api::quotas::Asking;
+use crate::api::quotas::Granted;
+use crate::api::quotas::RequestKind;
+use crate::api::quotas::Slot;
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::error::LockError;
@@ -28,6 +36,9 @@ use crate::lock::hold::Hold;
 use crate::lock::hold::HoldEvent;
 use crate::lock::hold::HoldStart;
 use crate::lock::hold::HoldWish;
+use crate::lock::hold::Loss;
+use crate::lock::key::LockKey;
+use crate::lock::time::Ttl;
 use crate::metrics::Counted;
 use crate::wire::EventBody;
 
@@ -54,18 +65,25 @@ pub(super) async fn hold(
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
     let claim = options.claim(&app, &call.key)?;
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
+    let streams = app.quotas.slot(&call.caller, RequestKind::Stream)?;
+    let waits = patience != Some(Duration::ZERO);
+    let waiter = waits.then(|| call.wait(&app)).transpose()?;
+    let asking = ask(&app, &call.caller, &claim).await?;
     let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "hold");
     record.owner(claim.owner.as_ref());
     let _answering = app.locks.answering(&claim);
     match app.locks.hold(HoldWish { claim, patience, linger }).await {
         Ok(HoldStart::Held(status)) => {
+            asking.refused();
             record.end("held");
-            Err(ApiError::held(&status, std::time::Duration::ZERO))
+            Err(ApiError::held(&status, Duration::ZERO))
         }
         Ok(HoldStart::Hold(hold)) => {
             app.metrics.hold_streams().inc();
-            let stream = Stream { hold, app: app.clone(), call, _room: room };
+            let quota = InQuota { stage: Stage::Asking(asking), waiter, linger };
+            let (app, slots) = (app.clone(), (room, streams));
+            let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
             // Not in chunks: PHP's fopen would wait for 8 KiB of them.
@@ -73,6 +91,9 @@ pub(super) async fn hold(
             Ok(answer)
         }
         Err(error) => {
+            if is_certain(&error) {
+                asking.refused();
+            }
             record.end("error");
             Err(error.into())
         }
@@ -84,7 +105,58 @@ struct Stream {
     hold: Box<Hold>,
     app: Arc<App>,
     call: Call,
-    _room: OwnedSemaphorePermit,
+    quota: InQuota,
+    _slots: (OwnedSemaphorePermit, Slot),
+}
+
+/// What a stream has of its API key's quota.
+struct InQuota {
+    stage: Stage,
+    waiter: Option<Slot>,
+    linger: Option<Ttl>,
+}
+
+enum Stage {
+    Asking(Asking),
+    Granted(Granted),
+    Over,
+}
+
+impl InQuota {
+    /// Follows what became of the lease.
+    fn follow(&mut self, event: &HoldEvent, quotas: &Quotas, key: &LockKey) {
+        if let HoldEvent::Waiting(_) = event {
+            return;
+        }
+        self.waiter = None;
+        self.stage = match (std::mem::replace(&mut self.stage, Stage::Over), event) {
+            (Stage::Asking(asking), HoldEvent::Acquired(grant)) => {
+                Stage::Granted(asking.granted(&grant.lease))
+            }
+            (Stage::Granted(granted), HoldEvent::Alive(left)) => {
+                quotas.extended(key, *left);
+                Stage::Granted(granted)
+            }
+            (Stage::Asking(asking), HoldEvent::TimedOut | HoldEvent::Draining) => {
+                asking.refused();
+                Stage::Over
+            }
+            (Stage::Granted(granted), HoldEvent::Lost(loss)) if *loss != Loss::TakenOver => {
+                granted.let_go(None);
+                Stage::Over
+            }
+            _ => Stage::Over,
+        };
+    }
+}
+
+impl Drop for InQuota {
+    /// The client is gone, and with it the lease that it has.
+    fn drop(&mut self) {
+        if let Stage::Granted(granted) = &self.stage {
+            granted.let_go(self.linger.map(Ttl::as_duration));
+        }
+    }
 }
 
 impl Drop for Stream {
@@ -96,6 +168,7 @@ impl Drop for Stream {
 impl Stream {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
         let event = self.hold.next().await?;
+        self.quota.follow(&event, &self.app.quotas, &self.call.key);
         self.note(&event);
         let mut line = serde_json::to_vec(&EventBody::of(&event))
             .expect("an event has only texts and numbers");

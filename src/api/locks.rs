@@ -25,21 +25,27 @@ use crate::api::error::ApiError;
 use crate::api::extract::Call;
 use crate::api::extract::Reader;
 use crate::api::extract::header_token;
+use crate::api::lists;
 use crate::api::options::Known;
 use crate::api::options::Options;
 use crate::api::options::find;
 use crate::api::options::query;
+use crate::api::quotas::Asking;
+use crate::api::quotas::RequestKind;
 use crate::api::record::Record;
+use crate::auth::Caller;
 use crate::auth::Permission;
+use crate::lock::error::Effect;
 use crate::lock::error::LockError;
+use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
 use crate::lock::lease::Grant;
 use crate::lock::locks::Acquired;
 use crate::lock::store::Released;
 use crate::metrics::Counted;
 use crate::wire::GrantBody;
 use crate::wire::LOCK_TOKEN;
-use crate::wire::ListBody;
 use crate::wire::StatusBody;
 
 const ACQUIRE: Known =
@@ -51,7 +57,7 @@ const LIST: &[&str] = &["prefix", "limit", "cursor"];
 
 /// How many keys a page has if nobody says.
 const PAGE: usize = 100;
-/// How many it may have: a megabyte at most.
+/// How many it may have.
 const MAX_PAGE: usize = 1_000;
 
 /// What stands for itself in a path.
@@ -69,25 +75,34 @@ pub(super) async fn acquire(
     let options = Options::read(request, &app.limits, ACQUIRE).await?;
     let (patience, cut) = options.wait(app.limits.max_wait)?;
     let claim = options.claim(&app, &call.key)?;
+    let waits = !patience.is_zero();
+    let _slot = waits.then(|| call.wait(&app)).transpose()?;
+    let asking = ask(&app, &call.caller, &claim).await?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
     record.owner(claim.owner.as_ref());
     let _answering = app.locks.answering(&claim);
     match app.locks.acquire(claim, patience).await {
         Ok(Acquired::Granted(grant)) => {
+            asking.granted(&grant.lease);
             record.fencing_token(grant.lease.fencing_token).end("granted");
             let location = [(LOCATION, location(&call.key))];
             Ok((StatusCode::CREATED, location, granted(&grant, as_text)).into_response())
         }
         Ok(Acquired::Again(grant)) => {
+            asking.granted(&grant.lease);
             record.fencing_token(grant.lease.fencing_token).end("again");
             Ok(granted(&grant, as_text))
         }
         Ok(Acquired::Held(status, waited)) => {
+            asking.refused();
             record.end(if waited.is_zero() { "held" } else { "timed_out" });
             let held = ApiError::held(&status, waited);
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
         Err(error) => {
+            if is_certain(&error) {
+                asking.refused();
+            }
             record.end(match error {
                 LockError::WaitCancelled(_) => "cancelled",
                 _ => "error",
@@ -110,6 +125,7 @@ pub(super) async fn refresh(
     let record = Record::of(&app, &call, Counted::Refresh, "refresh");
     match app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await {
         Ok(Some(lease)) => {
+            app.quotas.extended(&lease.key, lease.ttl.as_duration());
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
@@ -136,6 +152,7 @@ pub(super) async fn release(
     let mut record = Record::of(&app, &call, Counted::Release, "release");
     match app.locks.release(call.key.clone(), token, named).await {
         Ok(Released::Lease(holder)) => {
+            app.quotas.ended(&call.key, holder.fencing_token);
             record.holder(&holder).end("ok");
             Ok(StatusCode::NO_CONTENT)
         }
@@ -173,7 +190,7 @@ pub(super) async fn list(
     State(app): State<Arc<App>>,
     Reader(caller): Reader,
     uri: Uri,
-) -> Result<Json<ListBody>, ApiError> {
+) -> Result<Response, ApiError> {
     let query = query(uri.query(), LIST)?;
     let text = |name| find(&query, name).and_then(Value::as_str);
     let limit = text("limit").map_or(Some(PAGE), |limit| limit.parse().ok());
@@ -181,10 +198,34 @@ pub(super) async fn list(
         .filter(|limit| (1..=MAX_PAGE).contains(limit))
         .ok_or_else(|| ApiError::invalid("limit", format!("a page has 1 to {MAX_PAGE} keys")))?;
     let prefixes = caller.visible(text("prefix").unwrap_or_default());
+    if prefixes.is_empty() {
+        return Err(ApiError::forbidden(&caller, "this API key may not see keys of this prefix"));
+    }
     let after = text("cursor").map(str::to_owned);
+    let slot = app.quotas.slot(&caller, RequestKind::List)?;
+    let (place, asking) = app.lists.enter(slot).await?;
     let listing = app.locks.list(prefixes, after, limit).await?;
-    let locks = listing.locks.into_iter().map(StatusBody::from).collect();
-    Ok(Json(ListBody { locks, cursor: listing.cursor }))
+    drop(asking);
+    Ok(lists::page(listing, place))
+}
+
+/// Takes a place for a lease among those of the caller.
+pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Asking, ApiError> {
+    let unsure = match app.quotas.ask(caller, claim) {
+        Ok(asking) => return Ok(asking),
+        Err(unsure) => unsure,
+    };
+    for (key, token) in unsure {
+        if app.locks.inspect(&key, Some(&token)).await?.mine != Some(true) {
+            app.quotas.is_not_there(&key, &token);
+        }
+    }
+    app.quotas.ask(caller, claim).map_err(|_| app.quotas.no_lease())
+}
+
+/// Whether the claim has nothing for certain.
+pub(super) fn is_certain(error: &LockError) -> bool {
+    !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. }))
 }
 
 /// A grant as its holder wants it; the token stands in the header as well, for the shell.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderMap;
+use axum::http::header::CONTENT_ENCODING;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use http_body_util::LengthLimitError;
@@ -37,6 +38,15 @@ use crate::wire::Code;
 
 /// Long enough to take a lease over after a dropped connection, short enough to wait out.
 const MAX_LINGER_MS: u64 = 60_000;
+
+/// Some programs of Windows put it before JSON.
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// The values of `Content-Encoding` of bodies that are not read.
+const COMPRESSED: [&[u8]; 6] = [b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress"];
+
+/// The beginning of everything that gzip made.
+const GZIP: &[u8] = b"\x1f\x8b";
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
@@ -104,9 +114,7 @@ impl Options {
     /// The TTL that is asked for.
     pub(super) fn ttl(&self, bounds: &TtlBounds) -> Result<Option<Ttl>, ApiError> {
         let Some((name, wish)) = self.millis("ttl_ms", "ttl")? else { return Ok(None) };
-        let (min, max) = (bounds.min.as_millis(), bounds.max.as_millis());
-        let out = || ApiError::invalid(name, format!("a TTL is {min} to {max} milliseconds"));
-        bounds.admit(wish).map(Some).ok_or_else(out)
+        bounds.admit(wish).map(Some).ok_or_else(|| ApiError::ttl(name, bounds))
     }
 
     /// How long to wait in line, which is cut to `longest`, and whether it was.
@@ -224,9 +232,14 @@ async fn collect(body: Body, limits: &ApiLimits) -> Result<Vec<u8>, ApiError> {
 fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiError> {
     let media_type = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("");
     let media_type = media_type.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
-    let body = body.trim_ascii();
+    let body = body.strip_prefix(BYTE_ORDER_MARK).unwrap_or(body).trim_ascii();
     if body.is_empty() {
         return Ok(Vec::new());
+    }
+    let coding = headers.get(CONTENT_ENCODING).map_or(&b""[..], |value| value.as_bytes());
+    if COMPRESSED.contains(&coding) || body.starts_with(GZIP) {
+        let detail = "a compressed body is not read here: send it without `Content-Encoding`";
+        return Err(ApiError::new(Code::InvalidRequest, detail));
     }
     if media_type.starts_with("multipart/") {
         let detail = "multipart is not read here: send JSON, or a form with http_build_query()";

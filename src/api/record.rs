@@ -54,11 +54,12 @@ impl<'a> Record<'a> {
         tracing::info!(
             op = self.op,
             outcome,
-            lock.key = %self.call.key,
+            lock.key = self.call.key.as_str(),
             lock.owner = self.owner.as_ref().map(Owner::as_str),
             lock.fencing_token = self.fencing_token.map(FencingToken::number),
             duration_ms = self.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
             caller = self.call.caller.name(),
+            client.address = %self.call.id.client,
             request_id = &*self.call.id.text,
         );
     }

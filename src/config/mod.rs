@@ -4,6 +4,7 @@
 //! setting. [`Sources`] lays the layers over one another and remembers where each value came
 //! from; here they become a [`Config`], or one sentence that says which is wrong.
 
+mod bounds;
 mod sources;
 
 use std::path::PathBuf;
@@ -13,7 +14,9 @@ use serde::Deserialize;
 use serde::Deserializer;
 use serde::de::Error as _;
 
+use crate::auth::AllowedHosts;
 use crate::auth::ApiKey;
+use crate::auth::TrustedProxies;
 use crate::lock::time::Ttl;
 use crate::lock::time::TtlBounds;
 use crate::lock::time::parse_duration;
@@ -22,15 +25,6 @@ use crate::lock::waiting::WaitLimits;
 
 pub use crate::config::sources::Flags;
 pub use crate::config::sources::Sources;
-
-/// Longer deadlines would outlast the patience of every client.
-const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Two rounds of this have to end within the second in which the answers of nodes count.
-const LONGEST_NODE_TIMEOUT: Duration = Duration::from_millis(400);
-
-/// What hyper needs at least to read a head.
-const LEAST_HEAD_BYTES: usize = 8_192;
 
 /// All settings, valid.
 #[derive(Debug, Deserialize)]
@@ -42,12 +36,18 @@ pub struct Config {
     pub store: StoreUrl,
     /// Whether anybody may call from other machines.
     pub allow_anonymous: bool,
+    /// Under which host names a service without API keys may be called.
+    pub allowed_hosts: AllowedHosts,
+    /// Which proxies say where a client is.
+    pub trusted_proxies: TrustedProxies,
     /// How long leases may be.
     pub ttl: TtlSettings,
     /// What clients may cost.
     pub limits: Limits,
     /// How the embedded store is used.
     pub embedded: EmbeddedSection,
+    /// What one API key may have.
+    pub quotas: QuotaSection,
     /// How Redis is used.
     pub redis: RedisSection,
     /// How several Redis nodes are.
@@ -74,6 +74,8 @@ pub struct TtlSettings {
 pub struct Limits {
     /// Clients at a time.
     pub connections: usize,
+    /// Clients at a time from one address.
+    pub connections_per_address: usize,
     /// Bytes of a head.
     pub head_bytes: usize,
     /// How long a head may take.
@@ -94,6 +96,8 @@ pub struct Limits {
     pub waited_keys_per_instance: usize,
     /// Streams of `POST /hold/{key}`.
     pub hold_streams: usize,
+    /// Lists at a time.
+    pub lists: usize,
     /// How long a claim that is away keeps its place in line.
     pub position_kept: Span,
     /// How long the end may take.
@@ -106,6 +110,18 @@ pub struct Limits {
 pub struct EmbeddedSection {
     /// How long a call may take.
     pub command_timeout: Span,
+}
+
+/// The section `quotas`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct QuotaSection {
+    /// Leases at a time.
+    pub leases: usize,
+    /// Requests that wait.
+    pub waiters: usize,
+    /// Streams of `POST /hold/{key}`.
+    pub streams: usize,
 }
 
 /// The section `redis`.
@@ -300,7 +316,10 @@ impl Config {
                 return Err(sources.wrong(path, what));
             }
         }
-        Ok(config)
+        match ApiKey::fault(&config.api_keys) {
+            Some(fault) => Err(sources.wrong("api_keys", &fault)),
+            None => Ok(config),
+        }
     }
 
     /// How long leases may be.
@@ -331,52 +350,5 @@ impl Config {
     /// Never: the prefix was tried when the settings were read.
     pub fn token_maker(&self) -> TokenMaker {
         TokenMaker::new(&self.redis.token_prefix).expect("the prefix was tried")
-    }
-
-    /// For each setting with bounds, whether it keeps them, and what they are.
-    fn bounds(&self) -> [(&'static str, bool, &'static str); 18] {
-        let (ttl, limits, redis) = (&self.ttl, &self.limits, &self.redis);
-        let above_zero = |span: Span| !span.get().is_zero();
-        let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
-        let node_timeout = self.redlock.node_timeout;
-        let node_timeout = above_zero(node_timeout) && node_timeout.get() <= LONGEST_NODE_TIMEOUT;
-        let plain = !redis.key_prefix.chars().any(char::is_control);
-        let maker = TokenMaker::new(&redis.token_prefix);
-        [
-            ("ttl.min", above_zero(ttl.min), "has to be above 0"),
-            ("ttl.max", ttl.max.get() >= ttl.min.get(), "must not be less than ttl.min"),
-            ("ttl.max", ttl.max.get() <= Duration::from_secs(31_536_000), "is a year at most"),
-            (
-                "ttl.default",
-                (ttl.min.get()..=ttl.max.get()).contains(&ttl.default.get()),
-                "has to be within ttl.min and ttl.max",
-            ),
-            ("limits.connections", limits.connections > 0, "has to be above 0"),
-            ("limits.head_bytes", limits.head_bytes >= LEAST_HEAD_BYTES, "is 8192 at least"),
-            ("limits.body_bytes", limits.body_bytes > 0, "has to be above 0"),
-            ("limits.head_time", above_zero(limits.head_time), "has to be above 0"),
-            ("limits.body_time", above_zero(limits.body_time), "has to be above 0"),
-            (
-                "limits.max_wait",
-                limits.max_wait.get() <= Duration::from_secs(3_600),
-                "is an hour at most",
-            ),
-            (
-                "limits.position_kept",
-                limits.position_kept.get() <= Duration::from_secs(60),
-                "is 60s at most",
-            ),
-            ("embedded.command_timeout", timeout(self.embedded.command_timeout), "is 1ms to 10s"),
-            ("redis.command_timeout", timeout(redis.command_timeout), "is 1ms to 10s"),
-            ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
-            ("redis.min_replicas", redis.min_replicas <= 100, "is 100 at most"),
-            ("redlock.node_timeout", node_timeout, "is 1ms to 400ms"),
-            ("redis.key_prefix", plain, "must not hold control characters"),
-            (
-                "redis.token_prefix",
-                maker.is_ok(),
-                "has at most 92 characters of A-Z a-z 0-9 . _ ~ + / = -",
-            ),
-        ]
     }
 }

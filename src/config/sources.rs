@@ -162,7 +162,7 @@ impl Sources {
     ) -> Result<(), ConfigError> {
         for (name, text) in environment {
             let Some(rest) = name.strip_prefix(PREFIX) else { continue };
-            if OTHERS.contains(&name.as_str()) || is_service_link(rest) {
+            if OTHERS.contains(&name.as_str()) || is_service_link(rest, &text) {
                 continue;
             }
             let is = |setting: &&mut Setting| variable(&setting.path) == name;
@@ -217,13 +217,14 @@ fn variable(path: &str) -> String {
 }
 
 /// Whether a variable is one that Kubernetes and Docker set for a service called `lockkeeper...`,
-/// as in `LOCKKEEPER_PORT_8080_TCP_ADDR`.
-fn is_service_link(rest: &str) -> bool {
+/// as in `LOCKKEEPER_PORT_8080_TCP_ADDR`. That of the form `..._PORT` is a URL; a number there is
+/// somebody's wish for a setting.
+fn is_service_link(rest: &str, text: &str) -> bool {
     let rest = format!("_{rest}");
-    rest.ends_with("_PORT")
-        || rest.contains("_PORT_")
+    rest.contains("_PORT_")
         || rest.contains("_SERVICE_HOST")
         || rest.contains("_SERVICE_PORT")
+        || (rest.ends_with("_PORT") && text.contains("://"))
 }
 
 fn without_secrets(value: &Value) -> String {
@@ -237,11 +238,28 @@ fn without_secrets(value: &Value) -> String {
     }
 }
 
-/// A URL without its passwords: that of the login, and whatever stands behind a `?`.
+/// URLs without their passwords: that of the login, and whatever stands behind a `?`. A blank
+/// separates two URLs only if a scheme follows; otherwise it may be a part of a password.
 pub(super) fn redacted(text: &str) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else { return text.to_owned() };
+    let mut urls: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        match urls.last_mut() {
+            Some(url) if !word.contains("://") => url.push_str(&format!(" {word}")),
+            _ => urls.push(word.to_owned()),
+        }
+    }
+    urls.iter().map(|url| redacted_url(url)).collect::<Vec<_>>().join(" ")
+}
+
+fn redacted_url(url: &str) -> String {
+    let (scheme, rest) = match url.split_once("://") {
+        Some((scheme, rest)) if !scheme.contains(['@', ':']) => (format!("{scheme}://"), rest),
+        _ => (String::new(), url),
+    };
     // A `?` may be part of a password that somebody forgot to encode.
     let (login, rest) = match rest.rsplit_once('@') {
+        // Without a scheme nothing tells a user from a password.
+        Some((_, rest)) if scheme.is_empty() => ("...@".to_owned(), rest),
         Some((login, rest)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
             (format!("{user}:...@"), rest)
@@ -249,7 +267,7 @@ pub(super) fn redacted(text: &str) -> String {
         None => (String::new(), rest),
     };
     let (place, query) = rest.split_once('?').map_or((rest, ""), |(place, _)| (place, "?..."));
-    format!("{scheme}://{login}{place}{query}")
+    format!("{scheme}{login}{place}{query}")
 }
 
 #[cfg(test)]
@@ -326,6 +344,23 @@ mod tests {
             ("", vec![("LOCKKEEPER_LIMITS_CONNECTIONS", "many")], "has to be a whole number"),
             ("", vec![("LOCKKEEPER_REDIS_TOKEN_PREFIX", "a b")], "`redis.token_prefix`"),
             ("", vec![("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s")], "is 1ms to 10s"),
+            (
+                "",
+                vec![("LOCKKEEPER_LIMITS_HOLD_STREAMS", "9223372036854775807")],
+                "10000000 at most",
+            ),
+            ("", vec![("LOCKKEEPER_LIMITS_HEAD_BYTES", "9223372036854775807")], "8192 to 1048576"),
+            ("", vec![("LOCKKEEPER_LIMITS_IDLE_TIME", "18446744073709551615ms")], "24h at most"),
+            ("", vec![("LOCKKEEPER_LIMITS_IDLE_TIME", "0s")], "has to be above 0"),
+            ("allowed_hosts = [\"http://a\"]", vec![], "is not a host name"),
+            ("allowed_hosts = 5", vec![], "a list of texts"),
+            ("trusted_proxies = [\"proxy\"]", vec![], "is neither an address nor a network"),
+            (
+                "[[api_keys]]\nname = \"\"\nsha256 = \"0000000000000000000000000000000000000000000000000000000000000000\"\n\
+                 prefixes = [\"\"]\npermissions = [\"read\"]",
+                vec![],
+                "`api_keys` (from",
+            ),
             ("", vec![("LOCKKEEPER_STORE", "memcached://a")], "none of embedded:DIRECTORY"),
             ("", vec![("LOCKKEEPER_STORE", "embedded:")], "name a directory"),
             ("", vec![("LOCKKEEPER_REDIS_MIN_REPLICAS", "101")], "is 100 at most"),
@@ -344,6 +379,39 @@ mod tests {
     }
 
     #[test]
+    fn a_store_that_is_misspelt_is_named_without_its_password() {
+        for url in [
+            "user:s3cret@host:6379",
+            "redis:user:s3cret@host:6379",
+            "redis:/user:s3cret@host:6379",
+            "redis//user:s3cret@host:6379",
+            "reddis://user:s3cret@host:6379",
+            "user:s3cret://x@host:6379",
+            "s3cret@host:6379",
+            "redis:user:a s3cret@host:6379",
+            "embedded redis:user:s3cret@host:6379",
+        ] {
+            let told = refused(&format!("store = \"{url}\""), &[]);
+            assert!(!told.contains("s3cret") && told.contains("@host:6379"), "{told}");
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_meant_as_a_setting_is_not_taken_for_a_link_of_kubernetes() {
+        for name in ["LOCKKEEPER_PORT", "LOCKKEEPER_LISTEN_PORT"] {
+            assert!(refused("", &[(name, "9090")]).contains("is no setting"), "{name}");
+        }
+        for (name, text) in [
+            ("LOCKKEEPER_PORT", "tcp://10.0.0.1:8080"),
+            ("LOCKKEEPER_WEB_PORT", "udp://10.0.0.1:8080"),
+            ("LOCKKEEPER_PORT_8080_TCP_PORT", "8080"),
+            ("LOCKKEEPER_SERVICE_PORT", "8080"),
+        ] {
+            assert!(found("", &[(name, text)]).is_ok(), "{name}");
+        }
+    }
+
+    #[test]
     fn secrets_are_not_shown() {
         let file = "store = \"redis://user:s3cret@host:6379/1\"\n\
                     [[api_keys]]\nname = \"shop\"\nsha256 = \"abcdef\"\n";
@@ -355,6 +423,12 @@ mod tests {
             ("redis-sentinel://a:1,b:2/m?sentinel_password=s3cret", "//a:1,b:2/m?..."),
             ("redis-sentinel://u:s3c@a:1/m?sentinel_password=s3cret", "//u:...@a:1/m?..."),
             ("redis-cluster://:s3cret@a:1,b:2", "//:...@a:1,b:2"),
+            (
+                "redis://u:s3cret@a:1 redis://v:s3cret@b:1",
+                "\"redis://u:...@a:1 redis://v:...@b:1\"",
+            ),
+            ("redis://a:1 redis://u:s3cret@b:1 c", "\"redis://a:1 redis://u:...@b:1 c\""),
+            ("redis://u:s3cret and more@a:1", "\"redis://u:...@a:1\""),
         ] {
             let shown = found(&format!("store = \"{url}\""), &[]).unwrap().show();
             assert!(shown.contains(expected) && !shown.contains("s3c"), "{shown}");

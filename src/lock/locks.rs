@@ -4,12 +4,8 @@
 //! that a draining instance takes nothing on. What is true of a lock is for the store to say;
 //! the loop in which waiters ask it is next door.
 
-<<<<<<< HEAD
-=======
 mod ending;
 
-use std::collections::BTreeMap;
->>>>>>> embedded
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;

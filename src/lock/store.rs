@@ -1,10 +1,7 @@
 //! The seam: what the rules of a lock need from whatever keeps the locks.
 
-<<<<<<< HEAD
 use std::collections::BTreeSet;
-=======
 use std::ops::Bound;
->>>>>>> embedded
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -191,7 +188,6 @@ pub struct Page {
 }
 
 impl Page {
-<<<<<<< HEAD
     /// Whether a key is among those that the list is about.
     pub fn covers(&self, key: &LockKey) -> bool {
         self.prefixes.iter().any(|prefix| key.as_str().starts_with(prefix))
@@ -208,15 +204,15 @@ impl Page {
             }
         }
         widest
-=======
-    /// Where the keys of the page begin.
-    pub fn range(&self) -> (Bound<&str>, Bound<&str>) {
-        let from = match &self.after {
-            Some(after) if *after >= self.prefix => Bound::Excluded(after.as_str()),
-            _ => Bound::Included(self.prefix.as_str()),
+    }
+
+    /// Where the keys of a prefix begin on the page.
+    pub fn range<'a>(&'a self, prefix: &'a str) -> (Bound<&'a str>, Bound<&'a str>) {
+        let from = match self.after.as_deref() {
+            Some(after) if after >= prefix => Bound::Excluded(after),
+            _ => Bound::Included(prefix),
         };
         (from, Bound::Unbounded)
->>>>>>> embedded
     }
 }
 

@@ -232,20 +232,8 @@ impl Table {
     /// A page of the held keys.
     pub fn list(&mut self, page: &Page, now: Timestamp) -> Vec<LockStatus> {
         self.expire(now);
-<<<<<<< HEAD
-        let keys = page.widest_prefixes().into_iter().flat_map(|prefix| {
-            let from = match page.after.as_deref() {
-                Some(after) if after >= prefix => Bound::Excluded(after),
-                _ => Bound::Included(prefix),
-            };
-            let leases = self.leases.range::<str, _>((from, Bound::Unbounded));
-            leases.map(|(key, _)| key).take_while(move |key| key.as_str().starts_with(prefix))
-        });
-        keys.take(page.limit).map(|key| self.status(key, None, now)).collect()
-=======
         let held = self.page(page).take(page.limit);
         held.map(|(key, entry)| self.status(key, Some(entry), None, now)).collect()
->>>>>>> embedded
     }
 
     /// Ends every lease that is over. Each of the verbs begins so.

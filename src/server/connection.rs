@@ -1,43 +1,48 @@
-//! Connections: accepted up to a limit, each with its timers, ended gracefully.
+//! Connections: accepted up to a limit, served, ended gracefully.
 
-use std::convert::Infallible;
 use std::future::Future;
 use std::future::poll_fn;
 use std::io;
-use std::pin::Pin;
+use std::net::IpAddr;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering;
-use std::task::Context;
-use std::task::Poll;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::body::HttpBody;
 use http_body_util::BodyExt;
 use hyper::Request;
+use hyper::Response;
+use hyper::StatusCode;
+use hyper::Version;
 use hyper::body::Incoming;
+use hyper::header::CONNECTION;
+use hyper::header::HOST;
+use hyper::header::HeaderValue;
 use hyper::server::conn::http1;
 use hyper_util::rt::TokioIo;
 use hyper_util::rt::TokioTimer;
 use hyper_util::server::graceful::GracefulShutdown;
 use socket2::SockRef;
 use socket2::TcpKeepalive;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
-use tokio::io::ReadBuf;
 use tokio::net::TcpListener;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use tokio::time::Sleep;
+use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
+use crate::server::house::Full;
+use crate::server::house::Guest;
+use crate::server::house::Guests;
+use crate::server::house::Membership;
+use crate::server::house::Waiting;
+use crate::server::timed::TimedHead;
+use crate::server::turns::Turn;
+use crate::server::turns::Turns;
 
 /// How long a client may be silent before it is asked whether it is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
@@ -51,29 +56,53 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 /// Between two tries to accept where the system has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How long a handler is at work before a client that has sent more behind its request is watched:
-/// one that waits. What is answered at once is not worth the trouble.
-const WATCH_AFTER: Duration = Duration::from_millis(50);
-/// How much is read ahead to see the end behind it.
-const AHEAD: usize = 16 * 1024;
+/// How often a connection in the hall looks for a place.
+const LOOK_FOR_PLACE: Duration = Duration::from_millis(20);
+
+/// How often it asks an idle one to leave: the one that was asked has gone by then.
+const ASK_TO_LEAVE: u32 = 50;
+
+/// Health checks, which are answered in the hall.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Accepts connections and serves them.
 pub(super) struct Acceptor {
     api: Api,
     http: http1::Builder,
     head_time: Duration,
-    room: Arc<Semaphore>,
+    house: Arc<Guests>,
     graceful: GracefulShutdown,
     tasks: TaskTracker,
     metrics: Arc<Metrics>,
 }
 
+/// A connection that was turned away while a request waited for its place.
+#[derive(Debug, thiserror::Error)]
+#[error("there is no room for one more connection")]
+struct TurnedAway;
+
+/// A connected client in the metrics, until it is dropped.
+struct Connected(Arc<Metrics>);
+
+impl Connected {
+    fn new(metrics: Arc<Metrics>) -> Self {
+        metrics.connections().inc();
+        Self(metrics)
+    }
+}
+
+impl Drop for Connected {
+    fn drop(&mut self) {
+        self.0.connections().dec();
+    }
+}
+
 impl Acceptor {
-    /// Serves `api`, at most `connections` clients at a time.
+    /// Serves `api` to the clients that there is room for.
     pub(super) fn new(
         api: Api,
         limits: &Limits,
-        connections: usize,
+        house: Arc<Guests>,
         metrics: Arc<Metrics>,
     ) -> Self {
         let mut http = http1::Builder::new();
@@ -85,27 +114,19 @@ impl Acceptor {
             api,
             http,
             head_time: limits.head_time.get(),
-            room: Arc::new(Semaphore::new(connections)),
+            house,
             graceful: GracefulShutdown::new(),
             tasks: TaskTracker::new(),
             metrics,
         }
     }
 
-    /// Accepts for as long as it is polled. Where there is no room it leaves new clients in the
-    /// system's queue.
+    /// Accepts for as long as it is polled. Where the hall is full as well it leaves new clients in
+    /// the system's queue.
     pub(super) async fn accept(&mut self, listener: &TcpListener) {
         loop {
-            let room = self.room.clone().acquire_owned().await.expect("never closed");
             match listener.accept().await {
-                Ok((stream, _)) => {
-                    let connection = self.serve(stream);
-                    let connected = self.metrics.connected();
-                    self.tasks.spawn(async move {
-                        connection.await;
-                        drop((connected, room));
-                    });
-                }
+                Ok((stream, address)) => self.receive(stream, address.ip()).await,
                 Err(error) => {
                     tracing::debug!(%error, "a connection could not be accepted");
                     sleep(ACCEPT_PAUSE).await;
@@ -129,19 +150,78 @@ impl Acceptor {
         all
     }
 
-    fn serve(&self, stream: TcpStream) -> impl Future<Output = ()> + Send + 'static {
+    /// Gives a connection a place in the house or in the hall, and has it served.
+    async fn receive(&self, stream: TcpStream, peer: IpAddr) {
+        let turns = Turns::new();
+        let guest = Guest::new(peer, turns.clone());
+        let place = match self.house.enter(&guest) {
+            Ok(membership) => Place::House(membership),
+            Err(full) => {
+                self.house.notice(peer, full);
+                if full == Full::Address && !peer.to_canonical().is_loopback() {
+                    return;
+                }
+                Place::Hall(self.wait_for_hall(&guest).await)
+            }
+        };
+        let (entered, entry) = watch::channel(matches!(place, Place::House(_)));
+        let served = self.serve(stream, peer, turns, entry);
+        let (house, connected) = (self.house.clone(), Connected::new(self.metrics.clone()));
+        self.tasks.spawn(async move {
+            let stay = async {
+                let _membership = match place {
+                    Place::House(membership) => membership,
+                    Place::Hall(waiting) => find_place(&house, &guest, waiting).await,
+                };
+                // A connection that has ended needs to know nothing.
+                let _ = entered.send(true);
+                std::future::pending::<()>().await;
+            };
+            tokio::select! {
+                () = served => (),
+                () = stay => (),
+                () = guest.has_to_leave() => (),
+            }
+            drop(connected);
+        });
+    }
+
+    async fn wait_for_hall(&self, guest: &Arc<Guest>) -> Waiting {
+        loop {
+            match self.house.wait(guest) {
+                Some(waiting) => return waiting,
+                None => sleep(LOOK_FOR_PLACE).await,
+            }
+        }
+    }
+
+    fn serve(
+        &self,
+        stream: TcpStream,
+        peer: IpAddr,
+        turns: Arc<Turns>,
+        entry: watch::Receiver<bool>,
+    ) -> impl Future<Output = ()> + Send + 'static {
         if let Err(error) = set_options(&stream) {
             tracing::debug!(%error, "a connection has no keepalive");
         }
-        let turns = Arc::new(Turns::default());
         let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
         let (api, moments) = (self.api.clone(), turns.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let turn = Turn::begin(&turns);
-            let api = api.clone();
+            let turn = Turn::begin(&turns, &request);
+            let (api, mut entry) = (api.clone(), entry.clone());
+            let is_malformed = turns.had_fragment() || !has_one_host(&request);
             async move {
-                let answer = api.answer(request.map(Body::new)).await;
-                Ok::<_, Infallible>(match answer.body().size_hint().exact() {
+                if is_malformed {
+                    return Ok(malformed());
+                }
+                if !HEALTH.contains(&request.uri().path()) {
+                    entry.wait_for(|entered| *entered).await.map_err(|_| TurnedAway)?;
+                }
+                let mut request = request.map(|body| Body::new(turn.reading(body)));
+                request.extensions_mut().insert(turn.in_line());
+                let answer = turn.unless_in_doubt(api.answer(request, peer)).await;
+                Ok::<_, TurnedAway>(match answer.body().size_hint().exact() {
                     Some(_) => answer,
                     // A stream is under way until it ends.
                     None => answer.map(|body| {
@@ -167,6 +247,47 @@ impl Acceptor {
     }
 }
 
+/// Where a new connection is.
+enum Place {
+    House(Membership),
+    Hall(Waiting),
+}
+
+/// Waits in the hall until there is a place in the house.
+async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: Waiting) -> Membership {
+    let mut looks = 0;
+    loop {
+        let full = match house.enter(guest) {
+            Ok(membership) => {
+                drop(waiting);
+                return membership;
+            }
+            Err(full) => full,
+        };
+        if looks % ASK_TO_LEAVE == 0 {
+            house.make_room(guest, full);
+        }
+        looks += 1;
+        sleep(LOOK_FOR_PLACE).await;
+    }
+}
+
+/// Whether a request names its host as HTTP has it: once, and in HTTP/1.0 not necessarily.
+fn has_one_host(request: &Request<Incoming>) -> bool {
+    match request.headers().get_all(HOST).iter().count() {
+        0 => request.version() == Version::HTTP_10,
+        hosts => hosts == 1,
+    }
+}
+
+/// What the parser says to what is no request.
+fn malformed() -> Response<Body> {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::BAD_REQUEST;
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
+}
+
 fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -176,198 +297,4 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)?;
     socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))
-}
-
-/// Whose turn it is on a connection: the client's to send a head, or the service's to answer; and
-/// how time goes by on it.
-#[derive(Debug, Default)]
-struct Turns {
-    begun: AtomicU32,
-    ended: AtomicU32,
-    /// How often the connection's task has run.
-    moments: AtomicU32,
-}
-
-/// The service's turn, until it is dropped.
-struct Turn(Arc<Turns>);
-
-impl Turn {
-    fn begin(turns: &Arc<Turns>) -> Self {
-        turns.begun.fetch_add(1, Ordering::Relaxed);
-        Self(turns.clone())
-    }
-}
-
-impl Drop for Turn {
-    fn drop(&mut self) {
-        self.0.ended.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// A stream on which a head may take only so long from its first byte on, and whose end is not
-/// found in the same moment as what came before it.
-///
-/// hyper has one timer for a head and for the silence before it; the silence may be long, a head
-/// that comes byte by byte must not be. And where it finds a request and the end at once, it drops
-/// the handler before its first step; but who sends a release and hangs up has released.
-/// hyper reads no further, either, once it has a byte of the next request: then the stream reads
-/// ahead itself while a handler is at work, lest that byte hide that the client is gone.
-struct TimedHead {
-    stream: TcpStream,
-    turns: Arc<Turns>,
-    allowed: Duration,
-    /// How many heads were complete when the one under way began.
-    complete: u32,
-    began: Option<Instant>,
-    timer: Option<Pin<Box<Sleep>>>,
-    /// At which moment of the connection there was something to read.
-    read_at: u32,
-    /// At which moment hyper waited for more: as long as it does, it sees the end itself.
-    wanted_at: u32,
-    /// When to begin to read ahead.
-    watch: Option<Pin<Box<Sleep>>>,
-    /// What was read ahead.
-    ahead: Vec<u8>,
-}
-
-impl TimedHead {
-    fn new(stream: TcpStream, turns: Arc<Turns>, allowed: Duration) -> Self {
-        Self {
-            stream,
-            turns,
-            allowed,
-            complete: 0,
-            began: None,
-            timer: None,
-            read_at: 0,
-            wanted_at: 0,
-            watch: None,
-            ahead: Vec::new(),
-        }
-    }
-
-    /// Whether a head is under way that has taken too long; wakes the task when it will have.
-    fn late(&mut self, context: &mut Context<'_>) -> bool {
-        let Some(began) = self.began else { return false };
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(began + self.allowed)));
-        timer.as_mut().poll(context).is_ready()
-    }
-
-    fn is_answering(&self) -> bool {
-        self.turns.ended.load(Ordering::Relaxed) != self.turns.begun.load(Ordering::Relaxed)
-    }
-
-    /// Reads what was read ahead, and then the stream.
-    fn read(
-        &mut self,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        if self.ahead.is_empty() {
-            return Pin::new(&mut self.stream).poll_read(context, buffer);
-        }
-        let length = self.ahead.len().min(buffer.remaining());
-        buffer.put_slice(&self.ahead[..length]);
-        self.ahead.drain(..length);
-        Poll::Ready(Ok(()))
-    }
-
-    /// Fails if a handler is at work, hyper does not look, and the client is gone.
-    fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let moment = self.turns.moments.load(Ordering::Relaxed);
-        if !self.is_answering() || self.wanted_at == moment {
-            self.watch = None;
-            return Ok(());
-        }
-        let watch = self.watch.get_or_insert_with(|| Box::pin(sleep(WATCH_AFTER)));
-        if !watch.is_elapsed() && watch.as_mut().poll(context).is_pending() {
-            return Ok(());
-        }
-        let mut piece = [0; 1024];
-        while self.ahead.len() < AHEAD {
-            let mut buffer = ReadBuf::new(&mut piece);
-            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-                Poll::Pending => break,
-                Poll::Ready(read) => read?,
-            }
-            if buffer.filled().is_empty() {
-                return Err(io::ErrorKind::UnexpectedEof.into());
-            }
-            self.ahead.extend_from_slice(buffer.filled());
-        }
-        if self.ahead.len() >= AHEAD {
-            // The end behind so much could not be seen any more.
-            return Err(io::ErrorKind::QuotaExceeded.into());
-        }
-        Ok(())
-    }
-}
-
-impl AsyncRead for TimedHead {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let begun = self.turns.begun.load(Ordering::Relaxed);
-        if begun != self.complete {
-            (self.complete, self.began, self.timer) = (begun, None, None);
-        }
-        let answering = self.is_answering();
-        let (moment, filled) = (self.turns.moments.load(Ordering::Relaxed), buffer.filled().len());
-        let polled = self.read(context, buffer);
-        if polled.is_pending() {
-            self.wanted_at = moment;
-        }
-        if buffer.filled().len() > filled {
-            self.read_at = moment;
-        } else if answering && polled.is_ready() && self.read_at == moment {
-            // The end will be found again at the next moment, after the handler's first step.
-            context.waker().wake_by_ref();
-            return Poll::Pending;
-        }
-        if answering {
-            return polled;
-        }
-        if polled.is_ready() {
-            self.began = self.began.or_else(|| Some(Instant::now()));
-        } else if self.late(context) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        polled
-    }
-}
-
-impl AsyncWrite for TimedHead {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes at every moment, whether or not there is anything to be flushed.
-        self.watch(context)?;
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
-    }
 }

@@ -2,6 +2,9 @@
 //! reads no signal.
 
 mod connection;
+mod house;
+mod timed;
+mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,13 +21,22 @@ use tokio::sync::Semaphore;
 use crate::api::Api;
 use crate::api::ApiLimits;
 use crate::api::App;
+use crate::api::Lists;
+use crate::api::Quota;
+use crate::api::Quotas;
+use crate::auth::HostNames;
 use crate::auth::Keyring;
+use crate::auth::Reach;
 use crate::config::Config;
 use crate::config::StoreUrl;
+use crate::lock::lease::Holder;
+use crate::lock::lease::LockStatus;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
+use crate::server::house::Guests;
+use crate::server::house::HALL;
 use crate::store;
 use crate::store::StoreSettings;
 use crate::store::embedded::EmbeddedSettings;
@@ -34,9 +46,12 @@ use crate::store::redlock::Restarted;
 use crate::store::redlock::Rules;
 use crate::store::redlock::operator::Operator;
 
-/// Descriptors that are not for clients: the store, the log, the listener, and room to be looked
-/// at with.
-const RESERVED_DESCRIPTORS: u64 = 64;
+/// Descriptors that are not for clients with a place: the store, the log, the listener, room to be
+/// looked at with, and the connections that wait for a place.
+const RESERVED_DESCRIPTORS: u64 = 64 + HALL as u64;
+
+/// How many leases are looked at in one call to the store.
+const FOUND_AT_ONCE: usize = 1_000;
 
 /// How long requests that are under way may take to be answered once the service has failed.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
@@ -87,17 +102,26 @@ impl Server {
                  could do anything: add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
             )));
         }
+        let reach = match address.ip().to_canonical().is_loopback() {
+            true => Reach::Loopback,
+            false => Reach::Network,
+        };
         let connections = connections(config.limits.connections)?;
         let settings = store_settings(&config);
         let metrics = Arc::new(Metrics::new(settings.name()));
         let store = store::open(settings, metrics.clone())?;
+        let keyring = Keyring::new(std::mem::take(&mut config.api_keys));
         let app = Arc::new(App {
             locks: Locks::new(store, config.wait_limits()),
-            keyring: Keyring::new(std::mem::take(&mut config.api_keys)),
+            quotas: Arc::new(Quotas::new(quota(&config, keyring.len()))),
+            keyring,
+            hosts: HostNames::of(config.allowed_hosts.clone(), reach),
+            proxies: config.trusted_proxies.clone(),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
             metrics,
             hold_streams: Arc::new(Semaphore::new(config.limits.hold_streams)),
+            lists: Lists::new(config.limits.lists),
             limits: ApiLimits {
                 body_bytes: config.limits.body_bytes,
                 body_time: config.limits.body_time.get(),
@@ -133,8 +157,11 @@ impl Server {
             // Said only by a service that serves: who cannot start says just why.
             tracing::info!(wanted, room, "the limit of descriptors leaves room for fewer clients");
         }
+        self.count_found_leases().await;
         let api = Api::new(self.app.clone());
-        let mut acceptor = Acceptor::new(api, limits, self.connections, self.app.metrics.clone());
+        let house =
+            Guests::new(room, limits.connections_per_address, self.config.trusted_proxies.clone());
+        let mut acceptor = Acceptor::new(api, limits, house, self.app.metrics.clone());
         let patience = tokio::select! {
             () = acceptor.accept(&listener) => limits.shutdown_time.get(),
             () = shutdown => limits.shutdown_time.get(),
@@ -156,6 +183,43 @@ impl Server {
         }
         tracing::info!("ended");
         Ok(if answered && settled { Ended::Well } else { Ended::Early })
+    }
+}
+
+impl Server {
+    /// Counts the leases that the embedded store has on disk among those of the API keys that may
+    /// have acquired them. On Redis other instances may have, and will see their end.
+    async fn count_found_leases(&self) {
+        if self.app.keyring.is_open() || !matches!(self.config.store, StoreUrl::Embedded(_)) {
+            return;
+        }
+        let mut after = None;
+        loop {
+            let listing = self.app.locks.list(vec![String::new()], after, FOUND_AT_ONCE).await;
+            let Ok(listing) = listing else { return };
+            for LockStatus { key, holder, .. } in listing.locks {
+                let Some(Holder { left: Some(left), fencing_token, .. }) = holder else { continue };
+                if let Some(caller) = self.app.keyring.likely(key.as_str()) {
+                    self.app.quotas.found(caller, key, fencing_token, left);
+                }
+            }
+            match listing.cursor {
+                Some(cursor) => after = Some(cursor),
+                None => return,
+            }
+        }
+    }
+}
+
+/// What one of so many API keys may have: of what one could take from the others, half at most.
+fn quota(config: &Config, api_keys: usize) -> Quota {
+    let (limits, quotas) = (&config.limits, &config.quotas);
+    let share = |limit: usize| if api_keys > 1 { limit.div_ceil(2) } else { limit };
+    Quota {
+        leases: quotas.leases,
+        waiters: quotas.waiters.min(share(limits.waiters_per_instance)),
+        streams: quotas.streams.min(share(limits.hold_streams)),
+        lists: share(limits.lists),
     }
 }
 

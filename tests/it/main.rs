@@ -5,6 +5,7 @@
 mod support;
 
 mod api;
+mod browser;
 mod conformance;
 mod embedded_faults;
 mod examples;

@@ -33,8 +33,10 @@ impl Table {
 
     /// The leases from where a page begins, without its limit and without a look at the time.
     pub fn page(&self, page: &Page) -> impl Iterator<Item = (&LockKey, &Entry)> {
-        let range = self.leases.range::<str, _>(page.range());
-        range.take_while(|(key, _)| key.as_str().starts_with(&page.prefix))
+        page.widest_prefixes().into_iter().flat_map(|prefix| {
+            let leases = self.leases.range::<str, _>(page.range(prefix));
+            leases.take_while(move |(key, _)| key.as_str().starts_with(prefix))
+        })
     }
 
     /// How a key stands whose lease is `entry`.

@@ -69,9 +69,11 @@ impl View {
         let state = self.state();
         let table = state.table.as_ref()?;
         let settled = table.page(page).filter(|(key, _)| !state.under_way.contains_key(*key));
-        let before = state.under_way.range::<str, _>(page.range());
-        let before = before
-            .take_while(|(key, _)| key.as_str().starts_with(&page.prefix))
+        let before = state
+            .under_way
+            .iter()
+            .filter(|(key, _)| page.covers(key))
+            .filter(|(key, _)| page.after.as_deref().is_none_or(|after| key.as_str() > after))
             .filter_map(|(key, before)| before.as_ref().map(|entry| (key, entry)));
         let held: BTreeMap<_, _> = settled.take(page.limit).chain(before).collect();
         let held: Vec<_> = held.into_iter().take(page.limit).collect();

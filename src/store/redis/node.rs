@@ -137,26 +137,15 @@ impl Node {
             // One listens: two would hear each hint twice, and ask twice.
             let ear = if number == 0 { Ear::Open } else { Ear::Shut };
             let inner = inner.clone();
-<<<<<<< HEAD
-            keepers.spawn(Keeper { pool, pushes: lost, state, doubts, inner, ear }.keep());
-=======
-            let keeper = Keeper { pool, pushes: lost, state, inner, ear };
+            let keeper = Keeper { pool, pushes: lost, state, doubts, inner, ear };
             keepers.spawn(sound("the keeper of a connection to Redis", keeper.keep()));
->>>>>>> embedded
         }
         let deadline = settings.command_timeout;
         let replicas = match settings.min_replicas {
             0 => None,
-<<<<<<< HEAD
             _ => {
                 let (replicas, asking) = Replicas::new(&info, settings)?;
-                keepers.spawn(asking);
-=======
-            least => {
-                let one = pool(&info, settings.connect_timeout, 1, AsyncConnectionConfig::new())?;
-                let (replicas, asking) = Replicas::new(one, least, deadline / 2);
                 keepers.spawn(sound("the task that asks replicas for acknowledgements", asking));
->>>>>>> embedded
                 Some(replicas)
             }
         };

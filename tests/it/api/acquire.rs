@@ -23,7 +23,8 @@ async fn a_free_key_is_granted_with_its_place_and_its_token() {
 #[tokio::test]
 async fn the_place_that_an_acquire_names_leads_to_the_key() {
     let http = Lockkeeper::start().await;
-    for path in ["/locks/a%20b/%C3%BC/%7Bc%7D", "/locks/100%25", "/locks/a%3Fb%23c", "/locks/a+b"] {
+    for path in ["/locks/a%20b/%C3%BC/%7Bc%7D", "/locks/100%25", "/locks/a%3Fb%23c", "/locks/a%2Bb"]
+    {
         let granted = http.post(path, "").await;
         let location = granted.header("location").unwrap();
         assert_eq!(http.get(location).await.text("key"), granted.text("key"), "{path}");

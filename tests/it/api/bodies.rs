@@ -126,7 +126,7 @@ async fn a_body_that_is_no_object_is_refused() {
 #[tokio::test]
 async fn a_body_that_is_not_utf_8_is_refused() {
     let http = Lockkeeper::start().await;
-    let request = b"POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+    let request = b"POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
         Content-Length: 14\r\n\r\n{\"owner\":\"\xff\xfe\"}";
     assert_eq!(http.raw(request).await.told(), (400, "invalid_request".into()));
 }
@@ -185,7 +185,7 @@ async fn an_option_that_is_named_twice_is_refused() {
 async fn an_empty_chunked_body_that_expects_to_be_awaited_is_no_options() {
     let http = Lockkeeper::start().await;
     let head = format!(
-        "POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
+        "POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\
          Content-Type: {FORM}\r\nExpect: 100-continue\r\n\r\n"
     );
     let granted = http.raw(format!("{head}0\r\n\r\n").as_bytes()).await;
@@ -197,7 +197,7 @@ async fn a_body_may_come_in_chunks() {
     let http = Lockkeeper::start().await;
     let granted = http
         .raw(
-            b"POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\
+            b"POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\
               Transfer-Encoding: chunked\r\n\r\n7\r\n{\"ttl_m\r\n9\r\ns\":5000 }\r\n0\r\n\r\n",
         )
         .await;
@@ -207,7 +207,7 @@ async fn a_body_may_come_in_chunks() {
 #[tokio::test]
 async fn a_request_without_a_length_has_no_body() {
     let http = Lockkeeper::start().await;
-    let request = b"POST /locks/k?ttl=7s HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n";
+    let request = b"POST /locks/k?ttl=7s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
     assert_eq!(http.raw(request).await.number("ttl_ms"), 7_000);
     let old = b"POST /locks/old?ttl=7s HTTP/1.0\r\n\r\n";
     assert_eq!(http.raw(old).await.number("ttl_ms"), 7_000);
@@ -239,4 +239,24 @@ async fn refresh_and_release_read_bodies_as_acquire_does() {
         }
     }
     assert_eq!(http.send("DELETE", "/locks/k", &token).await.status, 204);
+}
+
+#[tokio::test]
+async fn json_with_a_byte_order_mark_is_json() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    let granted = post(&http, "", JSON, "\u{feff}{\"ttl_ms\":5000}").await;
+    assert_eq!((granted.status, granted.number("ttl_ms")), (201, 5_000));
+    assert_eq!(post(&http, "", JSON, "\u{feff}").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_compressed_body_is_refused_with_what_to_send_instead() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    let compressed = http.with("Content-Encoding", "deflate").post("/locks/k", "{}").await;
+    let gzip = b"POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 4\r\n\r\n\x1f\x8b\x08\x00";
+    for answer in [compressed, http.raw(gzip).await] {
+        assert_eq!(answer.told(), (400, "invalid_request".into()));
+        assert!(answer.text("detail").contains("compressed"), "{answer:?}");
+    }
+    assert_eq!(http.with("Content-Encoding", "identity").post("/locks/k", "{}").await.status, 201);
 }

@@ -9,8 +9,12 @@ use axum::extract::Request;
 use lockkeeper::api::Api;
 use lockkeeper::api::ApiLimits;
 use lockkeeper::api::App;
-
+use lockkeeper::api::Lists;
+use lockkeeper::api::Quota;
+use lockkeeper::api::Quotas;
+use lockkeeper::auth::HostNames;
 use lockkeeper::auth::Keyring;
+use lockkeeper::auth::TrustedProxies;
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::Claim;
@@ -174,7 +178,7 @@ async fn meet_usual(met: &mut Met) {
     for Operation { id, method, path, done, .. } in OPERATIONS {
         http.post("/locks/k", "").await;
         met.note(id, &http.send(method, path, "").await, done, "");
-        let head = format!("{method} {path} HTTP/1.1\r\nHost: test\r\nX-Long: ");
+        let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Long: ");
         let head = format!("{head}{}", "x".repeat(16_384 - head.len()));
         met.note(id, &http.raw(head.as_bytes()).await, 431, "");
     }
@@ -200,12 +204,17 @@ async fn meet_peculiar(met: &mut Met) {
 
 /// Who is unknown, and who may not.
 async fn meet_rights(met: &mut Met) {
-    let http = Lockkeeper::with_settings(&api_keys(&[("nobody", "[]", "[]")])).await;
+    let rights = [("nobody", "[]", r#"["read"]"#), ("else", r#"["else"]"#, r#"["acquire"]"#)];
+    let http = Lockkeeper::with_settings(&api_keys(&rights)).await;
+    let open = Lockkeeper::start().await;
+    let page = open.with("Sec-Fetch-Site", "cross-site");
     for Operation { id, method, path, guarded, .. } in OPERATIONS {
         if guarded {
             met.note(id, &http.send(method, path, "").await, 401, "unauthenticated");
-            let nobody = http.bearer("nobody").send(method, path, "").await;
-            met.note(id, &nobody, 403, "forbidden");
+            let other = if id == "getMetrics" { "else" } else { "nobody" };
+            let refused = http.bearer(other).send(method, path, "").await;
+            met.note(id, &refused, 403, "forbidden");
+            met.note(id, &page.send(method, path, "").await, 403, "forbidden_origin");
         }
     }
 }
@@ -227,6 +236,15 @@ async fn meet_failures(met: &mut Met) {
     met.note("acquireLock", &full.post("/locks/k?wait=1s", "").await, 429, "too_many_waiters");
     let full = Lockkeeper::with_settings("[limits]\nhold_streams = 0").await;
     met.note("holdLock", &full.post("/hold/k", "").await, 429, "too_many_waiters");
+    let full = Lockkeeper::with_settings("[limits]\nlists = 0").await;
+    met.note("listLocks", &full.get("/locks").await, 429, "too_many_waiters");
+    let all = api_keys(&[("all", r#"[""]"#, r#"["acquire", "read"]"#)]);
+    let full = Lockkeeper::with_settings(&format!("[quotas]\nleases = 0\n{all}")).await;
+    for (id, path) in [("acquireLock", "/locks/k"), ("holdLock", "/hold/k")] {
+        met.note(id, &full.bearer("all").post(path, "").await, 429, "quota_exceeded");
+    }
+    let full = Lockkeeper::with_settings(&format!("[limits]\nlists = 0\n{all}")).await;
+    met.note("listLocks", &full.bearer("all").get("/locks").await, 429, "quota_exceeded");
     for (id, path) in [("acquireLock", "/locks/late"), ("holdLock", "/hold/late")] {
         let Lockkeeper { service, .. } = Lockkeeper::start().await;
         let (draining, _) = acquire_while_draining(service, path).await;
@@ -270,10 +288,14 @@ async fn panicking() -> (JoinSet<()>, Checked) {
     let app = App {
         locks: Locks::new(Arc::new(Panicking), LIMITS),
         keyring: Keyring::default(),
+        hosts: HostNames::Any,
+        proxies: TrustedProxies::default(),
         ttl: TtlBounds { min: ttl, default: ttl, max: ttl },
         tokens: TokenMaker::new("").unwrap(),
         metrics: Arc::new(Metrics::new("embedded")),
         hold_streams: Arc::new(Semaphore::new(10)),
+        lists: Lists::new(10),
+        quotas: Arc::new(Quotas::new(Quota { leases: 0, waiters: 0, streams: 0, lists: 0 })),
         limits: ApiLimits {
             body_bytes: 4_096,
             body_time: ttl.as_duration(),
@@ -283,7 +305,9 @@ async fn panicking() -> (JoinSet<()>, Checked) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let api = Api::new(Arc::new(app));
-    let routes = Router::new().fallback(async move |request: Request| api.answer(request).await);
+    let peer = address.ip();
+    let routes =
+        Router::new().fallback(async move |request: Request| api.answer(request, peer).await);
     let mut serving = JoinSet::new();
     serving.spawn(async { axum::serve(listener, routes).await.unwrap() });
     (serving, Checked(Http::new(address)))

@@ -22,7 +22,7 @@ pub(super) async fn acquire_while_draining(
     let address = service.http().address;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: test\r\nLock-Token: {TOKEN}\r\nContent-Length: 2\r\n\
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nLock-Token: {TOKEN}\r\nContent-Length: 2\r\n\
          Expect: 100-continue\r\n\r\n"
     );
     stream.write_all(head.as_bytes()).await.unwrap();
@@ -53,11 +53,11 @@ async fn an_acquire_under_way_when_the_end_begins_is_sent_to_another_instance() 
 async fn an_open_connection_acquires_nothing_once_the_end_has_begun() {
     let Lockkeeper { service, directory, .. } = Lockkeeper::start().await;
     let mut stream = TcpStream::connect(service.http().address).await.unwrap();
-    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: test\r\n\r\n").await.unwrap();
+    stream.write_all(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await.unwrap();
     read_until(&mut stream, r#"{"status":"ok"}"#).await;
     let ended = service.shut_down();
     // It may be closed already, or still take the request.
-    let _ = stream.write_all(b"POST /locks/late HTTP/1.1\r\nHost: test\r\n\r\n").await;
+    let _ = stream.write_all(b"POST /locks/late HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer).await;
     let answer = String::from_utf8(answer).unwrap();

@@ -55,7 +55,7 @@ async fn a_target_that_is_no_path_is_answered_as_well() {
         ("GET http://elsewhere/nowhere HTTP/1.1\r\n", 404),
         ("CONNECT elsewhere:443 HTTP/1.1\r\n", 404),
     ] {
-        let request = format!("{request}Host: test\r\nConnection: close\r\n\r\n");
+        let request = format!("{request}Host: localhost\r\nConnection: close\r\n\r\n");
         let answer = crate::support::raw::exchange(http.0.address, request.as_bytes()).await;
         assert_eq!(answer.status, status, "{request}");
         assert!(answer.header("x-request-id").is_some(), "{request}");
@@ -93,7 +93,7 @@ async fn a_body_has_4096_bytes_at_most() {
         assert_eq!(answer.told(), (413, "body_too_large".into()), "{method}");
     }
     let chunked = format!("1001\r\n{}\r\n0\r\n\r\n", " ".repeat(4_097));
-    let head = "POST /locks/k HTTP/1.1\r\nHost: test\r\nConnection: close\r\n";
+    let head = "POST /locks/k HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
     let request = format!("{head}Transfer-Encoding: chunked\r\n\r\n{chunked}");
     assert_eq!(http.raw(request.as_bytes()).await.told(), (413, "body_too_large".into()));
     let claimed = format!("{head}Content-Length: 100000000\r\n\r\n{}", " ".repeat(4_097));
@@ -104,7 +104,7 @@ async fn a_body_has_4096_bytes_at_most() {
 #[tokio::test]
 async fn a_head_that_is_too_large_gets_a_bare_status() {
     let http = Lockkeeper::start().await;
-    let head = "GET /locks/k HTTP/1.1\r\nHost: test\r\nX-Long: ";
+    let head = "GET /locks/k HTTP/1.1\r\nHost: localhost\r\nX-Long: ";
     // Not a byte more than is read, or the system might answer the rest with a reset.
     let long = format!("{head}{}", "x".repeat(16_384 - head.len()));
     let answer = http.raw(long.as_bytes()).await;
@@ -114,7 +114,7 @@ async fn a_head_that_is_too_large_gets_a_bare_status() {
 #[tokio::test]
 async fn a_path_that_is_too_long_gets_a_bare_status() {
     let http = Lockkeeper::with_settings("[limits]\nhead_bytes = 131072").await;
-    let request = format!("GET /locks/{} HTTP/1.1\r\nHost: test\r\n\r\n", "x".repeat(65_535));
+    let request = format!("GET /locks/{} HTTP/1.1\r\nHost: localhost\r\n\r\n", "x".repeat(65_535));
     let answer = http.raw(request.as_bytes()).await;
     assert_eq!((answer.status, answer.body.len()), (414, 0));
 }

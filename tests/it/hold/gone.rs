@@ -53,7 +53,7 @@ async fn the_key_is_free_as_soon_as_the_connection_ends() {
     let much = "x".repeat(10_000);
     for stage in Stage::each().await {
         let http = stage.http(0);
-        for behind in ["", "G", "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n", &much] {
+        for behind in ["", "G", "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", &much] {
             for way in Way::ALL {
                 let mut listener = Listener::open_with(&http, "gone", TOKEN, behind).await;
                 listener.hears("acquired").await;

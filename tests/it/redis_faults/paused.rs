@@ -108,7 +108,8 @@ async fn a_grant_to_a_client_that_went_away_is_taken_back() {
 fn hang_up_at_once(http: &Http) {
     for number in 0..CALLS {
         let mut stream = TcpStream::connect(http.address).unwrap();
-        let head = format!("POST /locks/paused/{number}?ttl=10m HTTP/1.1\r\nhost: test\r\n\r\n");
+        let head =
+            format!("POST /locks/paused/{number}?ttl=10m HTTP/1.1\r\nhost: localhost\r\n\r\n");
         stream.write_all(head.as_bytes()).unwrap();
     }
 }

@@ -14,7 +14,7 @@ use crate::support::eventually;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-const REQUEST: &str = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n";
+const REQUEST: &str = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
 
 /// A service with these limits, on a store of its own.
 fn start(limits: &[(&str, &str)]) -> (Process, TempDir) {
@@ -126,32 +126,177 @@ fn a_body_that_does_not_come_is_answered() {
     let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_BODY_TIME", "500ms")]);
     for piece in ["", "{\"ttl_ms\":"] {
         let mut slow = Line::to(&service);
-        slow.say("POST /locks/slow HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n");
+        slow.say("POST /locks/slow HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n");
         slow.say(piece);
         assert_eq!(slow.status(), 400);
     }
 }
 
+/// A request that is under way until its client leaves.
+const STREAM: &str = "POST /hold/KEY HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n";
+
+/// Clients with a request under way, as many as there is room for.
+fn busy(service: &Process, clients: usize) -> Vec<Line> {
+    let mut all: Vec<_> = (0..clients).map(|_| Line::to(service)).collect();
+    for (number, client) in all.iter_mut().enumerate() {
+        client.say(&STREAM.replace("KEY", &number.to_string()));
+        assert_eq!(client.status(), 200);
+    }
+    all
+}
+
+const LIST: &str = "GET /locks HTTP/1.1\r\nhost: localhost\r\n\r\n";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_client_too_many_waits_until_another_leaves() {
     let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_CONNECTIONS", "4")]);
-    let mut clients: Vec<_> = (0..4).map(|_| Line::to(&service)).collect();
-    for client in &mut clients {
-        client.say(REQUEST);
-        assert_eq!(client.status(), 200);
-    }
+    let mut clients = busy(&service, 4);
     let mut fifth = Line::to(&service);
-    fifth.say(REQUEST);
+    fifth.say(LIST);
+    assert!(fifth.is_silent(), "it was served");
+    // Nobody has to wait to learn that the service lives.
+    let mut health = Line::to(&service);
+    health.say(REQUEST);
+    assert_eq!(health.status(), 200);
+    let listen = service.http().address.to_string();
+    let checked = crate::startup::run(&["healthcheck", "--listen", &listen], &[]);
+    assert!(checked.status.success(), "{checked:?}");
     assert!(fifth.is_silent(), "it was served");
     drop(clients.pop());
     assert_eq!(fifth.status(), 200);
-    drop((clients, fifth));
+    assert!(service.log().contains("no room for more connections"), "{}", service.log());
+    drop((clients, fifth, health));
     // No place was lost on the way.
     for _ in 0..12 {
         eventually(PATIENCE, async || {
-            (service.http().get("/healthz").await.status == 200).then_some(())
+            (service.http().get("/locks").await.status == 200).then_some(())
         })
         .await;
+    }
+}
+
+#[test]
+fn an_idle_connection_gives_way_to_a_client_that_found_no_room() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_CONNECTIONS", "4")]);
+    let mut busy = busy(&service, 2);
+    let mut idle: Vec<_> = (0..2).map(|_| Line::to(&service)).collect();
+    for client in &mut idle {
+        client.say(REQUEST);
+        assert_eq!(client.status(), 200);
+    }
+    let began = Instant::now();
+    for _ in 0..6 {
+        let mut new = Line::to(&service);
+        new.say(LIST);
+        assert_eq!(new.status(), 200);
+        idle.push(new);
+    }
+    assert!(began.elapsed() < Duration::from_secs(60), "idle ones stayed: {:?}", began.elapsed());
+    let silent = idle.remove(0).rest();
+    assert!(silent.is_empty(), "{}", String::from_utf8_lossy(&silent));
+    for client in &mut busy {
+        assert!(client.is_silent(), "a request under way was cut");
+    }
+}
+
+#[test]
+fn one_address_has_only_so_many_connections_and_still_gets_its_health_checked() {
+    let limits = [("LOCKKEEPER_LIMITS_CONNECTIONS_PER_ADDRESS", "2")];
+    let (service, _directory) = start(&limits);
+    let _busy = busy(&service, 2);
+    let mut third = Line::to(&service);
+    third.say(LIST);
+    assert!(third.is_silent(), "it was served");
+    let mut health = Line::to(&service);
+    health.say(REQUEST);
+    assert_eq!(health.status(), 200);
+    // A proxy has the connections of all its clients.
+    let proxy = [limits[0], ("LOCKKEEPER_TRUSTED_PROXIES", "127.0.0.1")];
+    let (service, _directory) = start(&proxy);
+    let _busy = busy(&service, 4);
+}
+
+#[test]
+fn a_client_that_has_only_ended_its_own_direction_gets_its_answer() {
+    let (service, _directory) = start(&[]);
+    let requests = [
+        (
+            "POST /locks/half HTTP/1.1\r\nhost: localhost\r\nlock-token: a-token-of-mine-0001\r\n\r\n",
+            "201",
+        ),
+        ("POST /locks/half HTTP/1.1\r\nhost: localhost\r\n\r\n", "409"),
+        (
+            "DELETE /locks/half HTTP/1.1\r\nhost: localhost\r\nlock-token: a-token-of-mine-0001\r\n\r\n",
+            "204",
+        ),
+        ("POST /locks/other HTTP/1.1\r\nhost: localhost\r\ncontent-length: 2\r\n\r\n{}", "201"),
+    ];
+    for (request, status) in requests {
+        let mut client = Line::to(&service);
+        client.say(request);
+        client.0.shutdown(std::net::Shutdown::Write).unwrap();
+        let answer = String::from_utf8(client.rest()).unwrap();
+        assert!(answer.contains(&format!("HTTP/1.1 {status} ")), "{request}: {answer}");
+    }
+}
+
+#[test]
+fn what_http_forbids_is_a_bare_400() {
+    let (service, _directory) = start(&[]);
+    for request in [
+        "GET /locks HTTP/1.1\r\n\r\n",
+        "GET /healthz HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        "GET /healthz HTTP/1.0\r\nhost: localhost\r\nhost: localhost\r\n\r\n",
+        "POST /locks/a#b HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "\r\nGET /healthz#b HTTP/1.1\r\nhost: localhost\r\n\r\n",
+    ] {
+        let mut client = Line::to(&service);
+        client.say(request);
+        let answer = String::from_utf8(client.rest()).unwrap();
+        assert!(
+            answer.starts_with("HTTP/1.1 400 ") || answer.starts_with("HTTP/1.0 400 "),
+            "{request}: {answer}"
+        );
+        assert!(answer.ends_with("\r\n\r\n"), "{request}: {answer}");
+    }
+    let mut client = Line::to(&service);
+    for body in ["{\"owner\":\"#1\"}", "{\"nothing\":\"#2\"}", "{\"owner\":\"#3\"}"] {
+        let length = body.len();
+        let head =
+            format!("POST /locks/%23 HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}");
+        client.say(&format!("{head}\r\n\r\n{body}"));
+        assert!(matches!(client.status(), 201 | 400 | 409));
+    }
+    let mut old = Line::to(&service);
+    old.say("GET /locks HTTP/1.0\r\n\r\n");
+    assert_eq!(old.status(), 200);
+}
+
+#[test]
+fn a_reader_that_hardly_reads_is_cut_and_gives_its_place_in_the_lists_back() {
+    let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_LISTS", "1")]);
+    let http = service.http();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        for number in 0..400 {
+            let path = format!("/locks/{}{number:04}?ttl=1h", "%22".repeat(500));
+            assert_eq!(http.post(&path, "").await.status, 201);
+        }
+    });
+    let page = "GET /locks?limit=1000 HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut deaf = Line::to(&service);
+    // More than the system keeps for one that does not read.
+    deaf.say(&page.repeat(60));
+    let began = Instant::now();
+    for awaited in [429, 200] {
+        loop {
+            let mut other = Line::to(&service);
+            other.say("GET /locks?limit=1 HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            if other.status() == awaited {
+                break;
+            }
+            assert!(began.elapsed() < Duration::from_secs(90), "no {awaited}");
+        }
     }
 }
 
@@ -167,13 +312,13 @@ async fn who_sends_a_release_and_hangs_up_has_released() {
         let mut client = Line::to(&service);
         if number % 2 == 0 {
             client.say(&format!(
-                "DELETE /locks/{key} HTTP/1.1\r\nhost: test\r\nlock-token: {token}\r\n\r\n"
+                "DELETE /locks/{key} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}\r\n\r\n"
             ));
         } else {
             let body = format!(r#"{{"token":"{token}"}}"#);
             let length = body.len();
             client.say(&format!(
-                "DELETE /locks/{key} HTTP/1.1\r\nhost: test\r\ncontent-length: {length}\r\n\r\n{body}"
+                "DELETE /locks/{key} HTTP/1.1\r\nhost: localhost\r\ncontent-length: {length}\r\n\r\n{body}"
             ));
         }
         drop(client);
@@ -192,7 +337,7 @@ fn half_a_request_does_not_keep_the_service_from_ending() {
         ("LOCKKEEPER_LIMITS_HEAD_TIME", "60s"),
         ("LOCKKEEPER_LIMITS_BODY_TIME", "60s"),
     ];
-    let head = "POST /locks/half HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n";
+    let head = "POST /locks/half HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n";
     for half in ["", "GET /heal", head] {
         let (service, _directory) = start(&limits);
         let mut client = Line::to(&service);
@@ -229,7 +374,7 @@ fn idle_connections_are_closed_at_once_when_the_service_ends() {
     }
     // A second signal ends it whatever is under way.
     let mut half = Line::to(&service);
-    half.say("POST /locks/half HTTP/1.1\r\nhost: test\r\ncontent-length: 20\r\n\r\n");
+    half.say("POST /locks/half HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n");
     service.signal("TERM");
     assert!(idle.rest().is_empty());
     service.signal("TERM");

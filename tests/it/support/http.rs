@@ -91,7 +91,7 @@ impl Http {
     ) -> Result<Answer, Box<dyn std::error::Error + Send + Sync>> {
         let stream = TcpStream::connect(self.address).await?;
         let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        let mut request = Request::builder().method(method).uri(path).header("host", "test");
+        let mut request = Request::builder().method(method).uri(path).header("host", "localhost");
         for (name, value) in &self.headers {
             request = request.header(name, value);
         }

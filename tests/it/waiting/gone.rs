@@ -63,7 +63,7 @@ impl Way {
 /// Sends a request that waits, and these bytes behind it.
 fn ask(http: &Http, key: &str, ttl: &str, behind: &str) -> TcpStream {
     let mut stream = TcpStream::connect(http.address).unwrap();
-    let head = format!("POST /locks/{key}?wait=25s&ttl={ttl} HTTP/1.1\r\nhost: test\r\n\r\n");
+    let head = format!("POST /locks/{key}?wait=25s&ttl={ttl} HTTP/1.1\r\nhost: localhost\r\n\r\n");
     stream.write_all(format!("{head}{behind}").as_bytes()).unwrap();
     stream
 }
@@ -74,7 +74,7 @@ async fn who_goes_away_is_out_of_the_line_at_once() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         hold(&http, "gone").await;
-        for behind in ["", "G", "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n", &much] {
+        for behind in ["", "G", "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n", &much] {
             for way in Way::ALL {
                 let mut took = Vec::new();
                 for _ in 0..3 {
@@ -101,8 +101,8 @@ async fn what_is_sent_behind_a_waiting_request_is_answered_after_it() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         hold(&http, "behind").await;
-        let next = "GET /healthz HTTP/1.1\r\nhost: test\r\n\r\n";
-        let last = "GET /healthz HTTP/1.1\r\nhost: test\r\nconnection: close\r\n\r\n";
+        let next = "GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let last = "GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
         let mut client = ask(&http, "behind", "10m", next);
         until_waiters(&http, "behind", 1).await;
         client.write_all(next.repeat(300).as_bytes()).unwrap();

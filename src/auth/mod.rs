@@ -1,12 +1,22 @@
 //! Who may call, and what they may do. Pure: headers and settings come in.
 
+mod hosts;
+mod proxies;
+
+use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::Deserializer;
 use sha2::Digest as _;
 use sha2::Sha256;
 use subtle::ConstantTimeEq;
+
+pub use crate::auth::hosts::AllowedHosts;
+pub use crate::auth::hosts::HostNames;
+pub use crate::auth::hosts::Reach;
+pub use crate::auth::proxies::TrustedProxies;
 
 /// What an API key may do under its prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -38,6 +48,35 @@ pub struct ApiKey {
     sha256: Digest,
     prefixes: Vec<String>,
     permissions: Vec<Permission>,
+}
+
+impl ApiKey {
+    /// Why these keys cannot be used together; `None` if they can. Each mistake that is refused
+    /// here would otherwise show only when a client is refused, or is not.
+    pub fn fault(keys: &[Self]) -> Option<String> {
+        let (mut names, mut digests) = (HashSet::new(), HashSet::new());
+        for key in keys {
+            let name = &key.name;
+            let needs_prefix = |one: &Permission| *one != Permission::Read;
+            let fault = if name.is_empty() {
+                "an API key needs a name, by which the log calls it"
+            } else if !names.insert(name) {
+                "two API keys have this name"
+            } else if key.sha256.0 == *Sha256::digest(b"") {
+                "this is the SHA-256 of an empty secret"
+            } else if !digests.insert(key.sha256.0) {
+                "another API key has the same secret"
+            } else if key.permissions.is_empty() {
+                "without permissions this API key may do nothing"
+            } else if key.prefixes.is_empty() && key.permissions.iter().any(needs_prefix) {
+                "without prefixes this API key may use no lock key; [\"\"] is all of them"
+            } else {
+                continue;
+            };
+            return Some(format!("`{}`: {fault}", name.escape_debug()));
+        }
+        None
+    }
 }
 
 impl fmt::Debug for ApiKey {
@@ -79,12 +118,22 @@ impl Keyring {
         Self { keys: keys.into_iter().map(Arc::new).collect() }
     }
 
+    /// Whether there are no keys, so that everybody may do everything.
+    pub fn is_open(&self) -> bool {
+        self.keys.is_empty()
+    }
+
+    /// How many keys there are.
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     /// Who sent this `Authorization` header; `None` if it is nobody who is known.
     ///
     /// Every key is compared, each in constant time: the time tells nothing of a secret.
     pub fn identify(&self, authorization: Option<&[u8]>) -> Option<Caller> {
         if self.keys.is_empty() {
-            return Some(Caller { key: None });
+            return Some(Caller { key: None, number: 0 });
         }
         let (scheme, secret) = authorization?.split_at_checked(7)?;
         if !scheme.eq_ignore_ascii_case(b"Bearer ") {
@@ -92,12 +141,24 @@ impl Keyring {
         }
         let digest = Sha256::digest(secret.trim_ascii());
         let mut found = None;
-        for key in &self.keys {
+        for (number, key) in self.keys.iter().enumerate() {
             if bool::from(key.sha256.0.as_slice().ct_eq(digest.as_slice())) {
-                found = Some(key.clone());
+                found = Some(Caller { key: Some(key.clone()), number });
             }
         }
-        found.map(|key| Caller { key: Some(key) })
+        found
+    }
+
+    /// The number of the API key that has most likely acquired a lock key: of those that may, the
+    /// one with the longest prefix of it.
+    pub fn likely(&self, text: &str) -> Option<usize> {
+        let longest = |key: &Arc<ApiKey>| {
+            let within = key.prefixes.iter().filter(|one| text.starts_with(one.as_str()));
+            let may = key.permissions.contains(&Permission::Acquire);
+            within.map(String::len).max().filter(|_| may)
+        };
+        let fits = self.keys.iter().enumerate().filter_map(|(n, key)| Some((longest(key)?, n)));
+        fits.max().map(|(_, number)| number)
     }
 }
 
@@ -105,12 +166,18 @@ impl Keyring {
 #[derive(Clone, Debug)]
 pub struct Caller {
     key: Option<Arc<ApiKey>>,
+    number: usize,
 }
 
 impl Caller {
     /// The name of their API key; empty where there are none.
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", |key| &key.name)
+    }
+
+    /// The number of their API key.
+    pub fn number(&self) -> Option<usize> {
+        self.key.as_ref().map(|_| self.number)
     }
 
     /// Whether they may do one of `permitted` at all.
@@ -142,14 +209,33 @@ impl Caller {
     }
 }
 
+/// Reads a list of words: an array in a file, or one text with blanks between them in the
+/// environment.
+fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a list of texts")]
+    enum Words {
+        One(String),
+        Several(Vec<String>),
+    }
+    Ok(match Words::deserialize(deserializer)? {
+        Words::One(text) => text.split_whitespace().map(str::to_owned).collect(),
+        Words::Several(words) => words,
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use super::ApiKey;
     use super::Digest;
     use super::Keyring;
     use super::Permission;
 
     /// The SHA-256 of `sesame`.
     const SESAME: &str = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
+
+    /// The SHA-256 of nothing.
+    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
 
     fn keyring(prefixes: &[&str]) -> Keyring {
         let key = format!(
@@ -191,6 +277,53 @@ mod tests {
         assert_eq!(caller.visible("b"), ["b/"]);
         assert_eq!(caller.visible("b/c/d"), ["b/c/d"]);
         assert!(caller.visible("c").is_empty());
+    }
+
+    #[test]
+    fn a_lease_is_most_likely_of_the_api_key_with_the_longest_prefix() {
+        let keys = [
+            ("a", "['', 'shop/x']", "acquire"),
+            ("b", "['shop/']", "acquire"),
+            ("c", "['shop/a']", "read"),
+        ];
+        let keys = keys.map(|(name, prefixes, permission)| {
+            toml::from_str(&format!(
+                "name = '{name}'\nsha256 = '{SESAME}'\nprefixes = {prefixes}\n\
+                 permissions = ['{permission}']"
+            ))
+            .unwrap()
+        });
+        let keyring = Keyring::new(keys.into());
+        for (key, number) in [("shop/a", 1), ("shop/x", 0), ("other", 0)] {
+            assert_eq!(keyring.likely(key), Some(number), "{key}");
+        }
+        assert_eq!(Keyring::default().likely("a"), None);
+    }
+
+    #[test]
+    fn api_keys_that_cannot_be_meant_are_refused() {
+        let key = |name: &str, sha256: &str, prefixes: &str, permissions: &str| {
+            let text = format!(
+                "name = '{name}'\nsha256 = '{sha256}'\nprefixes = {prefixes}\n\
+                 permissions = {permissions}"
+            );
+            toml::from_str::<ApiKey>(&text).unwrap()
+        };
+        let other = SESAME.replace('d', "e");
+        let shop = || key("shop", SESAME, "['shop/']", "['acquire']");
+        let metrics = key("metrics", &other, "[]", "['read']");
+        assert_eq!(ApiKey::fault(&[shop(), metrics]), None);
+        for (second, fault) in [
+            (key("", &other, "['']", "['acquire']"), "needs a name"),
+            (key("shop", &other, "['']", "['acquire']"), "have this name"),
+            (key("b", SESAME, "['']", "['acquire']"), "the same secret"),
+            (key("b", EMPTY, "['']", "['acquire']"), "empty secret"),
+            (key("b", &other, "['']", "[]"), "may do nothing"),
+            (key("b", &other, "[]", "['read', 'admin']"), "may use no lock key"),
+        ] {
+            let told = ApiKey::fault(&[shop(), second]).unwrap();
+            assert!(told.contains(fault), "{told}");
+        }
     }
 
     #[test]

@@ -1,0 +1,77 @@
+//! Lists: a few ask the store at a time, and a few pages wait to be read by their clients, so that
+//! neither the other verbs nor the memory suffer.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::body::Bytes;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::sync::Semaphore;
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
+
+use crate::api::error::ApiError;
+use crate::api::quotas::Slot;
+use crate::lock::error::LockError;
+use crate::lock::locks::Listing;
+use crate::wire::ListBody;
+
+/// Lists that ask the store at a time: on the embedded store one holds up all other requests.
+const ASKING: usize = 4;
+
+/// How long a list waits for its turn.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The most bytes of a page: a thousand keys of the usual length, and a bound on what a client that
+/// does not read costs.
+const PAGE_BYTES: usize = 256 * 1024;
+
+/// The lists under way.
+#[derive(Debug)]
+pub struct Lists {
+    open: Arc<Semaphore>,
+    asking: Semaphore,
+}
+
+/// A list's place until its client has read the page.
+#[derive(Debug)]
+pub(super) struct Place {
+    _slot: Slot,
+    _open: OwnedSemaphorePermit,
+}
+
+impl Lists {
+    /// Room for so many.
+    pub fn new(most: usize) -> Self {
+        Self { open: Arc::new(Semaphore::new(most)), asking: Semaphore::new(ASKING) }
+    }
+
+    /// Waits for a place, and for the store.
+    pub(super) async fn enter(&self, slot: Slot) -> Result<(Place, SemaphorePermit<'_>), ApiError> {
+        let turn = async {
+            let open = self.open.clone().acquire_owned().await.expect("never closed");
+            let asking = self.asking.acquire().await.expect("never closed");
+            (Place { _slot: slot, _open: open }, asking)
+        };
+        let full = || LockError::TooManyWaiters("this instance has too many lists").into();
+        timeout(PATIENCE, turn).await.map_err(|_| full())
+    }
+}
+
+/// The answer, as many keys as fit into a page.
+pub(super) fn page(listing: Listing, place: Place) -> Response {
+    struct Page(Vec<u8>, #[expect(dead_code, reason = "held until the page is sent")] Place);
+
+    impl AsRef<[u8]> for Page {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    let page = Page(ListBody::of(listing, PAGE_BYTES), place);
+    ([(CONTENT_TYPE, "application/json")], Body::from(Bytes::from_owner(page))).into_response()
+}

@@ -1,0 +1,309 @@
+//! What each API key has in this instance: leases, and requests that wait, stream or list.
+//!
+//! A lease is counted from the request for it until its release, or until it ends by its TTL; a
+//! release through another instance is not seen here. Where a client is gone before its answer, its
+//! lease is unsure, and asked for only when the API key has no room left. Without API keys nothing
+//! is counted.
+
+use std::collections::BTreeSet;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::time::Duration;
+use std::time::Instant;
+
+use crate::api::error::ApiError;
+use crate::auth::Caller;
+use crate::lock::key::LockKey;
+use crate::lock::lease::Claim;
+use crate::lock::lease::Lease;
+use crate::lock::lease::Origin;
+use crate::lock::token::FencingToken;
+use crate::lock::token::LeaseToken;
+
+/// How many unsure leases are asked for before one request is refused.
+const ASKED_AT_ONCE: usize = 16;
+
+/// What one API key may have at a time.
+#[derive(Clone, Copy, Debug)]
+pub struct Quota {
+    /// Leases, those that are asked for included.
+    pub leases: usize,
+    /// Requests that wait in line.
+    pub waiters: usize,
+    /// Streams of `POST /hold/{key}`.
+    pub streams: usize,
+    /// Lists.
+    pub lists: usize,
+}
+
+/// What all API keys have.
+#[derive(Debug)]
+pub struct Quotas {
+    quota: Quota,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    used: HashMap<usize, Used>,
+    leases: HashMap<LockKey, Tally>,
+    ends: BTreeSet<(Instant, LockKey)>,
+    /// How often a lease was counted.
+    stamps: u64,
+}
+
+#[derive(Debug, Default)]
+struct Used {
+    leases: usize,
+    asked: usize,
+    requests: [usize; 3],
+}
+
+#[derive(Debug)]
+struct Tally {
+    /// The number of the API key.
+    caller: usize,
+    fencing_token: Option<FencingToken>,
+    ends: Instant,
+    stamp: u64,
+    /// Of a lease that may never have been granted.
+    unsure: Option<LeaseToken>,
+}
+
+/// A request that an API key may have only so many of at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum RequestKind {
+    Waiter,
+    Stream,
+    List,
+}
+
+/// A request's place among those of its API key, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Slot(Option<(Arc<Quotas>, usize, RequestKind)>);
+
+/// A claim's place among the leases of its API key: before it is known whether it was granted.
+#[derive(Debug)]
+pub(super) struct Asking(Option<Open>);
+
+#[derive(Debug)]
+struct Open {
+    quotas: Arc<Quotas>,
+    caller: usize,
+    claim: Claim,
+}
+
+/// A lease that is counted, as the one knows it who was granted it.
+#[derive(Debug)]
+pub(super) struct Granted(Option<(Arc<Quotas>, LockKey, u64)>);
+
+impl Quotas {
+    /// Nothing is used yet.
+    pub fn new(quota: Quota) -> Self {
+        Self { quota, state: Mutex::default() }
+    }
+
+    /// Counts a lease that was there before this process.
+    pub fn found(&self, caller: usize, key: LockKey, number: Option<FencingToken>, left: Duration) {
+        self.with(|state| state.count(caller, key, number, Instant::now() + left));
+    }
+
+    /// Takes a place for a request.
+    pub(super) fn slot(
+        self: &Arc<Self>,
+        caller: &Caller,
+        kind: RequestKind,
+    ) -> Result<Slot, ApiError> {
+        let Some(number) = caller.number() else { return Ok(Slot(None)) };
+        let (most, what) = match kind {
+            RequestKind::Waiter => (self.quota.waiters, "waiting requests"),
+            RequestKind::Stream => (self.quota.streams, "streams"),
+            RequestKind::List => (self.quota.lists, "lists at a time"),
+        };
+        self.with(|state| {
+            let requests = &mut state.used.entry(number).or_default().requests[kind as usize];
+            if *requests >= most {
+                return Err(ApiError::quota(what, most));
+            }
+            *requests += 1;
+            Ok(Slot(Some((self.clone(), number, kind))))
+        })
+    }
+
+    /// Takes a place for a lease. `Err`: there is none, but for these leases that may not be there.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        caller: &Caller,
+        claim: &Claim,
+    ) -> Result<Asking, Vec<(LockKey, LeaseToken)>> {
+        let Some(number) = caller.number() else { return Ok(Asking(None)) };
+        self.with(|state| {
+            state.expire(Instant::now());
+            let again = state.leases.get(&claim.key).is_some_and(|one| one.caller == number);
+            let used = state.used.entry(number).or_default();
+            // Who has the key's lease asks for it again, or for the next one.
+            if used.leases + used.asked >= self.quota.leases && !again {
+                return Err(state.unsure(number));
+            }
+            used.asked += 1;
+            let open = Open { quotas: self.clone(), caller: number, claim: claim.clone() };
+            Ok(Asking(Some(open)))
+        })
+    }
+
+    /// The refusal of one lease too many.
+    pub(super) fn no_lease(&self) -> ApiError {
+        ApiError::quota("leases", self.quota.leases)
+    }
+
+    /// A lease goes on for so long.
+    pub(super) fn extended(&self, key: &LockKey, left: Duration) {
+        self.with(|state| state.extend(key, Instant::now() + left));
+    }
+
+    /// The lease of this number has ended, or an earlier one.
+    pub(super) fn ended(&self, key: &LockKey, number: Option<FencingToken>) {
+        self.with(|state| {
+            // A later lease of the key may have been counted meanwhile.
+            if state.leases.get(key).is_some_and(|one| one.fencing_token <= number) {
+                state.forget(key);
+            }
+        });
+    }
+
+    /// An unsure lease is not there.
+    pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
+        self.with(|state| {
+            if state.leases.get(key).is_some_and(|one| one.unsure.as_ref() == Some(token)) {
+                state.forget(key);
+            }
+        });
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+        use_it(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl State {
+    fn count(
+        &mut self,
+        caller: usize,
+        key: LockKey,
+        number: Option<FencingToken>,
+        ends: Instant,
+    ) -> u64 {
+        self.forget(&key);
+        self.stamps += 1;
+        self.used.entry(caller).or_default().leases += 1;
+        self.ends.insert((ends, key.clone()));
+        let stamp = self.stamps;
+        let one = Tally { caller, fencing_token: number, ends, stamp, unsure: None };
+        self.leases.insert(key, one);
+        stamp
+    }
+
+    fn extend(&mut self, key: &LockKey, ends: Instant) {
+        if let Some(one) = self.leases.get_mut(key) {
+            self.ends.remove(&(one.ends, key.clone()));
+            (one.ends, one.unsure) = (ends, None);
+            self.ends.insert((ends, key.clone()));
+        }
+    }
+
+    fn forget(&mut self, key: &LockKey) {
+        let Some(one) = self.leases.remove(key) else { return };
+        self.ends.remove(&(one.ends, key.clone()));
+        if let Some(used) = self.used.get_mut(&one.caller) {
+            used.leases -= 1;
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        while let Some((ends, key)) = self.ends.first().cloned()
+            && ends <= now
+        {
+            self.forget(&key);
+        }
+    }
+
+    fn answered(&mut self, caller: usize) {
+        if let Some(used) = self.used.get_mut(&caller) {
+            used.asked -= 1;
+        }
+    }
+
+    fn unsure(&self, caller: usize) -> Vec<(LockKey, LeaseToken)> {
+        let own = self.leases.iter().filter(|(_, one)| one.caller == caller);
+        let unsure = own.filter_map(|(key, one)| Some((key.clone(), one.unsure.clone()?)));
+        unsure.take(ASKED_AT_ONCE).collect()
+    }
+}
+
+impl Asking {
+    /// The claim was granted this lease.
+    pub(super) fn granted(mut self, lease: &Lease) -> Granted {
+        let Some(Open { quotas, caller, claim }) = self.0.take() else { return Granted(None) };
+        let (number, ends) = (Some(lease.fencing_token), Instant::now() + lease.ttl.as_duration());
+        let stamp = quotas.with(|state| {
+            state.answered(caller);
+            // Another request may have been told a later lease of the key first.
+            let late = state.leases.get(&claim.key).is_some_and(|one| one.fencing_token > number);
+            (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
+        });
+        Granted(stamp.map(|stamp| (quotas, claim.key, stamp)))
+    }
+
+    /// The claim has nothing.
+    pub(super) fn refused(mut self) {
+        if let Some(Open { quotas, caller, claim }) = self.0.take() {
+            quotas.with(|state| state.answered(caller));
+            quotas.is_not_there(&claim.key, &claim.token);
+        }
+    }
+}
+
+impl Drop for Asking {
+    /// Nobody knows whether the claim was granted. What was granted to a token of the service is
+    /// taken back; a token of the client keeps its lease.
+    fn drop(&mut self) {
+        let Some(Open { quotas, caller, claim }) = self.0.take() else { return };
+        let ends = Instant::now() + claim.ttl.as_duration();
+        quotas.with(|state| {
+            state.answered(caller);
+            if claim.origin == Origin::Client && !state.leases.contains_key(&claim.key) {
+                state.count(caller, claim.key.clone(), None, ends);
+                if let Some(one) = state.leases.get_mut(&claim.key) {
+                    one.unsure = Some(claim.token);
+                }
+            }
+        });
+    }
+}
+
+impl Granted {
+    /// The lease ends now, or after so long, unless it was granted again meanwhile.
+    pub(super) fn let_go(&self, linger: Option<Duration>) {
+        let Some((quotas, key, stamp)) = &self.0 else { return };
+        quotas.with(|state| match (state.leases.get(key), linger) {
+            (Some(one), None) if one.stamp == *stamp => state.forget(key),
+            (Some(one), Some(linger)) if one.stamp == *stamp => {
+                state.extend(key, Instant::now() + linger);
+            }
+            _ => (),
+        });
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        let Some((quotas, number, kind)) = self.0.take() else { return };
+        quotas.with(|state| {
+            if let Some(used) = state.used.get_mut(&number) {
+                used.requests[kind as usize] -= 1;
+            }
+        });
+    }
+}

@@ -1,0 +1,120 @@
+//! Refusals by API key, rights or origin in the log: a line each, a few a second, so that neither
+//! an attack goes unseen nor its log fills the disk.
+
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+use std::time::Instant;
+
+use axum::extract::Request;
+use axum::http::Method;
+
+use crate::api::error::ApiError;
+use crate::api::extract::RequestId;
+use crate::wire::Code;
+
+/// Enough to see who tries what, and a few megabytes a day at most.
+const LINES_A_SECOND: u32 = 10;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The most of a path that a line shows.
+const SHOWN_PATH_CHARS: usize = 200;
+
+/// The lines of the second under way.
+#[derive(Debug, Default)]
+pub(super) struct Refusals {
+    second: Mutex<Option<Second>>,
+    left_out: AtomicU64,
+}
+
+#[derive(Debug)]
+struct Second {
+    began: Instant,
+    lines: u32,
+}
+
+/// What a request was about, noted before it is answered.
+pub(super) struct Asked {
+    method: Method,
+    path: String,
+}
+
+impl Asked {
+    pub(super) fn of(request: &Request) -> Self {
+        let path = request.uri().path();
+        let path = path.char_indices().nth(SHOWN_PATH_CHARS).map_or(path, |(end, _)| &path[..end]);
+        Self { method: request.method().clone(), path: path.to_owned() }
+    }
+}
+
+impl Refusals {
+    /// Writes the line of a refusal, if the error is one.
+    pub(super) fn note(&self, error: &ApiError, asked: &Asked, id: &RequestId) {
+        let (code, ..) = match error.problem.code {
+            code @ (Code::Unauthenticated | Code::Forbidden | Code::ForbiddenOrigin) => code.row(),
+            _ => return,
+        };
+        let Some(left_out) = self.admit(Instant::now()) else { return };
+        tracing::warn!(
+            code,
+            method = asked.method.as_str(),
+            path = asked.path,
+            client.address = %id.client,
+            caller = error.caller.as_deref(),
+            request_id = &*id.text,
+            left_out = (left_out > 0).then_some(left_out),
+            "request refused"
+        );
+    }
+
+    /// Writes how many refusals have no line, once their second is over.
+    pub(super) fn catch_up(&self) {
+        if self.left_out.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let over = self.with_second(|second| second.began.elapsed() >= SECOND);
+        if over && let Some(left_out @ 1..) = self.admit(Instant::now()) {
+            tracing::warn!(left_out, "more requests were refused");
+        }
+    }
+
+    /// Whether there may be a line now, and how many refusals have had none before it.
+    fn admit(&self, now: Instant) -> Option<u64> {
+        self.with_second(|second| {
+            if now.duration_since(second.began) >= SECOND {
+                *second = Second { began: now, lines: 0 };
+            }
+            if second.lines >= LINES_A_SECOND {
+                self.left_out.fetch_add(1, Ordering::Relaxed);
+                return None;
+            }
+            second.lines += 1;
+            Some(self.left_out.swap(0, Ordering::Relaxed))
+        })
+    }
+
+    fn with_second<T>(&self, use_it: impl FnOnce(&mut Second) -> T) -> T {
+        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
+        use_it(second.get_or_insert_with(|| Second { began: Instant::now(), lines: 0 }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Refusals;
+    use super::SECOND;
+
+    #[test]
+    fn ten_lines_a_second_are_written_and_the_rest_is_counted() {
+        let refusals = Refusals::default();
+        let began = refusals.with_second(|second| second.began);
+        let mut written = (0..1_000).filter_map(|_| refusals.admit(began));
+        assert_eq!(written.by_ref().take(10).sum::<u64>(), 0);
+        assert_eq!(written.next(), None);
+        assert_eq!(refusals.admit(began + SECOND), Some(990));
+        assert_eq!(refusals.admit(began + SECOND), Some(0));
+    }
+}

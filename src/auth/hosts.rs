@@ -1,0 +1,136 @@
+//! The host names under which browsers may call a service that has no API keys.
+//!
+//! A web page can point a name of its own at an address that only this machine reaches (DNS
+//! rebinding), and the browser then takes the service for a part of that page. It cannot do so with
+//! an IP address or with `localhost`.
+
+use std::net::Ipv4Addr;
+use std::net::Ipv6Addr;
+
+use serde::Deserialize;
+use serde::Deserializer;
+use serde::de::Error as _;
+
+use crate::auth::words;
+
+/// The setting `allowed_hosts`: names without scheme and port, in lower case.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct AllowedHosts(Vec<String>);
+
+/// The host names that a request may name.
+#[derive(Clone, Debug)]
+pub enum HostNames {
+    /// Any.
+    Any,
+    /// IP addresses, `localhost`, and these.
+    Only(AllowedHosts),
+}
+
+/// The addresses on which the service listens, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// This machine only.
+    Loopback,
+    /// Other machines, too.
+    Network,
+}
+
+impl HostNames {
+    /// The names under which a service with this reach may be called. In a network a name may be
+    /// whatever its DNS says, so there the setting counts only if it names any.
+    pub fn of(allowed: AllowedHosts, reach: Reach) -> Self {
+        match reach {
+            Reach::Network if allowed.0.is_empty() => Self::Any,
+            Reach::Network | Reach::Loopback => Self::Only(allowed),
+        }
+    }
+
+    /// Whether a `Host` of this text may call: a name or an address, with or without a port.
+    pub fn admit(&self, host: &str) -> bool {
+        let Self::Only(AllowedHosts(allowed)) = self else { return true };
+        let name = without_port(host);
+        let v6 = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
+        v6.is_some_and(|address| address.parse::<Ipv6Addr>().is_ok())
+            || name.parse::<Ipv4Addr>().is_ok()
+            || name.eq_ignore_ascii_case("localhost")
+            || allowed.iter().any(|one| name.eq_ignore_ascii_case(one))
+    }
+}
+
+impl<'de> Deserialize<'de> for AllowedHosts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let names = words(deserializer)?;
+        for name in &names {
+            let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
+            if !name.chars().all(plain) {
+                return Err(D::Error::custom(format!(
+                    "`{name}` is not a host name: without scheme, port and wildcard, as in \
+                     `locks.example`"
+                )));
+            }
+        }
+        Ok(Self(names))
+    }
+}
+
+/// A host without `:` and the digits behind it.
+fn without_port(host: &str) -> &str {
+    match host.rsplit_once(':') {
+        Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+        _ => host,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::AllowedHosts;
+    use super::HostNames;
+    use super::Reach;
+
+    fn allowed(names: &[&str]) -> AllowedHosts {
+        AllowedHosts(names.iter().map(|name| (*name).to_owned()).collect())
+    }
+
+    #[test]
+    fn a_loopback_service_is_called_by_address_or_by_a_name_that_it_knows() {
+        let hosts = HostNames::of(allowed(&["locks.example"]), Reach::Loopback);
+        for host in [
+            "127.0.0.1",
+            "127.0.0.1:8080",
+            "192.0.2.1:80",
+            "[::1]",
+            "[::1]:8080",
+            "localhost",
+            "LOCALHOST:8080",
+            "locks.example",
+            "Locks.Example:443",
+        ] {
+            assert!(hosts.admit(host), "{host}");
+        }
+        for host in [
+            "",
+            "evil.example",
+            "evil.example:8080",
+            "localhost.evil.example",
+            "127.0.0.1.evil.example",
+            "127.0.0.1:8080.evil.example",
+            "evil.example:80:80",
+            "locks.example.evil",
+            "::1",
+            "[::1",
+            "[evil]",
+            "2130706433",
+        ] {
+            assert!(!hosts.admit(host), "{host}");
+        }
+    }
+
+    #[test]
+    fn in_a_network_any_name_will_do_unless_some_are_allowed() {
+        assert!(HostNames::of(allowed(&[]), Reach::Network).admit("lockkeeper:8080"));
+        let hosts = HostNames::of(allowed(&["lockkeeper"]), Reach::Network);
+        assert!(hosts.admit("lockkeeper:8080") && hosts.admit("10.0.0.7"));
+        assert!(!hosts.admit("evil.example"));
+        assert!(!HostNames::of(allowed(&[]), Reach::Loopback).admit("lockkeeper"));
+    }
+}

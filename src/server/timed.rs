@@ -1,0 +1,321 @@
+//! A connection's stream with its timers, and what it tells of the client: whether it is idle, gone,
+//! or only done with sending.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::task::Context;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
+use tokio::io::ReadBuf;
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio::time::Sleep;
+use tokio::time::sleep;
+
+use crate::server::turns::Turns;
+
+/// How long a handler is at work before a client that has sent more behind its request is watched:
+/// one that waits. What is answered at once is not worth the trouble.
+const WATCH_AFTER: Duration = Duration::from_millis(50);
+/// How much is read ahead to see the end behind it.
+const AHEAD: usize = 16 * 1024;
+
+/// Between two looks at whether a client that sends no more is gone, and how many of them there are
+/// before its request goes on: the reset takes a round trip, and a client that is gone must not be
+/// granted anything meanwhile.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
+const LOOKS_IN_DOUBT: u32 = 20;
+/// Between two looks from then on.
+const LOOK_AGAIN: Duration = Duration::from_millis(250);
+
+/// How long a client may keep the service waiting to send, and how much it has to take meanwhile.
+/// What is to be sent is kept in memory, so readers that do not read are cut.
+const SEND_TIME: Duration = Duration::from_secs(10);
+const LEAST_SENT: usize = 10_000;
+
+/// A stream on which a head may take only so long from its first byte on, and whose end is not
+/// found in the same moment as what came before it.
+///
+/// hyper has one timer for a head and for the silence before it; the silence may be long, a head
+/// that comes byte by byte must not be. And where it finds a request and the end at once, it drops
+/// the handler before its first step; but who sends a release and hangs up has released.
+/// hyper reads no further, either, once it has a byte of the next request: then the stream reads
+/// ahead itself while a handler is at work, lest that byte hide that the client is gone.
+///
+/// A client that has only closed its own direction looks like one that is gone. What tells them
+/// apart is an interim answer: the system of a client that is gone answers it with a reset.
+pub(super) struct TimedHead {
+    stream: TcpStream,
+    turns: Arc<Turns>,
+    allowed: Duration,
+    /// How many heads were complete when the one under way began.
+    complete: u32,
+    began: Option<Instant>,
+    timer: Option<Pin<Box<Sleep>>>,
+    /// At which moment of the connection there was something to read.
+    read_at: u32,
+    /// At which moment hyper waited for more: as long as it does, it sees the end itself.
+    wanted_at: u32,
+    /// When to begin to read ahead.
+    watch: Option<Pin<Box<Sleep>>>,
+    /// What was read ahead.
+    ahead: Vec<u8>,
+    /// Whether the end of the request line under way was read.
+    line: Line,
+    /// The turn in which something was written last.
+    written_in: u32,
+    /// How often a client that sends no more is looked at, once it is known to be there.
+    look: Option<Look>,
+    /// What the client has taken since it kept the service waiting.
+    stall: Option<Stall>,
+}
+
+#[derive(PartialEq)]
+enum Line {
+    Before,
+    Within,
+    Behind,
+}
+
+struct Look {
+    timer: Pin<Box<Sleep>>,
+    /// How many looks are left before it is taken to be there.
+    left: u32,
+}
+
+struct Stall {
+    timer: Pin<Box<Sleep>>,
+    sent: usize,
+}
+
+impl TimedHead {
+    pub(super) fn new(stream: TcpStream, turns: Arc<Turns>, allowed: Duration) -> Self {
+        Self {
+            stream,
+            turns,
+            allowed,
+            complete: 0,
+            began: None,
+            timer: None,
+            read_at: 0,
+            wanted_at: 0,
+            watch: None,
+            ahead: Vec::new(),
+            line: Line::Before,
+            written_in: 0,
+            look: None,
+            stall: None,
+        }
+    }
+
+    /// Whether a head is under way that has taken too long; wakes the task when it will have.
+    fn late(&mut self, context: &mut Context<'_>) -> bool {
+        let Some(began) = self.began else { return false };
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(began + self.allowed)));
+        timer.as_mut().poll(context).is_ready()
+    }
+
+    /// Whether a client that sends no more still wants its answer; wakes the task to look again. One
+    /// that waits in line has left it.
+    fn wants_answer(&mut self, context: &mut Context<'_>) -> bool {
+        const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+        let turns = &self.turns;
+        if turns.in_line.get() {
+            return false;
+        }
+        let told = self.written_in == turns.begun.load(Ordering::Relaxed);
+        let asked = turns.whole.load(Ordering::Relaxed) && turns.modern.load(Ordering::Relaxed);
+        if self.look.is_none() {
+            let sent = (!told && asked).then(|| self.stream.try_write(INTERIM));
+            if !matches!(sent, Some(Ok(length)) if length == INTERIM.len()) {
+                return false;
+            }
+            self.turns.doubtful.store(true, Ordering::Relaxed);
+            self.look = Some(Look { timer: Box::pin(sleep(LOOK_EVERY)), left: LOOKS_IN_DOUBT });
+        }
+        loop {
+            if !matches!(self.stream.take_error(), Ok(None)) {
+                return false;
+            }
+            let Some(look) = &mut self.look else { return false };
+            if look.timer.as_mut().poll(context).is_pending() {
+                return true;
+            }
+            look.left = look.left.saturating_sub(1);
+            self.turns.doubtful.store(look.left > 0, Ordering::Relaxed);
+            look.timer = Box::pin(sleep(if look.left > 0 { LOOK_EVERY } else { LOOK_AGAIN }));
+        }
+    }
+
+    /// Looks for a `#` in a request line. Bytes that were sent ahead of an answer are not looked at.
+    fn look_for_fragment(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            match (&self.line, byte) {
+                (Line::Behind, _) => return,
+                (Line::Before, b'\r' | b'\n') => (),
+                (Line::Within, b'\n') => self.line = Line::Behind,
+                (_, b'#') => {
+                    self.line = Line::Within;
+                    self.turns.fragment.store(true, Ordering::Relaxed);
+                }
+                _ => self.line = Line::Within,
+            }
+        }
+    }
+
+    /// Fails if the client has taken too little for too long of what was written.
+    fn wait_to_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let anew = || Stall { timer: Box::pin(sleep(SEND_TIME)), sent: 0 };
+        let stall = self.stall.get_or_insert_with(anew);
+        while stall.timer.as_mut().poll(context).is_ready() {
+            if stall.sent < LEAST_SENT {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            *stall = anew();
+        }
+        Ok(())
+    }
+
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        self.written_in = self.turns.begun.load(Ordering::Relaxed);
+        match (&polled, &mut self.stall) {
+            (Poll::Pending, _) => self.wait_to_send(context)?,
+            (Poll::Ready(Ok(length)), Some(stall)) => stall.sent += length,
+            _ => (),
+        }
+        polled
+    }
+
+    /// Reads what was read ahead, and then the stream.
+    fn read(
+        &mut self,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.ahead.is_empty() {
+            return Pin::new(&mut self.stream).poll_read(context, buffer);
+        }
+        let length = self.ahead.len().min(buffer.remaining());
+        buffer.put_slice(&self.ahead[..length]);
+        self.ahead.drain(..length);
+        Poll::Ready(Ok(()))
+    }
+
+    /// Fails if a handler is at work, hyper does not look, and the client is gone.
+    fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        let moment = self.turns.moments.load(Ordering::Relaxed);
+        if !self.turns.is_answering() || self.wanted_at == moment {
+            self.watch = None;
+            return Ok(());
+        }
+        let watch = self.watch.get_or_insert_with(|| Box::pin(sleep(WATCH_AFTER)));
+        if !watch.is_elapsed() && watch.as_mut().poll(context).is_pending() {
+            return Ok(());
+        }
+        let mut piece = [0; 1024];
+        while self.ahead.len() < AHEAD {
+            let mut buffer = ReadBuf::new(&mut piece);
+            match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
+                Poll::Pending => break,
+                Poll::Ready(read) => read?,
+            }
+            if buffer.filled().is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.ahead.extend_from_slice(buffer.filled());
+        }
+        if self.ahead.len() >= AHEAD {
+            // The end behind so much could not be seen any more.
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for TimedHead {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let begun = self.turns.begun.load(Ordering::Relaxed);
+        if begun != self.complete {
+            (self.complete, self.began, self.timer) = (begun, None, None);
+            (self.line, self.look) = (Line::Before, None);
+        }
+        let answering = self.turns.is_answering();
+        let (moment, filled) = (self.turns.moments.load(Ordering::Relaxed), buffer.filled().len());
+        let polled = self.read(context, buffer);
+        if polled.is_pending() {
+            self.wanted_at = moment;
+        }
+        if buffer.filled().len() > filled {
+            self.read_at = moment;
+            if !answering && self.turns.whole.load(Ordering::Relaxed) {
+                self.look_for_fragment(&buffer.filled()[filled..]);
+            }
+        } else if answering && polled.is_ready() && self.read_at == moment {
+            // The end will be found again at the next moment, after the handler's first step.
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        } else if answering && matches!(polled, Poll::Ready(Ok(()))) && self.wants_answer(context) {
+            self.wanted_at = moment;
+            return Poll::Pending;
+        }
+        if answering {
+            return polled;
+        }
+        if polled.is_ready() {
+            self.began = self.began.or_else(|| Some(Instant::now()));
+        } else if self.late(context) {
+            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+        }
+        polled
+    }
+}
+
+impl AsyncWrite for TimedHead {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(context, polled)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // hyper flushes at every moment, once there is nothing left to be written.
+        self.stall = None;
+        self.watch(context)?;
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(context, polled)
+    }
+}

@@ -1,0 +1,163 @@
+//! Whose turn it is on a connection, as its handlers and its stream tell each other.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::LazyLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::task::Context;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::body::Bytes;
+use axum::body::HttpBody;
+use hyper::Request;
+use hyper::Version;
+use hyper::body::Frame;
+use hyper::body::Incoming;
+use hyper::body::SizeHint;
+use tokio::time::Instant;
+
+use crate::api::InLine;
+
+/// What the milliseconds of a connection count from.
+static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Whose turn it is on a connection: the client's to send a head, or the service's to answer; and
+/// how time goes by on it.
+#[derive(Debug)]
+pub(super) struct Turns {
+    pub(super) begun: AtomicU32,
+    ended: AtomicU32,
+    /// How often the connection's task has run.
+    pub(super) moments: AtomicU32,
+    /// When the last turn ended, in milliseconds since [`STARTED`].
+    quiet_since: AtomicU64,
+    /// Whether the request under way, or the last one, was read to the end of its body.
+    pub(super) whole: AtomicBool,
+    /// Whether its client knows interim answers.
+    pub(super) modern: AtomicBool,
+    /// Whether the request under way waits in line.
+    pub(super) in_line: InLine,
+    /// Whether the client of the request under way may be gone.
+    pub(super) doubtful: AtomicBool,
+    /// Whether the request line under way has a `#`.
+    pub(super) fragment: AtomicBool,
+}
+
+/// The service's turn, until it is dropped.
+pub(super) struct Turn(Arc<Turns>);
+
+/// A request's body that tells the connection when it has been read.
+pub(super) struct Read {
+    body: Incoming,
+    turns: Arc<Turns>,
+}
+
+impl Turns {
+    /// A connection on which nothing has been sent.
+    pub(super) fn new() -> Arc<Self> {
+        let turns = Self {
+            begun: AtomicU32::new(0),
+            ended: AtomicU32::new(0),
+            moments: AtomicU32::new(0),
+            quiet_since: AtomicU64::new(0),
+            whole: AtomicBool::new(true),
+            modern: AtomicBool::new(false),
+            in_line: InLine::default(),
+            doubtful: AtomicBool::new(false),
+            fragment: AtomicBool::new(false),
+        };
+        turns.be_quiet();
+        Arc::new(turns)
+    }
+
+    /// How long no request has been under way; `None` while there is one.
+    pub(super) fn idle(&self) -> Option<Duration> {
+        let since = Duration::from_millis(self.quiet_since.load(Ordering::Relaxed));
+        (!self.is_answering()).then(|| STARTED.elapsed().saturating_sub(since))
+    }
+
+    /// Whether the request line that was read last has a `#`, which hyper cuts off with the rest.
+    pub(super) fn had_fragment(&self) -> bool {
+        self.fragment.swap(false, Ordering::Relaxed)
+    }
+
+    /// Whether a request is under way.
+    pub(super) fn is_answering(&self) -> bool {
+        self.ended.load(Ordering::Relaxed) != self.begun.load(Ordering::Relaxed)
+    }
+
+    fn be_quiet(&self) {
+        let now = u64::try_from(STARTED.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.quiet_since.store(now, Ordering::Relaxed);
+    }
+}
+
+impl Turn {
+    /// Begins with the request whose head was read.
+    pub(super) fn begin(turns: &Arc<Turns>, request: &Request<Incoming>) -> Self {
+        turns.begun.fetch_add(1, Ordering::Relaxed);
+        turns.whole.store(request.body().is_end_stream(), Ordering::Relaxed);
+        turns.in_line.set(false);
+        turns.doubtful.store(false, Ordering::Relaxed);
+        turns.modern.store(request.version() == Version::HTTP_11, Ordering::Relaxed);
+        Self(turns.clone())
+    }
+
+    /// Goes on with the answer only while the client is known to be there. The connection's task
+    /// runs again when that is known.
+    pub(super) async fn unless_in_doubt<T>(&self, answer: impl Future<Output = T>) -> T {
+        let mut answer = pin!(answer);
+        poll_fn(|context| match self.0.doubtful.load(Ordering::Relaxed) {
+            true => Poll::Pending,
+            false => answer.as_mut().poll(context),
+        })
+        .await
+    }
+
+    /// Where the request says whether it waits in line.
+    pub(super) fn in_line(&self) -> InLine {
+        self.0.in_line.clone()
+    }
+
+    /// The body of that request.
+    pub(super) fn reading(&self, body: Incoming) -> Read {
+        Read { body, turns: self.0.clone() }
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.be_quiet();
+        self.0.ended.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl HttpBody for Read {
+    type Data = Bytes;
+    type Error = hyper::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<hyper::Result<Frame<Bytes>>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if matches!(polled, Poll::Ready(None)) || self.body.is_end_stream() {
+            self.turns.whole.store(true, Ordering::Relaxed);
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,199 @@
+//! What one API key may have, and that another has the rest.
+
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::api::Lockkeeper;
+use crate::api::OTHER;
+use crate::api::TOKEN;
+use crate::api::api_keys;
+use crate::support::PATIENCE;
+use crate::support::Service;
+use crate::support::eventually;
+use crate::support::raw::read_until;
+
+/// Settings with these quotas and two API keys.
+fn two(quotas: &str) -> String {
+    let rights = r#"["acquire", "read", "admin"]"#;
+    let keys = [("noisy", r#"["noisy/"]"#, rights), ("victim", r#"["victim/"]"#, rights)];
+    format!("{quotas}\n{}", api_keys(&keys))
+}
+
+/// A request that goes on, read as far as `until`.
+async fn open(http: &Lockkeeper, secret: &str, path: &str, until: &str) -> TcpStream {
+    let mut stream = TcpStream::connect(http.0.address).await.unwrap();
+    let token = path.replace(['/', '?', '='], "-");
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {secret}\r\n\
+         Lock-Token: a-token-of{token}\r\nContent-Length: 0\r\n\r\n"
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    if !until.is_empty() {
+        read_until(&mut stream, until).await;
+    }
+    stream
+}
+
+#[tokio::test]
+async fn an_api_key_has_as_many_leases_as_it_may_and_gets_another_for_each_that_ends() {
+    let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 2")).await;
+    let noisy = http.bearer("noisy");
+    let refused = async || {
+        let refused = noisy.post("/locks/noisy/more", "").await;
+        assert_eq!(refused.told(), (429, "quota_exceeded".into()));
+        assert_eq!(refused.header("retry-after"), Some("1"));
+    };
+    assert_eq!(noisy.token(TOKEN).post("/locks/noisy/1", "").await.status, 201);
+    let second = noisy.post("/locks/noisy/2", "").await;
+    assert_eq!(second.status, 201);
+    refused().await;
+    assert_eq!(http.bearer("victim").post("/locks/victim/1", "").await.status, 201);
+    // What it has it may ask for again.
+    assert_eq!(noisy.token(TOKEN).post("/locks/noisy/1", "").await.status, 200);
+    // The second ends by its TTL; then one is released, and one is forced.
+    let second = noisy.token(&second.text("token"));
+    assert_eq!(second.put("/locks/noisy/2/refresh?ttl=100ms", "").await.status, 200);
+    let granted = eventually(PATIENCE, async || {
+        let granted = noisy.token(OTHER).post("/locks/noisy/3", "").await;
+        (granted.status == 201).then_some(granted)
+    })
+    .await;
+    assert_eq!(granted.text("key"), "noisy/3");
+    refused().await;
+    assert_eq!(noisy.token(TOKEN).delete("/locks/noisy/1").await.status, 204);
+    assert_eq!(noisy.post("/locks/noisy/4", "").await.status, 201);
+    refused().await;
+    assert_eq!(noisy.delete("/admin/locks/noisy/3").await.status, 200);
+    assert_eq!(noisy.post("/locks/noisy/5", "").await.status, 201);
+    refused().await;
+}
+
+#[tokio::test]
+async fn a_refresh_keeps_a_lease_counted_and_a_refusal_counts_nothing() {
+    let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
+    let noisy = http.bearer("noisy").token(TOKEN);
+    let all = http.bearer("victim");
+    assert_eq!(noisy.post("/locks/noisy/1?ttl=5s", "").await.status, 201);
+    assert_eq!(noisy.put("/locks/noisy/1/refresh?ttl=1h", "").await.status, 200);
+    // Another one of that length has come and gone meanwhile.
+    assert_eq!(all.token(OTHER).post("/locks/victim/1?ttl=5s", "").await.status, 201);
+    eventually(PATIENCE, async || {
+        (all.get("/locks/victim/1").await.field("held") == false).then_some(())
+    })
+    .await;
+    assert_eq!(noisy.post("/locks/noisy/2", "").await.status, 429);
+    assert_eq!(all.token(OTHER).post("/locks/victim/1", "").await.status, 201);
+    assert_eq!(noisy.delete("/locks/noisy/1").await.status, 204);
+    for _ in 0..3 {
+        assert_eq!(noisy.post("/locks/noisy/%zz", "").await.status, 400);
+        assert_eq!(all.post("/locks/victim/1", "").await.status, 409);
+    }
+    assert_eq!(noisy.post("/locks/noisy/3", "").await.status, 201);
+}
+
+#[tokio::test]
+async fn the_leases_of_an_api_key_are_counted_over_a_restart() {
+    let settings = two("[quotas]\nleases = 2");
+    let http = Lockkeeper::with_settings(&settings).await;
+    for number in 0..2 {
+        let path = format!("/locks/noisy/{number}?ttl=1h");
+        assert_eq!(http.bearer("noisy").post(&path, "").await.status, 201);
+    }
+    let Lockkeeper { service, directory, .. } = http;
+    service.shut_down().await;
+    let store = format!("embedded:{}", directory.path().display());
+    let again = Service::start(&[("LOCKKEEPER_STORE", &store)], &settings).await;
+    let bearer = |secret| again.http().with("Authorization", &format!("Bearer {secret}"));
+    assert_eq!(bearer("noisy").post("/locks/noisy/2", "").await.status, 429);
+    assert_eq!(bearer("victim").post("/locks/victim/1", "").await.status, 201);
+    assert_eq!(bearer("noisy").delete("/admin/locks/noisy/0").await.status, 200);
+    assert_eq!(bearer("noisy").post("/locks/noisy/2", "").await.status, 201);
+}
+
+#[tokio::test]
+async fn a_lease_of_a_client_that_hung_up_is_counted_as_long_as_it_is_there() {
+    let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
+    let noisy = http.bearer("noisy");
+    // It hangs up in line, and so has nothing.
+    assert_eq!(http.bearer("victim").token(OTHER).post("/locks/victim/1", "").await.status, 201);
+    let held = http.bearer("noisy").token(TOKEN);
+    assert_eq!(held.post("/locks/noisy/1", "").await.status, 201);
+    let waits = open(&http, "noisy", "/locks/noisy/1?wait=20s", "").await;
+    eventually(PATIENCE, async || {
+        (held.get("/locks/noisy/1").await.number("waiters") == 1).then_some(())
+    })
+    .await;
+    drop(waits);
+    eventually(PATIENCE, async || {
+        (held.get("/locks/noisy/1").await.number("waiters") == 0).then_some(())
+    })
+    .await;
+    assert_eq!(held.delete("/locks/noisy/1").await.status, 204);
+    assert_eq!(noisy.post("/locks/noisy/2", "").await.status, 201);
+    assert_eq!(noisy.post("/locks/noisy/3", "").await.status, 429);
+}
+
+#[tokio::test]
+async fn the_lease_of_a_stream_is_counted_until_it_ends() {
+    let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
+    let noisy = http.bearer("noisy");
+    let stream = open(&http, "noisy", "/hold/noisy/1", "\"waited_ms\":0}\n").await;
+    assert_eq!(noisy.post("/locks/noisy/2", "").await.told().1, "quota_exceeded");
+    drop(stream);
+    eventually(PATIENCE, async || {
+        (noisy.token(TOKEN).post("/locks/noisy/2", "").await.status < 300).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_api_key_cannot_take_all_streams_and_all_places_in_line() {
+    let limits = "[limits]\nhold_streams = 4\nwaiters_per_instance = 4";
+    let http = Lockkeeper::with_settings(&two(limits)).await;
+    let (noisy, victim) = (http.bearer("noisy"), http.bearer("victim"));
+    let mut taken = Vec::new();
+    for number in 0..2 {
+        taken.push(
+            open(&http, "noisy", &format!("/hold/noisy/{number}"), "\"waited_ms\":0}\n").await,
+        );
+    }
+    assert_eq!(noisy.post("/hold/noisy/more", "").await.told(), (429, "quota_exceeded".into()));
+    assert_eq!(victim.post("/hold/victim/1", "").await.status, 200);
+    assert_eq!(victim.token(OTHER).post("/locks/victim/2", "").await.status, 201);
+    for _ in 0..2 {
+        taken.push(open(&http, "noisy", "/locks/noisy/1?wait=20s", "").await);
+    }
+    let full = async || noisy.token(OTHER).post("/locks/noisy/1?wait=100ms", "").await.told();
+    eventually(PATIENCE, async || (full().await == (429, "quota_exceeded".into())).then_some(()))
+        .await;
+    let waited = victim.post("/locks/victim/2?wait=100ms", "").await;
+    assert_eq!(waited.told(), (409, "lock_held".into()));
+    // What does not wait needs no place in line.
+    assert_eq!(noisy.token(OTHER).post("/locks/noisy/1", "").await.told().0, 409);
+    drop(taken);
+}
+
+#[tokio::test]
+async fn a_page_that_nobody_reads_is_bounded_and_the_rest_is_on_the_next() {
+    let http = Lockkeeper::start().await;
+    let owner = "\u{1F512}".repeat(64);
+    for number in 0..1_000 {
+        let path = format!("/locks/{}{number:04}?ttl=1h", "%22".repeat(508));
+        let body = format!(r#"{{"owner":"{owner}"}}"#);
+        assert_eq!(http.post(&path, &body).await.status, 201);
+    }
+    let (mut seen, mut cursor, mut pages) = (Vec::new(), String::new(), 0);
+    loop {
+        let page = http.get(&format!("/locks?limit=1000{cursor}")).await;
+        assert!(page.body.len() <= 260 * 1024, "{} bytes", page.body.len());
+        let page = page.json();
+        seen.extend(page["locks"].as_array().unwrap().iter().map(|lock| lock["key"].to_string()));
+        pages += 1;
+        let Some(next) = page["cursor"].as_str() else { break };
+        cursor = format!("&cursor={}", next.replace('"', "%22"));
+    }
+    assert!(pages > 1);
+    assert!(seen.is_sorted());
+    seen.dedup();
+    assert_eq!(seen.len(), 1_000);
+}
