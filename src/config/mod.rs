@@ -26,6 +26,10 @@ pub use crate::config::sources::Sources;
 /// Longer deadlines would outlast the patience of every client.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The bounds of `redlock.longest_lease`: nodes are looked at several times in it, and wait for it.
+const LEAST_LONGEST_LEASE: Duration = Duration::from_secs(1);
+const MOST_LONGEST_LEASE: Duration = Duration::from_secs(86_400);
+
 /// Two rounds of this have to end within the second in which the answers of nodes count.
 const LONGEST_NODE_TIMEOUT: Duration = Duration::from_millis(400);
 
@@ -119,6 +123,7 @@ pub struct RedisSection {
 pub struct RedlockSection {
     /// How long one node may take.
     pub node_timeout: Span,
+    longest_lease: Span,
     /// Whether a node votes as soon as it has restarted.
     pub trust_restarted: bool,
 }
@@ -293,11 +298,21 @@ impl Config {
         Ok(config)
     }
 
-    /// How long leases may be.
+    /// How long leases may be; on several nodes also no longer than [`Config::longest_lease`].
     pub fn ttl_bounds(&self) -> TtlBounds {
         let TtlSettings { default, min, max } = &self.ttl;
         let [default, min, max] = [default, min, max].map(|span| Ttl::from_millis(span.millis()));
+        let max = if self.is_redlock() { max.min(self.longest_lease()) } else { max };
         TtlBounds { min, default, max }
+    }
+
+    /// The longest lease on several nodes: so long one that may have forgotten leases waits.
+    pub fn longest_lease(&self) -> Ttl {
+        Ttl::from_millis(self.redlock.longest_lease.millis())
+    }
+
+    fn is_redlock(&self) -> bool {
+        matches!(self.store, StoreUrl::Redlock(_))
     }
 
     /// How many may wait in line.
@@ -324,10 +339,11 @@ impl Config {
     }
 
     /// For each setting with bounds, whether it keeps them, and what they are.
-    fn bounds(&self) -> [(&'static str, bool, &'static str); 17] {
+    fn bounds(&self) -> [(&'static str, bool, &'static str); 19] {
         let (ttl, limits, redis) = (&self.ttl, &self.limits, &self.redis);
         let above_zero = |span: Span| !span.get().is_zero();
         let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
+        let longest_lease = self.redlock.longest_lease.get();
         let node_timeout = self.redlock.node_timeout;
         let node_timeout = above_zero(node_timeout) && node_timeout.get() <= LONGEST_NODE_TIMEOUT;
         let plain = !redis.key_prefix.chars().any(char::is_control);
@@ -360,6 +376,16 @@ impl Config {
             ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
             ("redis.min_replicas", redis.min_replicas <= 100, "is 100 at most"),
             ("redlock.node_timeout", node_timeout, "is 1ms to 400ms"),
+            (
+                "redlock.longest_lease",
+                (LEAST_LONGEST_LEASE..=MOST_LONGEST_LEASE).contains(&longest_lease),
+                "is 1s to 24h",
+            ),
+            (
+                "redlock.longest_lease",
+                !self.is_redlock() || longest_lease >= ttl.default.get(),
+                "must not be less than ttl.default",
+            ),
             ("redis.key_prefix", plain, "must not hold control characters"),
             (
                 "redis.token_prefix",

@@ -15,7 +15,7 @@ const PRELUDE: &str = "prelude.lua";
 const PARTS: [&str; 3] = ["line.lua", "join.lua", "vote.lua"];
 
 /// The steps of the verb `guard`.
-const STEPS: [&str; 3] = ["touch.lua", "change.lua", "look.lua"];
+const STEPS: [&str; 2] = ["touch.lua", "admit.lua"];
 
 /// A verb is read at one glance; a part has its functions one after another.
 const MAX_LINES: usize = 40;
