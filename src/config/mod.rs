@@ -30,7 +30,7 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 const LEAST_LONGEST_LEASE: Duration = Duration::from_secs(1);
 const MOST_LONGEST_LEASE: Duration = Duration::from_secs(86_400);
 
-/// Two rounds of this have to end within the second in which the answers of nodes count.
+/// Two rounds of this are to end within a second.
 const LONGEST_NODE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// What hyper needs at least to read a head.

@@ -12,6 +12,7 @@ use crate::redlock::granted;
 use crate::redlock::held;
 use crate::redlock::refresh;
 use crate::redlock::release;
+use crate::redlock::votes;
 use crate::support::eventually;
 
 const MINE: &str = "token-of-this-client";
@@ -29,13 +30,14 @@ async fn a_lease_that_is_refreshed_survives_restarts_of_all_nodes() {
     for node in 0..3 {
         site.away(node, Way::Killed);
         site.back(node, Way::Killed);
-        while !site.nodes.iter().all(crate::redlock::votes) {
+        eventually(PATIENCE, async || {
             let kept = refresh(&http, "survives", MINE).await;
             assert_eq!(kept.status, 200, "{kept:?} after the restart of {node}");
             assert_eq!(kept.number("fencing_token"), lease.number("fencing_token"));
             assert_eq!(acquire(&http, "survives", OTHER, LONGEST).await.told(), held());
-            tokio::time::sleep(LONGEST / 8).await;
-        }
+            site.nodes.iter().all(votes).then_some(())
+        })
+        .await;
     }
     assert_eq!(release(&http, "survives", MINE).await.status, 204);
 }
@@ -49,7 +51,7 @@ async fn a_hold_survives_restarts_of_all_nodes() {
     for node in 0..3 {
         site.away(node, Way::Killed);
         site.back(node, Way::Killed);
-        while !site.nodes.iter().all(crate::redlock::votes) {
+        while !site.nodes.iter().all(votes) {
             listener.hears("alive").await;
         }
     }

@@ -43,7 +43,6 @@ async fn instances_with_five_nodes_take_over_from_those_with_three_once_these_ar
         let answer = new.http().post("/locks/new", "").await;
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
         assert_eq!(answer.text("outcome"), "not_acquired");
-        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     let log = new.log();
     let lines: Vec<_> =

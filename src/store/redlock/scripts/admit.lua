@@ -1,6 +1,6 @@
 -- admit.lua: lets a node vote at once, whatever it may have forgotten.
 -- KEYS: 1 guard
--- ARGV: 1 what the instance says
+-- ARGV: what the instance says
 -- Returns: {now, "admitted", ms that it would have waited} | {now, "voting" | "foreign"}
 if not own or voting then return { now, own and 'voting' or 'foreign' } end
 local left = from - now

@@ -1,6 +1,6 @@
 -- confirm.lua: raises the node's fencing token to that of a lease, and says whether the lease's token held the key here. After a refresh that a majority granted it also brings the lease to where it is missing.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 fencing token of the lease  4 retention of the record beyond the ttl (ms)  5 ttl (ms)  6 renewals of a lease that was refreshed, or empty  7 its owner  8 what the instance says
+-- ARGV: 1 not after (ms)  2 token  3 fencing token of the lease  4 retention of the record beyond the ttl (ms)  5 ttl (ms)  6 renewals of a lease that was refreshed, or empty  7 its owner; the last one is what the instance says
 -- Returns: {now, "yes"} | {now, "no"} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, fence, retention, ttl, refreshed, its_owner = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end

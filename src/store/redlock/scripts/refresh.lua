@@ -1,6 +1,6 @@
 -- refresh.lua: makes the lease of a token last from now on this node; never revives a lost one. For a keeper only if nobody took over; for its last word only if nobody renewed.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms), empty: as last asked for  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 proposed fencing token (us)  7 fencing floor  8 fencing token of the lease that is meant, or empty  9 renewals that a keeper knows, empty for a client  10 "1" for its last word  11 what the instance says
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms), empty: as last asked for  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 proposed fencing token (us)  7 fencing floor  8 fencing token of the lease that is meant, or empty  9 renewals that a keeper knows, empty for a client  10 "1" for its last word; the last one is what the instance says
 -- Returns: {now, "again", fencing token, renewals, ttl (ms), owner} | {now, "taken_over"} | {now, "lost"} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, ttl, default_ttl, retention, proposal, floor, named, kept, last_word = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end

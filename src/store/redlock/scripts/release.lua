@@ -1,6 +1,6 @@
 -- release.lua: gives up what a token has on this node, if it is what the caller means.
 -- KEYS: 1 lock  2 record (kept: the next fencing token has to be higher)  3 guard
--- ARGV: 1 not after (ms), or empty  2 token  3 renewals that a keeper knows, or empty  4 attempt that is cleaned up, or empty  5 highest fencing token that is meant, or empty  6 what the instance says
+-- ARGV: 1 not after (ms), or empty  2 token  3 renewals that a keeper knows, or empty  4 attempt that is cleaned up, or empty  5 highest fencing token that is meant, or empty; the last one is what the instance says
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing"} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, kept, its_attempt, most = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end

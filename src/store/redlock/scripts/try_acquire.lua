@@ -1,6 +1,6 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or held by its token already. A node that does not vote yet takes the lease all the same, so that it knows it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 what the instance says
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits; the last one is what the instance says
 -- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end

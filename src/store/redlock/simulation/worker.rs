@@ -9,8 +9,6 @@ use tokio::time::timeout;
 
 use crate::lock::error::Effect;
 use crate::lock::error::StoreError;
-use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
 use crate::lock::lease::Lease;
 use crate::lock::lease::Origin;
 use crate::lock::store::Attempt;
@@ -19,7 +17,6 @@ use crate::lock::store::Released;
 use crate::lock::store::Store;
 use crate::lock::store::Turn;
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::Stay;
 use crate::store::redlock::simulation::history::Wrong;
@@ -28,6 +25,7 @@ use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::rule::left_out;
 use crate::store::redlock::simulation::wish::Outcome;
 use crate::store::redlock::simulation::wish::Wish;
+use crate::store::redlock::simulation::wish::name;
 use crate::store::redlock::simulation::world::World;
 
 /// How long a client waits in line.
@@ -110,11 +108,8 @@ impl Worker {
         let plan = &self.world.plan;
         let key = if plan.rolling { self.number as usize } else { self.rng.usize(..plan.keys) };
         self.claims += 1;
-        let token = self.number << 32 | self.claims;
         let ttl = Ttl::from_millis(TTLS_MS[self.rng.usize(..TTLS_MS.len())]);
-        let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");
-        let claim = Claim { key: name(key), token: secret, origin, ttl, owner: None };
-        Wish { key, token, claim, until: 0, fence: 0 }
+        Wish::of(key, self.number << 32 | self.claims, (origin, ttl))
     }
 
     fn instance(&mut self) -> usize {
@@ -404,8 +399,4 @@ impl Worker {
     async fn sleep(&mut self, most: u64) {
         sleep(Duration::from_millis(self.rng.u64(..=most))).await;
     }
-}
-
-fn name(key: usize) -> LockKey {
-    LockKey::parse(&format!("key-{key}")).expect("a key")
 }
