@@ -307,12 +307,8 @@ impl Worker {
                 self.world.state().counts.lost += 1;
                 self.is_lost(wish, "refreshed");
             }
-            Some(Err(error)) => {
-                self.failed(&error);
-                if self.world.plan.rolling {
-                    self.is_lost(wish, "not refreshed");
-                }
-            }
+            Some(Err(_)) if self.world.plan.rolling => self.is_lost(wish, "not refreshed"),
+            Some(Err(error)) => _ = self.failed(&error),
             None => (),
         }
     }
