@@ -154,7 +154,7 @@ impl World {
         let cut = state.nodes[node].is_cut_from(instance);
         let network = &mut state.network;
         if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
-            network.asked.insert(command.words[command.keys + 2].clone(), now);
+            network.asked.insert(command.words[command.keys + 1].clone(), now);
         }
         network.sent += 1;
         let call = network.sent;
