@@ -98,7 +98,6 @@ pub enum Counted {
     /// `DELETE /admin/locks/{key}`.
     ForceRelease,
 }
-
 /// Something that a gauge counts until this is dropped, by a panic too.
 #[derive(Debug)]
 pub struct Counting(Gauge);

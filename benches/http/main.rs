@@ -152,7 +152,9 @@ impl Servers {
             Target::Redlock => {
                 let nodes = [Redis::start(), Redis::start(), Redis::start()];
                 let urls = nodes.each_ref().map(Redis::url);
-                run(&Server::lockkeeper(&urls.each_ref().map(String::as_str), &[]))
+                let urls = urls.each_ref().map(String::as_str);
+                Server::admit(&urls);
+                run(&Server::lockkeeper(&urls, &[]))
             }
         }
     }

@@ -48,6 +48,15 @@ impl Server {
         })
     }
 
+    /// Lets new Redlock nodes vote at once.
+    pub(crate) fn admit(nodes: &[&str]) {
+        let mut command = command(env!("CARGO_BIN_EXE_lockkeeper"));
+        command.args(["redlock", "admit"]);
+        command.args(nodes.iter().map(|url| url.trim_start_matches("redis://")));
+        command.env("LOCKKEEPER_STORE", nodes.join(" "));
+        assert!(command.status().unwrap().success());
+    }
+
     /// webdis before a Redis, with its settings in `directory`.
     pub(crate) fn webdis(redis: &Redis, directory: &Path) -> Self {
         Self::start("/PING", |port| {

@@ -10,11 +10,11 @@ use crate::server::operator;
 pub(super) enum Redlock {
     /// Print each node and whether it votes; exit code 0 if a majority does.
     Status,
-    /// Let a node vote at once that may have forgotten leases, instead of when they are over.
+    /// Let nodes vote at once that may have forgotten leases, instead of when they are over.
     Admit {
-        /// The node, as `status` prints it.
-        #[arg(value_name = "HOST:PORT")]
-        node: String,
+        /// The nodes, as `status` prints them.
+        #[arg(value_name = "HOST:PORT", required = true)]
+        nodes: Vec<String>,
     },
 }
 
@@ -35,7 +35,11 @@ pub(super) fn redlock(what: &Redlock, config: &Config) -> Result<(), String> {
                     return Err(format!("{voting} of {} nodes vote", standings.len()));
                 }
             }
-            Redlock::Admit { node } => println!("{}", operator.admit(node).await?),
+            Redlock::Admit { nodes } => {
+                for node in nodes {
+                    println!("{}", operator.admit(node).await?);
+                }
+            }
         }
         Ok(())
     })

@@ -12,7 +12,7 @@ use tokio::sync::oneshot;
 
 use crate::cli::exit;
 use crate::cli::log;
-use crate::cli::signals::Signals;
+use crate::cli::signals::Ends;
 use crate::cli::voice;
 use crate::config::Config;
 use crate::server::Ended;
@@ -68,7 +68,7 @@ async fn run(
         |error| Failure::Start(format!("cannot listen on {listen} (setting `listen`): {error}"));
     let socket = bind(&listen).await.map_err(cannot)?;
     let address: SocketAddr = socket.local_addr().map_err(cannot)?;
-    let mut signals = Signals::catch_ends()
+    let mut ends = Ends::catch()
         .map_err(|error| Failure::Start(format!("signals cannot be received: {error}")))?;
     let store = format!("{:?}", config.store);
     // A store on disk may take its time to open.
@@ -77,7 +77,7 @@ async fn run(
         opened = opening => opened
             .map_err(|panic| Failure::Start(format!("the store cannot be opened: {panic}")))?
             .map_err(|error| Failure::Start(error.to_string()))?,
-        _ = signals.ending() => return Ok(Ended::Well), // Nothing was served yet.
+        _ = ends.next() => return Ok(Ended::Well), // Nothing was served yet.
     };
     server.count_lost_log_lines(lost_lines);
     let listener = socket.listen(BACKLOG).map_err(cannot)?;
@@ -90,9 +90,9 @@ async fn run(
     tokio::select! {
         ended = &mut ended => ended.map_err(|failed| Failure::Serving(failed.to_string())),
         () = async {
-            signals.ending().await;
+            ends.next().await;
             let _ = begin_end.send(());
-            signals.ending().await;
+            ends.next().await;
         } => {
             tracing::warn!("ended at once by a second signal");
             // To drop it would be to wait for the disk.

@@ -3,14 +3,19 @@
 //! They are blocked and read from a signalfd, which tells Ctrl-C from `kill`. SIGCHLD is the
 //! runtime's; a parent may have blocked it, so it is unblocked.
 
+use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
+use std::task::Poll;
 
 use nix::sys::signal::SigSet;
 use nix::sys::signalfd::SfdFlags;
 use nix::sys::signalfd::SignalFd;
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Receiver;
+use tokio::signal::unix;
+use tokio::signal::unix::SignalKind;
+use tokio::signal::unix::signal;
 
 /// The length of a `signalfd_siginfo`, and where in it is what: signalfd(2).
 const SIGINFO_BYTES: usize = 128;
@@ -46,6 +51,10 @@ pub(super) struct Signals {
     inherited: Inherited,
 }
 
+/// The signals that end a service, whose threads are many: these are the runtime's.
+#[derive(Debug)]
+pub(super) struct Ends(Vec<unix::Signal>);
+
 /// A signal that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
@@ -67,18 +76,6 @@ pub(super) enum Sender {
 pub(super) struct Inherited(u64);
 
 impl Signals {
-    /// From now on none of those that end a service ends it unheard. HUP and QUIT stay ignored if
-    /// they were from the start (`nohup`).
-    pub(super) fn catch_ends() -> io::Result<Self> {
-        let ignored = ignored();
-        let stays = |kind: Signal| ignored >> (kind.as_raw() - 1) & 1 != 0;
-        let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
-        let caught = ENDING.into_iter().filter(|kind| always(*kind) || !stays(*kind));
-        let caught = caught
-            .map(|kind| signal(SignalKind::from_raw(kind.as_raw())).map(|coming| (kind, coming)));
-        caught.collect::<io::Result<_>>().map(Self)
-    }
-
     /// From now on none of them ends us. One that is ignored (`nohup`, `&`) stays so, here and in
     /// COMMAND.
     pub(super) fn catch() -> io::Result<Self> {
@@ -134,6 +131,27 @@ impl Signals {
             }
         }
         None
+    }
+}
+
+impl Ends {
+    /// From now on none of them ends a service unheard. HUP and QUIT stay ignored if they were from
+    /// the start (`nohup`).
+    pub(super) fn catch() -> io::Result<Self> {
+        let ignored = ignored();
+        let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
+        let caught = ENDING.into_iter().filter(|kind| always(*kind) || ignored & bit(*kind) == 0);
+        let caught = caught.map(|kind| signal(SignalKind::from_raw(kind.as_raw())));
+        caught.collect::<io::Result<_>>().map(Self)
+    }
+
+    /// Waits for the next one.
+    pub(super) async fn next(&mut self) {
+        poll_fn(|context| {
+            let mut arrived = self.0.iter_mut().map(|arriving| arriving.poll_recv(context));
+            if arrived.any(|arrived| arrived.is_ready()) { Poll::Ready(()) } else { Poll::Pending }
+        })
+        .await;
     }
 }
 

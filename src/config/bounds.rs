@@ -1,5 +1,6 @@
 //! The bounds of the settings.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use crate::config::Config;
@@ -9,7 +10,11 @@ use crate::lock::token::TokenMaker;
 /// Longer deadlines would outlast the patience of every client.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Two rounds of this have to end within the second in which the answers of nodes count.
+/// The bounds of `redlock.longest_lease`: nodes are looked at several times in it, and wait for it.
+const LONGEST_LEASE: RangeInclusive<Duration> =
+    Duration::from_secs(1)..=Duration::from_secs(86_400);
+
+/// Two rounds of this are to end within a second.
 const LONGEST_NODE_TIMEOUT: Duration = Duration::from_millis(400);
 
 /// What hyper needs at least to read a head.
@@ -92,6 +97,7 @@ impl Config {
     fn store_bounds(&self) -> Vec<Bound> {
         let redis = &self.redis;
         let timeout = |span: Span| above_zero(span) && span.get() <= LONGEST_TIMEOUT;
+        let longest_lease = self.redlock.longest_lease.get();
         let node_timeout = self.redlock.node_timeout;
         let node_timeout = above_zero(node_timeout) && node_timeout.get() <= LONGEST_NODE_TIMEOUT;
         let plain = !redis.key_prefix.chars().any(char::is_control);
@@ -103,6 +109,12 @@ impl Config {
             ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
             ("redis.min_replicas", redis.min_replicas <= 100, "is 100 at most"),
             ("redlock.node_timeout", node_timeout, "is 1ms to 400ms"),
+            ("redlock.longest_lease", LONGEST_LEASE.contains(&longest_lease), "is 1s to 24h"),
+            (
+                "redlock.longest_lease",
+                !self.is_redlock() || longest_lease >= self.ttl.default.get(),
+                "must not be less than ttl.default",
+            ),
             ("redis.key_prefix", plain, "must not hold control characters"),
             (
                 "redis.token_prefix",

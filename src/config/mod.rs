@@ -145,6 +145,7 @@ pub struct RedisSection {
 pub struct RedlockSection {
     /// How long one node may take.
     pub node_timeout: Span,
+    longest_lease: Span,
     /// Whether a node votes as soon as it has restarted.
     pub trust_restarted: bool,
 }
@@ -322,11 +323,21 @@ impl Config {
         }
     }
 
-    /// How long leases may be.
+    /// How long leases may be; on several nodes also no longer than [`Config::longest_lease`].
     pub fn ttl_bounds(&self) -> TtlBounds {
         let TtlSettings { default, min, max } = &self.ttl;
         let [default, min, max] = [default, min, max].map(|span| Ttl::from_millis(span.millis()));
+        let max = if self.is_redlock() { max.min(self.longest_lease()) } else { max };
         TtlBounds { min, default, max }
+    }
+
+    /// The longest lease on several nodes: so long one that may have forgotten leases waits.
+    pub fn longest_lease(&self) -> Ttl {
+        Ttl::from_millis(self.redlock.longest_lease.millis())
+    }
+
+    fn is_redlock(&self) -> bool {
+        matches!(self.store, StoreUrl::Redlock(_))
     }
 
     /// How many may wait in line.

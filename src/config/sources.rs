@@ -368,6 +368,12 @@ mod tests {
             ("store = [\"redis://a\", \"redis://a\"]", vec![], "is there twice"),
             ("store = [\"redis://a\", \"redis-cluster://b\"]", vec![], "several URLs mean Redlock"),
             ("", vec![("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "401ms")], "is 1ms to 400ms"),
+            ("", vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "999ms")], "is 1s to 24h"),
+            (
+                "store = [\"redis://a\", \"redis://b\"]",
+                vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "29s")],
+                "must not be less than ttl.default",
+            ),
             ("[[api_keys]]\nname = \"a\"", vec![], "missing field"),
             ("[[api_keys]]\nname = \"a\"\nsha256 = \"b\"", vec![], "64 hexadecimal digits"),
             ("[[api_keys]]\npermissions = [\"root\"]", vec![], "unknown variant `root`"),

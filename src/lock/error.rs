@@ -4,6 +4,8 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
+use crate::lock::lease::Origin;
+
 /// What a caller can do about a verb that has no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
@@ -32,6 +34,26 @@ pub struct StoreError {
     /// Why there is no answer.
     #[source]
     pub reason: Box<dyn Error + Send + Sync>,
+}
+
+impl StoreError {
+    /// The same of a call that claims a key: one that did nothing leaves a token of the service
+    /// with nothing, but an earlier call may have got a lease for one that a client chose.
+    pub(crate) fn of_claim(self, origin: Origin) -> Self {
+        let effect = match origin {
+            Origin::Service => self.effect,
+            Origin::Client => Effect::Unknown,
+        };
+        Self { effect, ..self }
+    }
+}
+
+impl StoreError {
+    /// The same failure for another request that waited for the same answer.
+    pub(crate) fn again(&self) -> Self {
+        let Self { verb, effect, reason } = self;
+        Self { verb: *verb, effect: *effect, reason: reason.to_string().into() }
+    }
 }
 
 /// What a call without an answer has done.

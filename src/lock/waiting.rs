@@ -21,10 +21,8 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::lock::error::Effect;
 use crate::lock::error::LockError;
 use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::Delivery;
 use crate::lock::key_line::KeyLine;
@@ -370,11 +368,9 @@ impl Waiters {
 
     /// Tells requests that the store did not answer.
     fn failed(&self, told: Vec<Request>, claim: Claim, asked: Instant, error: StoreError) {
-        let (effect, mut error) = (error.effect, Some(error));
         let alone = told.len() == 1;
         for request in told {
-            let error = error.take().unwrap_or_else(|| error_again(&claim, effect));
-            let answer = self.undelivered(claim.clone(), Err(error));
+            let answer = self.undelivered(claim.clone(), Err(error.again()));
             request.tell(Told::Answer(Delivery { answer, asked, alone }));
         }
     }
@@ -400,13 +396,4 @@ struct Answered {
 /// When to ask for the next in line at the latest: nobody tells of a lease that runs out.
 fn after_a_grant(lease: &Lease) -> Duration {
     AFTER_A_GRANT.min(lease.ttl.as_duration())
-}
-
-/// The same failure for another request of the same claim.
-fn error_again(claim: &Claim, effect: Effect) -> StoreError {
-    StoreError {
-        verb: Verb::WaitTurn,
-        effect,
-        reason: format!("the claim for {} could not join the line", claim.key).into(),
-    }
 }

@@ -81,22 +81,6 @@ pub(super) struct Acceptor {
 #[error("there is no room for one more connection")]
 struct TurnedAway;
 
-/// A connected client in the metrics, until it is dropped.
-struct Connected(Arc<Metrics>);
-
-impl Connected {
-    fn new(metrics: Arc<Metrics>) -> Self {
-        metrics.connections().inc();
-        Self(metrics)
-    }
-}
-
-impl Drop for Connected {
-    fn drop(&mut self) {
-        self.0.connections().dec();
-    }
-}
-
 impl Acceptor {
     /// Serves `api` to the clients that there is room for.
     pub(super) fn new(
@@ -166,7 +150,7 @@ impl Acceptor {
         };
         let (entered, entry) = watch::channel(matches!(place, Place::House(_)));
         let served = self.serve(stream, peer, turns, entry);
-        let (house, connected) = (self.house.clone(), Connected::new(self.metrics.clone()));
+        let (house, connected) = (self.house.clone(), self.metrics.connected());
         self.tasks.spawn(async move {
             let stay = async {
                 let _membership = match place {

@@ -257,7 +257,10 @@ fn store_settings(config: &Config) -> StoreSettings {
                 true => Restarted::Trusted,
                 false => Restarted::Doubted,
             },
-            rules: Rules::of(config.redlock.node_timeout.get(), config.ttl_bounds().max),
+            rules: Rules {
+                node_timeout: config.redlock.node_timeout.get(),
+                longest_lease: config.longest_lease(),
+            },
         }),
     }
 }

@@ -12,10 +12,10 @@ const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/sc
 const PRELUDE: &str = "prelude.lua";
 
 /// What stands before scripts that share more: they name further keys, and say what they do.
-const PARTS: [&str; 3] = ["line.lua", "join.lua", "vote.lua"];
+const PARTS: [&str; 4] = ["line.lua", "join.lua", "ended.lua", "vote.lua"];
 
 /// The steps of the verb `guard`.
-const STEPS: [&str; 3] = ["touch.lua", "change.lua", "look.lua"];
+const STEPS: [&str; 2] = ["touch.lua", "admit.lua"];
 
 /// A verb is read at one glance; a part has its functions one after another.
 const MAX_LINES: usize = 40;

@@ -191,7 +191,8 @@ impl RedisStore {
         let retention = (claim.ttl.as_millis() + millis(RETENTION)).to_string();
         let args = [claim.token.expose(), &ttl, owner, &retention];
         let began = Instant::now();
-        let answered = self.run_fenced(script, &claim.key, args, rest).await?;
+        let answered = self.run_fenced(script, &claim.key, args, rest).await;
+        let answered = answered.map_err(|error| error.of_claim(claim.origin))?;
         self.replicated(script, claim, &answered, began).await?;
         Ok(answered.reply)
     }

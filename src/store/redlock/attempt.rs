@@ -7,6 +7,7 @@ use crate::lock::error::StoreError;
 use crate::lock::error::Verb;
 use crate::lock::lease::Claim;
 use crate::lock::lease::Lease;
+use crate::lock::lease::Origin;
 use crate::lock::lease::Owner;
 use crate::lock::lease::Renewals;
 use crate::lock::time::Ttl;
@@ -17,6 +18,7 @@ use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::CONFIRM;
+use crate::store::redlock::nodes::Question;
 use crate::store::redlock::nodes::TRY_ACQUIRE;
 use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Number;
@@ -65,7 +67,7 @@ impl Redlock {
             self.nodes.question(&TRY_ACQUIRE, &claim.key, args, (When::InTime, patience));
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
-            && let Some(won) = self.settle(claim, &poll, began, claim.ttl).await
+            && let Some(won) = self.settle(claim, &poll, began).await
         {
             let votes = poll.votes();
             let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
@@ -93,34 +95,45 @@ impl Redlock {
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
 
-    /// The fencing token of those who vote for a token, once a majority has confirmed it, and what
-    /// is left of `ttl` then. `None` if the nodes were too slow, or if fewer still hold it.
-    pub(super) async fn settle(
-        &self,
-        claim: &Claim,
-        poll: &Poll,
-        began: Duration,
-        ttl: Ttl,
-    ) -> Option<Won> {
+    /// The fencing token of those who vote for a claim, once a majority has confirmed it, and what
+    /// is left of its TTL then. `None` if the nodes were too slow, or if fewer still hold it.
+    async fn settle(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
         let number = match poll.number() {
             Number::Settled(number) => number,
             Number::Unsettled(number) => {
                 self.metrics.redlock_write_back();
-                let retention = (ttl.as_millis() + millis(RETENTION)).to_string();
-                let trust = self.nodes.restarted().word().to_owned();
-                let args =
-                    vec![trust, claim.token.expose().to_owned(), number.to_string(), retention];
-                let timing = (When::InTime, self.patience(ttl));
-                let question = self.nodes.question(&CONFIRM, &claim.key, args, timing);
+                let question = self.confirmation(claim, number, None);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 confirmed.won().then_some(number)?
             }
         };
+        self.won(number, began, claim.ttl)
+    }
+
+    /// The question whether the nodes confirm the fencing token of a lease; where it was refreshed
+    /// so often, they also take the lease if they miss it.
+    pub(super) fn confirmation(
+        &self,
+        claim: &Claim,
+        number: u64,
+        refreshed: Option<u64>,
+    ) -> Question {
+        let args = vec![
+            claim.token.expose().to_owned(),
+            number.to_string(),
+            millis(RETENTION).to_string(),
+            claim.ttl.as_millis().to_string(),
+            refreshed.map_or_else(String::new, |renewals| renewals.to_string()),
+            claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
+        ];
+        let timing = (When::InTime, self.patience(claim.ttl));
+        self.nodes.question(&CONFIRM, &claim.key, args, timing)
+    }
+
+    /// A lease of `ttl` that was asked for at `began`, as far as it lasts from now on.
+    pub(super) fn won(&self, number: u64, began: Duration, ttl: Ttl) -> Option<Won> {
         // The time is looked at last: whatever was slow before this shows here.
         let elapsed = self.time.monotonic().saturating_sub(began);
-        if elapsed > self.rules.answer_within {
-            return None;
-        }
         let left = validity(ttl.as_duration(), elapsed)?;
         let fencing_token = FencingToken::from_number(number)?;
         self.floor.raise(fencing_token);
@@ -138,22 +151,30 @@ impl Redlock {
     ) -> usize {
         let timing = (When::AnyTime, patience);
         let question = self.nodes.release(&claim.key, &claim.token, ["", attempt, ""], timing);
-        let (mut left, mut before) = (Vec::new(), 0);
+        let (mut left, mut before, mut reached) = (Vec::new(), 0, 0);
         for (node, ballot) in poll.ballots() {
             match ballot {
-                // It has voted, so nothing is on its way to it any more.
+                // It has answered, so nothing is on its way to it any more.
                 Some(Ballot::Yes(yes)) if yes.since == Since::Now => {
                     left.push(self.cleanup.leftover_now(node));
+                    reached += 1;
                 }
+                Some(Ballot::Blank) => left.push(self.cleanup.leftover_now(node)),
                 Some(Ballot::Yes(_)) => before += 1,
                 None | Some(Ballot::Silent(Effect::Unknown)) => {
                     left.push(self.cleanup.leftover(node, patience));
                 }
+                Some(Ballot::No(_)) => reached += 1,
                 Some(_) => (),
             }
         }
         let left = self.cleanup.once(left, &question).await;
-        let may_hold = left.len() + before;
+        let may_hold = match claim.origin {
+            Origin::Service => left.len() + before,
+            // The clean-up takes what this attempt has left. An earlier call with the token may
+            // have left a lease on each node that did not say otherwise.
+            Origin::Client => left.len().max(self.quorum().nodes() - reached),
+        };
         self.cleanup.owe(left, &question, claim.ttl.as_duration() + patience * 2);
         may_hold
     }
@@ -163,7 +184,6 @@ impl Redlock {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let ttl = claim.ttl.as_millis();
         vec![
-            self.nodes.restarted().word().to_owned(),
             claim.token.expose().to_owned(),
             ttl.to_string(),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
@@ -178,15 +198,17 @@ impl Redlock {
 
     /// Why there is no majority, in words for people.
     fn complaint(&self, poll: &Poll) -> String {
-        let names = |so: fn(Option<&Ballot>) -> bool| {
-            let those = poll.ballots().filter(|(_, ballot)| so(*ballot));
+        let names = |so: fn(&Ballot) -> bool| {
+            let those = poll.ballots().filter(|(_, ballot)| ballot.is_some_and(so));
             those.map(|(node, _)| self.nodes.peer(node).name()).collect::<Vec<_>>().join(", ")
         };
-        let silent = names(|ballot| matches!(ballot, None | Some(Ballot::Silent(_))));
-        let blank = names(|ballot| matches!(ballot, Some(Ballot::Blank)));
+        let silent = names(|ballot| matches!(ballot, Ballot::Silent(_)));
+        let blank = names(|ballot| *ballot == Ballot::Blank);
+        let foreign = names(|ballot| *ballot == Ballot::Foreign);
         let mut why = vec!["too few nodes, or too slow".to_owned()];
         why.extend((!silent.is_empty()).then(|| format!("no answer from {silent}")));
         why.extend((!blank.is_empty()).then(|| format!("not yet voting: {blank}")));
+        why.extend((!foreign.is_empty()).then(|| format!("serving other settings: {foreign}")));
         why.join("; ")
     }
 }

@@ -2,6 +2,8 @@
 //! has confirmed it.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -12,7 +14,7 @@ use crate::store::redlock::background::Background;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::nodes::Question;
 
-/// The most that is owed to all nodes at once; what is beyond ends by its TTL, and the log says so.
+/// The most that is owed to all nodes at once; what is beyond ends by its TTL.
 const MAX_OWED: usize = 10_000;
 
 /// Between two tries, doubled from the first to the last.
@@ -31,11 +33,18 @@ pub(super) struct Cleanup {
     nodes: Arc<Nodes>,
     background: Arc<Background>,
     room: Arc<Semaphore>,
+    /// The log has said that there is no room, and there was none since.
+    told: AtomicBool,
 }
 
 impl Cleanup {
     pub(super) fn new(nodes: Arc<Nodes>, background: Arc<Background>) -> Self {
-        Self { nodes, background, room: Arc::new(Semaphore::new(MAX_OWED)) }
+        Self {
+            nodes,
+            background,
+            room: Arc::new(Semaphore::new(MAX_OWED)),
+            told: AtomicBool::new(false),
+        }
     }
 
     /// What `node` may have of a call that is sent now and answered by nobody.
@@ -63,9 +72,18 @@ impl Cleanup {
     pub(super) fn owe(&self, left: Vec<Leftover>, question: &Question, lasts: Duration) {
         for left in left {
             let Ok(room) = self.room.clone().try_acquire_owned() else {
-                tracing::warn!("too much is owed: what is left on a node ends by its TTL");
+                if !self.told.swap(true, Ordering::Relaxed) {
+                    let node = self.nodes.peer(left.node).name();
+                    tracing::warn!(
+                        node,
+                        "undo queue full; leases expire on this node by their TTL"
+                    );
+                }
                 return;
             };
+            if self.room.available_permits() > MAX_OWED / 2 {
+                self.told.store(false, Ordering::Relaxed);
+            }
             let (nodes, question) = (self.nodes.clone(), question.clone());
             let over_at = Instant::now() + lasts;
             self.background.spawn(async move {

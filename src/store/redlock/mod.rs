@@ -1,15 +1,13 @@
 //! Locks on N independent Redis nodes, by majority: Redlock, with fencing tokens.
 //!
 //! A verb is one script on each node and how the votes count (`vote.rs`). A node that may have
-//! forgotten leases does not vote (`guard.rs`). There is no common line: within an instance one
+//! forgotten leases does not vote before they are over (`prelude.lua`). There is no common line: within an instance one
 //! waiter a key contends, in the order of their arrival; instances contend with one another, with
 //! pauses by chance.
 
 mod attempt;
 mod background;
 mod cleanup;
-mod guard;
-mod guardian;
 mod inspect;
 mod nodes;
 pub mod operator;
@@ -19,6 +17,7 @@ mod refresh;
 mod release;
 mod settings;
 mod vote;
+mod watch;
 
 use std::fmt;
 use std::sync::Arc;
@@ -65,17 +64,17 @@ use crate::store::redlock::attempt::Attempted;
 use crate::store::redlock::attempt::Standing;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
-use crate::store::redlock::guardian::Guardian;
-use crate::store::redlock::guardian::View;
 use crate::store::redlock::nodes::Nodes;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::queue::Queues;
 use crate::store::redlock::settings::Machine;
 use crate::store::redlock::settings::Time;
 use crate::store::redlock::vote::Quorum;
+use crate::store::redlock::watch::View;
+use crate::store::redlock::watch::Watch;
 
-pub use crate::store::redlock::nodes::Restarted;
 pub use crate::store::redlock::settings::RedlockSettings;
+pub use crate::store::redlock::settings::Restarted;
 pub use crate::store::redlock::settings::Rules;
 
 /// On which the nodes tell that a key was freed.
@@ -132,24 +131,19 @@ impl RedlockStore {
         (time, wakeups): (Arc<dyn Time>, Arc<Wakeups>),
         metrics: Arc<Metrics>,
     ) -> Self {
-        let RedlockSettings { nodes, restarted, rules } = settings;
-        let first = &nodes[0];
+        let (first, rules) = (&settings.nodes[0], settings.rules);
         let (background, end) = Background::new();
         let background = Arc::new(background);
-        let nodes =
-            Nodes::new(peers, first.key_prefix.clone(), *restarted, Some(background.clone()));
-        let nodes = Arc::new(nodes);
+        let nodes = Arc::new(Nodes::new(peers, settings, Some(background.clone())));
         let view = Arc::new(View::default());
-        let guardian = Guardian {
+        let watch = Watch {
             nodes: nodes.clone(),
-            time: time.clone(),
             patience: first.command_timeout,
+            longest_lease: rules.longest_lease.as_duration(),
             view: view.clone(),
             metrics: metrics.clone(),
         };
-        let watched =
-            guard::Rules { settle: rules.settle, longest: rules.longest_ttl.as_duration() };
-        background.spawn(guardian.watch(watched));
+        background.spawn(watch.watch());
         let redlock = Redlock {
             cleanup: Cleanup::new(nodes.clone(), background),
             queues: Queues::new(first.position_kept),
@@ -157,7 +151,7 @@ impl RedlockStore {
             floor: FencingFloor::new(metrics.clone()),
             metrics,
             contacted: AtomicBool::new(false),
-            rules: *rules,
+            rules,
             nodes,
             time,
             view,
@@ -202,16 +196,11 @@ impl Redlock {
 
     /// Tries until somebody wins, this claim or another: where votes are split, nobody has.
     async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
-        if !self.view.has_looked() {
-            // Two of the nodes may be one.
-            let reason = "the nodes have not been looked at yet";
-            return Err(failure(Verb::TryAcquire, Effect::None, reason));
+        if let Some(reason) = self.view.obstacle(&self.nodes) {
+            let error = failure(Verb::TryAcquire, Effect::None, reason);
+            return Err(error.of_claim(claim.origin));
         }
-        if let Some((one, other)) = self.view.twins() {
-            let (one, other) = (self.nodes.peer(one).name(), self.nodes.peer(other).name());
-            let reason = format!("the nodes {one} and {other} are the same Redis");
-            return Err(failure(Verb::TryAcquire, Effect::None, reason));
-        }
+        let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let mut pause = FIRST_PAUSE;
         for _ in 1..TRIES {
             match self.attempt(claim, standing).await? {
@@ -221,14 +210,6 @@ impl Redlock {
             pause *= 2;
         }
         self.attempt(claim, standing).await
-    }
-
-    /// Has the guardian look where it could know better why there was no majority.
-    fn noted<T>(&self, answer: Result<T, StoreError>) -> Result<T, StoreError> {
-        if answer.is_err() {
-            self.view.nudged.notify_one();
-        }
-        answer
     }
 }
 
@@ -248,12 +229,15 @@ impl Store for RedlockStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let redlock = &self.redlock;
         if redlock.queues.is_behind_others(&claim.key, &claim.token) {
-            let status = redlock.inspect_all(&claim.key, Some(&claim.token)).await?;
+            let status = redlock.inspect_all(&claim.key, Some(&claim.token)).await;
+            let status = status.map_err(|error| {
+                StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
+            })?;
             if status.mine != Some(true) {
                 return Ok(Attempt::Held(status));
             }
         }
-        match redlock.noted(redlock.contend(claim, Standing::Asks).await)? {
+        match redlock.contend(claim, Standing::Asks).await? {
             Attempted::Granted(lease) => {
                 redlock.queues.drop(&claim.key, &claim.token);
                 Ok(Attempt::Granted(lease))
@@ -273,13 +257,19 @@ impl Store for RedlockStore {
             return Ok(Turn::Waiting(waiting));
         }
         let behind = redlock.queues.len(key).saturating_sub(1);
-        let attempted = redlock.contend(claim, Standing::Waits { behind }).await;
-        let turn = match redlock.noted(attempted)? {
-            Attempted::Granted(lease) => Turn::Granted(lease),
-            Attempted::Again(lease) => Turn::Again(lease),
-            Attempted::Lost(poll) => {
+        let turn = match redlock.contend(claim, Standing::Waits { behind }).await {
+            Ok(Attempted::Granted(lease)) => Turn::Granted(lease),
+            Ok(Attempted::Again(lease)) => Turn::Again(lease),
+            Ok(Attempted::Lost(poll)) => {
                 waiting.recheck_after = redlock.recheck_after(&poll);
                 return Ok(Turn::Waiting(waiting));
+            }
+            Err(error) => {
+                if waiting.new {
+                    // Its caller is told, and asks for nothing more: nobody would take it out.
+                    redlock.queues.drop(key, token);
+                }
+                return Err(error);
             }
         };
         redlock.queues.drop(key, token);
@@ -358,8 +348,8 @@ impl Store for RedlockStore {
 
     fn contacted(&self) -> bool {
         let contacted = &self.redlock.contacted;
-        let view = &self.redlock.view;
-        if view.voting() >= self.redlock.quorum().needed() && view.twins().is_none() {
+        let Redlock { view, nodes, .. } = &*self.redlock;
+        if view.voting() >= nodes.quorum().needed() && view.obstacle(nodes).is_none() {
             contacted.store(true, Ordering::Relaxed);
         }
         contacted.load(Ordering::Relaxed)
@@ -370,12 +360,12 @@ impl Store for RedlockStore {
             store: "redlock",
             order: "first come, first served, among those who wait at the same instance; instances \
                     take turns by chance",
-            fencing: "rises with every lease, whatever fewer than a majority of the nodes forget \
-                      and whatever their clocks show; after all have forgotten at once only as \
-                      far as the services' clocks agree",
-            survives: "crash and restart of the service; the loss of fewer than half of the nodes, \
-                       and their return without their data; not a step forward of a node's \
-                       clock: there the fencing token is the protection",
+            fencing: "rises with every lease, whatever the clocks of the nodes show; where nodes \
+                      lose their data, as far as all clocks agree to within redlock.longest_lease",
+            survives: "crash and restart of the service; the loss of any number of nodes, and \
+                       their return without their data, after which they wait for \
+                       redlock.longest_lease; not a step forward of a node's clock: there the \
+                       fencing token is the protection",
         }
     }
 }

@@ -12,6 +12,7 @@ use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::keys::Keys;
+use crate::store::redis::keys::SIDE_PREFIX;
 use crate::store::redis::node::Call;
 use crate::store::redis::node::When;
 use crate::store::redis::script::Reply;
@@ -19,6 +20,8 @@ use crate::store::redis::script::Script;
 use crate::store::redis::script::script;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::peer::Peer;
+use crate::store::redlock::settings::RedlockSettings;
+use crate::store::redlock::settings::Restarted;
 use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Other;
 use crate::store::redlock::vote::Poll;
@@ -33,34 +36,14 @@ script!(RELEASE, Verb::Release, 3: "prelude.lua" "vote.lua" "release.lua");
 script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "vote.lua" "force_release.lua");
 script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "vote.lua" "inspect.lua");
 
-/// The guard of a node; no lock can be called so.
-pub(super) const GUARD: &str = "lk//guard";
-
-/// The nodes of a set, whether they are there or not.
+/// The nodes of the list, whether they are there or not.
 pub(super) struct Nodes {
     peers: Vec<Arc<dyn Peer>>,
     key_prefix: String,
-    restarted: Restarted,
+    /// The key on each node that says from when on it votes, and for whom.
+    guard: Arc<str>,
+    settings: String,
     background: Option<Arc<Background>>,
-}
-
-/// What a node is worth that has restarted with its data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Restarted {
-    /// The data may be old, as Redis' snapshots are: it has to wait.
-    Doubted,
-    /// Every write was synced before it was answered (`appendfsync always`): it votes at once.
-    Trusted,
-}
-
-impl Restarted {
-    /// As the scripts take it.
-    pub(super) fn word(self) -> &'static str {
-        match self {
-            Self::Doubted => "",
-            Self::Trusted => "1",
-        }
-    }
 }
 
 /// A question about one lock, to all nodes.
@@ -68,6 +51,7 @@ impl Restarted {
 pub(super) struct Question {
     script: &'static Script,
     keys: Arc<Keys>,
+    guard: Arc<str>,
     args: Arc<[String]>,
     when: When,
     patience: Duration,
@@ -76,11 +60,22 @@ pub(super) struct Question {
 impl Nodes {
     pub(super) fn new(
         peers: Vec<Arc<dyn Peer>>,
-        key_prefix: String,
-        restarted: Restarted,
+        settings: &RedlockSettings,
         background: Option<Arc<Background>>,
     ) -> Self {
-        Self { peers, key_prefix, restarted, background }
+        let key_prefix = settings.nodes[0].key_prefix.clone();
+        let trusted = match settings.restarted {
+            Restarted::Doubted => "",
+            Restarted::Trusted => "1",
+        };
+        let longest = settings.rules.longest_lease.as_millis();
+        Self {
+            guard: guard(&key_prefix).into(),
+            settings: format!("{longest}|{}|{trusted}", peers.len()),
+            peers,
+            key_prefix,
+            background,
+        }
     }
 
     /// How many they are, and how many it takes.
@@ -98,21 +93,17 @@ impl Nodes {
         &self.key_prefix
     }
 
-    /// What a node is worth that has restarted.
-    pub(super) fn restarted(&self) -> Restarted {
-        self.restarted
-    }
-
     /// A question about the lock of `key`.
     pub(super) fn question(
         &self,
         script: &'static Script,
         key: &LockKey,
-        args: Vec<String>,
+        mut args: Vec<String>,
         (when, patience): (When, Duration),
     ) -> Question {
-        let keys = Arc::new(Keys::of(&self.key_prefix, key));
-        Question { script, keys, args: args.into(), when, patience }
+        let (keys, guard) = (Arc::new(Keys::of(&self.key_prefix, key)), self.guard.clone());
+        args.push(self.settings.clone());
+        Question { script, keys, guard, args: args.into(), when, patience }
     }
 
     /// The question whether the token has anything, given up where it does; `meant` are the
@@ -124,17 +115,15 @@ impl Nodes {
         meant: [&str; 3],
         (when, patience): (When, Duration),
     ) -> Question {
-        let words = [self.restarted.word(), token.expose()];
         let at_any_time = (when == When::AnyTime).then_some("");
-        let args = at_any_time.iter().chain(&words).chain(&meant);
-        let args = args.map(|&word| word.to_owned()).collect();
+        let args = at_any_time.into_iter().chain([token.expose()]).chain(meant);
+        let args = args.map(str::to_owned).collect();
         self.question(&RELEASE, key, args, (when, patience))
     }
 
     /// The question who has the key.
     pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
-        let args = vec![self.restarted.word().to_owned()];
-        self.question(&INSPECT, key, args, (When::AnyTime, patience))
+        self.question(&INSPECT, key, Vec::new(), (When::AnyTime, patience))
     }
 
     /// Asks one node.
@@ -153,12 +142,10 @@ impl Nodes {
         &self,
         node: usize,
         script: &'static Script,
-        args: &[&str],
         patience: Duration,
     ) -> Result<Reply, StoreError> {
-        let args: Vec<_> =
-            [self.restarted.word()].into_iter().chain(args.iter().copied()).collect();
-        let call = Call { script, keys: &[GUARD], args: &args, when: When::AnyTime };
+        let (keys, args) = ([&*self.guard], [self.settings.as_str()]);
+        let call = Call { script, keys: &keys, args: &args, when: When::AnyTime };
         self.peers[node].call(&call, patience).await
     }
 
@@ -186,12 +173,17 @@ impl Nodes {
 
 impl Question {
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
-        let Self { script, keys, args, when, patience } = self;
+        let Self { script, keys, guard, args, when, patience } = self;
         let [lock, record, ..] = keys.all();
         let (keys, args) =
-            ([lock, record, GUARD], args.iter().map(String::as_str).collect::<Vec<_>>());
+            ([lock, record, &*guard], args.iter().map(String::as_str).collect::<Vec<_>>());
         peer.call(&Call { script, keys: &keys, args: &args, when }, patience).await
     }
+}
+
+/// The guard of the nodes for locks of this prefix; no lock can be called so.
+pub(super) fn guard(key_prefix: &str) -> String {
+    format!("{SIDE_PREFIX}guard:{key_prefix}")
 }
 
 /// What a node's reply means for a token.
@@ -211,16 +203,16 @@ fn read(mut reply: Reply) -> Option<Ballot> {
         "lost" | "no" | "free" => Ballot::No(None),
         "taken_over" => Ballot::TakenOver,
         "blank" => Ballot::Blank,
+        "foreign" => Ballot::Foreign,
         _ => return None,
     })
 }
 
 fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
-    let set = reply.text()?;
     let number = natural(reply).unwrap_or_default();
     let renewals = natural(reply).unwrap_or_default();
     let asked = natural(reply).zip(reply.text());
-    Some(Yes { set, number, since, renewals, asked })
+    Some(Yes { number, since, renewals, asked })
 }
 
 /// Reads milliseconds left, holder, fencing token and owner.

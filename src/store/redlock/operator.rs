@@ -5,32 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use redis::FromRedisValue;
 
 use crate::lock::error::Verb;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
+use crate::store::redis::script::script;
 use crate::store::redlock::RedlockSettings;
 use crate::store::redlock::Restarted;
-use crate::store::redlock::guard::Change;
-use crate::store::redlock::guard::Guard;
-use crate::store::redlock::guard::ORPHANS;
-use crate::store::redlock::guard::State;
-use crate::store::redlock::guardian::change_one;
-use crate::store::redlock::guardian::look;
-use crate::store::redlock::nodes::GUARD;
 use crate::store::redlock::nodes::Nodes;
+use crate::store::redlock::nodes::guard;
+use crate::store::redlock::nodes::natural;
 use crate::store::redlock::peers;
+
+script!(ADMIT, Verb::Guard, 1: "prelude.lua" "admit.lua");
 
 /// The nodes of the settings, as an operator sees them.
 pub struct Operator {
     nodes: Nodes,
+    settings: RedlockSettings,
     patience: Duration,
 }
 
 /// How a node stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Standing {
+pub struct NodeStatus {
     /// Its address, as [`Operator::admit`] takes it.
     pub node: String,
     /// What it does.
@@ -42,10 +42,12 @@ pub struct Standing {
 pub enum NodeState {
     /// It votes.
     Voting,
-    /// It may have forgotten leases, and comes back by itself once they are over.
-    Returning,
-    /// It was never part of a set.
-    New,
+    /// It may have forgotten leases, and votes after this time, by which they are over.
+    Waiting(Duration),
+    /// It has restarted, or lost its data, and no instance has seen it since.
+    Unseen,
+    /// It serves instances with other settings: their longest lease, and number of nodes.
+    Foreign(Duration, usize),
     /// It does not answer, and why.
     Away(String),
 }
@@ -61,10 +63,37 @@ impl fmt::Display for NodeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Voting => f.write_str("voting"),
-            Self::Returning => f.write_str("returning: it may have forgotten leases"),
-            Self::New => f.write_str("new: no instance has seen it yet"),
+            Self::Waiting(left) => {
+                write!(f, "waiting: votes in {} ms, it may have forgotten leases", left.as_millis())
+            }
+            Self::Unseen => f.write_str("new: no instance has seen it since it has its data"),
+            Self::Foreign(longest_lease, nodes) => write!(
+                f,
+                "foreign: serves instances with {nodes} nodes and redlock.longest_lease {} ms",
+                longest_lease.as_millis()
+            ),
             Self::Away(why) => write!(f, "away: {why}"),
         }
+    }
+}
+
+/// What a node's guard says.
+struct Guard {
+    run_id: String,
+    votes_from: u64,
+    longest_lease_ms: u64,
+    nodes: usize,
+}
+
+impl Guard {
+    /// Reads a guard's value; `None` if it is none.
+    fn parse(text: &str) -> Option<Self> {
+        let mut parts = text.split('|');
+        let run_id = parts.next()?.to_owned();
+        let votes_from = parts.next()?.parse().ok()?;
+        let longest_lease_ms = parts.next()?.parse().ok()?;
+        let nodes = parts.next()?.parse().ok()?;
+        parts.next().is_none().then_some(Self { run_id, votes_from, longest_lease_ms, nodes })
     }
 }
 
@@ -75,11 +104,11 @@ impl Operator {
     ///
     /// [`SettingsError`] names the setting that is wrong.
     pub fn new(settings: &RedlockSettings) -> Result<Self, SettingsError> {
-        let first = &settings.nodes[0];
         let metrics = Arc::new(Metrics::new("redlock"));
         let peers = peers(settings, &Arc::new(Wakeups::default()), &metrics)?;
-        let nodes = Nodes::new(peers, first.key_prefix.clone(), settings.restarted, None);
-        Ok(Self { nodes, patience: first.command_timeout })
+        let patience = settings.nodes[0].command_timeout;
+        let nodes = Nodes::new(peers, settings, None);
+        Ok(Self { nodes, settings: settings.clone(), patience })
     }
 
     /// How the nodes stand. Changes nothing.
@@ -87,20 +116,12 @@ impl Operator {
     /// # Cancel safety
     ///
     /// Safe.
-    pub async fn status(&self) -> Vec<Standing> {
-        let standings = (0..self.nodes.quorum().nodes()).map(|node| async move {
-            let name = self.nodes.peer(node).name().to_owned();
-            let state = match self.read(node).await {
-                Ok(Some((guard, run_id))) => match guard.state {
-                    State::Voting if self.counts(&guard, &run_id) => NodeState::Voting,
-                    _ => NodeState::Returning,
-                },
-                Ok(None) => NodeState::New,
-                Err(why) => NodeState::Away(why),
-            };
-            Standing { node: name, state }
+    pub async fn status(&self) -> Vec<NodeStatus> {
+        let all = (0..self.nodes.quorum().nodes()).map(|node| async move {
+            let state = self.state(node).await.unwrap_or_else(NodeState::Away);
+            NodeStatus { node: self.nodes.peer(node).name().to_owned(), state }
         });
-        join_all(standings).await
+        join_all(all).await
     }
 
     /// Lets a node vote at once, whatever it may have forgotten. What becomes of it, in words.
@@ -118,56 +139,56 @@ impl Operator {
         let names = || all.clone().map(|node| self.nodes.peer(node).name()).collect::<Vec<_>>();
         let node =
             node.ok_or_else(|| format!("`{name}` is none of the nodes: {}", names().join(", ")))?;
-        let Some((guard, run_id)) = self.read(node).await? else {
-            return Err(format!("no instance has seen {name} yet: it will vote by itself"));
-        };
-        if guard.state == State::Voting && self.counts(&guard, &run_id) {
-            return Ok(format!("{name} votes already"));
+        let admitted = self.nodes.ask_guard(node, &ADMIT, self.patience).await;
+        let mut reply = admitted.map_err(|error| format!("{name}: {}", error.reason))?;
+        match reply.word() {
+            "voting" => Ok(format!("{name} votes already")),
+            "admitted" => {
+                let left = natural(&mut reply).unwrap_or_default();
+                Ok(format!(
+                    "{name} votes. Leases that it has forgotten may be granted twice, for at most \
+                     {left} ms"
+                ))
+            }
+            _ => Err(format!(
+                "{name} serves instances with other settings: stop them, and it votes once their \
+                 last leases are over"
+            )),
         }
-        if guard.run_id() != run_id {
-            return Err(format!("no instance has seen {name} since its start: try again"));
-        }
-        let looks = all.filter(|&other| other != node);
-        let looks = looks.map(|other| look(&self.nodes, other, self.patience));
-        let seen: Vec<_> = join_all(looks).await.into_iter().flatten().collect();
-        if seen.windows(2).any(|two| two[0].set != two[1].set) {
-            return Err("the other nodes do not agree on a set: wait until they do".to_owned());
-        }
-        let set = seen.first().map_or(ORPHANS, |peer| &peer.set);
-        let base = seen.iter().map(|peer| peer.highest).max().unwrap_or_default();
-        let change = Change { node, before: guard.clone(), after: guard.voting(set, base) };
-        if !change_one(&self.nodes, &change, self.patience).await {
-            return Err(format!("{name} has changed at this very moment: try again"));
-        }
-        let left = seen.iter().map(|peer| peer.longest).max();
-        let left = left.map_or_else(
-            || "no other node could be asked for how long".to_owned(),
-            |left| format!("for at most {} ms, as far as the others know", left.as_millis()),
-        );
-        Ok(format!("{name} votes. Leases that it has forgotten may be granted twice, {left}"))
     }
 
-    /// A node's guard and its server's run id; none if it has none.
-    async fn read(&self, node: usize) -> Result<Option<(Guard, String)>, String> {
-        let Some(redis) = self.nodes.peer(node).node() else { return Ok(None) };
-        let ask = async |words: [&str; 2]| {
-            let mut command = redis::cmd(words[0]);
-            command.arg(words[1]);
-            let answer = redis
-                .query(Verb::Guard, &command)
-                .await
-                .map_err(|error| error.reason.to_string())?;
-            redis::from_redis_value::<Option<String>>(answer).map_err(|error| error.to_string())
-        };
-        let info = ask(["INFO", "server"]).await?.unwrap_or_default();
-        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
-        let run_id = run_id.unwrap_or_default().to_owned();
-        let guard = ask(["GET", GUARD]).await?.and_then(|text| Guard::parse(&text));
-        Ok(guard.map(|guard| (guard, run_id)))
+    async fn state(&self, node: usize) -> Result<NodeState, String> {
+        let info: String = self.ask(node, &["INFO", "server"]).await?;
+        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
+        let key = guard(self.nodes.key_prefix());
+        let known: Option<String> = self.ask(node, &["GET", &key]).await?;
+        let known = known.and_then(|text| Guard::parse(&text));
+        let Some(guard) = known else { return Ok(NodeState::Unseen) };
+        if guard.run_id != run_id && self.settings.restarted == Restarted::Doubted {
+            return Ok(NodeState::Unseen);
+        }
+        let longest_lease = Duration::from_millis(guard.longest_lease_ms);
+        let own = self.settings.rules.longest_lease.as_duration() == longest_lease
+            && guard.nodes == self.settings.nodes.len();
+        if !own {
+            return Ok(NodeState::Foreign(longest_lease, guard.nodes));
+        }
+        let (seconds, micros): (u64, u64) = self.ask(node, &["TIME"]).await?;
+        let left = guard.votes_from.saturating_sub(seconds * 1_000 + micros / 1_000);
+        Ok(match left {
+            0 => NodeState::Voting,
+            left => NodeState::Waiting(Duration::from_millis(left)),
+        })
     }
 
-    fn counts(&self, guard: &Guard, run_id: &str) -> bool {
-        guard.run_id() == run_id || self.nodes.restarted() == Restarted::Trusted
+    /// Asks a node without a script, so that nothing is written.
+    async fn ask<T: FromRedisValue>(&self, node: usize, words: &[&str]) -> Result<T, String> {
+        let redis = self.nodes.peer(node).node().ok_or("it is no Redis")?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        let answer = redis.query(Verb::Guard, &command).await;
+        let answer = answer.map_err(|error| error.reason.to_string())?;
+        redis::from_redis_value(answer).map_err(|error| error.to_string())
     }
 }
 

@@ -19,8 +19,10 @@ use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
 use crate::store::redlock::Redlock;
+use crate::store::redlock::attempt::Won;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::Ballot;
+use crate::store::redlock::vote::Number;
 use crate::store::redlock::vote::Poll;
 
 impl Redlock {
@@ -37,14 +39,17 @@ impl Redlock {
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let args = self.refresh_args(token, ttl, meant);
         let question = self.nodes.question(&REFRESH, key, args, (When::InTime, patience));
-        let poll = self.nodes.poll(&question, Poll::decided).await;
-        if poll.how_many(|ballot| *ballot == Ballot::TakenOver) > 0 {
-            return Ok(Kept::TakenOver);
-        }
+        // All are heard, so that those that miss the lease can be told.
+        let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
             return self.refreshed(verb, (key, token), &poll, began).await;
         }
-        if poll.how_many(|ballot| matches!(ballot, Ballot::No(_))) >= self.quorum().peers() {
+        let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
+        // Fewer may have the word of a repeat that came to nothing.
+        if blocks(|ballot| *ballot == Ballot::TakenOver) {
+            return Ok(Kept::TakenOver);
+        }
+        if blocks(|ballot| matches!(ballot, Ballot::No(_))) {
             return Ok(Kept::Lost);
         }
         // Those who did not answer may make it a majority; who does not vote may have forgotten.
@@ -69,10 +74,10 @@ impl Redlock {
             ttl,
             owner: owner.clone(),
         };
-        let Some(won) = self.settle(&claim, poll, began, ttl).await else {
+        let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
+        let Some(won) = self.settle_refreshed(&claim, poll, began, renewals).await else {
             return Err(failure(verb, Effect::Unknown, "the nodes were too slow"));
         };
-        let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
         Ok(Kept::Lease(Lease {
             key: key.clone(),
             owner,
@@ -82,10 +87,36 @@ impl Redlock {
         }))
     }
 
+    /// Settles the fencing token of a lease that a majority has refreshed, and brings the lease to
+    /// the nodes that miss it: else it would be lost node by node. All are heard, or it is too late
+    /// for them to act: a release may follow.
+    async fn settle_refreshed(
+        &self,
+        claim: &Claim,
+        poll: &Poll,
+        began: Duration,
+        renewals: u64,
+    ) -> Option<Won> {
+        let (number, settled) = match poll.number() {
+            Number::Settled(number) => (number, true),
+            Number::Unsettled(number) => {
+                self.metrics.redlock_write_back();
+                (number, false)
+            }
+        };
+        let misses =
+            |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank | Ballot::TakenOver);
+        if !settled || poll.how_many(misses) > 0 {
+            let question = self.confirmation(claim, number, Some(renewals));
+            let confirmed = self.nodes.poll(&question, Poll::complete).await;
+            (settled || confirmed.won()).then_some(())?;
+        }
+        self.won(number, began, claim.ttl)
+    }
+
     /// The arguments of a refresh, behind the moment after which it must not happen.
     fn refresh_args(&self, token: &LeaseToken, ttl: Option<Ttl>, meant: [&str; 3]) -> Vec<String> {
         let args = vec![
-            self.nodes.restarted().word().to_owned(),
             token.expose().to_owned(),
             ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string()),
             self.default_ttl.as_millis().to_string(),

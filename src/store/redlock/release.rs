@@ -1,6 +1,8 @@
 //! Giving up on several nodes: all are asked, and those that do not answer are asked again until
 //! they do.
 
+use std::time::Duration;
+
 use tokio::time::sleep;
 
 use crate::lock::error::Effect;
@@ -33,6 +35,8 @@ const UNDO_TRIES: u32 = 3;
 struct Given {
     /// Those that gave something up: its fencing token and owner.
     up: Vec<(u64, String)>,
+    /// Milliseconds that the lease was asked to last.
+    ttl: u64,
     /// Those that may have forgotten.
     blank: usize,
     silent: Vec<usize>,
@@ -45,8 +49,9 @@ impl Given {
                 "lease" => {
                     let number = natural(&mut reply).unwrap_or_default();
                     self.up.push((number, reply.text().unwrap_or_default()));
+                    self.ttl = self.ttl.max(natural(&mut reply).unwrap_or_default());
                 }
-                "blank" => self.blank += 1,
+                "blank" | "foreign" => self.blank += 1,
                 _ => (),
             },
             Err(_) => self.silent.push(node),
@@ -95,7 +100,7 @@ impl Redlock {
         // The least of these is not above the number of the lease: a vote that came late may have
         // a greater one, which no majority has ever confirmed.
         let most = given.up.iter().map(|(number, _)| *number).min();
-        let silent = given.silent.clone();
+        let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
         // Where it is not known, the lease may stand yet, and be given to its token again: then
         // nothing may be owed.
         let released = given.outcome(quorum)?;
@@ -105,7 +110,7 @@ impl Redlock {
             let at_any_time = (When::AnyTime, patience);
             let again = self.nodes.release(key, token, [kept, "", &most], at_any_time);
             let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
-            self.cleanup.owe(left, &again, self.rules.longest_ttl.as_duration());
+            self.cleanup.owe(left, &again, ttl);
         }
         Ok(released)
     }
@@ -132,7 +137,7 @@ impl Redlock {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
         // No majority can come of what is left.
-        self.cleanup.owe(left, &question, self.rules.longest_ttl.as_duration());
+        self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
         Ok(())
     }
 
@@ -170,15 +175,18 @@ impl Redlock {
         let votes = self.holders(Verb::LetGo, &question).await?;
         // A renewal stands on a majority, so a majority tells of it; a single node that missed it
         // must not give up what the others hold.
+        // A vote that came late has a greater number, but on fewer nodes than a later lease.
         let mine = |other: &&Other| other.holder == token.expose().as_bytes();
         let later = |other: &Other| {
             other.renewals > renewals.number() || other.number > fencing_token.number()
         };
-        if votes.iter().filter(mine).any(later) {
+        let unchanged = votes.iter().filter(mine).filter(|other| !later(other)).count();
+        if unchanged < self.quorum().needed() && votes.iter().filter(mine).any(later) {
             return Ok(());
         }
         let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
         if linger.is_some() {
+            let linger = linger.map(|linger| linger.min(self.rules.longest_lease));
             let meant = [named.as_str(), &known, "1"];
             return self.refresh_all(Verb::LetGo, (key, token), linger, meant).await.map(drop);
         }

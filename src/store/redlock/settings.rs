@@ -8,7 +8,6 @@ use rustix::time::clock_gettime;
 use crate::lock::time::Ttl;
 use crate::lock::time::wall_clock_micros;
 use crate::store::redis::RedisSettings;
-use crate::store::redlock::nodes::Restarted;
 
 /// What the store has to know.
 #[derive(Clone)]
@@ -21,25 +20,22 @@ pub struct RedlockSettings {
     pub rules: Rules,
 }
 
+/// What a node is worth that has restarted with its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Restarted {
+    /// The data may be old, as Redis' snapshots are: it has to wait.
+    Doubted,
+    /// Every write was synced before it was answered (`appendfsync always`): it votes at once.
+    Trusted,
+}
+
 /// How long things take at most.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// One node; less for leases so short that this were more than a twentieth of them.
     pub node_timeout: Duration,
-    /// A grant or refresh from its beginning to the last answer that counts.
-    pub answer_within: Duration,
-    /// Before a node that forgot is thought of as one: more than twice the time above.
-    pub settle: Duration,
-    /// The longest lease that the settings allow.
-    pub longest_ttl: Ttl,
-}
-
-impl Rules {
-    /// The rules for nodes that have `node_timeout`, and leases of at most `longest_ttl`.
-    pub fn of(node_timeout: Duration, longest_ttl: Ttl) -> Self {
-        let answer_within = Duration::from_secs(1);
-        Self { node_timeout, answer_within, settle: answer_within * 2, longest_ttl }
-    }
+    /// The longest lease: so long a node that may have forgotten leases does not vote.
+    pub longest_lease: Ttl,
 }
 
 /// The clocks of the service.

@@ -40,12 +40,8 @@ impl Quorum {
         self.nodes - self.needed()
     }
 
-    /// So many others meet every majority that a node was in.
+    /// So many meet every majority: without them there is none.
     pub(super) fn peers(self) -> usize {
-        #[cfg(test)]
-        if crate::store::redlock::simulation::Rule::EnoughPeers.is_left_out() {
-            return 1;
-        }
         self.nodes - self.needed() + 1
     }
 }
@@ -61,6 +57,8 @@ pub(super) enum Ballot {
     TakenOver,
     /// The node may have forgotten leases, and does not count.
     Blank,
+    /// The node serves instances with other settings.
+    Foreign,
     /// No answer.
     Silent(Effect),
 }
@@ -68,8 +66,6 @@ pub(super) enum Ballot {
 /// A node's vote for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Yes {
-    /// The set of nodes as this one knows it; only votes of one set count together.
-    pub(super) set: String,
     /// The fencing token of the lease on this node.
     pub(super) number: u64,
     /// Since when.
@@ -135,16 +131,13 @@ impl Poll {
         self.ballots.iter().map(Option::as_ref).enumerate()
     }
 
-    /// The votes that count together: the largest group of one set.
+    /// The votes for the token.
     pub(super) fn votes(&self) -> Vec<&Yes> {
-        let all = || {
-            self.ballots.iter().filter_map(|ballot| match ballot {
-                Some(Ballot::Yes(yes)) => Some(yes),
-                _ => None,
-            })
-        };
-        let sets = all().map(|yes| all().filter(|other| other.set == yes.set).collect::<Vec<_>>());
-        sets.max_by_key(Vec::len).unwrap_or_default()
+        let votes = self.ballots.iter().filter_map(|ballot| match ballot {
+            Some(Ballot::Yes(yes)) => Some(yes),
+            _ => None,
+        });
+        votes.collect()
     }
 
     /// Whether a majority votes for the token.
@@ -164,6 +157,11 @@ impl Poll {
             .how_many(|ballot| matches!(ballot, Ballot::Yes(yes) if yes.since == Since::Before));
         let unheard = self.quorum.nodes() - self.answered();
         before > 0 && before + unheard >= self.quorum.needed()
+    }
+
+    /// Whether every node has answered, or will not.
+    pub(super) fn complete(&self) -> bool {
+        self.ballots.iter().all(Option::is_some)
     }
 
     /// Whether further answers cannot make it better.
@@ -271,7 +269,7 @@ mod tests {
     use crate::lock::error::Effect;
 
     fn yes(number: u64, since: Since) -> Ballot {
-        Ballot::Yes(Yes { set: "s".to_owned(), number, since, renewals: 0, asked: None })
+        Ballot::Yes(Yes { number, since, renewals: 0, asked: None })
     }
 
     fn taken(holder: &str, left_ms: u64) -> Ballot {
@@ -298,15 +296,6 @@ mod tests {
             assert!(quorum.needed() + quorum.peers() > nodes, "peers meet every majority");
             assert_eq!(quorum.spare() + quorum.needed(), nodes);
         }
-    }
-
-    #[test]
-    fn votes_of_two_sets_do_not_add_up() {
-        let mut other = yes(5, Since::Now);
-        if let Ballot::Yes(yes) = &mut other {
-            yes.set = "t".to_owned();
-        }
-        assert!(!poll(3, &[yes(5, Since::Now), other]).won());
     }
 
     #[test]

@@ -20,7 +20,7 @@ on_every_store!(tests:
 );
 
 /// Lets time pass where nothing but time ends what is looked at.
-async fn pass(time: Duration) {
+pub(super) async fn pass(time: Duration) {
     let nothing = std::future::pending::<()>();
     let _ = tokio::time::timeout(time, nothing).await;
 }

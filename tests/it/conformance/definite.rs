@@ -28,6 +28,7 @@ mod tests {
 
     use crate::conformance::LIMITS;
     use crate::conformance::Stage;
+    use crate::conformance::aside::pass;
     use crate::conformance::key;
     use crate::conformance::token;
     use crate::conformance::toy::Toy;
@@ -87,7 +88,7 @@ mod tests {
         for (name, origin) in BOTH {
             let wait = Wait { origin, patience: SHORT };
             let (_locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
-            tokio::time::sleep(SHORT * 2).await;
+            pass(SHORT * 2).await;
             toy.let_go(Verb::WaitTurn, Way::Straight);
             request.granted().await;
             holds(&stage.store, name).await;
@@ -100,7 +101,7 @@ mod tests {
             let wait = Wait { origin, patience: PATIENCE };
             let (locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
             locks.drain();
-            tokio::time::sleep(SHORT).await;
+            pass(SHORT).await;
             toy.let_go(Verb::WaitTurn, Way::Straight);
             request.granted().await;
             release(&stage.store, name).await;
@@ -145,7 +146,6 @@ mod tests {
                             held += 1;
                         }
                         Acquired::Granted(_) | Acquired::Again(_) => {
-                            tokio::time::sleep(Duration::from_millis(2)).await;
                             locks.release(key("a"), token, None).await.unwrap();
                             had += 1;
                         }
@@ -190,7 +190,7 @@ mod tests {
                 let locks = locks.clone();
                 tokio::spawn(async move { locks.release(key("a"), token("one"), None).await })
             };
-            tokio::time::sleep(SHORT).await;
+            pass(SHORT).await;
             toy.let_go(Verb::WaitTurn, Way::Straight);
             assert_ne!(releasing.await.unwrap().unwrap(), Released::Nothing);
             let answer = request.answer().await;
@@ -208,7 +208,7 @@ mod tests {
             let locks = locks.clone();
             tokio::spawn(async move { locks.release(key("a"), token("one"), None).await })
         };
-        tokio::time::sleep(SHORT).await;
+        pass(SHORT).await;
         toy.let_go(Verb::WaitTurn, Way::Straight);
         assert!(matches!(releasing.await.unwrap().unwrap(), Released::Lease(_)));
         // It was told one or the other, and holds nothing now.

@@ -16,6 +16,7 @@ use lockkeeper::store::redis::RedisSettings;
 use lockkeeper::store::redlock::RedlockSettings;
 use lockkeeper::store::redlock::Restarted;
 use lockkeeper::store::redlock::Rules;
+use lockkeeper::store::redlock::operator::Operator;
 
 use crate::support::PATIENCE;
 use crate::support::Redis;
@@ -49,10 +50,19 @@ impl Nodes {
     /// An instance on them, once they vote.
     pub(crate) async fn store(&self, kept: Ttl) -> Arc<dyn Store> {
         let settings = settings(&self.urls, &self.key_prefix, kept);
+        admit(&settings).await;
         let store =
             open(StoreSettings::Redlock(settings), Arc::new(Metrics::new("redlock"))).unwrap();
         eventually(PATIENCE, async || store.contacted().then_some(())).await;
         store
+    }
+}
+
+/// Lets new nodes vote at once, instead of after the longest lease.
+pub(crate) async fn admit(settings: &RedlockSettings) {
+    let operator = Operator::new(settings).unwrap();
+    for status in operator.status().await {
+        eventually(PATIENCE, async || operator.admit(&status.node).await.ok()).await;
     }
 }
 
@@ -70,7 +80,7 @@ pub(crate) fn settings(urls: &[String], key_prefix: &str, kept: Ttl) -> RedlockS
     RedlockSettings {
         nodes: urls.iter().map(node).collect(),
         restarted: Restarted::Doubted,
-        rules: Rules::of(NODE_TIMEOUT, LONGEST),
+        rules: Rules { node_timeout: NODE_TIMEOUT, longest_lease: LONGEST },
     }
 }
 

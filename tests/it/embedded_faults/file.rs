@@ -166,7 +166,7 @@ async fn read(file: &[u8]) -> Result<Vec<LockStatus>, String> {
     let directory = tempfile::tempdir().unwrap();
     fs::write(directory.path().join("locks.redb"), file).unwrap();
     let store = opened(directory.path().to_owned())?;
-    let page = Page { prefix: String::new(), after: None, limit: 1_000 };
+    let page = Page { prefixes: [String::new()].into(), after: None, limit: 1_000 };
     Ok(store.list(&page).await.unwrap())
 }
 

@@ -8,6 +8,9 @@ mod pairs;
 
 use std::time::Duration;
 
+use crate::conformance::KEPT;
+use crate::conformance::nodes::admit;
+use crate::conformance::nodes::settings;
 use crate::readme::SERVICE;
 use crate::readme::blocks;
 use crate::readme::section;
@@ -83,6 +86,7 @@ impl Site {
     /// One with Redlock on three nodes, once it serves.
     async fn redlock() -> Self {
         let nodes: Vec<_> = (0..3).map(|_| Redis::start()).collect();
+        admitted(&nodes).await;
         let process = redlock(&nodes);
         serves(&process.http()).await;
         Self { nodes, process }
@@ -157,9 +161,17 @@ impl Site {
     }
 }
 
+/// Lets these nodes vote.
+async fn admitted(nodes: &[Redis]) {
+    let urls: Vec<_> = nodes.iter().map(Redis::url).collect();
+    admit(&settings(&urls, "lock:", KEPT)).await;
+}
+
 /// A service on these nodes.
 fn redlock(nodes: &[Redis]) -> Process {
     let urls: Vec<_> = nodes.iter().map(Redis::url).collect();
     let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
-    Process::start_with(&stores, PATIENT)
+    // As long as the nodes were admitted for.
+    let lasting = ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "24h");
+    Process::start_with(&stores, &[PATIENT, &[lasting]].concat())
 }

@@ -7,6 +7,7 @@ use crate::migration::KEY;
 use crate::migration::PAGE;
 use crate::migration::PATIENCE;
 use crate::migration::Site;
+use crate::migration::admitted;
 use crate::migration::redlock;
 use crate::readme::Newcomer;
 use crate::readme::blocks;
@@ -107,6 +108,7 @@ async fn fencing_tokens_go_on_rising_from_one_store_to_the_next() {
     let (old, nodes) = (Redis::start(), [Redis::start(), Redis::start(), Redis::start()]);
     let directory = tempfile::tempdir().unwrap();
     let embedded = format!("embedded:{}", directory.path().display());
+    admitted(&nodes).await;
     let stores = [
         &|| Process::start(&old.url(), &[]),
         &|| Process::start(&embedded, &[]),

@@ -44,7 +44,7 @@ async fn a_wrong_password_is_503_and_a_line_in_the_log_until_it_is_right() {
         .await;
     let refused = acquire(&http, "guarded", TOKEN, LONG).await;
     assert_eq!(refused.told(), unavailable());
-    assert_eq!(refused.text("outcome"), "not_acquired");
+    assert_eq!(refused.text("outcome"), "unknown");
     assert_eq!(http.get("/readyz").await.told(), (503, "not_ready".to_owned()));
     assert!(!String::from_utf8_lossy(&refused.body).contains("s3cret"));
     redis.run::<()>("ACL SETUSER shop >s3cret");
@@ -93,6 +93,6 @@ async fn a_redis_with_tls_is_served_if_its_certificate_is_trusted_and_only_then(
         .await;
     let refused = acquire(&service.http(), "mistrusted", TOKEN, LONG).await;
     assert_eq!(refused.told(), unavailable());
-    assert_eq!(refused.text("outcome"), "not_acquired");
+    assert_eq!(refused.text("outcome"), "unknown");
     assert!(service.log().to_lowercase().contains("certificate"), "{}", service.log());
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 use std::time::Instant;
 
+use crate::redlock::LASTING;
 use crate::redlock::LONG;
 use crate::redlock::PATIENCE;
 use crate::redlock::PATIENT;
@@ -115,7 +116,8 @@ async fn redlock_code_and_the_services_clients_never_count_over_one_another() {
     let site = Site::of(3).await;
     let urls: Vec<_> = site.nodes.iter().map(Redis::url).collect();
     let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
-    let instances = [Process::start_with(&stores, PATIENT), Process::start_with(&stores, PATIENT)];
+    let variables = [PATIENT, &[LASTING]].concat();
+    let instances = [(); 2].map(|()| Process::start_with(&stores, &variables));
     for instance in &instances {
         serves(&instance.http()).await;
     }

@@ -5,7 +5,6 @@ use std::time::Instant;
 
 use tokio::task::JoinSet;
 
-use crate::redlock::LONG;
 use crate::redlock::PATIENCE;
 use crate::redlock::Site;
 use crate::redlock::Way;
@@ -23,6 +22,9 @@ use crate::support::eventually;
 const CYCLES: usize = 120;
 
 const CLIENTS: usize = 4;
+
+/// Of each lease; so long a node that was killed does not vote.
+const TTL: Duration = Duration::from_secs(5);
 
 /// What one node may take; more than the default, for a machine that is busy.
 const NODE_TIMEOUT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "120ms")];
@@ -48,7 +50,7 @@ async fn two_nodes_of_five_that_are_stopped_are_missed_by_nobody_and_vote_again_
 }
 
 async fn missed_by_nobody(nodes: usize, way: Way) {
-    let mut site = Site::of(nodes).await;
+    let mut site = Site::lasting(nodes, TTL).await;
     let service = site.service_with(NODE_TIMEOUT).await;
     site.all_vote().await;
     let http = service.http();
@@ -75,7 +77,7 @@ async fn missed_by_nobody(nodes: usize, way: Way) {
         site.away(node, Way::Dropped);
     }
     eventually(PATIENCE, async || {
-        let answer = acquire(&http, "back", "token-of-the-one-after", LONG).await;
+        let answer = acquire(&http, "back", "token-of-the-one-after", TTL).await;
         [200, 201].contains(&answer.status).then_some(())
     })
     .await;
@@ -102,7 +104,7 @@ async fn cycles(http: &Http, name: &str) -> [(Duration, Duration); 3] {
 /// How long acquire, refresh and release took.
 async fn cycle_of(http: &Http, key: &str, token: &str) -> [Duration; 3] {
     let began = Instant::now();
-    granted(http, key, token, LONG).await;
+    granted(http, key, token, TTL).await;
     let acquired = began.elapsed();
     let refreshed = refresh(http, key, token).await;
     assert_eq!(refreshed.status, 200, "{refreshed:?}");

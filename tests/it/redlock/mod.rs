@@ -1,5 +1,6 @@
 //! Redlock on real servers: what holds while nodes die, hang, forget, and disagree about the time.
 
+mod certain;
 mod contest;
 mod contract;
 mod direct;
@@ -16,11 +17,20 @@ mod operator;
 mod proxy;
 mod racing;
 mod restarts;
+mod rolling;
+mod settings;
 mod twins;
 
 use std::time::Duration;
 use std::time::Instant;
 
+use lockkeeper::lock::time::Ttl;
+use lockkeeper::store::redlock::RedlockSettings;
+use lockkeeper::store::redlock::Rules;
+
+use crate::conformance::KEPT;
+use crate::conformance::nodes::admit;
+use crate::conformance::nodes::settings;
 use crate::redlock::proxy::Flow;
 use crate::redlock::proxy::Proxy;
 use crate::support::Answer;
@@ -41,10 +51,17 @@ const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "a
 /// More than a node takes on a machine that is busy, where its deadline is not what is shown.
 pub(crate) const PATIENT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "400ms")];
 
+/// The longest lease where no node forgets, or none is to vote again.
+pub(crate) const LONGEST: Duration = Duration::from_secs(900);
+
+/// Says so to an instance.
+pub(crate) const LASTING: (&str, &str) = ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "15m");
+
 /// Nodes, each behind a proxy of its own, which is the network to it.
 struct Site {
     nodes: Vec<Redis>,
     proxies: Vec<Proxy>,
+    longest: Duration,
 }
 
 /// How a node can be away.
@@ -63,18 +80,38 @@ impl Way {
 }
 
 impl Site {
-    /// So many nodes that keep nothing on disk.
+    /// So many nodes that keep nothing on disk, and vote.
     async fn of(nodes: usize) -> Self {
-        Self::on((0..nodes).map(|_| Redis::start()).collect()).await
+        Self::lasting(nodes, LONGEST).await
     }
 
-    /// These nodes.
-    async fn on(nodes: Vec<Redis>) -> Self {
+    /// So many nodes that vote; one that forgets waits for `longest`.
+    async fn lasting(nodes: usize, longest: Duration) -> Self {
+        Self::on((0..nodes).map(|_| Redis::start()).collect(), longest).await
+    }
+
+    /// These nodes, which vote.
+    async fn on(nodes: Vec<Redis>, longest: Duration) -> Self {
+        let site = Self::new(nodes, longest).await;
+        admit(&site.settings()).await;
+        site
+    }
+
+    /// These nodes, which no instance has seen yet.
+    async fn new(nodes: Vec<Redis>, longest: Duration) -> Self {
         let mut proxies = Vec::new();
         for node in &nodes {
             proxies.push(Proxy::to(node.port()).await);
         }
-        Self { nodes, proxies }
+        Self { nodes, proxies, longest }
+    }
+
+    /// What an instance of this site has to know.
+    fn settings(&self) -> RedlockSettings {
+        let urls: Vec<_> = self.nodes.iter().map(Redis::url).collect();
+        let settings = settings(&urls, "lock:", KEPT);
+        let longest_lease = Ttl::from_millis(self.longest.as_millis() as u64);
+        RedlockSettings { rules: Rules { longest_lease, ..settings.rules }, ..settings }
     }
 
     fn urls(&self) -> String {
@@ -97,7 +134,13 @@ impl Site {
     /// An instance with these variables, whether it serves or not.
     async fn started_with(&self, variables: &[(&str, &str)]) -> Service {
         let urls = self.urls();
-        let mut all = vec![("LOCKKEEPER_STORE", urls.as_str())];
+        let longest = format!("{}ms", self.longest.as_millis());
+        let default = format!("{}ms", self.longest.as_millis().min(30_000));
+        let mut all = vec![
+            ("LOCKKEEPER_STORE", urls.as_str()),
+            ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", &longest),
+            ("LOCKKEEPER_TTL_DEFAULT", &default),
+        ];
         all.extend_from_slice(variables);
         Service::start(&all, "").await
     }
@@ -161,10 +204,12 @@ pub(crate) async fn serves(http: &Http) {
 
 /// Whether a node votes, as it knows itself.
 fn votes(node: &Redis) -> bool {
-    let guard: Option<String> = node.run("GET lk//guard");
+    let Some(guard) = node.run::<Option<String>>("GET lk//guard:lock:") else { return false };
     let info: String = node.run("INFO server");
     let run = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap();
-    guard.is_some_and(|guard| guard.starts_with("v|") && guard.contains(run))
+    let (seconds, micros): (u64, u64) = node.run("TIME");
+    let from = guard.split('|').nth(1).and_then(|from| from.parse::<u64>().ok()).unwrap();
+    guard.starts_with(run) && from <= seconds * 1_000 + micros / 1_000
 }
 
 /// Asks for a key with a token of the client's own.

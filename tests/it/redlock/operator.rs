@@ -4,6 +4,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use crate::redlock::LONG;
+use crate::redlock::LONGEST;
 use crate::redlock::PATIENCE;
 use crate::redlock::SAFE;
 use crate::redlock::Site;
@@ -11,7 +12,6 @@ use crate::redlock::Way;
 use crate::redlock::acquire;
 use crate::redlock::granted;
 use crate::redlock::refresh;
-use crate::redlock::votes;
 use crate::support::Redis;
 use crate::support::eventually;
 use crate::support::process::BINARY;
@@ -23,12 +23,14 @@ const OTHER: &str = "token-of-another-client";
 /// What the binary says of these nodes, and its exit code.
 fn redlock(site: &Site, words: &[&str]) -> (String, String, Option<i32>) {
     let stores = site.nodes.iter().map(Redis::url).collect::<Vec<_>>().join(" ");
-    run(&stores, words)
+    run(&stores, words, site.longest)
 }
 
-fn run(stores: &str, words: &[&str]) -> (String, String, Option<i32>) {
+fn run(stores: &str, words: &[&str], longest: Duration) -> (String, String, Option<i32>) {
     let mut asked = command("timeout");
     asked.args(["20", BINARY, "redlock"]).args(words).env("LOCKKEEPER_STORE", stores);
+    asked.env("LOCKKEEPER_REDLOCK_LONGEST_LEASE", format!("{}ms", longest.as_millis()));
+    asked.env("LOCKKEEPER_TTL_DEFAULT", "1s");
     let Output { stdout, stderr, status } = asked.output().unwrap();
     let text = |bytes| String::from_utf8(bytes).unwrap();
     (text(stdout), text(stderr), status.code())
@@ -40,29 +42,33 @@ fn name(node: &Redis) -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_nodes_and_what_they_do_are_shown_with_an_exit_code_for_a_majority() {
-    let mut site = Site::of(3).await;
+    let longest = Duration::from_secs(8);
+    let mut site = Site::new((0..3).map(|_| Redis::start()).collect(), longest).await;
     let (told, error, code) = redlock(&site, &["status"]);
     assert_eq!((told.matches("  new: ").count(), code), (3, Some(1)), "{told}{error}");
     assert!(error.starts_with("lockkeeper: 0 of 3 nodes vote"), "{error}");
     // Looking changes nothing.
     assert!(site.nodes.iter().all(|node| node.run::<Vec<String>>("KEYS *").is_empty()));
 
-    let service = site.service().await;
+    let service = site.started_with(&[]).await;
+    let shown = async |expected: &str, nodes: usize| {
+        eventually(PATIENCE, async || {
+            let shown = redlock(&site, &["status"]);
+            (shown.0.matches(expected).count() == nodes).then_some(shown)
+        })
+        .await
+    };
+    assert_eq!(shown("  waiting: votes in ", 3).await.2, Some(1));
     site.all_vote().await;
     let (told, error, code) = redlock(&site, &["status"]);
     let expected: String =
         site.nodes.iter().map(|node| format!("{}  voting\n", name(node))).collect();
     assert_eq!((told, error.as_str(), code), (expected, "", Some(0)));
 
-    granted(&service.http(), "long", MINE, LONG).await;
     site.nodes[0].run::<()>("FLUSHALL");
-    eventually(PATIENCE, async || (!votes(&site.nodes[0])).then_some(())).await;
-    let shown = eventually(PATIENCE, async || {
-        let shown = redlock(&site, &["status"]);
-        shown.0.contains("  returning: ").then_some(shown)
-    })
-    .await;
-    assert_eq!((shown.0.matches("  voting\n").count(), shown.2), (2, Some(0)), "{shown:?}");
+    let (told, _, code) = shown("  waiting: votes in ", 1).await;
+    assert_eq!((told.matches("  voting\n").count(), code), (2, Some(0)), "{told}");
+    drop(service);
     site.away(1, Way::Killed);
     let (told, error, code) = redlock(&site, &["status"]);
     assert!(told.contains(&format!("{}  away: ", name(&site.nodes[1]))), "{told}");
@@ -92,18 +98,14 @@ async fn an_operator_lets_a_node_vote_that_would_wait_for_hours() {
     let (told, _, code) = redlock(&site, &["admit", &node]);
     assert_eq!((told, code), (format!("{node} votes already\n"), Some(0)));
     site.nodes[0].run::<()>("FLUSHALL");
-    eventually(PATIENCE, async || {
-        let guard: Option<String> = site.nodes[0].run("GET lk//guard");
-        guard.filter(|guard| guard.starts_with("b|"))
-    })
-    .await;
+    eventually(PATIENCE, async || site.nodes[0].run::<Option<String>>("GET lk//guard:lock:")).await;
     site.away(1, Way::Dropped);
     assert_eq!(acquire(&http, "other", OTHER, LONG).await.status, 503);
     let (told, error, code) = redlock(&site, &["admit", &node]);
     assert_eq!(code, Some(0), "{told}{error}");
     assert!(told.starts_with(&format!("{node} votes. Leases that it has forgotten")), "{told}");
     let left = told.split("at most ").nth(1).and_then(|rest| rest.split(' ').next()).unwrap();
-    assert!((500_000..=600_000).contains(&left.parse::<u64>().unwrap()), "{told}");
+    assert!((800_000..=909_002).contains(&left.parse::<u64>().unwrap()), "{told}");
     let token = format!("{OTHER}-again");
     eventually(PATIENCE, async || {
         (acquire(&http, "other", &token, LONG).await.status == 201).then_some(())
@@ -126,13 +128,12 @@ async fn a_majority_that_restarted_empty_serves_once_it_is_admitted() {
         site.away(node, Way::Killed);
         site.back(node, Way::Killed);
     }
-    let guarded = |node: &Redis| node.run::<Option<String>>("GET lk//guard").is_some();
+    let guarded = |node: &Redis| node.run::<Option<String>>("GET lk//guard:lock:").is_some();
     eventually(PATIENCE, async || site.nodes.iter().all(guarded).then_some(())).await;
     assert_eq!(acquire(&http, "before", OTHER, LONG).await.status, 503);
-    for node in 0..2 {
-        let (told, error, code) = redlock(&site, &["admit", &name(&site.nodes[node])]);
-        assert_eq!(code, Some(0), "{told}{error}");
-    }
+    let names = [0, 1].map(|node| name(&site.nodes[node]));
+    let (told, error, code) = redlock(&site, &["admit", &names[0], &names[1]]);
+    assert_eq!((told.lines().count(), code), (2, Some(0)), "{told}{error}");
     let token = format!("{OTHER}-again");
     let next = eventually(PATIENCE, async || {
         let next = acquire(&http, "before", &token, LONG).await;
@@ -153,15 +154,14 @@ async fn what_cannot_be_admitted_is_told_in_a_sentence() {
         assert!(error.starts_with("lockkeeper: ") && error.contains(expected), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     };
-    refused(&site, &node, "no instance has seen");
-    drop(site.services(1).await);
     refused(&site, "elsewhere:1", &format!("is none of the nodes: {node}, "));
-    // Nobody is there to have seen it since.
+    let longest = std::mem::replace(&mut site.longest, Duration::from_secs(5));
+    refused(&site, &node, &format!("{node} serves instances with other settings"));
+    assert_eq!(redlock(&site, &["status"]).0.matches("  foreign: ").count(), 3);
+    site.longest = longest;
     site.away(0, Way::Killed);
     refused(&site, &node, &node);
-    site.back(0, Way::Killed);
-    refused(&site, &node, "no instance has seen");
-    let (told, error, code) = run("embedded:./nowhere", &["status"]);
+    let (told, error, code) = run("embedded:./nowhere", &["status"], longest);
     assert_eq!((told.as_str(), code), ("", Some(1)));
     assert!(error.contains("`store` names no several redis:// nodes"), "{error}");
     assert!(!std::path::Path::new("./nowhere").exists());
@@ -169,7 +169,7 @@ async fn what_cannot_be_admitted_is_told_in_a_sentence() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_that_syncs_every_write_votes_at_once_after_its_restart_where_that_is_trusted() {
-    let mut site = Site::on((0..3).map(|_| Redis::start_with(SAFE)).collect()).await;
+    let mut site = Site::on((0..3).map(|_| Redis::start_with(SAFE)).collect(), LONGEST).await;
     let trusts = [("LOCKKEEPER_REDLOCK_TRUST_RESTARTED", "true")];
     let service = site.service_with(&trusts).await;
     site.all_vote().await;
@@ -195,5 +195,5 @@ async fn a_node_that_syncs_every_write_votes_at_once_after_its_restart_where_tha
     granted(&http, "another", OTHER, LONG).await;
     assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
     // Whoever does not trust them sees the same nodes as such that may have forgotten.
-    assert_eq!(redlock(&site, &["status"]).0.matches("  returning: ").count(), 3);
+    assert_eq!(redlock(&site, &["status"]).0.matches("  new: ").count(), 3);
 }

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use crate::redis_faults::clock::Clock;
 use crate::redlock::LONG;
+use crate::redlock::LONGEST;
 use crate::redlock::PATIENCE;
 use crate::redlock::Site;
 use crate::redlock::Way;
@@ -23,6 +24,9 @@ use crate::support::Redis;
 use crate::support::eventually;
 use crate::support::fenced::FencedFile;
 use crate::support::fenced::Verdict;
+
+/// The longest lease where nodes forget, and are to vote again.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// One that writes a snapshot only when it is told to.
 const SNAPSHOTS: &[&str] = &["--save", "", "--appendonly", "no", "--dbfilename", "old.rdb"];
@@ -50,7 +54,8 @@ async fn a_node_that_comes_back_without_the_end_of_its_log_grants_nothing_twice(
 
 /// A node forgets a lease that one more of three knows, and nothing else.
 async fn nothing_twice(arguments: &[&str]) {
-    let mut site = Site::on((0..3).map(|_| Redis::start_with(arguments)).collect()).await;
+    let nodes = (0..3).map(|_| Redis::start_with(arguments)).collect();
+    let mut site = Site::on(nodes, Duration::from_secs(4)).await;
     let services = site.services(2).await;
     let (http, second) = (services[0].http(), services[1].http());
     let mut last = 0;
@@ -58,7 +63,7 @@ async fn nothing_twice(arguments: &[&str]) {
         let (node, beside) = (round % 3, (round + 1) % 3);
         let (token, other) =
             (format!("token-of-the-round-{round}"), format!("token-of-other-{round}"));
-        // What it comes back with shows the key free, and a set that votes.
+        // What it comes back with shows the key free, and a node that votes.
         let length = match arguments {
             SNAPSHOTS => {
                 site.nodes[node].run::<()>("SAVE");
@@ -80,7 +85,6 @@ async fn nothing_twice(arguments: &[&str]) {
         site.back(beside, Way::Dropped);
         // Two of three show a free key; one of them is from before.
         let next = eventually(PATIENCE, async || {
-            // Not for long: a node waits for the end of whatever it sees when it looks.
             let next = acquire(&second, "old", &other, Duration::from_secs(2)).await;
             (next.status == 201).then_some(next)
         })
@@ -96,7 +100,8 @@ async fn nothing_twice(arguments: &[&str]) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_lose_the_end_of_their_logs_under_load_grant_nothing_twice() {
-    let mut site = Site::on((0..3).map(|_| Redis::start_with(EVERY_WRITE)).collect()).await;
+    let nodes = (0..3).map(|_| Redis::start_with(EVERY_WRITE)).collect();
+    let mut site = Site::on(nodes, SHORT).await;
     let services = site.services(2).await;
     let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
     let contest = Contest::begin(&instances);
@@ -134,7 +139,7 @@ async fn nodes_whose_clocks_are_half_a_second_apart_and_forget_never_let_a_numbe
     for (clock, ahead) in clocks.iter().zip([0, 500, -500]) {
         clock.step_ms(ahead);
     }
-    let site = Site::on(clocks.iter().map(Clock::redis).collect()).await;
+    let site = Site::on(clocks.iter().map(Clock::redis).collect(), SHORT).await;
     let services = site.services(2).await;
     let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
     let contest = Contest::begin(&instances);
@@ -151,7 +156,7 @@ async fn nodes_whose_clocks_are_half_a_second_apart_and_forget_never_let_a_numbe
 #[tokio::test(flavor = "multi_thread")]
 async fn steps_of_the_clock_of_one_node_never_let_a_number_fall() {
     let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
-    let site = Site::on(clocks.iter().map(Clock::redis).collect()).await;
+    let site = Site::on(clocks.iter().map(Clock::redis).collect(), SHORT).await;
     let services = site.services(2).await;
     let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
     // Ahead, its locks are over at once: a lease that stood on it and a bare majority may be had
@@ -172,7 +177,8 @@ async fn steps_of_the_clock_of_one_node_never_let_a_number_fall() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_the_clock_under_a_bare_majority_gives_the_key_away_and_the_late_are_refused() {
     let clock = Clock::make();
-    let mut site = Site::on(vec![Redis::start(), clock.redis(), Redis::start()]).await;
+    let nodes = vec![Redis::start(), clock.redis(), Redis::start()];
+    let mut site = Site::on(nodes, LONGEST).await;
     let service = site.service().await;
     site.all_vote().await;
     let (http, file) = (service.http(), FencedFile::new());
@@ -192,16 +198,17 @@ async fn a_step_of_the_clock_under_a_bare_majority_gives_the_key_away_and_the_la
     assert_eq!(refresh(&http, "stepped", first).await.told(), lost());
 }
 
-/// All nodes forget at once: what is left is the highest number that an instance has answered.
+/// All nodes forget, and their clocks step back: what is left is the highest number that an instance
+/// has answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn numbers_rise_over_the_loss_of_all_data_while_an_instance_lives() {
     let clocks: Vec<_> = (0..3).map(|_| Clock::make()).collect();
-    let site = Site::on(clocks.iter().map(Clock::redis).collect()).await;
+    let site = Site::on(clocks.iter().map(Clock::redis).collect(), SHORT).await;
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
     let mut last = 0;
-    for round in 0..8 {
+    for round in 0..4 {
         for clock in &clocks {
             clock.step_ms(-60_000 * round);
         }
@@ -217,7 +224,7 @@ async fn numbers_rise_over_the_loss_of_all_data_while_an_instance_lives() {
 /// The fencing token of the first grant that there is.
 async fn granted_anew(http: &Http, key: &str, token: &str) -> u64 {
     eventually(PATIENCE, async || {
-        let answer = acquire(http, key, token, LONG).await;
+        let answer = acquire(http, key, token, SHORT).await;
         [200, 201].contains(&answer.status).then(|| answer.number("fencing_token"))
     })
     .await
@@ -226,7 +233,7 @@ async fn granted_anew(http: &Http, key: &str, token: &str) -> u64 {
 /// Clients that go to sleep with a lease and write when they wake up.
 #[tokio::test(flavor = "multi_thread")]
 async fn every_write_of_a_client_that_slept_past_its_lease_is_refused() {
-    let site = Site::of(3).await;
+    let site = Site::lasting(3, SHORT).await;
     let services = site.services(2).await;
     let file = FencedFile::new();
     let (mut late, mut written) = (Vec::new(), Vec::new());
@@ -234,7 +241,7 @@ async fn every_write_of_a_client_that_slept_past_its_lease_is_refused() {
         let http = services[round % 2].http();
         let (token, line) = (format!("token-of-the-writer-{round}"), format!("line {round}"));
         let sleeps = round % 2 == 0;
-        let ttl = Duration::from_millis(if sleeps { 150 } else { 60_000 });
+        let ttl = if sleeps { Duration::from_millis(150) } else { SHORT };
         let lease = eventually(PATIENCE, async || {
             let lease = acquire(&http, "file", &token, ttl).await;
             (lease.status == 201).then_some(lease)

@@ -1,16 +1,24 @@
--- confirm.lua: raises the node's fencing token to that of a lease, and says whether the lease's token still holds the key here.
+-- confirm.lua: raises the node's fencing token to that of a lease, and says whether the lease's token held the key here. After a refresh that a majority granted it also brings the lease to where it is missing.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 "1" if a restarted node is trusted  3 token  4 fencing token of the lease  5 retention of the record (ms)
--- Returns: {now, "yes", set} | {now, "no"} | {now, "late"}
-local not_after, trust, token, fence, retention = unpack(ARGV)
+-- ARGV: 1 not after (ms)  2 token  3 fencing token of the lease  4 retention of the record beyond the ttl (ms)  5 ttl (ms)  6 renewals of a lease that was refreshed, or empty  7 its owner; the last one is what the instance says
+-- Returns: {now, "yes"} | {now, "no"} | {now, "blank" | "foreign"} | {now, "late"}
+local not_after, token, fence, retention, ttl, refreshed, its_owner = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
-fence = tonumber(fence)
+if not own then return { now, silence } end
+fence, retention, ttl = tonumber(fence), tonumber(retention), tonumber(ttl)
 -- A vote that came late may have drawn more than the lease: it may have been somebody else's in between.
-local holds = voting(trust) and value == token and ours and number <= fence
-if last < fence or holds and number < fence then
+local holds = value == token and ours and number <= fence
+local mark, keep = string.match(known, '^%+?'), math.max(redis.call('PTTL', record), ttl + retention)
+if refreshed ~= '' and (value == token or kind == 'none') then
+  if value then redis.call('PEXPIRE', lock, ttl) end -- First what does not grow: then the rest passes where memory is short.
+  redis.call('SET', lock, token, 'PX', ttl)
+  write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner }, keep)
+  used()
+elseif last < fence or holds and number < fence then
   -- Raised also where the token is gone, for whoever comes next; only holders count.
-  number = holds and math.max(number, fence) or number
-  local keep = math.max(redis.call('PTTL', record), tonumber(retention))
-  write(string.match(known, '^%+?'), { math.max(last, fence), number, its_ttl or 0, renewals, attempt or '-', holder or '-', owner or '' }, keep)
+  number = holds and fence or number
+  redis.call('PEXPIRE', record, keep)
+  write(mark, { math.max(last, fence), number, its_ttl or 0, renewals, attempt or '-', holder or '-', owner or '' }, keep)
 end
-return holds and { now, 'yes', set } or { now, 'no' }
+if not voting then return { now, silence } end
+return { now, holds and 'yes' or 'no' }

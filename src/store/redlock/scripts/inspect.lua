@@ -1,8 +1,7 @@
 -- inspect.lua: who holds the key on this node.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 "1" if a restarted node is trusted
--- Returns: {now, "held", ms left, holder, fencing token, owner, renewals} | {now, "free"} | {now, "blank"}
-local trust = ARGV[1]
-if not voting(trust) then return { now, 'blank' } end
+-- ARGV: what the instance says
+-- Returns: {now, "held", ms left, holder, fencing token, owner, renewals} | {now, "free"} | {now, "blank" | "foreign"}
+if not voting then return { now, silence } end
 if kind == 'none' then return { now, 'free' } end
 return { now, 'held', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '', ours and renewals or 0 }

@@ -1,10 +1,6 @@
--- touch.lua: reads a node's guard, and gives one to a node that has none, or that has restarted and may have forgotten.
+-- touch.lua: uses a node's guard, and says whose it is and when the node votes.
 -- KEYS: 1 guard
--- ARGV: 1 "1" if a restarted node is trusted  2 nonce
--- Returns: {now, "guard", the guard's value}
-local trust, nonce = ARGV[1], ARGV[2]
-if not state or of ~= run and trust ~= '1' then
-  guarded = string.format('b|%s|%s|%.0f', nonce, run, now)
-  redis.call('SET', guard, guarded)
-end
-return { now, 'guard', guarded }
+-- ARGV: what the instance says
+-- Returns: {now, "voting" | "blank" | "foreign", run id, longest lease (ms) and number of nodes that it serves, ms until it votes}
+if own then redis.call('PEXPIRE', guard, days_30) end
+return { now, voting and 'voting' or silence, run, its_longest, tonumber(its_nodes or 0), math.max(0, from - now) }

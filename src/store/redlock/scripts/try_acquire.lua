@@ -1,14 +1,15 @@
--- try_acquire.lua: one node's vote for a claim: yes if the key is free, or held by its token already.
+-- try_acquire.lua: one node's vote for a claim: yes if the key is free, or held by its token already. A node that does not vote yet takes the lease all the same, so that it knows it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 "1" if a restarted node is trusted  3 token  4 ttl (ms)  5 owner  6 retention of the record (ms)  7 proposed fencing token (us)  8 fencing floor  9 attempt  10 "1" if others wait behind the claim  11 "1" if the claim waits
--- Returns: {now, "yes" | "again", set, fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank"} | {now, "late"}
-local not_after, trust, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits = unpack(ARGV)
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits; the last one is what the instance says
+-- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late"}
+local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
-if not voting(trust) then return { now, 'blank' } end
+if not own then return { now, silence } end
 if kind ~= 'none' and value ~= token then
   if waits == '1' and string.sub(known, 1, 1) ~= '+' then
     redis.pcall('SET', record, '+' .. (known ~= '' and known or '0 0 0 0 - - '), 'PX', math.max(redis.call('PTTL', record), tonumber(retention)))
   end
+  if not voting then return { now, silence } end
   return { now, 'taken', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '' }
 end
 local fence = ours and number or draw(proposal, floor)
@@ -17,4 +18,6 @@ redis.call('SET', lock, token, 'PX', ttl)
 -- No clean-up of an attempt may take a vote that was there before it.
 local whose = ours and '-' or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner }, retention)
-return { now, ours and 'again' or 'yes', set, fence, renewals }
+used()
+if not voting then return { now, silence } end
+return { now, ours and 'again' or 'yes', fence, renewals }

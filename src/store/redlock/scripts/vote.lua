@@ -12,7 +12,7 @@ local number, its_ttl, renewals, attempt, holder, owner = string.match(known, '^
 number, renewals = tonumber(number or 0), tonumber(renewals or 0)
 local ours = value and value == holder
 local function draw(proposal, floor) -- A proposal far ahead of this clock would use up the protection against loss.
-  return math.max(last + 1, tonumber(floor), tonumber(base or 0) + 1, math.min(tonumber(proposal), now_us + 1000000))
+  return math.max(last + 1, tonumber(floor), math.min(tonumber(proposal), now_us + 1000000))
 end
 local function write(mark, fields, keep)
   redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s', unpack(fields)), 'PX', keep)

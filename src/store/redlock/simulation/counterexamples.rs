@@ -20,11 +20,6 @@ fn is_missed(rule: Rule, wrong: Wrong, most_runs: u64, plan: impl Fn(u64) -> Pla
     panic!("{rule:?} is not missed in {grants} grants");
 }
 
-/// Three nodes, of which any number but the last forget.
-fn forgetful(seed: u64) -> Plan {
-    Plan { any_number_forgets: true, ..Plan::rough(3, seed) }
-}
-
 #[test]
 fn without_the_write_back_a_later_lease_has_a_smaller_number() {
     is_missed(Rule::WriteBack, Wrong::NumberFell, 60, |seed| Plan {
@@ -55,44 +50,13 @@ fn with_half_of_the_nodes_two_hold_one_key() {
 }
 
 #[test]
-fn without_a_nonce_two_hold_one_key() {
-    is_missed(Rule::Nonce, Wrong::TwoHolders, 150, |seed| Plan {
-        cuts_every: 2_000,
-        stalls_every: 8_000,
-        flushed: 100,
-        twice: 100,
-        forgets_every: 1_500,
-        loss: 0,
-        ..forgetful(seed)
-    });
-}
-
-#[test]
 fn without_the_run_id_two_hold_one_key() {
-    is_missed(Rule::RunId, Wrong::TwoHolders, 60, forgetful);
+    is_missed(Rule::RunId, Wrong::TwoHolders, 60, |seed| Plan::rough(3, seed));
 }
 
 #[test]
-fn with_one_peer_asked_two_hold_one_key() {
-    is_missed(Rule::EnoughPeers, Wrong::TwoHolders, 100, forgetful);
-}
-
-#[test]
-fn with_a_new_set_of_a_blank_majority_two_hold_one_key() {
-    is_missed(Rule::AllAreBlank, Wrong::TwoHolders, 100, forgetful);
-}
-
-#[test]
-fn with_a_new_set_in_one_step_two_hold_one_key() {
-    is_missed(Rule::TwoSteps, Wrong::TwoHolders, 2_500, |seed| Plan {
-        length: 1_500,
-        slow: 400,
-        slow_most: 190,
-        loss: 10,
-        flushed: 100,
-        forgets_every: 60,
-        ..forgetful(seed)
-    });
+fn with_half_of_the_wait_two_hold_one_key() {
+    is_missed(Rule::WholeWait, Wrong::TwoHolders, 60, |seed| Plan::rough(3, seed));
 }
 
 #[test]
@@ -111,20 +75,27 @@ fn with_a_refresh_that_makes_locks_a_lost_lease_is_revived() {
 }
 
 #[test]
-fn without_a_fence_base_a_number_falls_where_clocks_are_far_apart() {
-    is_missed(Rule::FenceBase, Wrong::NumberFell, 400, |seed| Plan {
-        keys: 12,
-        workers: 6,
-        loss: 150,
-        instance_skew_us: 5_000_000,
-        node_skew_us: 0,
-        flushed: 100,
-        twice: 0,
-        forgets_every: 3_000,
-        restarts_every: 1_000,
-        cuts_every: 2_000,
-        pauses_every: 0,
-        stalls_every: 0,
-        ..Plan::rough(3, seed + 70)
+fn without_a_look_at_the_settings_instances_with_two_lists_both_grant_a_key() {
+    is_missed(Rule::Settings, Wrong::TwoHolders, 60, |seed| {
+        Plan::that_is_seen_whole(Plan::with_two_lists(3, 5, seed))
     });
+}
+
+#[test]
+fn where_nodes_change_their_settings_at_once_instances_with_two_lists_both_grant_a_key() {
+    is_missed(Rule::Unused, Wrong::TwoHolders, 60, |seed| {
+        Plan::that_is_seen_whole(Plan::with_two_lists(3, 5, seed))
+    });
+}
+
+#[test]
+fn without_a_look_for_rivals_instances_whose_lists_differ_by_two_nodes_both_grant_a_key() {
+    is_missed(Rule::Rivals, Wrong::TwoHolders, 100, |seed| {
+        Plan::that_is_seen_whole(Plan::with_two_lists(3, 5, seed))
+    });
+}
+
+#[test]
+fn without_its_return_a_lease_is_lost_node_by_node() {
+    is_missed(Rule::BringBack, Wrong::EndedEarly, 10, |seed| Plan::rolling(3, seed));
 }

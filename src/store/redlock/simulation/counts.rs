@@ -2,7 +2,6 @@
 
 use std::ops::AddAssign;
 
-use crate::store::redlock::guardian::CHANGE;
 use crate::store::redlock::nodes::CONFIRM;
 use crate::store::redlock::simulation::redis::Command;
 
@@ -40,15 +39,15 @@ impl Counts {
     /// What there was too little of, for so many grants.
     pub(super) fn enough(&self, nodes: usize) -> Vec<&'static str> {
         let share = |least_of_a_thousand: u64| self.grants * least_of_a_thousand / 1_000;
-        let forgetting = if nodes == 1 { 0 } else { 1 };
+        let several = if nodes == 1 { 0 } else { 1 };
         let rows = [
             ("repeats", self.again, share(30)),
-            ("confirmations", self.confirmed, share(50) * forgetting),
+            ("confirmations", self.confirmed, share(50) * several),
             ("refreshes", self.refreshed, share(50)),
             ("unknowns", self.unknown, share(50)),
             ("expiries", self.expired, share(50)),
-            ("forgettings", self.forgot, share(10) * forgetting),
-            ("returns", self.returned, share(5) * forgetting),
+            ("forgettings", self.forgot, share(10)),
+            ("returns", self.returned, share(5)),
             ("late commands", self.late, share(20)),
             ("ended instances", self.ended, share(1)),
         ];
@@ -61,10 +60,6 @@ impl Counts {
             self.late += 1;
         } else if std::ptr::eq(command.script, &raw const CONFIRM) {
             self.confirmed += 1;
-        } else if std::ptr::eq(command.script, &raw const CHANGE) {
-            let [.., before, after] = command.words.as_slice() else { return };
-            let returns = before.starts_with('b') && after.starts_with('v');
-            self.returned += u64::from(returns && word == "changed");
         }
     }
 }

@@ -28,21 +28,54 @@ pub(super) fn end(world: &World) {
         node.cut.clear();
     }
     drop(state);
-    for node in 0..world.plan.nodes {
+    for node in 0..world.plan.all_nodes() {
         go_on(world, node);
     }
 }
 
-/// Nodes forget.
+/// Nodes forget: one, all at once, or all one after another.
 pub(super) async fn forgetting(world: Arc<World>, mut rng: Rng) {
     let plan = world.plan;
     while pause(&world, plan.forgets_every, &mut rng).await {
-        let node = rng.usize(..plan.nodes);
+        if rng.u32(..100) < plan.all_forget {
+            let apart = if rng.bool() { 0 } else { rng.u64(1..LONGEST_TTL_MS) };
+            for node in 0..plan.all_nodes() {
+                world.forget(node, kind(&world, &mut rng), &mut rng);
+                sleep(Duration::from_millis(apart)).await;
+            }
+            continue;
+        }
+        let node = rng.usize(..plan.all_nodes());
         world.forget(node, kind(&world, &mut rng), &mut rng);
         if rng.u32(..100) < plan.twice {
             sleep(Duration::from_millis(rng.u64(1..LONGEST_TTL_MS))).await;
-            let again = if rng.bool() { node } else { rng.usize(..plan.nodes) };
+            let again = if rng.bool() { node } else { rng.usize(..plan.all_nodes()) };
             world.forget(again, kind(&world, &mut rng), &mut rng);
+        }
+    }
+}
+
+/// All instances with one of two settings are gone for a while, or shorter than that.
+pub(super) async fn changing(world: Arc<World>, mut rng: Rng) {
+    while pause(&world, world.plan.changes_every, &mut rng).await {
+        let which = rng.usize(..2);
+        let gone = (0..world.plan.instances).filter(|instance| instance % 2 == which);
+        let gone: Vec<_> = gone.collect();
+        gone.iter().for_each(|&instance| world.stop(instance));
+        sleep(Duration::from_millis(rng.u64(1..3 * LONGEST_TTL_MS))).await;
+        gone.iter().for_each(|&instance| world.restart(instance, &mut rng));
+    }
+}
+
+/// The nodes restart one after another, each once all vote.
+pub(super) async fn rolling(world: Arc<World>, mut rng: Rng) {
+    let mut node = 0;
+    // What failed while no node voted is cleaned up by then.
+    sleep(Duration::from_millis(if world.plan.rolling { 3 * LONGEST_TTL_MS } else { 0 })).await;
+    while pause(&world, if world.plan.rolling { 200 } else { 0 }, &mut rng).await {
+        if world.at_the_end().0 == 0 {
+            world.forget(node, Forgets::Empty, &mut rng);
+            node = (node + 1) % world.plan.nodes;
         }
     }
 }
@@ -58,14 +91,14 @@ fn kind(world: &World, rng: &mut Rng) -> Forgets {
 /// Nodes take snapshots.
 pub(super) async fn snapshots(world: Arc<World>, mut rng: Rng) {
     while pause(&world, 1_500, &mut rng).await {
-        redis::save(rng.usize(..world.plan.nodes));
+        redis::save(rng.usize(..world.plan.all_nodes()));
     }
 }
 
 /// Nodes stand still, and carry out later what has come meanwhile.
 pub(super) async fn pausing(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.pauses_every, &mut rng).await {
-        let node = rng.usize(..world.plan.nodes);
+        let node = rng.usize(..world.plan.all_nodes());
         world.state().nodes[node].pauses = true;
         sleep(Duration::from_millis(rng.u64(20..3_000))).await;
         // Whoever is first among the connections is served first.
@@ -85,7 +118,7 @@ fn go_on(world: &World, node: usize) {
 /// A node is cut off from one instance, or from all.
 pub(super) async fn cutting(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.cuts_every, &mut rng).await {
-        let node = rng.usize(..world.plan.nodes);
+        let node = rng.usize(..world.plan.all_nodes());
         let instances = world.plan.instances;
         let one = rng.usize(..instances);
         let cut = if rng.bool() { vec![one] } else { (0..instances).collect() };

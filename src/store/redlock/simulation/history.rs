@@ -39,6 +39,8 @@ pub(super) enum Wrong {
     Revived,
     /// I8: a token is told that somebody else has its key, although no node forgot.
     AgainstItself,
+    /// A token that may hold the key is told that it certainly does not.
+    SaysNothing,
     /// I9: a lease ended early although no node forgot.
     EndedEarly,
     /// A lease is promised for longer than it was asked for.

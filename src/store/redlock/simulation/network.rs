@@ -154,7 +154,7 @@ impl World {
         let cut = state.nodes[node].is_cut_from(instance);
         let network = &mut state.network;
         if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
-            network.asked.insert(command.words[command.keys + 2].clone(), now);
+            network.asked.insert(command.words[command.keys + 1].clone(), now);
         }
         network.sent += 1;
         let call = network.sent;
@@ -242,6 +242,10 @@ impl State {
         let ran = redis::run(node, self.nodes[node].clock(now), command);
         let word = ran.reply.as_ref().map_or("", Reply::word);
         self.counts.executed(command, word);
+        if word == "voting" && self.nodes[node].forgot {
+            self.nodes[node].forgot = false;
+            self.counts.returned += 1;
+        }
         for lock in ran.freed {
             for instance in 0..self.instances.len() {
                 if !self.network.is_lost() && !self.nodes[node].is_cut_from(instance) {

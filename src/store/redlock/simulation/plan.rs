@@ -16,9 +16,7 @@ pub(super) const TTLS_MS: [u64; 3] = [1_000, 2_000, LONGEST_TTL_MS];
 /// As the rules are in production, to one another.
 pub(super) const RULES: Rules = Rules {
     node_timeout: Duration::from_millis(200),
-    answer_within: Duration::from_millis(500),
-    settle: Duration::from_millis(1_100),
-    longest_ttl: Ttl::from_millis(LONGEST_TTL_MS),
+    longest_lease: Ttl::from_millis(LONGEST_TTL_MS),
 };
 
 /// One run. Faults come by chance, so many milliseconds apart on average; 0 is never.
@@ -46,12 +44,26 @@ pub(super) struct Plan {
     pub(super) snapshot: u32,
     /// Shortly after one another, in percent.
     pub(super) twice: u32,
-    /// All but one may forget, not only fewer than a quorum.
-    pub(super) any_number_forgets: bool,
+    /// All at once, or all one after another, in percent.
+    pub(super) all_forget: u32,
     pub(super) pauses_every: u64,
     pub(super) cuts_every: u64,
     pub(super) restarts_every: u64,
     pub(super) stalls_every: u64,
+    /// The settings of every other instance, if they differ; and how often all instances with one
+    /// of the two settings are gone for a while.
+    pub(super) others: Option<Others>,
+    pub(super) changes_every: u64,
+    /// The nodes restart without their data, each once all vote, while every client refreshes a
+    /// lease of a key of its own.
+    pub(super) rolling: bool,
+}
+
+/// Settings that are not those of the first instance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Others {
+    pub(super) nodes: usize,
+    pub(super) longest_ms: u64,
 }
 
 impl Plan {
@@ -74,12 +86,48 @@ impl Plan {
             flushed: 40,
             snapshot: 30,
             twice: 20,
-            any_number_forgets: false,
+            all_forget: 20,
             pauses_every: 0,
             cuts_every: 0,
             restarts_every: 0,
             stalls_every: 0,
+            others: None,
+            changes_every: 0,
+            rolling: false,
         }
+    }
+
+    /// A run with all faults and two instances of four that know the first `others` nodes.
+    pub(super) fn with_two_lists(nodes: usize, others: usize, seed: u64) -> Self {
+        Self {
+            instances: 4,
+            others: Some(Others { nodes: others, longest_ms: LONGEST_TTL_MS }),
+            changes_every: 12_000,
+            ..Self::rough(nodes, seed)
+        }
+    }
+
+    /// The same run where every instance sees every node.
+    pub(super) fn that_is_seen_whole(self) -> Self {
+        Self { loss: 0, slow: 0, cuts_every: 0, pauses_every: 0, forgets_every: 4_000, ..self }
+    }
+
+    /// A run in which all nodes restart one after another, and nothing else fails.
+    pub(super) fn rolling(nodes: usize, seed: u64) -> Self {
+        Self { rolling: true, workers: 12, keys: 12, ..Self::calm(nodes, seed) }
+    }
+
+    /// How many nodes an instance knows, and how long its leases are at most.
+    pub(super) fn settings_of(&self, instance: usize) -> (usize, u64) {
+        match self.others {
+            Some(Others { nodes, longest_ms }) if instance % 2 == 1 => (nodes, longest_ms),
+            _ => (self.nodes, LONGEST_TTL_MS),
+        }
+    }
+
+    /// All nodes, of whatever list.
+    pub(super) fn all_nodes(&self) -> usize {
+        self.nodes.max(self.others.map_or(0, |others| others.nodes))
     }
 
     /// A run with all faults; which of them are rare differs from run to run.
@@ -88,8 +136,7 @@ impl Plan {
         Self {
             loss: [0, 10, 30][(seed % 3) as usize],
             slow: [20, 5, 50, 0][(seed % 4) as usize],
-            forgets_every: if nodes == 1 { 0 } else { 10_000 },
-            any_number_forgets: seed.is_multiple_of(2),
+            forgets_every: 10_000,
             instance_skew_us: [5_000, 500_000, 1_500_000][(seed / 2 % 3) as usize],
             pauses_every: often(3, 12_000),
             cuts_every: often(5, 15_000),
@@ -99,8 +146,8 @@ impl Plan {
         }
     }
 
-    /// Whether every node keeps what it knows.
-    pub(super) fn nobody_forgets(&self) -> bool {
-        self.forgets_every == 0
+    /// Whether no lease that is refreshed may end before its time.
+    pub(super) fn leases_last(&self) -> bool {
+        self.rolling || self.forgets_every == 0
     }
 }

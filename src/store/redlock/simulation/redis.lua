@@ -56,10 +56,6 @@ function commands.SET(name, value, ...)
     at = at + 1
   end
   node.data[name] = { value = text(value), ends = ends }
-  if not node.order[name] then
-    node.order[name] = #node.names + 1
-    node.names[#node.names + 1] = name
-  end
   return { ok = 'OK' }
 end
 
@@ -84,16 +80,6 @@ function commands.DEL(name)
   local entry = live(name)
   node.data[name] = nil
   return entry and 1 or 0
-end
-
--- In short pages, so that much can happen between two; whatever is there throughout is on one of them.
-function commands.SCAN(cursor)
-  local names, at = {}, tonumber(cursor)
-  while at < #node.names and #names < 4 do
-    at = at + 1
-    if live(node.names[at]) then names[#names + 1] = node.names[at] end
-  end
-  return { at == #node.names and '0' or tostring(at), names }
 end
 
 function commands.PUBLISH(channel, message)
@@ -125,7 +111,7 @@ end
 function nodes.begin(count)
   all = {}
   for number = 1, count do
-    all[number] = { data = {}, order = {}, names = {}, run = 'f' .. number }
+    all[number] = { data = {}, run = 'f' .. number }
   end
 end
 
@@ -161,11 +147,6 @@ end
 function nodes.forget(number, run, from_snapshot)
   local one = all[number]
   one.data = from_snapshot and one.saved and copy(one.saved) or {}
-  one.order, one.names = {}, {}
-  for name in pairs(one.data) do
-    one.order[name] = #one.names + 1
-    one.names[#one.names + 1] = name
-  end
   one.run = run or one.run
 end
 

@@ -14,7 +14,7 @@ use redis::Value;
 
 use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
-use crate::store::redlock::nodes::GUARD;
+use crate::store::redlock::nodes::guard;
 use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::rule::left_out;
 
@@ -89,7 +89,7 @@ pub(super) fn forget(node: usize, run: u64, forgets: Forgets) {
 /// Looks at a node whose clock shows `us`.
 pub(super) fn look(node: usize, us: u64) -> Look {
     let (guard, run, locks) =
-        REDIS.with(|redis| redis.does("look", (node + 1, micros(us), GUARD, LOCKS)));
+        REDIS.with(|redis| redis.does("look", (node + 1, micros(us), guard(LOCKS), LOCKS)));
     Look { guard, run, locks }
 }
 

@@ -19,24 +19,24 @@ pub(in crate::store::redlock) enum Rule {
     TimeIsLookedAt,
     /// A lease takes more than half of the nodes.
     MoreThanHalf,
-    /// No blank guard is like another one.
-    Nonce,
     /// A node that restarted does not vote.
     RunId,
-    /// So many peers are asked that they meet every majority.
-    EnoughPeers,
-    /// A new set begins only if all nodes are blank.
-    AllAreBlank,
-    /// A new set begins in two steps.
-    TwoSteps,
+    /// A node that may have forgotten leases waits for the longest one.
+    WholeWait,
+    /// A node votes for instances with its own settings only.
+    Settings,
+    /// A node serves instances with other settings when the last leases of the former are over.
+    Unused,
+    /// Nothing is granted where instances with another list may have a majority.
+    Rivals,
+    /// A refresh brings the lease to the nodes that miss it.
+    BringBack,
     /// The clean-up of an attempt takes only what that attempt has left.
     AttemptName,
     /// A call does not act any more once its caller has given up.
     NotAfter,
     /// A refresh says so where the lock is gone.
     NoRevival,
-    /// A node comes back with the greatest fencing token of its peers.
-    FenceBase,
 }
 
 /// Leaves a rule out on this thread from now on.
@@ -62,20 +62,17 @@ impl Rule {
     /// A script without the rule, if the rule is a script's.
     pub(super) fn removed_from(self, source: &str) -> String {
         let (rule, instead) = match self {
-            Self::WriteBack => {
-                ("local holds = ", "do return { now, 'yes', set } end local holds = ")
+            Self::WriteBack => ("local holds = ", "do return { now, 'yes' } end local holds = "),
+            Self::HoldersConfirm => {
+                ("return { now, holds and 'yes' or 'no' }", "return { now, 'yes' }")
             }
-            Self::HoldersConfirm => (
-                "return holds and { now, 'yes', set } or { now, 'no' }",
-                "return { now, 'yes', set }",
-            ),
-            Self::Nonce => {
-                ("string.format('b|%s|%s|%.0f', nonce, run, now)", "'b||' .. run .. '|0'")
-            }
+            Self::WholeWait => ("lease + math.ceil(lease / 100) + 2", "lease / 2"),
+            Self::Settings => ("its_longest == longest and its_nodes == nodes", "of ~= nil"),
+            Self::Unused => ("unused() >= its_longest / 10 + over(its_longest)", "true"),
+            Self::BringBack => ("refreshed ~= '' and (value == token or kind == 'none')", "false"),
             Self::AttemptName => ("ours and attempt == its_attempt", "true"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
-            Self::FenceBase => ("tonumber(base or 0) + 1", "0"),
             _ => return source.to_owned(),
         };
         source.replace(rule, instead)

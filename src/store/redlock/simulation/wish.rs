@@ -1,6 +1,10 @@
 //! What one client wants, and what became of it.
 
+use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
+use crate::lock::lease::Origin;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
 
 /// One client's wish, and what it has got.
 pub(super) struct Wish {
@@ -10,6 +14,20 @@ pub(super) struct Wish {
     /// Until when it may rely on the lock.
     pub(super) until: u64,
     pub(super) fence: u64,
+}
+
+impl Wish {
+    /// A wish for a key under the token of this number.
+    pub(super) fn of(key: usize, token: u64, (origin, ttl): (Origin, Ttl)) -> Self {
+        let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");
+        let claim = Claim { key: name(key), token: secret, origin, ttl, owner: None };
+        Self { key, token, claim, until: 0, fence: 0 }
+    }
+}
+
+/// The key of this number.
+pub(super) fn name(key: usize) -> LockKey {
+    LockKey::parse(&format!("key-{key}")).expect("a key")
 }
 
 /// What became of a request.

@@ -9,8 +9,6 @@ use tokio::time::timeout;
 
 use crate::lock::error::Effect;
 use crate::lock::error::StoreError;
-use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
 use crate::lock::lease::Lease;
 use crate::lock::lease::Origin;
 use crate::lock::store::Attempt;
@@ -19,7 +17,6 @@ use crate::lock::store::Released;
 use crate::lock::store::Store;
 use crate::lock::store::Turn;
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::Stay;
 use crate::store::redlock::simulation::history::Wrong;
@@ -28,6 +25,7 @@ use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::rule::left_out;
 use crate::store::redlock::simulation::wish::Outcome;
 use crate::store::redlock::simulation::wish::Wish;
+use crate::store::redlock::simulation::wish::name;
 use crate::store::redlock::simulation::world::World;
 
 /// How long a client waits in line.
@@ -66,9 +64,10 @@ impl Worker {
             let mut wish = self.wish(Origin::Service);
             wish.key = key;
             wish.claim.key = name(key);
-            outcome = self.try_once(0, &mut wish).await;
+            let instance = key % self.world.plan.instances;
+            outcome = self.try_once(instance, &mut wish).await;
             if outcome == Outcome::Granted {
-                self.release(&mut wish, 0).await;
+                self.release(&mut wish, instance).await;
             }
             self.sleep(100).await;
         }
@@ -106,13 +105,11 @@ impl Worker {
     }
 
     fn wish(&mut self, origin: Origin) -> Wish {
-        let key = self.rng.usize(..self.world.plan.keys);
+        let plan = &self.world.plan;
+        let key = if plan.rolling { self.number as usize } else { self.rng.usize(..plan.keys) };
         self.claims += 1;
-        let token = self.number << 32 | self.claims;
         let ttl = Ttl::from_millis(TTLS_MS[self.rng.usize(..TTLS_MS.len())]);
-        let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");
-        let claim = Claim { key: name(key), token: secret, origin, ttl, owner: None };
-        Wish { key, token, claim, until: 0, fence: 0 }
+        Wish::of(key, self.number << 32 | self.claims, (origin, ttl))
     }
 
     fn instance(&mut self) -> usize {
@@ -126,7 +123,8 @@ impl Worker {
         call: impl AsyncFnOnce(&RedlockStore) -> T,
     ) -> Option<T> {
         let asked = self.world.of(instance);
-        let answer = asked.ended.run_until_cancelled(call(&asked.store)).await;
+        let store = asked.store?;
+        let answer = asked.ended.run_until_cancelled(call(&store)).await;
         if answer.is_none() {
             self.world.state().counts.ended += 1;
         }
@@ -149,15 +147,20 @@ impl Worker {
         let give_up_at = self.world.now() + PATIENCE_MS;
         let waited = self.ask(instance, async |store| {
             let (key, token) = (&wish.claim.key, &wish.claim.token);
-            let bell = store.listen(key);
+            let (bell, mut joined) = (store.listen(key), false);
             loop {
                 let asked = self.world.now();
                 match store.wait_turn(&wish.claim, None).await {
                     Ok(Turn::Waiting(waiting)) if self.world.now() < give_up_at => {
+                        joined = true;
                         let _ = timeout(waiting.recheck_after, bell.rung()).await;
                     }
                     turn => {
-                        let _ = store.leave(key, &[(token.clone(), Keep::Nothing)]).await;
+                        // What could not join, and had no effect, has left no place in line.
+                        let nothing = matches!(&turn, Err(error) if error.effect == Effect::None);
+                        if joined || !nothing {
+                            let _ = store.leave(key, &[(token.clone(), Keep::Nothing)]).await;
+                        }
                         return (asked, turn);
                     }
                 }
@@ -166,7 +169,7 @@ impl Worker {
         match waited.await {
             Some((asked, Ok(Turn::Granted(lease)))) => self.granted(wish, asked, &lease),
             Some((asked, Ok(Turn::Again(lease)))) => self.again(wish, asked, &lease),
-            Some((_, Ok(Turn::Waiting(_)))) => self.held(),
+            Some((_, Ok(Turn::Waiting(_) | Turn::Gone))) => self.held(),
             Some((_, Err(error))) => self.failed(&error),
             None => Outcome::Unknown,
         }
@@ -240,7 +243,8 @@ impl Worker {
 
     async fn hold(&mut self, mut wish: Wish) {
         let ttl = wish.claim.ttl.as_millis();
-        match self.rng.u32(..20) {
+        let how = if self.world.plan.rolling { 13 } else { self.rng.u32(..20) };
+        match how {
             0..10 => self.sleep(50).await,
             10..13 => self.sleep(ttl * 9 / 10).await,
             13..15 => self.prolong(&mut wish).await,
@@ -262,7 +266,7 @@ impl Worker {
     }
 
     async fn prolong(&mut self, wish: &mut Wish) {
-        for _ in 0..3 {
+        for _ in 0..if self.world.plan.rolling { 40 } else { 3 } {
             self.sleep(wish.claim.ttl.as_millis() * 2 / 3).await;
             self.refresh(wish).await;
         }
@@ -273,10 +277,14 @@ impl Worker {
         let instance = self.instance();
         let outcome = self.try_once(instance, wish).await;
         let now = self.world.now();
+        if outcome == Outcome::Refused && now < wish.until {
+            let story = format!("key {} of {} at {now}", wish.key, wish.token);
+            self.world.state().history.wrong(Wrong::SaysNothing, story);
+        }
         if outcome == Outcome::Held && now < wish.until {
             let mut state = self.world.state();
             state.counts.against_itself += 1;
-            if self.world.plan.nobody_forgets() {
+            if self.world.plan.leases_last() {
                 let story = format!("key {} of {} at {now}", wish.key, wish.token);
                 state.history.wrong(Wrong::AgainstItself, story);
             }
@@ -299,9 +307,8 @@ impl Worker {
                 self.world.state().counts.lost += 1;
                 self.is_lost(wish, "refreshed");
             }
-            Some(Err(error)) => {
-                self.failed(&error);
-            }
+            Some(Err(_)) if self.world.plan.rolling => self.is_lost(wish, "not refreshed"),
+            Some(Err(error)) => _ = self.failed(&error),
             None => (),
         }
     }
@@ -310,7 +317,7 @@ impl Worker {
     fn is_lost(&self, wish: &mut Wish, when: &str) {
         let now = self.world.now();
         let mut state = self.world.state();
-        if now < wish.until && self.world.plan.nobody_forgets() {
+        if now < wish.until && self.world.plan.leases_last() {
             let (key, token, until) = (wish.key, wish.token, wish.until);
             let story = format!("key {key} of {token}: {when} at {now}, before {until}");
             state.history.wrong(Wrong::EndedEarly, story);
@@ -388,8 +395,4 @@ impl Worker {
     async fn sleep(&mut self, most: u64) {
         sleep(Duration::from_millis(self.rng.u64(..=most))).await;
     }
-}
-
-fn name(key: usize) -> LockKey {
-    LockKey::parse(&format!("key-{key}")).expect("a key")
 }

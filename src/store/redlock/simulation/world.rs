@@ -64,13 +64,15 @@ pub(super) struct NodeState {
     /// The instances that cannot reach it.
     pub(super) cut: Vec<usize>,
     runs: u64,
-    forgot_at: Option<u64>,
+    /// It has forgotten, and has not voted since.
+    pub(super) forgot: bool,
 }
 
 /// One instance of the service.
 #[derive(Clone)]
 pub(super) struct Instance {
-    pub(super) store: Arc<RedlockStore>,
+    /// None while the process does not run.
+    pub(super) store: Option<Arc<RedlockStore>>,
     pub(super) wakeups: Arc<Wakeups>,
     /// The process has ended, and another has taken its place.
     pub(super) ended: CancellationToken,
@@ -108,7 +110,7 @@ impl NodeState {
 
 impl World {
     pub(super) fn new(plan: Plan) -> Arc<Self> {
-        redis::begin(plan.nodes);
+        redis::begin(plan.all_nodes());
         let mut rng = Rng::with_seed(plan.seed);
         let skew = plan.node_skew_us;
         let nodes = std::iter::repeat_with(|| NodeState {
@@ -117,9 +119,9 @@ impl World {
             queue: Vec::new(),
             cut: Vec::new(),
             runs: 0,
-            forgot_at: None,
+            forgot: false,
         });
-        let nodes = nodes.take(plan.nodes).collect();
+        let nodes = nodes.take(plan.all_nodes()).collect();
         let state = State {
             network: Network::new(rng.fork()),
             nodes,
@@ -166,54 +168,42 @@ impl World {
         old.ended.cancel();
     }
 
-    /// Has a node forget, if that is within what the rules promise to survive.
-    pub(super) fn forget(&self, node: usize, forgets: Forgets, rng: &mut Rng) -> bool {
-        let now = self.now();
+    /// Ends an instance's process.
+    pub(super) fn stop(&self, instance: usize) {
         let mut state = self.state();
-        if !self.may_forget(&state, node, now) {
-            return false;
-        }
+        let stopped = state.instances[instance].store.take();
+        state.instances[instance].ended.cancel();
+        drop(state);
+        drop(stopped);
+    }
+
+    /// Has a node forget.
+    pub(super) fn forget(&self, node: usize, forgets: Forgets, rng: &mut Rng) {
+        let mut state = self.state();
         let one = &mut state.nodes[node];
-        one.forgot_at = Some(now);
+        one.forgot = true;
         one.runs += 1;
         redis::forget(node, (node as u64 + 1) << 32 | one.runs, forgets);
         if forgets != Forgets::Flushed && rng.bool() {
             one.queue.clear();
         }
         state.counts.forgot += 1;
-        true
     }
 
-    /// Fewer than a quorum forget within the longest lease; or any number, but never the last
-    /// one that knows anything.
-    fn may_forget(&self, state: &State, node: usize, now: u64) -> bool {
-        let others = || (0..state.nodes.len()).filter(|other| *other != node);
-        if self.plan.any_number_forgets {
-            return others().any(|other| self.votes(state, other, now));
-        }
-        let horizon = LONGEST_TTL_MS * 102 / 100;
-        let recent = |other: &usize| {
-            state.nodes[*other].forgot_at.is_some_and(|forgot_at| forgot_at + horizon >= now)
-        };
-        others().filter(recent).count() + 1 < self.plan.nodes / 2 + 1
-    }
-
-    fn votes(&self, state: &State, node: usize, now: u64) -> bool {
-        let look = redis::look(node, state.nodes[node].clock(now));
-        let current = look.guard.split('|').nth(2) == Some(&look.run);
-        look.guard.starts_with('v') && current
-    }
-
-    /// The nodes that do not vote all in one set, and how many locks there are on any.
+    /// The nodes that do not vote for the first instance, and how many locks there are on any.
     pub(super) fn at_the_end(&self) -> (usize, usize) {
-        let (now, state) = (self.now(), self.state());
-        let looks =
-            || (0..self.plan.nodes).map(|node| redis::look(node, state.nodes[node].clock(now)));
-        let set = |guard: &str| guard.split([':', '|']).nth(1).map(str::to_owned);
-        let first = set(&looks().next().expect("a node").guard);
-        let sets = looks().filter(|look| set(&look.guard) != first).count();
-        let silent = (0..self.plan.nodes).filter(|&node| !self.votes(&state, node, now)).count();
-        (sets.max(silent), looks().map(|look| look.locks).sum())
+        let (now, state, nodes) = (self.now(), self.state(), self.plan.nodes);
+        let settings = format!("|{LONGEST_TTL_MS}|{nodes}");
+        let (mut silent, mut locks) = (0, 0);
+        for node in 0..nodes {
+            let us = state.nodes[node].clock(now);
+            let look = redis::look(node, us);
+            locks += look.locks;
+            let votes = look.guard.strip_prefix(&format!("{}|", look.run));
+            let from = votes.and_then(|rest| rest.strip_suffix(&settings)?.parse::<u64>().ok());
+            silent += usize::from(from.is_none_or(|from| from > us / 1_000));
+        }
+        (silent, locks)
     }
 
     fn instance(self: &Arc<Self>, instance: usize, rng: &mut Rng) -> Instance {
@@ -224,16 +214,17 @@ impl World {
             let name = format!("node {node}");
             Arc::new(Line { world: self.clone(), instance, node, name })
         };
-        let peers = (0..self.plan.nodes).map(line).collect();
+        let (nodes, longest_ms) = self.plan.settings_of(instance);
+        let peers = (0..nodes).map(line).collect();
         let (metrics, clocks) =
             (self.metrics.clone(), (Arc::new(time) as Arc<dyn Time>, wakeups.clone()));
-        let store = Arc::new(RedlockStore::over(peers, &settings(), clocks, metrics));
+        let store = Arc::new(RedlockStore::over(peers, &settings(longest_ms), clocks, metrics));
         let ended = CancellationToken::new();
-        Instance { store, wakeups, ended, stands_until: 0 }
+        Instance { store: Some(store), wakeups, ended, stands_until: 0 }
     }
 }
 
-fn settings() -> RedlockSettings {
+fn settings(longest_ms: u64) -> RedlockSettings {
     let node = RedisSettings {
         url: String::new(),
         key_prefix: LOCKS.to_owned(),
@@ -243,9 +234,6 @@ fn settings() -> RedlockSettings {
         default_ttl: Ttl::from_millis(LONGEST_TTL_MS / 2),
         position_kept: Ttl::from_millis(1),
     };
-    let mut rules: Rules = RULES;
-    if Rule::TimeIsLookedAt.is_left_out() {
-        rules.answer_within = Duration::MAX;
-    }
+    let rules = Rules { longest_lease: Ttl::from_millis(longest_ms), ..RULES };
     RedlockSettings { nodes: vec![node], restarted: Rule::restarted(left_out()), rules }
 }

@@ -1,0 +1,235 @@
+//! One instance's look at the nodes, about once a second: which of them vote, whether they serve
+//! instances with other settings, and whether each is a Redis of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::lock::error::StoreError;
+use crate::lock::error::Verb;
+use crate::metrics::Metrics;
+use crate::store::redis::script::Reply;
+use crate::store::redis::script::script;
+use crate::store::redlock::nodes::Nodes;
+use crate::store::redlock::nodes::natural;
+use crate::store::redlock::vote::Quorum;
+
+script!(TOUCH, Verb::Guard, 1: "prelude.lua" "touch.lua");
+
+/// Between two looks while all nodes vote, at most; half of it at least.
+const CALM: Duration = Duration::from_secs(1);
+
+/// The same while some do not.
+const BUSY: Duration = Duration::from_millis(100);
+
+/// Looks at the nodes, for one instance.
+pub(super) struct Watch {
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) patience: Duration,
+    pub(super) longest_lease: Duration,
+    pub(super) view: Arc<View>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+/// What the nodes said last; nothing before the first look.
+#[derive(Default)]
+pub(super) struct View {
+    nodes: Mutex<Vec<Sight>>,
+}
+
+/// A node as it was seen last.
+#[derive(Clone, Debug, Default)]
+struct Sight {
+    run_id: String,
+    /// `None` if it has never answered.
+    serves: Option<Serves>,
+    /// It votes, and answered the last question.
+    votes: bool,
+}
+
+/// Whom a node serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Serves {
+    Us,
+    Others(Settings),
+}
+
+/// The settings that instances have to share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Settings {
+    longest_lease_ms: u64,
+    nodes: usize,
+}
+
+impl View {
+    /// How many nodes vote.
+    pub(super) fn voting(&self) -> usize {
+        self.sights().iter().filter(|sight| sight.votes).count()
+    }
+
+    /// Why nothing may be granted, whatever the nodes say.
+    pub(super) fn obstacle(&self, nodes: &Nodes) -> Option<String> {
+        let sights = self.sights();
+        if sights.is_empty() {
+            // Two of the nodes may be one.
+            return Some("the nodes have not been looked at yet".to_owned());
+        }
+        if let Some((one, other)) = twins(&sights) {
+            let (one, other) = (nodes.peer(one).name(), nodes.peer(other).name());
+            return Some(format!(
+                "the nodes {one} and {other} are the same Redis: each needs its own"
+            ));
+        }
+        let (own, others) = served(&sights);
+        let rivals =
+            others.iter().find(|(settings, those)| may_grant(**settings, those.len(), own));
+        rivals.map(|(settings, those)| {
+            let names: Vec<_> = those.iter().map(|node| nodes.peer(*node).name()).collect();
+            format!(
+                "{} serve instances with other settings ({} nodes, redlock.longest_lease {} ms), and \
+                 vote for this one once those are stopped",
+                names.join(", "),
+                settings.nodes,
+                settings.longest_lease_ms
+            )
+        })
+    }
+
+    fn sights(&self) -> MutexGuard<'_, Vec<Sight>> {
+        self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes the answers. A node that does not answer serves whom it served.
+    fn put(&self, answers: Vec<Result<Reply, StoreError>>) {
+        let mut sights = self.sights();
+        sights.resize(answers.len(), Sight::default());
+        for (sight, answer) in sights.iter_mut().zip(answers) {
+            sight.votes = false;
+            if let Some(seen) = answer.ok().and_then(read) {
+                *sight = seen;
+            }
+        }
+    }
+}
+
+impl Watch {
+    /// Looks for as long as it is let.
+    pub(super) async fn watch(self) {
+        let (mut voted, mut told) = (0, None);
+        let nodes = self.nodes.quorum().nodes();
+        loop {
+            let looks = (0..nodes).map(|node| self.nodes.ask_guard(node, &TOUCH, self.patience));
+            self.view.put(join_all(looks).await);
+            let voting = self.view.voting();
+            self.metrics.redlock_voting(voting);
+            if voting != voted {
+                tracing::info!(voting, nodes, "nodes that vote");
+                voted = voting;
+            }
+            let obstacle = self.view.obstacle(&self.nodes).or_else(|| self.strangers());
+            if let Some(reason) = obstacle.as_ref().filter(|_| obstacle != told) {
+                tracing::error!(reason, "nodes that cannot be used as configured");
+            }
+            told = obstacle;
+            let pause = if voting == nodes { CALM.min(self.longest_lease / 4) } else { BUSY };
+            tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
+        }
+    }
+
+    /// The nodes that serve others, too few to keep this instance from granting.
+    fn strangers(&self) -> Option<String> {
+        let (_, others) = served(&self.view.sights());
+        let names: Vec<_> =
+            others.values().flatten().map(|node| self.nodes.peer(*node).name()).collect();
+        (!names.is_empty())
+            .then(|| format!("{} serve instances with other settings", names.join(", ")))
+    }
+}
+
+/// Two nodes that are one and the same Redis, which would have two votes.
+fn twins(sights: &[Sight]) -> Option<(usize, usize)> {
+    let known = || sights.iter().enumerate().filter(|(_, sight)| sight.serves.is_some());
+    known().find_map(|(node, sight)| {
+        let twin = known().find(|(other, seen)| *other < node && seen.run_id == sight.run_id);
+        twin.map(|(other, _)| (other, node))
+    })
+}
+
+/// How many nodes serve this instance, and which of them serve others, by their settings.
+fn served(sights: &[Sight]) -> (usize, BTreeMap<Settings, Vec<usize>>) {
+    let (mut own, mut others) = (0, BTreeMap::new());
+    for (node, sight) in sights.iter().enumerate() {
+        match sight.serves {
+            Some(Serves::Us) => own += 1,
+            Some(Serves::Others(settings)) => {
+                others.entry(settings).or_insert_with(Vec::new).push(node);
+            }
+            None => (),
+        }
+    }
+    (own, others)
+}
+
+/// Whether instances of these settings may have a majority, of the nodes that were seen to serve
+/// them or of those that serve nobody else. Where lists differ by one node their majorities meet;
+/// where they differ by more this keeps two of them from granting at once.
+fn may_grant(settings: Settings, seen: usize, own: usize) -> bool {
+    #[cfg(test)]
+    if crate::store::redlock::simulation::Rule::Rivals.is_left_out() {
+        return false;
+    }
+    let most = seen.max(settings.nodes.saturating_sub(own));
+    most >= Quorum::of(settings.nodes).needed()
+}
+
+fn read(mut reply: Reply) -> Option<Sight> {
+    let votes = reply.word() == "voting";
+    let foreign = reply.word() == "foreign";
+    let run_id = reply.text()?;
+    let longest_lease_ms = natural(&mut reply)?;
+    let nodes = natural(&mut reply)?.try_into().ok()?;
+    let serves = match foreign {
+        // It has no guard, and cannot write one.
+        true if nodes == 0 => None,
+        true => Some(Serves::Others(Settings { longest_lease_ms, nodes })),
+        false => Some(Serves::Us),
+    };
+    Some(Sight { run_id, serves, votes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Settings;
+    use super::may_grant;
+
+    #[test]
+    fn instances_of_two_lists_never_both_think_that_the_others_cannot_grant() {
+        for (ours, theirs) in (1..=7_usize).flat_map(|one| (1..=7).map(move |two| (one, two))) {
+            let of = |nodes| Settings { longest_lease_ms: 1, nodes };
+            // The shorter list is a part of the longer one, and each node serves one of the two.
+            for shared_own in 0..=ours.min(theirs) {
+                let shared = ours.min(theirs);
+                let own = shared_own + ours.saturating_sub(shared);
+                let others = shared - shared_own;
+                let their_own = others + theirs.saturating_sub(shared);
+                let we_grant =
+                    own > ours / 2 && !(others > 0 && may_grant(of(theirs), others, own));
+                let they_grant = their_own > theirs / 2
+                    && !(shared_own > 0 && may_grant(of(ours), shared_own, their_own));
+                assert!(!(we_grant && they_grant), "{ours} and {theirs}, {own} and {their_own}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_that_serves_others_does_not_keep_the_rest_from_granting() {
+        let four = Settings { longest_lease_ms: 1, nodes: 4 };
+        assert!(!may_grant(four, 1, 2), "they have two of their four at most");
+        assert!(may_grant(four, 1, 1));
+    }
+}

@@ -1,0 +1,175 @@
+//! What is said of a claim that was not granted is so.
+
+use std::time::Duration;
+
+use lockkeeper::lock::error::Effect;
+use lockkeeper::lock::lease::Claim;
+use lockkeeper::lock::lease::Origin;
+use lockkeeper::lock::store::Attempt;
+use lockkeeper::lock::store::Keep;
+use lockkeeper::lock::store::Turn;
+use lockkeeper::metrics::Metrics;
+use lockkeeper::store::StoreSettings;
+use lockkeeper::store::open;
+use tokio::task::JoinSet;
+
+use crate::conformance::claim;
+use crate::hold::Listener;
+use crate::redlock::LASTING;
+use crate::redlock::LONG;
+use crate::redlock::PATIENCE;
+use crate::redlock::PATIENT;
+use crate::redlock::Site;
+use crate::redlock::Way;
+use crate::redlock::acquire;
+use crate::redlock::granted;
+use crate::redlock::held;
+use crate::redlock::look;
+use crate::redlock::release;
+use crate::redlock::serves;
+use crate::redlock::unavailable;
+use crate::support::Process;
+use crate::support::Redis;
+use crate::support::eventually;
+
+/// More than there is room for.
+const RELEASES: usize = 10_500;
+const CLIENTS: usize = 15;
+
+const MINE: &str = "token-of-this-client";
+const OTHER: &str = "token-of-another-client";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_holds_the_key_is_never_told_that_it_does_not() {
+    for way in Way::ALL {
+        let mut site = Site::of(3).await;
+        let service = site.service().await;
+        let http = service.http();
+        granted(&http, "mine", MINE, LONG).await;
+        for node in 0..2 {
+            site.away(node, way);
+        }
+        for _ in 0..3 {
+            let again = acquire(&http, "mine", MINE, LONG).await;
+            assert_eq!(again.told(), unavailable());
+            assert_eq!(again.text("outcome"), "unknown", "{way:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn every_acquire_without_an_answer_says_what_came_of_it() {
+    let mut site = Site::of(3).await;
+    let service = site.service().await;
+    let http = service.http();
+    granted(&http, "waited", OTHER, LONG).await;
+    let waits = {
+        let http = http.clone();
+        tokio::spawn(async move { http.post("/locks/waited?wait=20s", "").await })
+    };
+    eventually(PATIENCE, async || {
+        (look(&http, "waited").await.number("waiters") == 1).then_some(())
+    })
+    .await;
+    site.away(0, Way::Killed);
+    site.away(1, Way::Killed);
+    // Behind the one that waits it is only looked at.
+    eventually(PATIENCE, async || {
+        let answer = http.post("/locks/waited", "").await;
+        assert_eq!(answer.told(), unavailable());
+        (answer.text("outcome") == "not_acquired").then_some(())
+    })
+    .await;
+    let answer = acquire(&http, "waited", MINE, LONG).await;
+    assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
+    waits.abort();
+}
+
+/// A waiter that could not join.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
+    let mut site = Site::of(3).await;
+    let metrics = std::sync::Arc::new(Metrics::new("redlock"));
+    let store = open(StoreSettings::Redlock(site.settings()), metrics).unwrap();
+    eventually(PATIENCE, async || store.contacted().then_some(())).await;
+    let of_service = |name: &str| Claim { origin: Origin::Service, ..claim("ghost", name, 10_000) };
+    for node in 0..2 {
+        site.away(node, Way::Killed);
+    }
+    // Until the connections are known to be gone nobody knows what became of it.
+    eventually(PATIENCE, async || {
+        let claim = of_service(&format!("waiter-{}", fastrand::u32(..)));
+        let error = store.wait_turn(&claim, None).await.unwrap_err();
+        if error.effect == Effect::None {
+            return Some(());
+        }
+        store.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)]).await.unwrap();
+        None
+    })
+    .await;
+    for node in 0..2 {
+        site.back(node, Way::Killed);
+    }
+    crate::conformance::nodes::admit(&site.settings()).await;
+    eventually(PATIENCE, async || match store.try_acquire(&of_service("another")).await {
+        Ok(Attempt::Granted(lease)) => Some(lease),
+        Ok(Attempt::Again(lease)) => Some(lease),
+        Ok(Attempt::Held(status)) => panic!("a ghost: {status:?}"),
+        Err(_) => None,
+    })
+    .await;
+    let turn = store.wait_turn(&of_service("next"), None).await.unwrap();
+    assert!(matches!(turn, Turn::Waiting(waiting) if waiting.ahead == 0));
+}
+
+/// A repeat with the token of a hold reaches one node only, and is not granted.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_word_of_one_node_never_ends_a_hold() {
+    let mut site = Site::of(3).await;
+    let services = [site.service().await, site.service().await];
+    let http = services[0].http();
+    let mut listener = Listener::open_as(&http, "held?ttl=3s", MINE).await;
+    listener.hears("acquired").await;
+    for node in 1..3 {
+        site.away(node, Way::Dropped);
+    }
+    let again = acquire(&services[1].http(), "held", MINE, Duration::from_secs(3)).await;
+    assert_eq!(again.told(), unavailable());
+    for node in 1..3 {
+        site.back(node, Way::Dropped);
+    }
+    for _ in 0..4 {
+        listener.hears("alive").await;
+    }
+    assert_eq!(acquire(&http, "held", OTHER, LONG).await.told(), held());
+}
+
+/// What is owed to a node that is away is owed for as long as the lease may be there.
+#[tokio::test(flavor = "multi_thread")]
+async fn releases_without_one_node_warn_once_at_most() {
+    let mut site = Site::of(3).await;
+    let urls: Vec<_> = site.nodes.iter().map(Redis::url).collect();
+    let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
+    let quiet = ("LOCKKEEPER_LOG_LEVEL", "warn");
+    let process = Process::start_with(&stores, &[PATIENT, &[LASTING, quiet]].concat());
+    let http = process.http();
+    serves(&http).await;
+    site.away(2, Way::Killed);
+    let mut clients = JoinSet::new();
+    for client in 0..CLIENTS {
+        let http = http.clone();
+        clients.spawn(async move {
+            for round in 0..RELEASES / CLIENTS {
+                let key = format!("owed/{client}/{round}");
+                let token = format!("token-of-{client}-{round:06}");
+                granted(&http, &key, &token, LONG).await;
+                assert_eq!(release(&http, &key, &token).await.status, 204);
+            }
+        });
+    }
+    clients.join_all().await;
+    let log = process.log();
+    let warnings = log.lines().filter(|line| line.contains("undo queue full")).count();
+    assert_eq!(warnings, 1, "{warnings} warnings");
+    assert!(log.lines().count() < 20, "{log}");
+}
