@@ -1,18 +1,14 @@
 //! Every figure that the service exports: its name, its help text, its labels. A key, an owner or
 //! a token is never a label.
 
-use std::fmt;
+mod lost_lines;
+
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::EncodeMetric;
 use prometheus_client::encoding::text::encode;
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
@@ -20,6 +16,8 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::Registry;
 use prometheus_client::registry::Unit;
+
+use crate::metrics::lost_lines::LostLines;
 
 /// From a tenth of a millisecond, what a request takes on an idle machine, to the ten seconds
 /// after which no deadline is left.
@@ -98,6 +96,7 @@ pub enum Counted {
     /// `DELETE /admin/locks/{key}`.
     ForceRelease,
 }
+
 /// Something that a gauge counts until this is dropped, by a panic too.
 #[derive(Debug)]
 pub struct Counting(Gauge);
@@ -105,25 +104,6 @@ pub struct Counting(Gauge);
 impl Drop for Counting {
     fn drop(&mut self) {
         self.0.dec();
-    }
-}
-
-/// The log's own count of the lines that it lost; 0 where there is no log.
-#[derive(Default)]
-struct LostLines(OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>);
-
-impl Debug for LostLines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("LostLines")
-    }
-}
-
-impl Collector for LostLines {
-    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let count = ConstCounter::new(self.0.get().map_or(0, |count| count()));
-        let help = "Log lines that were lost: the log was too slow, or could not be written";
-        let name = "log_lines_dropped";
-        count.encode(encoder.encode_descriptor(name, help, None, count.metric_type())?)
     }
 }
 

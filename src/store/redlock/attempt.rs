@@ -155,7 +155,9 @@ impl Redlock {
         for (node, ballot) in poll.ballots() {
             match ballot {
                 // It has answered, so nothing is on its way to it any more.
-                Some(Ballot::Yes(yes)) if yes.since == Since::Now => {
+                Some(Ballot::Yes(yes))
+                    if yes.since == Since::Now || claim.origin == Origin::Service =>
+                {
                     left.push(self.cleanup.leftover_now(node));
                     reached += 1;
                 }
@@ -193,6 +195,7 @@ impl Redlock {
             attempt.to_owned(),
             word(matches!(standing, Standing::Waits { behind: 1.. })),
             word(matches!(standing, Standing::Waits { .. })),
+            word(claim.origin == Origin::Service),
         ]
     }
 

@@ -196,7 +196,8 @@ impl Redlock {
 
     /// Tries until somebody wins, this claim or another: where votes are split, nobody has.
     async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
-        if let Some(reason) = self.view.obstacle(&self.nodes) {
+        if let Some(obstacle) = self.view.obstacle() {
+            let reason = obstacle.text(&self.nodes);
             let error = failure(Verb::TryAcquire, Effect::None, reason);
             return Err(error.of_claim(claim.origin));
         }
@@ -349,7 +350,7 @@ impl Store for RedlockStore {
     fn contacted(&self) -> bool {
         let contacted = &self.redlock.contacted;
         let Redlock { view, nodes, .. } = &*self.redlock;
-        if view.voting() >= nodes.quorum().needed() && view.obstacle(nodes).is_none() {
+        if view.voting() >= nodes.quorum().needed() && view.obstacle().is_none() {
             contacted.store(true, Ordering::Relaxed);
         }
         contacted.load(Ordering::Relaxed)

@@ -66,6 +66,12 @@ struct Settings {
     nodes: usize,
 }
 
+/// Why nothing may be granted, and the nodes that it is about.
+pub(super) struct Obstacle {
+    reason: String,
+    nodes: Vec<usize>,
+}
+
 impl View {
     /// How many nodes vote.
     pub(super) fn voting(&self) -> usize {
@@ -73,30 +79,26 @@ impl View {
     }
 
     /// Why nothing may be granted, whatever the nodes say.
-    pub(super) fn obstacle(&self, nodes: &Nodes) -> Option<String> {
+    pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let sights = self.sights();
         if sights.is_empty() {
             // Two of the nodes may be one.
-            return Some("the nodes have not been looked at yet".to_owned());
+            let reason = "the nodes have not been looked at yet".to_owned();
+            return Some(Obstacle { reason, nodes: Vec::new() });
         }
         if let Some((one, other)) = twins(&sights) {
-            let (one, other) = (nodes.peer(one).name(), nodes.peer(other).name());
-            return Some(format!(
-                "the nodes {one} and {other} are the same Redis: each needs its own"
-            ));
+            let reason = "two nodes are the same Redis: each needs its own".to_owned();
+            return Some(Obstacle { reason, nodes: vec![one, other] });
         }
         let (own, others) = served(&sights);
-        let rivals =
-            others.iter().find(|(settings, those)| may_grant(**settings, those.len(), own));
-        rivals.map(|(settings, those)| {
-            let names: Vec<_> = those.iter().map(|node| nodes.peer(*node).name()).collect();
-            format!(
-                "{} serve instances with other settings ({} nodes, redlock.longest_lease {} ms), and \
-                 vote for this one once those are stopped",
-                names.join(", "),
-                settings.nodes,
-                settings.longest_lease_ms
-            )
+        let mut rivals = others.into_iter();
+        let rival = rivals.find(|(settings, those)| may_grant(*settings, those.len(), own));
+        rival.map(|(Settings { longest_lease_ms, nodes }, those)| {
+            let reason = format!(
+                "nodes serve instances with other settings ({nodes} nodes, redlock.longest_lease \
+                 {longest_lease_ms} ms) until those are stopped"
+            );
+            Obstacle { reason, nodes: those }
         })
     }
 
@@ -131,23 +133,36 @@ impl Watch {
                 tracing::info!(voting, nodes, "nodes that vote");
                 voted = voting;
             }
-            let obstacle = self.view.obstacle(&self.nodes).or_else(|| self.strangers());
-            if let Some(reason) = obstacle.as_ref().filter(|_| obstacle != told) {
-                tracing::error!(reason, "nodes that cannot be used as configured");
+            let obstacle = self.view.obstacle().or_else(|| self.strangers());
+            let reason = obstacle.as_ref().map(|obstacle| obstacle.reason.clone());
+            if let Some(obstacle) = obstacle.filter(|_| reason != told) {
+                let nodes = obstacle.names(&self.nodes);
+                tracing::error!(nodes, "{}", obstacle.reason);
             }
-            told = obstacle;
+            told = reason;
             let pause = if voting == nodes { CALM.min(self.longest_lease / 4) } else { BUSY };
             tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
         }
     }
 
     /// The nodes that serve others, too few to keep this instance from granting.
-    fn strangers(&self) -> Option<String> {
+    fn strangers(&self) -> Option<Obstacle> {
         let (_, others) = served(&self.view.sights());
-        let names: Vec<_> =
-            others.values().flatten().map(|node| self.nodes.peer(*node).name()).collect();
-        (!names.is_empty())
-            .then(|| format!("{} serve instances with other settings", names.join(", ")))
+        let nodes: Vec<_> = others.into_values().flatten().collect();
+        let reason = "nodes serve instances with other settings, and do not vote for this one";
+        (!nodes.is_empty()).then(|| Obstacle { reason: reason.to_owned(), nodes })
+    }
+}
+
+impl Obstacle {
+    /// In one sentence.
+    pub(super) fn text(&self, nodes: &Nodes) -> String {
+        format!("{}: {}", self.reason, self.names(nodes))
+    }
+
+    fn names(&self, nodes: &Nodes) -> String {
+        let names: Vec<_> = self.nodes.iter().map(|&node| nodes.peer(node).name()).collect();
+        names.join(", ")
     }
 }
 

@@ -116,7 +116,7 @@ async fn cycle_of(http: &Http, key: &str, token: &str) -> [Duration; 3] {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn nodes_that_go_and_come_one_by_one_under_load_never_let_two_hold_a_key() {
-    let mut site = Site::of(3).await;
+    let mut site = Site::lasting(3, Duration::from_secs(2)).await;
     let services = site.services(2).await;
     let instances: Vec<_> = services.iter().map(|service| service.http()).collect();
     let contest = Contest::begin(&instances);

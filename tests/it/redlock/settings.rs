@@ -45,10 +45,12 @@ async fn instances_with_five_nodes_take_over_from_those_with_three_once_these_ar
         assert_eq!(answer.text("outcome"), "not_acquired");
     }
     let log = new.log();
-    let lines: Vec<_> =
-        log.lines().filter(|line| line.contains("cannot be used as configured")).collect();
+    let lines: Vec<_> = log
+        .lines()
+        .filter(|line| line.contains("nodes serve instances with other settings"))
+        .collect();
     assert_eq!(lines.len(), 1, "{lines:#?}");
-    assert!(lines[0].contains("other settings (3 nodes"), "{lines:?}");
+    assert!(lines[0].contains("(3 nodes, "), "{lines:?}");
     contest.goes_on(20).await;
     let (grants, _) = contest.finish().await;
     assert!(grants >= 40);

@@ -3,7 +3,6 @@
 use std::time::Duration;
 use std::time::Instant;
 
-use crate::redlock::LONG;
 use crate::redlock::PATIENCE;
 use crate::redlock::Site;
 use crate::redlock::acquire;
@@ -13,6 +12,7 @@ use crate::support::Redis;
 use crate::support::eventually;
 
 const MINE: &str = "token-of-this-client";
+const TTL: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_redis_under_two_names_is_refused_with_a_clear_word() {
@@ -49,16 +49,16 @@ async fn refuses(urls: &[String]) {
     let process = Process::start_with(&stores, &[]);
     let http = process.http();
     let began = Instant::now();
-    let mut answer = acquire(&http, "twice", MINE, LONG).await;
+    let mut answer = acquire(&http, "twice", MINE, TTL).await;
     while began.elapsed() < Duration::from_secs(3) {
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
         // The token is a client's, so an earlier call may have got it a lease.
         assert_eq!(answer.text("outcome"), "unknown");
-        answer = acquire(&http, "twice", MINE, LONG).await;
+        answer = acquire(&http, "twice", MINE, TTL).await;
     }
     let line = eventually(PATIENCE, async || {
         let log = process.log();
-        log.lines().find(|line| line.contains("are the same Redis")).map(str::to_owned)
+        log.lines().find(|line| line.contains("two nodes are the same Redis")).map(str::to_owned)
     })
     .await;
     assert!(line.contains("ERROR"), "{line}");

@@ -1,8 +1,8 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or held by its token already. A node that does not vote yet takes the lease all the same, so that it knows it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits; the last one is what the instance says
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token; the last one is what the instance says
 -- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late"}
-local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits = unpack(ARGV)
+local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
 if kind ~= 'none' and value ~= token then
@@ -15,8 +15,8 @@ end
 local fence = ours and number or draw(proposal, floor)
 renewals = ours and renewals + 2 ^ 20 or 0
 redis.call('SET', lock, token, 'PX', ttl)
--- No clean-up of an attempt may take a vote that was there before it.
-local whose = ours and '-' or its_attempt
+-- A vote that was there before the attempt may be a lease, which its clean-up must not take; not with a token that nobody was told.
+local whose = ours and made ~= '1' and '-' or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner }, retention)
 used()
 if not voting then return { now, silence } end
