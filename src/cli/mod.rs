@@ -133,6 +133,7 @@ pub fn run() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
             voice::say(&sentence);
+            voice::flush();
             ExitCode::FAILURE
         }
     }

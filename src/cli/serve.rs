@@ -3,8 +3,6 @@
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
-use std::sync::mpsc;
-use std::time::Duration;
 
 use tokio::net::TcpSocket;
 use tokio::net::lookup_host;
@@ -17,9 +15,6 @@ use crate::cli::voice;
 use crate::config::Config;
 use crate::server::Ended;
 use crate::server::Server;
-
-/// How long the last sentence may take to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// How many clients may wait to be accepted.
 const BACKLOG: u32 = 1_024;
@@ -49,11 +44,11 @@ pub(super) fn serve(config: Config) -> ExitCode {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Early) => exit::ENDED_EARLY.into(),
         Err(Failure::Start(sentence)) => {
-            say_at_last(sentence);
+            last_words(&sentence);
             ExitCode::FAILURE
         }
         Err(Failure::Serving(sentence)) => {
-            say_at_last(sentence);
+            last_words(&sentence);
             exit::FAILED.into()
         }
     }
@@ -118,14 +113,7 @@ async fn bind(listen: &str) -> io::Result<TcpSocket> {
 }
 
 /// Says why the service ends, on a standard error that may be stuck.
-fn say_at_last(sentence: String) {
-    let (said, heard) = mpsc::channel();
-    let speaker = std::thread::Builder::new().spawn(move || {
-        voice::say(&sentence);
-        let _ = said.send(());
-    });
-    if speaker.is_ok() {
-        // Either way the process ends now.
-        let _ = heard.recv_timeout(LAST_WORDS);
-    }
+fn last_words(sentence: &str) {
+    voice::say(&sentence);
+    voice::flush();
 }

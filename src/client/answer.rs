@@ -92,7 +92,7 @@ impl Refusal {
 
     /// Whether the claim was released while it waited.
     pub fn is_cancelled(&self) -> bool {
-        self.code == "wait_cancelled"
+        self.code == Code::WaitCancelled.row().0
     }
 
     /// The longest lease that the service allows, if it refuses a longer one.

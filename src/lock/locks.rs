@@ -41,7 +41,6 @@ use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
-use crate::lock::waiting::ReleasedRequests;
 use crate::lock::waiting::WaitLimits;
 use crate::lock::waiting::Waiters;
 
@@ -223,8 +222,8 @@ impl Locks {
             if let Ok(Released::Lease(_)) = released {
                 holds.tell(&key, Some(&token), Loss::Released);
             }
-            if released.is_ok() {
-                waiting.map(ReleasedRequests::told);
+            if let (Ok(_), Some(waiting)) = (&released, waiting) {
+                waiting.told();
             }
             released
         });

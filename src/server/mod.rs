@@ -113,7 +113,7 @@ impl Server {
         let keyring = Keyring::new(std::mem::take(&mut config.api_keys));
         let app = Arc::new(App {
             locks: Locks::new(store, config.wait_limits()),
-            quotas: Arc::new(Quotas::new(quota(&config, keyring.len()))),
+            quotas: Arc::new(Quotas::new(quota(&config, keyring.count()))),
             keyring,
             hosts: HostNames::of(config.allowed_hosts.clone(), reach),
             proxies: config.trusted_proxies.clone(),

@@ -65,7 +65,7 @@ async fn options_are_read_in_every_form_in_which_clients_send_them() {
 async fn a_duration_in_a_query_is_digits_and_a_unit() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     for (text, ttl_ms) in
-        [("250ms", 250), ("30", 30_000), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000)]
+        [("2500ms", 2_500), ("30", 30_000), ("30s", 30_000), ("2m", 120_000), ("1h", 3_600_000)]
     {
         let granted = post(&http, &format!("?ttl={text}"), NONE, "").await;
         assert_eq!(granted.number("ttl_ms"), ttl_ms, "{text}");
@@ -227,8 +227,8 @@ async fn refresh_and_release_read_bodies_as_acquire_does() {
         assert_eq!(refreshed.number("ttl_ms"), 5_000, "{media_type} {body}");
     }
     for (method, path, known) in [
-        ("PUT", "/locks/k/refresh", serde_json::json!(["ttl_ms", "token"])),
-        ("DELETE", "/locks/k", serde_json::json!(["token"])),
+        ("PUT", "/locks/k/refresh", serde_json::json!(["ttl_ms", "token", "fencing_token"])),
+        ("DELETE", "/locks/k", serde_json::json!(["token", "fencing_token"])),
     ] {
         let unknown = http.token(TOKEN).send(method, path, r#"{"owner":"x"}"#).await;
         assert_eq!(unknown.told(), (400, "unknown_field".into()), "{method}");

@@ -50,6 +50,8 @@ use crate::conformance::LIMITS;
 use crate::support::Answer;
 use crate::support::Checked;
 use crate::support::Http;
+use crate::support::PATIENCE;
+use crate::support::eventually;
 use crate::support::openapi::Row;
 use crate::support::openapi::SPEC;
 
@@ -200,6 +202,16 @@ async fn meet_peculiar(met: &mut Met) {
     }
     let nobody = http.delete("/admin/locks/free").await;
     met.note("forceReleaseLock", &nobody, 409, "lock_lost");
+    let waiting = tokio::spawn({
+        let mine = mine.clone();
+        async move { mine.post("/locks/other?wait=20s", "").await }
+    });
+    eventually(PATIENCE, async || {
+        (http.get("/locks/other").await.number("waiters") == 1).then_some(())
+    })
+    .await;
+    mine.delete("/locks/other").await;
+    met.note("acquireLock", &waiting.await.unwrap(), 409, "wait_cancelled");
 }
 
 /// Who is unknown, and who may not.

@@ -14,7 +14,7 @@ async fn a_refresh_replaces_what_is_left_and_keeps_the_rest() {
         ("/locks/a/b/refresh", r#"{"ttl_ms":5000}"#, 5_000),
         ("/locks/a/b/refresh", "", 5_000),
         ("/locks/a%2Fb/refresh?ttl=50s", "", 50_000),
-        ("/locks/a%2Fb%2Frefresh?ttl=50s", r#"{"ttl_ms":100}"#, 100),
+        ("/locks/a%2Fb%2Frefresh?ttl=50s", r#"{"ttl_ms":2000}"#, 2_000),
         ("/locks/a/b/refresh", r#"{"ttl_ms":60000}"#, 60_000),
     ] {
         let refreshed = http.put(path, body).await;

@@ -62,7 +62,8 @@ impl Lockkeeper {
     }
 
     async fn on(store: &str, settings: &str) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        // In memory: what is looked at here is not for a slow disk to change.
+        let directory = tempfile::tempdir_in("/dev/shm").unwrap();
         let embedded = format!("embedded:{}", directory.path().display());
         let store = if store == "embedded" { &embedded } else { store };
         let service = Service::start(&[("LOCKKEEPER_STORE", store)], settings).await;

@@ -9,8 +9,10 @@ use crate::support::openapi::Spec;
 const SETTINGS: &str = include_str!("../../../config/lockkeeper.toml");
 
 /// The limits that are no settings.
-const FIXED: [&str; 2] = [
+const FIXED: [&str; 4] = [
+    "/components/parameters/FencingToken/schema",
     "/components/schemas/HoldRequest/properties/linger_ms",
+    "/components/schemas/RefreshRequest/properties/fencing_token",
     "/paths/~1locks/get/parameters/1/schema",
 ];
 
