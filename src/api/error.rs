@@ -163,7 +163,8 @@ impl From<LockError> for ApiError {
             LockError::WaitCancelled(waited) => {
                 let more = More { waited_ms: Some(millis_down(waited)), ..More::default() };
                 let detail = "the claim was released while it waited; nothing is held";
-                return Self::with(Code::WaitCancelled, detail, more);
+                return Self::with(Code::WaitCancelled, detail, more)
+                    .header(RETRY_AFTER, HeaderValue::from_static("0"));
             }
             LockError::Store(error) => error,
         };

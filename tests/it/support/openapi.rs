@@ -177,7 +177,8 @@ impl Spec {
 
 /// Which of the two schemas of problems this one has.
 fn problem_schema(answer: &Answer) -> &'static str {
-    if answer.text("code") == "lock_held" { "LockHeld" } else { "Problem" }
+    let held = ["lock_held", "wait_cancelled"].contains(&answer.text("code").as_str());
+    if held { "LockHeld" } else { "Problem" }
 }
 
 /// What stands between backticks.
