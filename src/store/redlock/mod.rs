@@ -203,15 +203,23 @@ impl Redlock {
         }
         let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let mut pause = FIRST_PAUSE;
+        let mut attempted = self.attempt(claim, standing).await?;
         for _ in 1..TRIES {
-            match self.attempt(claim, standing).await? {
+            match attempted {
                 Attempted::Lost(poll) if !poll.held() => sleep(by_chance(pause)).await,
                 attempted => return Ok(attempted),
             }
             pause *= 2;
+            // A vote of an earlier attempt may be on its way yet, until it is cleaned up.
+            attempted = self.attempt(claim, standing).await.map_err(in_doubt)?;
         }
-        self.attempt(claim, standing).await
+        Ok(attempted)
     }
+}
+
+/// The failure of a call whose token has been asked for before.
+fn in_doubt(error: StoreError) -> StoreError {
+    StoreError { effect: Effect::Unknown, ..error }
 }
 
 /// A pause of at most `most`.
@@ -266,10 +274,11 @@ impl Store for RedlockStore {
                 return Ok(Turn::Waiting(waiting));
             }
             Err(error) => {
-                if waiting.new {
-                    // Its caller is told, and asks for nothing more: nobody would take it out.
-                    redlock.queues.drop(key, token);
+                if !waiting.new {
+                    return Err(in_doubt(error));
                 }
+                // Its caller is told, and asks for nothing more: nobody would take it out.
+                redlock.queues.drop(key, token);
                 return Err(error);
             }
         };
