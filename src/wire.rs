@@ -286,9 +286,7 @@ impl Code {
             Self::TokenRequired => ("token_required", 400, "The lease token is missing"),
             Self::LockHeld => ("lock_held", 409, "The lock is held"),
             Self::LockLost => ("lock_lost", 409, "The lease is not yours any more"),
-            Self::WaitCancelled => {
-                ("wait_cancelled", 409, "The claim was released while it waited")
-            }
+            Self::WaitCancelled => ("wait_cancelled", 409, "The claim was released"),
             Self::TooManyWaiters => ("too_many_waiters", 429, "There is no room to wait"),
             Self::QuotaExceeded => ("quota_exceeded", 429, "This API key has all it may have"),
             Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),

@@ -18,6 +18,7 @@ use crate::support::process::BINARY;
 use crate::support::process::command;
 
 const README: &str = include_str!("../../README.md");
+const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
 
@@ -73,8 +74,9 @@ fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
 fn every_exit_code_of_the_command_line_is_in_its_table() {
     let constants = EXIT_CODES.lines().filter_map(|line| line.split_once(": u8 = "));
     let codes: Vec<_> = constants.map(|(_, code)| code.trim_end_matches(';')).collect();
-    let shown: Vec<_> =
-        rows(README, "## From cron and the shell").into_iter().map(|row| row[0]).collect();
+    let pages = [(README, "## From cron and the shell"), (OPERATIONS, "## Start, stop, upgrade")];
+    let rows = pages.into_iter().flat_map(|(page, heading)| rows(page, heading));
+    let shown: Vec<_> = rows.map(|row| row[0]).collect();
     let has = |code: &str| shown.iter().any(|cell| cell.split([' ', ',']).any(|word| word == code));
     assert!(codes.len() >= 7 && codes.iter().all(|code| has(code)), "{codes:?} of {shown:?}");
 }

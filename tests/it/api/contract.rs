@@ -202,7 +202,8 @@ async fn meet_peculiar(met: &mut Met) {
     }
     let nobody = http.delete("/admin/locks/free").await;
     met.note("forceReleaseLock", &nobody, 409, "lock_lost");
-    let waiting = tokio::spawn({
+    let mut waiting = JoinSet::new();
+    waiting.spawn({
         let mine = mine.clone();
         async move { mine.post("/locks/other?wait=20s", "").await }
     });
@@ -211,7 +212,7 @@ async fn meet_peculiar(met: &mut Met) {
     })
     .await;
     mine.delete("/locks/other").await;
-    met.note("acquireLock", &waiting.await.unwrap(), 409, "wait_cancelled");
+    met.note("acquireLock", &waiting.join_next().await.unwrap().unwrap(), 409, "wait_cancelled");
 }
 
 /// Who is unknown, and who may not.

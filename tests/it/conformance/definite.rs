@@ -179,6 +179,19 @@ mod tests {
         stage.granted(&chosen("one")).await;
     }
 
+    type Releasing = JoinSet<Result<Released, LockError>>;
+
+    /// A release of the claim of all tests that is under way.
+    fn releasing(locks: &Locks) -> Releasing {
+        let (locks, mut tasks) = (locks.clone(), JoinSet::new());
+        tasks.spawn(async move { locks.release(key("a"), token("one"), None).await });
+        tasks
+    }
+
+    async fn ended(mut releasing: Releasing) -> Released {
+        releasing.join_next().await.unwrap().unwrap().unwrap()
+    }
+
     pub(super) async fn a_release_while_the_claim_joins_leaves_nothing(stage: Stage) {
         for way in [Way::Before, Way::After] {
             let (locks, toy) = with_toy(&stage);
@@ -186,13 +199,10 @@ mod tests {
             toy.let_go(Verb::WaitTurn, way);
             let request = Request::of(&locks, chosen("one"));
             toy.called(Verb::WaitTurn, 0).await;
-            let releasing = {
-                let locks = locks.clone();
-                tokio::spawn(async move { locks.release(key("a"), token("one"), None).await })
-            };
+            let releasing = releasing(&locks);
             pass(SHORT).await;
             toy.let_go(Verb::WaitTurn, Way::Straight);
-            assert_ne!(releasing.await.unwrap().unwrap(), Released::Nothing);
+            assert_ne!(ended(releasing).await, Released::Nothing);
             let answer = request.answer().await;
             assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
             release(&stage.store, "holder").await;
@@ -204,13 +214,10 @@ mod tests {
     pub(super) async fn a_release_while_the_claim_is_granted_leaves_nothing(stage: Stage) {
         let wait = Wait { origin: Origin::Client, patience: PATIENCE };
         let (locks, toy, request) = granted_and_not_told(&stage, "one", wait).await;
-        let releasing = {
-            let locks = locks.clone();
-            tokio::spawn(async move { locks.release(key("a"), token("one"), None).await })
-        };
+        let releasing = releasing(&locks);
         pass(SHORT).await;
         toy.let_go(Verb::WaitTurn, Way::Straight);
-        assert!(matches!(releasing.await.unwrap().unwrap(), Released::Lease(_)));
+        assert!(matches!(ended(releasing).await, Released::Lease(_)));
         // It was told one or the other, and holds nothing now.
         drop(request.answer().await);
         deserted(&stage.store, PATIENCE).await;

@@ -103,7 +103,7 @@ async fn an_error_that_may_come_after_a_write_is_no_no() {
     assert_eq!(refresh(&http, "held", TOKEN).await.status, 200);
     // Of this it is known that nothing was done.
     redis.run::<()>("CONFIG SET maxmemory 1");
-    let full = acquire(&http, "full", TOKEN, LONG).await;
+    let full = http.post("/locks/full", "").await;
     assert_eq!((full.told(), &*full.text("outcome")), (unavailable(), "not_acquired"), "{full:?}");
 }
 

@@ -63,10 +63,11 @@ async fn every_acquire_without_an_answer_says_what_came_of_it() {
     let service = site.service().await;
     let http = service.http();
     granted(&http, "waited", OTHER, LONG).await;
-    let waits = {
+    let mut waits = JoinSet::new();
+    waits.spawn({
         let http = http.clone();
-        tokio::spawn(async move { http.post("/locks/waited?wait=20s", "").await })
-    };
+        async move { http.post("/locks/waited?wait=20s", "").await }
+    });
     eventually(PATIENCE, async || {
         (look(&http, "waited").await.number("waiters") == 1).then_some(())
     })
@@ -82,7 +83,7 @@ async fn every_acquire_without_an_answer_says_what_came_of_it() {
     .await;
     let answer = acquire(&http, "waited", MINE, LONG).await;
     assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
-    waits.abort();
+    waits.abort_all();
 }
 
 /// A waiter that could not join.
