@@ -279,7 +279,13 @@ async fn a_lease_outlives_a_node_that_is_killed_and_restarted_with_its_data() {
     let first = granted(&http, "kept", MINE, LONG).await;
     for node in 0..2 {
         site.away(node, Way::Killed);
-        assert_eq!(refresh(&http, "kept", MINE).await.status, 200);
+        // Where a busy node answers late nobody is sure, and the client repeats it.
+        eventually(PATIENCE, async || {
+            let refreshed = refresh(&http, "kept", MINE).await;
+            assert_ne!(refreshed.status, 409, "{refreshed:?}");
+            (refreshed.status == 200).then_some(())
+        })
+        .await;
         site.back(node, Way::Killed);
         assert_eq!(acquire(&http, "kept", OTHER, LONG).await.told().0 / 100, 4);
         assert_eq!(release(&http, "kept", MINE).await.status, 204);

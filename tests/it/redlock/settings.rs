@@ -47,6 +47,7 @@ async fn instances_with_five_nodes_take_over_from_those_with_three_once_these_ar
     let log = new.log();
     let lines: Vec<_> = log
         .lines()
+        .filter(|line| line.contains("redlock::watch"))
         .filter(|line| line.contains("nodes serve instances with other settings"))
         .collect();
     assert_eq!(lines.len(), 1, "{lines:#?}");
