@@ -224,7 +224,9 @@ impl StoreUrl {
     fn redlock(urls: &[String]) -> Result<Self, String> {
         for (number, url) in urls.iter().enumerate() {
             if !["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) {
-                let url = sources::redacted(url);
+                // What has no scheme may be a part of a password with a space in it.
+                let whole = urls.join(" ");
+                let url = sources::redacted(if url.contains("://") { url } else { &whole });
                 return Err(format!(
                     "several URLs mean Redlock, and `{url}` is no redis://host:port"
                 ));

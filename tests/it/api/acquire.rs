@@ -134,6 +134,8 @@ async fn a_ttl_out_of_bounds_is_refused_and_the_bounds_themselves_are_not() {
         if status == 400 {
             assert_eq!(answer.told().1, "invalid_request");
             assert_eq!(answer.text("field"), "ttl_ms");
+            let bounds = (answer.number("min_ttl_ms"), answer.number("max_ttl_ms"));
+            assert_eq!(bounds, (100, 86_400_000));
         }
     }
 }
