@@ -17,8 +17,12 @@ use crate::waiting::process;
 
 const CROWD: u64 = 10_000;
 
-const PATIENT: &[(&str, &str)] =
-    &[("LOCKKEEPER_LIMITS_MAX_WAIT", "10m"), ("LOCKKEEPER_LIMITS_IDLE_TIME", "10m")];
+const PATIENT: &[(&str, &str)] = &[
+    ("LOCKKEEPER_LIMITS_MAX_WAIT", "10m"),
+    ("LOCKKEEPER_LIMITS_IDLE_TIME", "10m"),
+    // All of them come from one address.
+    ("LOCKKEEPER_LIMITS_CONNECTIONS_PER_ADDRESS", "20000"),
+];
 
 /// How long the line is left idle to count what it costs.
 const IDLE: Duration = Duration::from_secs(2);
