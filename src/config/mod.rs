@@ -226,7 +226,8 @@ impl StoreUrl {
             if !["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) {
                 // What has no scheme may be a part of a password with a space in it.
                 let whole = urls.join(" ");
-                let url = sources::redacted(if url.contains("://") { url } else { &whole });
+                let is_whole = url.contains("://") || url.starts_with("embedded:");
+                let url = sources::redacted(if is_whole { url } else { &whole });
                 return Err(format!(
                     "several URLs mean Redlock, and `{url}` is no redis://host:port"
                 ));
