@@ -6,7 +6,9 @@ use std::time::Instant;
 use tokio::task::JoinSet;
 
 use crate::support::Redis;
+use crate::support::eventually;
 use crate::waiting::HOLDER;
+use crate::waiting::PATIENCE;
 use crate::waiting::answer;
 use crate::waiting::granted;
 use crate::waiting::hold;
@@ -48,6 +50,7 @@ async fn a_line_goes_on_however_many_stood_first_on_an_instance_that_was_killed(
             } else {
                 // Handed to one that cannot take it any more.
                 dies.signal("STOP");
+                eventually(PATIENCE, async || has_stopped(dies.pid()).then_some(())).await;
                 release(&http, "killed", HOLDER).await;
                 dies.kill();
             }
@@ -60,6 +63,15 @@ async fn a_line_goes_on_however_many_stood_first_on_an_instance_that_was_killed(
             waiting.join_all().await;
         }
     }
+}
+
+/// Whether none of a process's threads runs any more.
+fn has_stopped(pid: u32) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
+    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
