@@ -207,10 +207,8 @@ async fn meet_peculiar(met: &mut Met) {
         let mine = mine.clone();
         async move { mine.post("/locks/other?wait=20s", "").await }
     });
-    eventually(PATIENCE, async || {
-        (http.get("/locks/other").await.number("waiters") == 1).then_some(())
-    })
-    .await;
+    let waits = async || (http.get("/locks/other").await.number("waiters") == 1).then_some(());
+    eventually(PATIENCE, waits).await;
     mine.delete("/locks/other").await;
     met.note("acquireLock", &waiting.join_next().await.unwrap().unwrap(), 409, "wait_cancelled");
 }
