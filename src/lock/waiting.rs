@@ -117,8 +117,7 @@ impl Waiters {
     }
 
     /// Takes a claim that is released out of the line of this instance, once no question for it is
-    /// under way. Its requests are told by
-    /// [`ReleasedRequests::told`].
+    /// under way. Its requests are told by [`ReleasedRequests::told`].
     ///
     /// # Cancel safety
     ///
