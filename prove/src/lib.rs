@@ -1,0 +1,6 @@
+//! The proof of lockkeeper: what clients are told while things fail, held against what is promised.
+//!
+//! [`history`] is the record, on one monotonic clock. It knows the HTTP contract and nothing of the
+//! service's code.
+
+pub mod history;
