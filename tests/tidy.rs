@@ -10,6 +10,8 @@
 mod layers;
 #[path = "tidy/pages.rs"]
 mod pages;
+#[path = "tidy/record.rs"]
+mod record;
 #[path = "tidy/scripts.rs"]
 mod scripts;
 #[path = "tidy/settings.rs"]

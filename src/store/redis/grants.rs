@@ -1,5 +1,5 @@
-//! Grants that are taken back: those that nobody received, and those that have not reached the
-//! replicas that the settings want them on.
+//! Grants: what is told of them, and those that are taken back because nobody received them or they
+//! have not reached the replicas that the settings want them on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,6 +12,9 @@ use crate::lock::error::StoreError;
 use crate::lock::error::Verb;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Claim;
+use crate::lock::lease::Lease;
+use crate::lock::time::Ttl;
+use crate::lock::time::Uptime;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::Call;
@@ -19,7 +22,10 @@ use crate::store::redis::node::Way;
 use crate::store::redis::node::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::node::millis;
+use crate::store::redis::replies::malformed;
+use crate::store::redis::replies::renewals;
 use crate::store::redis::script::RELEASE;
+use crate::store::redis::script::Reply;
 use crate::store::redis::script::Script;
 use crate::store::redis::topology::Answered;
 
@@ -29,7 +35,44 @@ const UNDO_TRIES: u32 = 3;
 /// What a keeper of a lease knows of it that was granted just now: nobody has renewed it.
 const FRESH: &str = "0";
 
+/// The longest that an answer may take without being taken off the lease: what the way to the
+/// client takes, too, which nobody but the client can count.
+const UNCOUNTED: Duration = Duration::from_millis(25);
+
+/// A lease as its holder is told of it: with what is left, counted from the question.
+///
+/// Whoever stood still in between, this process or Redis, the lease may be over by now.
+pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
+    let spent = asked.elapsed();
+    if spent > UNCOUNTED {
+        lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis(spent)));
+    }
+    if lease.ttl.as_millis() == 0 {
+        let reason = "Redis was heard only after the lease was over";
+        return Err(failure(verb, Effect::Unknown, reason));
+    }
+    Ok(lease)
+}
+
 impl RedisStore {
+    /// The lease that a reply to a question of `asked` grants.
+    pub(super) fn lease(
+        &self,
+        verb: Verb,
+        claim: &Claim,
+        asked: Uptime,
+        reply: &mut Reply,
+    ) -> Result<Lease, StoreError> {
+        let lease = Lease {
+            key: claim.key.clone(),
+            owner: claim.owner.clone(),
+            fencing_token: self.fencing_token(verb, reply)?,
+            ttl: claim.ttl,
+            renewals: renewals(reply).ok_or_else(|| malformed(verb))?,
+        };
+        told(verb, lease, asked)
+    }
+
     /// Waits until a grant has reached replicas, where the settings say so.
     ///
     /// A new grant that has not is taken back, unless its token has come again meanwhile and was

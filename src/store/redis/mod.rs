@@ -53,6 +53,7 @@ use crate::lock::store::Released;
 use crate::lock::store::Store;
 use crate::lock::store::Turn;
 use crate::lock::time::Ttl;
+use crate::lock::time::Uptime;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
 use crate::lock::wakeup::Wakeup;
@@ -60,6 +61,7 @@ use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::clock::latest_believable_micros;
+use crate::store::redis::grants::told;
 use crate::store::redis::keys::Keys;
 use crate::store::redis::keys::SIDE_PREFIX;
 use crate::store::redis::list::Listed;
@@ -71,7 +73,6 @@ use crate::store::redis::replies::holder;
 use crate::store::redis::replies::malformed;
 use crate::store::redis::replies::owner;
 use crate::store::redis::replies::refreshed;
-use crate::store::redis::replies::renewals;
 use crate::store::redis::replies::status;
 use crate::store::redis::replies::waiting;
 use crate::store::redis::rings::Rings;
@@ -210,6 +211,7 @@ impl RedisStore {
         let default_ttl = self.default_ttl.as_millis().to_string();
         let retention = millis(RETENTION).to_string();
         let args = [token.expose(), &ttl, &default_ttl, &retention];
+        let asked = Uptime::now();
         let mut reply = self.run_fenced(&REFRESH, key, args, &meant).await?.reply;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
@@ -217,19 +219,8 @@ impl RedisStore {
             _ => (),
         }
         let fencing_token = self.fencing_token(verb, &mut reply)?;
-        let lease = refreshed(key, fencing_token, &mut reply);
-        lease.map(Kept::Lease).ok_or_else(|| malformed(verb))
-    }
-
-    /// The lease that a reply grants.
-    fn lease(&self, verb: Verb, claim: &Claim, reply: &mut Reply) -> Result<Lease, StoreError> {
-        Ok(Lease {
-            key: claim.key.clone(),
-            owner: claim.owner.clone(),
-            fencing_token: self.fencing_token(verb, reply)?,
-            ttl: claim.ttl,
-            renewals: renewals(reply).ok_or_else(|| malformed(verb))?,
-        })
+        let lease = refreshed(key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
+        told(verb, lease, asked).map(Kept::Lease)
     }
 
     fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
@@ -253,6 +244,7 @@ impl fmt::Debug for RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+        let asked = Uptime::now();
         let mut reply = self.run_claim(&TRY_ACQUIRE, claim, &[]).await?;
         if reply.word() == "line" {
             // Nothing was done: whoever stands in line comes first, so it has to be looked at.
@@ -261,8 +253,8 @@ impl Store for RedisStore {
         }
         let verb = Verb::TryAcquire;
         match reply.word() {
-            "granted" => self.lease(verb, claim, &mut reply).map(Attempt::Granted),
-            "again" => self.lease(verb, claim, &mut reply).map(Attempt::Again),
+            "granted" => self.lease(verb, claim, asked, &mut reply).map(Attempt::Granted),
+            "again" => self.lease(verb, claim, asked, &mut reply).map(Attempt::Again),
             "held" => {
                 let holder = holder(&mut reply).ok_or_else(|| malformed(verb))?;
                 let waiters = reply.number().unwrap_or_default();
@@ -275,11 +267,12 @@ impl Store for RedisStore {
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
         let stood = stood.map_or_else(String::new, |place| place.to_string());
         let rest = [&self.instance, WINDOW_MS, &self.position_kept, &stood];
+        let asked = Uptime::now();
         let mut reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
         let verb = Verb::WaitTurn;
         match reply.word() {
-            "granted" => self.lease(verb, claim, &mut reply).map(Turn::Granted),
-            "again" => self.lease(verb, claim, &mut reply).map(Turn::Again),
+            "granted" => self.lease(verb, claim, asked, &mut reply).map(Turn::Granted),
+            "again" => self.lease(verb, claim, asked, &mut reply).map(Turn::Again),
             "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
             "gone" => Ok(Turn::Gone),
             _ => Err(malformed(verb)),

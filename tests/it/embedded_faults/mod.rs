@@ -1,5 +1,6 @@
 //! The embedded store on bad days: killed, ended, out of room, on a disk that fails.
 
+mod copies;
 mod disk;
 mod file;
 mod kill;

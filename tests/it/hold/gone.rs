@@ -17,6 +17,7 @@ use crate::hold::is_held;
 use crate::hold::stays_held;
 use crate::support::Http;
 use crate::support::process::command;
+use crate::support::process::signal;
 use crate::waiting::Stage;
 use crate::waiting::until_waiters;
 
@@ -96,6 +97,24 @@ async fn the_next_in_line_has_the_key_when_the_holders_process_is_killed() {
         curl.kill().unwrap();
         next.hears("acquired").await;
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());
+        curl.wait().unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_is_stopped_keeps_its_lease_until_somebody_forces_it() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let (mut curl, heard) = curl(&http, "stopped?ttl=400ms");
+        assert!(heard.contains("acquired"), "{heard}");
+        signal(curl.id(), "STOP");
+        // Four times its TTL.
+        for _ in 0..3 {
+            assert!(stays_held(&http, "stopped").await);
+        }
+        assert_eq!(http.delete("/admin/locks/stopped").await.status, 200);
+        assert!(freed(&http, "stopped").await < SOON);
+        curl.kill().unwrap();
         curl.wait().unwrap();
     }
 }

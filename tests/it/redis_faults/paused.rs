@@ -21,6 +21,8 @@ use crate::support::Answer;
 use crate::support::Http;
 use crate::support::Redis;
 use crate::support::eventually;
+use crate::waiting::has_stopped;
+use crate::waiting::process;
 
 const DEADLINE: (&str, &str) = ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "200ms");
 const CALLS: usize = 50;
@@ -163,6 +165,47 @@ async fn a_lease_with_the_token_of_a_client_is_never_taken_back() {
     assert!([200, 201].contains(&repeated.status), "{repeated:?}");
     service.shut_down().await;
     assert_eq!(redis.run::<String>("GET lock:chosen"), token);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
+    let redis = Redis::start();
+    let patience = ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s");
+    let service = process(&redis.url(), &[patience]).await;
+    let http = service.http();
+    for (number, options) in ["ttl=300ms", "ttl=300ms&wait=9s", "ttl=300ms"].iter().enumerate() {
+        let key = format!("late/{number}");
+        let before = calls_of(&redis, "evalsha");
+        redis.pause();
+        let mut asking = JoinSet::new();
+        let (client, path) = (http.clone(), format!("/locks/{key}?{options}"));
+        asking.spawn(async move { client.post(&path, "").await });
+        // It has sent its question to Redis, and sleeps over the answer.
+        eventually(PATIENCE, async || unread(&redis).then_some(())).await;
+        service.signal("STOP");
+        eventually(PATIENCE, async || has_stopped(service.pid()).then_some(())).await;
+        redis.resume();
+        eventually(PATIENCE, async || {
+            let granted = calls_of(&redis, "evalsha") > before;
+            (granted && redis.run::<i64>(&format!("PTTL lock:{key}")) == -2).then_some(())
+        })
+        .await;
+        service.signal("CONT");
+        let answer = asking.join_next().await.unwrap().unwrap();
+        assert_eq!(answer.told(), unavailable(), "{answer:?}");
+        assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
+    }
+}
+
+/// Whether a Redis that stands still has a script to read, which is longer than any heartbeat.
+fn unread(redis: &Redis) -> bool {
+    let port = format!(":{:04X}", redis.port());
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    sockets.lines().skip(1).any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let unread = words[4].split_once(':').unwrap().1;
+        words[1].ends_with(&port) && u64::from_str_radix(unread, 16).unwrap() > 100
+    })
 }
 
 /// Whether Redis has answered a call now.

@@ -11,6 +11,7 @@ use crate::waiting::HOLDER;
 use crate::waiting::PATIENCE;
 use crate::waiting::answer;
 use crate::waiting::granted;
+use crate::waiting::has_stopped;
 use crate::waiting::hold;
 use crate::waiting::process;
 use crate::waiting::release;
@@ -63,15 +64,6 @@ async fn a_line_goes_on_however_many_stood_first_on_an_instance_that_was_killed(
             waiting.join_all().await;
         }
     }
-}
-
-/// Whether none of a process's threads runs any more.
-fn has_stopped(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
-        let stat = std::fs::read_to_string(stat).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-    })
 }
 
 #[tokio::test(flavor = "multi_thread")]
