@@ -25,6 +25,10 @@ use crate::store::redlock::vote::Ballot;
 use crate::store::redlock::vote::Number;
 use crate::store::redlock::vote::Poll;
 
+/// How long after its question a refresh may bring a lease to nodes that miss it: a release that
+/// came in between is marked on its nodes for longer than this and one more deadline.
+const BRING_WITHIN: Duration = Duration::from_secs(2);
+
 impl Redlock {
     /// Refreshes a lease; `meant` is its fencing token, the renewals that a keeper knows, and
     /// whether this is its last word, or empty.
@@ -104,10 +108,10 @@ impl Redlock {
                 (number, false)
             }
         };
-        let misses =
-            |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank | Ballot::TakenOver);
-        if !settled || poll.how_many(misses) > 0 {
-            let question = self.confirmation(claim, number, Some(renewals));
+        let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
+        let missed = poll.how_many(misses) > 0 && self.time.monotonic() - began < BRING_WITHIN;
+        if !settled || missed {
+            let question = self.confirmation(claim, number, missed.then_some(renewals));
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
             (settled || confirmed.won()).then_some(())?;
         }

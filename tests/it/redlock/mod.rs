@@ -3,6 +3,7 @@
 mod certain;
 mod contest;
 mod contract;
+mod crossing;
 mod direct;
 mod fencing;
 mod forgetting;

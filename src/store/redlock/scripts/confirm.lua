@@ -9,7 +9,8 @@ fence, retention, ttl = tonumber(fence), tonumber(retention), tonumber(ttl)
 -- A vote that came late may have drawn more than the lease: it may have been somebody else's in between.
 local holds = value == token and ours and number <= fence
 local mark, keep = string.match(known, '^%+?'), math.max(redis.call('PTTL', record), ttl + retention)
-if refreshed ~= '' and (value == token or kind == 'none') then
+local brings = refreshed ~= '' and (value == token or kind == 'none') and redis.call('EXISTS', ended(token)) == 0
+if brings and not (holder == token and (number > fence or renewals > tonumber(refreshed))) then -- Not over a take-over.
   if value then redis.call('PEXPIRE', lock, ttl) end -- First what does not grow: then the rest passes where memory is short.
   redis.call('SET', lock, token, 'PX', ttl)
   write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner }, keep)

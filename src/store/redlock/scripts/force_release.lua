@@ -5,4 +5,5 @@
 if kind == 'none' then return { now, 'free' } end
 local left = redis.call('PTTL', lock)
 free()
+if value then mark_ended(value) end
 return { now, 'held', left, value or '', ours and number or 0, ours and owner or '' }

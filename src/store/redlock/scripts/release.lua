@@ -1,5 +1,5 @@
 -- release.lua: gives up what a token has on this node, if it is what the caller means.
--- KEYS: 1 lock  2 record (kept: the next fencing token has to be higher)  3 guard
+-- KEYS: 1 lock  2 record (kept: the next fencing token has to be higher)  3 guard; and the mark of a lease that was given up
 -- ARGV: 1 not after (ms), or empty  2 token  3 renewals that a keeper knows, or empty  4 attempt that is cleaned up, or empty  5 highest fencing token that is meant, or empty; the last one is what the instance says
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing"} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, kept, its_attempt, most = unpack(ARGV)
@@ -8,8 +8,9 @@ local meant = value == token
   and (kept == '' or renewals <= tonumber(kept))
   and (its_attempt == '' or ours and attempt == its_attempt)
   and (most == '' or ours and number <= tonumber(most))
+if meant then free() end -- First what does not grow: then the mark passes where memory is short.
+if its_attempt == '' and (meant or value ~= token) then mark_ended(token) end
 if meant then
-  free()
   return { now, 'lease', ours and number or 0, ours and owner or '', ours and tonumber(its_ttl) or longest }
 end
 return { now, voting and 'nothing' or silence }

@@ -17,6 +17,12 @@ end
 local function write(mark, fields, keep)
   redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s', unpack(fields)), 'PX', keep)
 end
+local function ended(whose) -- The mark of a lease that was given up here: a refresh that was under way must not bring it back.
+  return 'lk//!' .. whose .. ' ' .. lock -- No token has a space.
+end
+local function mark_ended(whose) -- Longer than any such refresh may take.
+  redis.pcall('SET', ended(whose), '1', 'PX', 5000)
+end
 local function free() -- Ends what there is, and tells who waits.
   redis.call('DEL', lock)
   if string.sub(known, 1, 1) ~= '+' then return end

@@ -1,0 +1,113 @@
+//! What happens between the two questions of a refresh that brings a lease to a node that missed it.
+
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+
+use crate::redlock::PATIENCE;
+use crate::redlock::PATIENT;
+use crate::redlock::Site;
+use crate::redlock::acquire;
+use crate::redlock::granted;
+use crate::redlock::look;
+use crate::redlock::proxy::Flow;
+use crate::redlock::release;
+use crate::redlock::serves;
+use crate::support::Answer;
+use crate::support::Http;
+use crate::support::Redis;
+use crate::support::Service;
+use crate::support::eventually;
+
+const MINE: &str = "token-of-this-client";
+
+/// What the way there takes: time for somebody else, on an instance beside the nodes.
+const AWAY: Duration = Duration::from_millis(40);
+
+const SHORT: Duration = Duration::from_secs(10);
+const REFRESHED: &str = r#"{"ttl_ms":20000}"#;
+const LONG: Duration = Duration::from_secs(60);
+
+const ROUNDS: usize = 10;
+
+/// An instance that is far from its nodes, and one that is beside them.
+struct Crossing {
+    site: Site,
+    far: Service,
+    near: Service,
+}
+
+impl Crossing {
+    async fn begin() -> Self {
+        let site = Site::lasting(3, LONG).await;
+        let far = site.service().await;
+        let urls = site.nodes.iter().map(Redis::url).collect::<Vec<_>>().join(" ");
+        let near = Service::start(&[PATIENT, &[("LOCKKEEPER_STORE", &urls)]].concat(), "").await;
+        serves(&near.http()).await;
+        Self { site, far, near }
+    }
+
+    /// A refresh of a lease that one node has lost, once the others have refreshed it.
+    async fn refreshing(&self, key: &str) -> JoinSet<Answer> {
+        granted(&self.near.http(), key, MINE, SHORT).await;
+        self.site.nodes[2].run::<()>(&format!("DEL lock:{key}"));
+        self.set(Flow::SlowThere(AWAY));
+        let (http, path) = (self.far.http().token(MINE), format!("/locks/{key}/refresh"));
+        let mut refreshing = JoinSet::new();
+        refreshing.spawn(async move { http.put(&path, REFRESHED).await });
+        eventually(PATIENCE, async || {
+            let all = self.site.nodes[..2].iter().all(|node| left(node, key) > SHORT);
+            all.then_some(())
+        })
+        .await;
+        refreshing
+    }
+
+    fn set(&self, flow: Flow) {
+        self.site.proxies.iter().for_each(|proxy| proxy.set(flow));
+    }
+
+    fn near(&self) -> Http {
+        self.near.http()
+    }
+}
+
+/// What is left of a lock on a node; nothing if there is none.
+fn left(node: &Redis, key: &str) -> Duration {
+    let left = node.run::<i64>(&format!("PTTL lock:{key}"));
+    Duration::from_millis(u64::try_from(left).unwrap_or_default())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_that_crosses_a_release_brings_nothing_back() {
+    let crossing = Crossing::begin().await;
+    for round in 0..ROUNDS {
+        let key = format!("given-up/{round}");
+        let refreshing = crossing.refreshing(&key).await;
+        let ended = match round % 2 {
+            0 => release(&crossing.near(), &key, MINE).await.status == 204,
+            _ => crossing.near().delete(&format!("/admin/locks/{key}")).await.status == 200,
+        };
+        assert!(ended, "round {round}");
+        refreshing.join_all().await;
+        crossing.set(Flow::Passing);
+        assert_eq!(look(&crossing.near(), &key).await.field("held"), false, "round {round}");
+        let kept: Vec<_> = crossing.site.nodes[..2].iter().map(|node| left(node, &key)).collect();
+        assert_eq!(kept, [Duration::ZERO; 2], "round {round}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refresh_that_crosses_a_take_over_leaves_it_alone() {
+    let crossing = Crossing::begin().await;
+    for round in 0..ROUNDS {
+        let key = format!("taken-over/{round}");
+        let refreshing = crossing.refreshing(&key).await;
+        assert_eq!(acquire(&crossing.near(), &key, MINE, LONG).await.status, 200, "{round}");
+        refreshing.join_all().await;
+        crossing.set(Flow::Passing);
+        for node in &crossing.site.nodes {
+            assert!(left(node, &key) > LONG / 2, "round {round}: {:?}", left(node, &key));
+        }
+    }
+}
