@@ -153,7 +153,11 @@ impl Locks {
                 State::Waiting(Box::new(InLine { ticket, began, beat: began, stopping: None }))
             }
         };
-        let registered = self.holds().register(&key, &token);
+        let lease = match &state {
+            State::Granted(grant, _) => Some(&grant.lease),
+            _ => None,
+        };
+        let registered = self.holds().register(&key, &token, lease);
         Ok(HoldStart::Hold(Box::new(Hold { locks: self.clone(), wish, state, registered })))
     }
 }
@@ -184,7 +188,7 @@ impl Hold {
 
     /// Cares for a lease that was asked for at this moment, and so began no earlier.
     fn care_for(&mut self, lease: &Lease, asked: Instant) {
-        self.registered.has_it();
+        self.registered.has(lease);
         let claim = &self.wish.claim;
         let (key, token) = (claim.key.clone(), claim.token.clone());
         let Lease { fencing_token, renewals, .. } = *lease;

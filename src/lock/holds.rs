@@ -4,14 +4,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
 
 use tokio::sync::mpsc;
 
 use crate::lock::hold::Loss;
 use crate::lock::hold::Losses;
 use crate::lock::key::LockKey;
+use crate::lock::lease::Holder;
+use crate::lock::lease::Lease;
 use crate::lock::token::LeaseToken;
 
 /// Who keeps which lease.
@@ -22,44 +22,74 @@ pub(crate) struct Holds {
 
 struct Keeper {
     token: LeaseToken,
-    /// Whether it has the lease by now, and does not wait for it.
-    has: Arc<AtomicBool>,
+    /// Nothing while it waits for its lease.
+    grant: Option<Grant>,
     tell: mpsc::UnboundedSender<Loss>,
+}
+
+/// A store's grant of a lease to a hold. Of two grants to one token the greater is the newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Grant {
+    fencing_token: u64,
+    renewals: u64,
 }
 
 /// A hold's place among them, until it is dropped.
 pub(crate) struct Registered {
     holds: Arc<Holds>,
     key: LockKey,
-    has: Arc<AtomicBool>,
+    tell: mpsc::UnboundedSender<Loss>,
     losses: Losses,
 }
 
 impl Holds {
-    /// Registers the newest hold of a lease, or of a wait for one; an older one of the same token
-    /// is told that it does not care for it any more.
-    pub(crate) fn register(self: &Arc<Self>, key: &LockKey, token: &LeaseToken) -> Registered {
-        self.tell(key, Some(token), Loss::TakenOver);
+    /// Registers a hold of a lease, or of a wait for one. Of those under one token only the newest
+    /// goes on; the store's answers say which that is, whoever registers first.
+    pub(crate) fn register(
+        self: &Arc<Self>,
+        key: &LockKey,
+        token: &LeaseToken,
+        lease: Option<&Lease>,
+    ) -> Registered {
         let (tell, losses) = mpsc::unbounded_channel();
-        let has = Arc::new(AtomicBool::new(false));
+        let grant = lease.map(Grant::of);
         self.with(|keepers| {
-            let keeper = Keeper { token: token.clone(), has: has.clone(), tell };
-            keepers.entry(key.clone()).or_default().push(keeper);
+            let of_key = keepers.entry(key.clone()).or_default();
+            let (newer, older): (Vec<_>, Vec<_>) = of_key
+                .iter()
+                .filter(|keeper| keeper.token == *token)
+                .partition(|keeper| keeper.is_newer_than(grant));
+            older.into_iter().for_each(|keeper| keeper.tell(Loss::TakenOver));
+            let own = Keeper { token: token.clone(), grant, tell: tell.clone() };
+            if !newer.is_empty() {
+                own.tell(Loss::TakenOver);
+            }
+            of_key.push(own);
         });
-        Registered { holds: self.clone(), key: key.clone(), has, losses }
+        Registered { holds: self.clone(), key: key.clone(), tell, losses }
     }
 
-    /// Tells the holds of a key, or of one token on it, that their lease is lost. Those that wait
-    /// for it have none to lose; but of two under one token only the newer goes on.
-    pub(crate) fn tell(&self, key: &LockKey, token: Option<&LeaseToken>, loss: Loss) {
+    /// Tells the holds under a token that a later request has the lease.
+    pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
+        let grant = Some(Grant::of(lease));
+        self.tell(&lease.key, Loss::TakenOver, |keeper| {
+            keeper.token == *token && !keeper.is_newer_than(grant)
+        });
+    }
+
+    /// Tells whoever holds the lease that ended that it is lost; a later one is none of it. A
+    /// store that does not know the number ended the lock of a client on Redis, or has lost its
+    /// record: then the next refresh tells.
+    pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
+        let Some(last) = ended.fencing_token else { return };
+        let concerned = |grant: Grant| grant.fencing_token <= last.number();
+        self.tell(key, loss, |keeper| keeper.grant.is_some_and(concerned));
+    }
+
+    fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&Keeper) -> bool) {
         self.with(|keepers| {
-            for keeper in keepers.get(key).into_iter().flatten() {
-                let concerned = loss == Loss::TakenOver || keeper.has.load(Ordering::Relaxed);
-                if concerned && token.is_none_or(|token| *token == keeper.token) {
-                    // Whoever has ended in the meantime needs to know nothing.
-                    let _ = keeper.tell.send(loss);
-                }
-            }
+            let of_key = keepers.get(key).into_iter().flatten();
+            of_key.filter(|keeper| concerns(keeper)).for_each(|keeper| keeper.tell(loss));
         });
     }
 
@@ -68,10 +98,33 @@ impl Holds {
     }
 }
 
+impl Keeper {
+    fn is_newer_than(&self, grant: Option<Grant>) -> bool {
+        self.grant.is_some() && grant.is_some() && self.grant > grant
+    }
+
+    fn tell(&self, loss: Loss) {
+        // Whoever has ended in the meantime needs to know nothing.
+        let _ = self.tell.send(loss);
+    }
+}
+
+impl Grant {
+    fn of(lease: &Lease) -> Self {
+        let Lease { fencing_token, renewals, .. } = lease;
+        Self { fencing_token: fencing_token.number(), renewals: renewals.number() }
+    }
+}
+
 impl Registered {
-    /// The lease is there.
-    pub(crate) fn has_it(&self) {
-        self.has.store(true, Ordering::Relaxed);
+    /// The lease that was waited for is there.
+    pub(crate) fn has(&self, lease: &Lease) {
+        self.holds.with(|keepers| {
+            let of_key = keepers.get_mut(&self.key).into_iter().flatten();
+            for own in of_key.filter(|keeper| keeper.tell.same_channel(&self.tell)) {
+                own.grant = Some(Grant::of(lease));
+            }
+        });
     }
 
     /// Waits to be told of the loss.
@@ -97,7 +150,7 @@ impl Drop for Registered {
         self.losses.close();
         self.holds.with(|keepers| {
             if let Some(of_key) = keepers.get_mut(&self.key) {
-                of_key.retain(|keeper| !keeper.tell.is_closed());
+                of_key.retain(|keeper| !keeper.tell.same_channel(&self.tell));
                 if of_key.is_empty() {
                     keepers.remove(&self.key);
                 }

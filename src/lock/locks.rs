@@ -123,7 +123,7 @@ impl Locks {
         let began = Instant::now();
         let first = self.try_acquire(claim.clone(), Duration::ZERO).await?;
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
-            self.holds.tell(&lease.key, Some(token), Loss::TakenOver);
+            self.holds.taken_over(token, lease);
         }
         if patience.is_zero() || !matches!(first, Acquired::Held(..)) {
             return Ok(first);
@@ -219,8 +219,8 @@ impl Locks {
                 None => Some(waiters.release(&key, &token).await),
             };
             let released = store.release(&key, &token, named).await;
-            if let Ok(Released::Lease(_)) = released {
-                holds.tell(&key, Some(&token), Loss::Released);
+            if let Ok(Released::Lease(ended)) = &released {
+                holds.ended(&key, ended, Loss::Released);
             }
             if let (Ok(_), Some(waiting)) = (&released, waiting) {
                 waiting.told();
@@ -244,8 +244,8 @@ impl Locks {
         let holds = self.holds.clone();
         let call = self.hear_out(async move {
             let taken = store.force_release(&key).await;
-            if let Ok(Some(_)) = taken {
-                holds.tell(&key, None, Loss::Forced);
+            if let Ok(Some(ended)) = &taken {
+                holds.ended(&key, ended, Loss::Forced);
             }
             taken
         });

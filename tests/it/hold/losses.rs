@@ -40,6 +40,45 @@ async fn a_release_and_a_forced_one_are_told_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_ends_no_stream_that_came_after_it() {
+    const ROUNDS: usize = 150;
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        for round in 0..ROUNDS {
+            let key = format!("forced/{round}");
+            let mut holder = Listener::open(&http, &key).await;
+            holder.hears("acquired").await;
+            let mut next = Listener::open_as(&http, &format!("{key}?wait=9s"), OTHER).await;
+            next.hears("waiting").await;
+            assert_eq!(http.delete(&format!("/admin/locks/{key}")).await.status, 200);
+            holder.loses("forced").await;
+            next.hears_after_all("acquired").await;
+            let told = tokio::time::timeout(Duration::from_millis(2), next.next()).await;
+            assert!(told.is_err(), "round {round}: {told:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_streams_that_begin_at_once_under_one_token_one_goes_on() {
+    const ROUNDS: usize = 60;
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        for round in 0..ROUNDS {
+            let target = format!("twins/{round}?ttl=300ms");
+            let (one, two) =
+                tokio::join!(Listener::open(&http, &target), Listener::open(&http, &target));
+            let mut went_on = 0;
+            for mut stream in [one, two] {
+                stream.hears("acquired").await;
+                went_on += usize::from(stream.next().await.unwrap()["event"] == "alive");
+            }
+            assert_eq!(went_on, 1, "round {round}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_newest_stream_cares_for_the_lease() {
     for stage in Stage::each().await {
         let http = stage.http(0);
