@@ -25,8 +25,8 @@ use crate::lock::token::LeaseToken;
 /// How many unsure leases are asked for before one request is refused.
 const ASKED_AT_ONCE: usize = 16;
 
-/// What one API key may have at a time.
-#[derive(Clone, Copy, Debug)]
+/// What one API key may have at a time; nothing by default.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Quota {
     /// Leases, those that are asked for included.
     pub leases: usize,
@@ -36,6 +36,9 @@ pub struct Quota {
     pub streams: usize,
     /// Lists.
     pub lists: usize,
+    /// The longest that a call to the store takes: a claim whose client hung up may be granted
+    /// for so long.
+    pub call: Duration,
 }
 
 /// What all API keys have.
@@ -68,8 +71,8 @@ struct Tally {
     fencing_token: Option<FencingToken>,
     ends: Instant,
     stamp: u64,
-    /// Of a lease that may never have been granted.
-    unsure: Option<LeaseToken>,
+    /// Of a lease that may never have been granted: its token, and from when on the store knows.
+    unsure: Option<(LeaseToken, Instant)>,
 }
 
 /// A request that an API key may have only so many of at a time.
@@ -140,12 +143,13 @@ impl Quotas {
     ) -> Result<Asking, Vec<(LockKey, LeaseToken)>> {
         let Some(number) = caller.number() else { return Ok(Asking(None)) };
         self.with(|state| {
-            state.expire(Instant::now());
+            let now = Instant::now();
+            state.expire(now);
             let again = state.leases.get(&claim.key).is_some_and(|one| one.caller == number);
             let used = state.used.entry(number).or_default();
             // Who has the key's lease asks for it again, or for the next one.
             if used.leases + used.asked >= self.quota.leases && !again {
-                return Err(state.unsure(number));
+                return Err(state.unsure(number, now));
             }
             used.asked += 1;
             let open = Open { quotas: self.clone(), caller: number, claim: claim.clone() };
@@ -176,7 +180,11 @@ impl Quotas {
     /// An unsure lease is not there.
     pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
         self.with(|state| {
-            if state.leases.get(key).is_some_and(|one| one.unsure.as_ref() == Some(token)) {
+            if state
+                .leases
+                .get(key)
+                .is_some_and(|one| one.unsure.as_ref().is_some_and(|(of, _)| of == token))
+            {
                 state.forget(key);
             }
         });
@@ -235,9 +243,12 @@ impl State {
         }
     }
 
-    fn unsure(&self, caller: usize) -> Vec<(LockKey, LeaseToken)> {
+    fn unsure(&self, caller: usize, now: Instant) -> Vec<(LockKey, LeaseToken)> {
         let own = self.leases.iter().filter(|(_, one)| one.caller == caller);
-        let unsure = own.filter_map(|(key, one)| Some((key.clone(), one.unsure.clone()?)));
+        let unsure = own.filter_map(|(key, one)| {
+            let (token, known_from) = one.unsure.clone()?;
+            (known_from <= now).then(|| (key.clone(), token))
+        });
         unsure.take(ASKED_AT_ONCE).collect()
     }
 }
@@ -270,13 +281,14 @@ impl Drop for Asking {
     /// taken back; a token of the client keeps its lease.
     fn drop(&mut self) {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return };
-        let ends = Instant::now() + claim.ttl.as_duration();
+        let known_from = Instant::now() + quotas.quota.call;
+        let ends = known_from + claim.ttl.as_duration();
         quotas.with(|state| {
             state.answered(caller);
             if claim.origin == Origin::Client && !state.leases.contains_key(&claim.key) {
                 state.count(caller, claim.key.clone(), None, ends);
                 if let Some(one) = state.leases.get_mut(&claim.key) {
-                    one.unsure = Some(claim.token);
+                    one.unsure = Some((claim.token, known_from));
                 }
             }
         });

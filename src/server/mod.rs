@@ -220,6 +220,7 @@ fn quota(config: &Config, api_keys: usize) -> Quota {
         waiters: quotas.waiters.min(share(limits.waiters_per_instance)),
         streams: quotas.streams.min(share(limits.hold_streams)),
         lists: share(limits.lists),
+        call: config.embedded.command_timeout.get().max(config.redis.command_timeout.get()),
     }
 }
 

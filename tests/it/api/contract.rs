@@ -306,7 +306,7 @@ async fn panicking() -> (JoinSet<()>, Checked) {
         metrics: Arc::new(Metrics::new("embedded")),
         hold_streams: Arc::new(Semaphore::new(10)),
         lists: Lists::new(10),
-        quotas: Arc::new(Quotas::new(Quota { leases: 0, waiters: 0, streams: 0, lists: 0 })),
+        quotas: Arc::new(Quotas::new(Quota::default())),
         limits: ApiLimits {
             body_bytes: 4_096,
             body_time: ttl.as_duration(),

@@ -129,8 +129,34 @@ async fn a_lease_of_a_client_that_hung_up_is_counted_as_long_as_it_is_there() {
     })
     .await;
     assert_eq!(held.delete("/locks/noisy/1").await.status, 204);
-    assert_eq!(noisy.post("/locks/noisy/2", "").await.status, 201);
+    // It is known only once no question for its claim can be under way.
+    eventually(PATIENCE, async || {
+        (noisy.post("/locks/noisy/2", "").await.status == 201).then_some(())
+    })
+    .await;
     assert_eq!(noisy.post("/locks/noisy/3", "").await.status, 429);
+}
+
+#[tokio::test]
+async fn whoever_hangs_up_gets_no_more_leases_than_others() {
+    const LEASES: usize = 3;
+    let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 3")).await;
+    for number in 0..60 {
+        drop(open(&http, "noisy", &format!("/locks/noisy/{number}?ttl=10m"), "").await);
+    }
+    let held = async || {
+        let mut held = 0;
+        for number in 0..60 {
+            let look = http.bearer("noisy").get(&format!("/locks/noisy/{number}")).await;
+            held += usize::from(look.field("held") == true);
+        }
+        held
+    };
+    eventually(PATIENCE, async || (held().await > 0).then_some(())).await;
+    for _ in 0..20 {
+        let held = held().await;
+        assert!(held <= LEASES, "{held} leases");
+    }
 }
 
 #[tokio::test]
