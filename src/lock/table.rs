@@ -32,6 +32,7 @@ use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::lock::token::LeaseToken;
+use crate::seeded::Bug;
 
 /// How long a hand-off waits to be confirmed: within one process that takes microseconds, unless
 /// the process stands still.
@@ -354,6 +355,12 @@ impl Table {
         entry.ttl = ttl;
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
         entry.ends_at = now.after(ttl).plus(slack);
+        if Bug::EndsEarly.is_in() {
+            entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis() - 20));
+        }
+        if Bug::WholeSeconds.is_in() {
+            entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis().div_ceil(1_000) * 1_000));
+        }
         let lease = Lease {
             key: key.clone(),
             owner: entry.owner.clone(),

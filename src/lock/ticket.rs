@@ -14,7 +14,9 @@ use crate::lock::key_line::Delivery;
 use crate::lock::key_line::Stop;
 use crate::lock::key_line::Told;
 use crate::lock::lease::Claim;
+use crate::lock::lease::LockStatus;
 use crate::lock::waiting::Waiters;
+use crate::seeded::Bug;
 
 /// How long a request that stops waiting hears the store out. What is granted later than that was
 /// told to be unknown. Longer than a hiccup, and short enough for a client that allows its wait a
@@ -72,6 +74,10 @@ impl Ticket {
     /// As [`Ticket::told`]; the request goes on to stop.
     pub(crate) async fn stopped(&mut self, stop: Stop) -> Told {
         self.stop(stop);
+        if Bug::NoBeforeTheLastAnswer.is_in() {
+            let key = self.claim.key.clone();
+            return Told::Held(LockStatus { key, holder: None, waiters: 0, mine: None });
+        }
         match timeout(HEAR_OUT, self.told()).await {
             Ok(told) => told,
             Err(_) => self.unknown(),
@@ -98,6 +104,9 @@ impl Drop for Ticket {
     /// The request is gone: its claim leaves the line with the last one. What was told and not
     /// received does what is to be done as it is dropped.
     fn drop(&mut self) {
+        if Bug::GoneStays.is_in() {
+            return;
+        }
         drop(self.withdraw());
     }
 }

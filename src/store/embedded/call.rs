@@ -19,6 +19,7 @@ use crate::lock::lease::Origin;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::lock::time::Ttl;
+use crate::seeded::Bug;
 use crate::store::embedded::committer::Failure;
 use crate::store::embedded::committer::Shared;
 use crate::store::embedded::queue::Job;
@@ -122,6 +123,9 @@ impl Shared {
     ) -> Result<Lease, StoreError> {
         let left = answered.ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
         let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        if Bug::WholeTtl.is_in() {
+            return Ok(lease);
+        }
         lease.ttl = lease.ttl.min(Ttl::from_millis(left));
         if lease.ttl.as_millis() == 0 {
             let reason = "the disk took longer than the lease lasts".into();

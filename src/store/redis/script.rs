@@ -6,6 +6,7 @@ use redis::Cmd;
 use redis::Value;
 
 use crate::lock::error::Verb;
+use crate::seeded;
 
 /// A verb's script: run by its hash, sent whole where the server does not know it.
 pub(in crate::store) struct Script {
@@ -48,7 +49,7 @@ impl Script {
 
     /// The hash by which the server knows it.
     pub(in crate::store) fn sha1(&self) -> String {
-        redis::Script::new(self.source).get_hash().to_owned()
+        redis::Script::new(seeded::script(self.source)).get_hash().to_owned()
     }
 
     /// The verb that it carries out.
@@ -69,7 +70,7 @@ impl Script {
 
     /// `EVAL`, which the server needs once after it has started or was flushed.
     pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVAL", self.source, &keys[..self.keys], args)
+        command("EVAL", seeded::script(self.source), &keys[..self.keys], args)
     }
 }
 
