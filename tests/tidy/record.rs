@@ -26,9 +26,8 @@ fn every_test_that_the_track_record_names_is_there() {
 fn named_tests(page: &File) -> BTreeSet<&str> {
     let spans = page.text.split('`').skip(1).step_by(2);
     let paths = spans.map(|span| span.trim_start_matches("lib "));
-    let is_path = |path: &&str| {
-        path.contains("::") && path.split("::").all(|name| name.chars().all(is_word))
-    };
+    let is_path =
+        |path: &&str| path.contains("::") && path.split("::").all(|name| name.chars().all(is_word));
     paths.filter(is_path).collect()
 }
 

@@ -109,8 +109,14 @@ fn exec(url: &str, arguments: &[&str]) -> Command {
 
 /// What a shell runs that has a terminal.
 fn on_terminal(stage: &Stage, line: &str) -> Command {
-    let mut script = command("script");
-    script.args(["-qefc", &line.replace("LOCKKEEPER", BINARY), "/dev/null"]);
+    let mut script = command("env");
+    script.args([
+        "--default-signal",
+        "script",
+        "-qefc",
+        &line.replace("LOCKKEEPER", BINARY),
+        "/dev/null",
+    ]);
     script.env("LOCKKEEPER_URL", stage.url()).env("SHELL", "/bin/sh");
     script
 }

@@ -38,7 +38,7 @@ fn a_signal_that_is_sent_to_the_wrapper_reaches_the_command_too() {
     let stage = Stage::new();
     let script = stage.path("hears.pl");
     let hears = "$SIG{$ARGV[0]} = sub { print \"heard\\n\"; exit 42 };
-                 $| = 1; print getppid, \"\\n\"; sleep 60;";
+                 $| = 1; print getppid, \"\\n\"; select undef, undef, undef, 0.05 while 1;";
     std::fs::write(&script, hears).unwrap();
     for name in ["INT", "QUIT", "HUP", "TERM"] {
         let line = format!("LOCKKEEPER exec key perl {script} {name}; echo shell $?");

@@ -18,6 +18,7 @@ use lockkeeper::metrics::Metrics;
 use lockkeeper::store::StoreSettings;
 use lockkeeper::store::open;
 use lockkeeper::store::redlock::Rules;
+use redis::AsyncConnectionConfig;
 use tokio::task::JoinSet;
 
 use crate::conformance::KEPT;
@@ -92,7 +93,9 @@ async fn one_set(set: usize, servers: Arc<Vec<Redis>>, losses: Arc<AtomicUsize>)
     let mut connections = Vec::new();
     for url in &urls {
         let client = redis::Client::open(url.as_str()).unwrap();
-        connections.push(client.get_multiplexed_async_connection().await.unwrap());
+        let patient = AsyncConnectionConfig::new().set_response_timeout(Some(PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&patient);
+        connections.push(connection.await.unwrap());
     }
     while losses.load(Ordering::Relaxed) < LOSSES {
         let mut voting = Vec::new();

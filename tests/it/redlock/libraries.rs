@@ -206,16 +206,21 @@ async fn two_dead_nodes_cost_no_more_time_than_one() {
     let http = service.http();
     site.away(0, Way::Stopped);
     site.away(1, Way::Dropped);
-    for number in 0..5 {
+    let (mut grants, mut releases) = (Vec::new(), Vec::new());
+    for number in 0..8 {
         let key = format!("dead/{number}");
         let began = Instant::now();
         granted(&http, &key, MINE, LONG).await;
-        assert!(began.elapsed() < Duration::from_millis(400), "{:?}", began.elapsed());
+        grants.push(began.elapsed());
         let began = Instant::now();
         // It goes to all nodes, and hears each out.
         assert_eq!(release(&http, &key, MINE).await.status, 204);
-        assert!(began.elapsed() < Duration::from_millis(780), "{:?}", began.elapsed());
+        releases.push(began.elapsed());
     }
+    // One after another each would take twice the deadline of a node, on a machine of any speed.
+    let [granted, released] = [grants, releases].map(|took| took.into_iter().min().unwrap());
+    assert!(granted < Duration::from_millis(400), "{granted:?}");
+    assert!(released < Duration::from_millis(780), "{released:?}");
 }
 
 /// redsync: no 2 ms for the server's precision. malkusch, Symfony, Redisson: no drift at all.

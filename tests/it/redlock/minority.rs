@@ -27,7 +27,7 @@ const CLIENTS: usize = 4;
 const TTL: Duration = Duration::from_secs(5);
 
 /// What one node may take; more than the default, for a machine that is busy.
-const NODE_TIMEOUT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "120ms")];
+const NODE_TIMEOUT: &[(&str, &str)] = &[("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "250ms")];
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_node_of_three_that_is_killed_is_missed_by_nobody_and_votes_again_by_itself() {

@@ -35,7 +35,9 @@ pub(crate) struct Site {
 impl Site {
     pub(crate) fn start(variables: &[(&str, &str)]) -> Self {
         let redis = Redis::start();
-        let process = Process::start(&redis.url(), variables);
+        // The workers take the machine for themselves.
+        let patient = [("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s")];
+        let process = Process::start(&redis.url(), &[variables, &patient].concat());
         Self { redis, process }
     }
 

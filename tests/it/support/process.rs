@@ -65,8 +65,9 @@ impl Process {
 
     /// Starts it where it is told to listen.
     pub(crate) fn start_on(listen: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
-        let mut starting = command(BINARY);
-        starting.args(["serve", "--listen", listen]).args(arguments);
+        // Whatever signals the tests were started to ignore.
+        let mut starting = command("env");
+        starting.args(["--default-signal", BINARY, "serve", "--listen", listen]).args(arguments);
         starting.envs(variables.iter().copied());
         Self::serving(starting)
     }
