@@ -78,6 +78,12 @@ impl Call {
         self.in_line.set(true);
         app.quotas.slot(&self.caller, RequestKind::Waiter)
     }
+
+    /// Takes a place among the streams of the caller.
+    pub(super) fn stream(&self, app: &App) -> Result<Slot, ApiError> {
+        self.in_line.set(true);
+        app.quotas.slot(&self.caller, RequestKind::Stream)
+    }
 }
 
 impl FromRequestParts<Arc<App>> for Call {

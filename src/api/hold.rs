@@ -27,7 +27,6 @@ use crate::api::options::Known;
 use crate::api::options::Options;
 use crate::api::quotas::Asking;
 use crate::api::quotas::Granted;
-use crate::api::quotas::RequestKind;
 use crate::api::quotas::Slot;
 use crate::api::record::Record;
 use crate::auth::Permission;
@@ -65,7 +64,7 @@ pub(super) async fn hold(
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
     let claim = options.claim(&app, &call.key)?;
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
-    let streams = app.quotas.slot(&call.caller, RequestKind::Stream)?;
+    let streams = call.stream(&app)?;
     let waits = patience != Some(Duration::ZERO);
     let waiter = waits.then(|| call.wait(&app)).transpose()?;
     let asking = ask(&app, &call.caller, &claim).await?;

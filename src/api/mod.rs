@@ -82,9 +82,9 @@ pub struct App {
 #[derive(Clone, Copy, Debug)]
 struct Waited(Duration);
 
-/// Whether the request under way on a connection waits in line: the connection makes one and sends
-/// it along with each request. A client that sends no more has left the line, as proxies say that
-/// their own client is gone; one that does not wait gets its answer.
+/// Whether the request under way on a connection waits in line, or is a stream: the connection makes
+/// one and sends it along with each request. A client that sends no more has left the line or the
+/// stream, as proxies say that their own client is gone; any other gets its answer.
 #[derive(Clone, Debug, Default)]
 pub struct InLine(Arc<AtomicBool>);
 

@@ -246,6 +246,11 @@ fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiE
         return Err(ApiError::new(Code::InvalidRequest, detail));
     }
     if media_type == FORM && !matches!(body[0], b'{' | b'[') && body != b"null" {
+        if !body.contains(&b'=') {
+            // Not shown: it may be a lease token that stands where an option belongs.
+            let detail = "the body has to be a form such as `ttl_ms=5000`, or a JSON object";
+            return Err(ApiError::new(Code::InvalidRequest, detail));
+        }
         return once(form(body));
     }
     match serde_json::from_slice(body) {

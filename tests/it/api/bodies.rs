@@ -116,10 +116,13 @@ async fn a_body_that_is_no_object_is_refused() {
         (NONE, "ttl_ms=5000"),
         (FORM, "{"),
         (FORM, "[5000]"),
+        (FORM, "a-token-that-stands-in-a-wrong-place"),
         (JSON, r#"{"ttl_ms":1e999}"#),
     ] {
         let answer = post(&http, "", media_type, body).await;
         assert_eq!(answer.told(), (400, "invalid_request".into()), "{media_type} {body}");
+        let told = String::from_utf8(answer.body.to_vec()).unwrap();
+        assert!(!told.contains("a-token"), "{told}");
     }
 }
 

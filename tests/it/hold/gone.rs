@@ -6,10 +6,13 @@ use std::time::Duration;
 use std::time::Instant;
 
 use socket2::SockRef;
+use tokio::io::AsyncReadExt;
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 use crate::hold::Listener;
 use crate::hold::OTHER;
+use crate::hold::PATIENCE;
 use crate::hold::SOON;
 use crate::hold::TOKEN;
 use crate::hold::freed;
@@ -63,6 +66,23 @@ async fn the_key_is_free_as_soon_as_the_connection_ends() {
                 assert!(took < SOON, "{way:?} with {} bytes behind: {took:?}", behind.len());
                 drop(kept);
             }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_whose_client_ended_its_direction_with_the_request_is_over() {
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        for target in ["half?ttl=20s", "half?ttl=20s&wait=20s"] {
+            let mut stream = TcpStream::connect(http.address).await.unwrap();
+            let request = format!("POST /hold/{target} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.unwrap();
+            stream.shutdown().await.unwrap();
+            let mut heard = Vec::new();
+            let ended = tokio::time::timeout(PATIENCE, stream.read_to_end(&mut heard)).await;
+            assert!(ended.is_ok(), "{}", String::from_utf8_lossy(&heard));
+            assert!(freed(&http, "half").await < SOON);
         }
     }
 }

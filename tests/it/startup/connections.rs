@@ -374,7 +374,9 @@ fn idle_connections_are_closed_at_once_when_the_service_ends() {
     }
     // A second signal ends it whatever is under way.
     let mut half = Line::to(&service);
-    half.say("POST /locks/half HTTP/1.1\r\nhost: localhost\r\ncontent-length: 20\r\n\r\n");
+    let head = "POST /locks/half HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue";
+    half.say(&format!("{head}\r\ncontent-length: 20\r\n\r\n"));
+    assert_eq!(half.status(), 100);
     service.signal("TERM");
     assert!(idle.rest().is_empty());
     service.signal("TERM");
