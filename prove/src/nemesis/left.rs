@@ -1,0 +1,120 @@
+//! What is left once every client has gone and every lease is over.
+
+use std::io;
+use std::time::Duration;
+
+use redis::RedisResult;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use crate::history::Left;
+use crate::history::Line;
+use crate::http::Connection;
+use crate::nemesis::Nemesis;
+use crate::servers::Site;
+
+/// The longest TTL, the longest linger, the longest place in line of one who is away, the longest step
+/// of a clock, and a moment.
+const ALL_OVER: Duration = Duration::from_secs(10);
+
+/// How many more descriptors an instance may have than before the load: connections to its store that
+/// come and go.
+const DESCRIPTORS: u64 = 24;
+
+/// How many more KiB of memory it may have than before the load.
+const MEMORY_KIB: u64 = 128 * 1024;
+
+/// What an instance had before the load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Baseline {
+    descriptors: u64,
+    memory_kib: u64,
+}
+
+/// Returns what each instance has now.
+pub(super) fn baseline(site: &Site) -> Vec<Baseline> {
+    let counted = site.instances.iter().map(|instance| {
+        let process = instance.process();
+        Baseline {
+            descriptors: process.map_or(0, |process| process.descriptors()),
+            memory_kib: process.map_or(0, |process| process.memory_kib()),
+        }
+    });
+    counted.collect()
+}
+
+impl Nemesis<'_> {
+    /// Mends everything, waits until everything is over, and records what is left.
+    ///
+    /// # Errors
+    /// Something does not come back.
+    pub async fn leftovers(&mut self, keys: u32) -> io::Result<()> {
+        self.revive().await?;
+        self.site.until_it_serves().await?;
+        sleep(ALL_OVER).await;
+        let (mut held, mut waiters) = (0, 0);
+        for key in 0..keys {
+            let look = self.looked(key).await?;
+            held += u64::from(look["held"] == true);
+            waiters += look["waiters"].as_u64().unwrap_or(0);
+        }
+        self.note_left("held", held, 0);
+        self.note_left("waiters", waiters, 0);
+        if !self.site.servers.is_empty() {
+            let names = self.names();
+            let count = |end: &dyn Fn(&(String, i64)) -> bool| {
+                names.iter().filter(|name| end(name)).count() as u64
+            };
+            let guards = |name: &str| name.starts_with("lk//guard:");
+            let endless = count(&|(name, ttl)| *ttl < 0 && !guards(name));
+            let lines = count(&|(name, _)| name.contains("/line//") || name.contains("/crew//"));
+            let locks = count(&|(name, _)| name.starts_with("lock:"));
+            self.note_left("redis keys without an end", endless, 0);
+            self.note_left("redis lines and crews", lines, 0);
+            self.note_left("redis locks", locks, 0);
+        }
+        let now = baseline(self.site);
+        let before = self.baseline.clone();
+        for (now, before) in now.iter().zip(before) {
+            self.note_left("descriptors", now.descriptors, before.descriptors + DESCRIPTORS);
+            self.note_left("memory", now.memory_kib, before.memory_kib + MEMORY_KIB);
+        }
+        Ok(())
+    }
+
+    fn note_left(&self, what: &str, count: u64, allowed: u64) {
+        self.recorder.write(Line::Left(Left { what: what.to_owned(), count, allowed }));
+    }
+
+    /// Returns the answer to a look, which every instance has to give by now.
+    async fn looked(&self, key: u32) -> io::Result<Value> {
+        let address = self.site.instances[0].address();
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let mut connection = Connection::open(address).await?;
+            let question = format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            let (head, body) = connection.ask(question.as_bytes()).await?;
+            if head.status == 200 {
+                return Ok(serde_json::from_slice(&body)?);
+            }
+            if Instant::now() > end {
+                return Err(io::Error::other(format!("a look is answered {}", head.status)));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Returns the keys of all servers with what is left of each, in milliseconds.
+    fn names(&self) -> Vec<(String, i64)> {
+        let mut all = Vec::new();
+        for server in &self.site.servers {
+            let names: RedisResult<Vec<String>> = server.run(&["KEYS", "*"]);
+            for name in names.unwrap_or_default() {
+                let left: i64 = server.run(&["PTTL", &name]).unwrap_or(0);
+                all.push((name, left));
+            }
+        }
+        all
+    }
+}
