@@ -3,4 +3,6 @@
 //! [`history`] is the record, on one monotonic clock. It knows the HTTP contract and nothing of the
 //! service's code.
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
+
 pub mod history;
