@@ -6,6 +6,8 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
+
 pub mod history;
 
 pub mod http;
