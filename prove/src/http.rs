@@ -58,7 +58,11 @@ impl Connection {
         loop {
             if let Some((head, length)) = parsed(&self.received)? {
                 self.received.drain(..length);
-                return Ok(head);
+                // An interim answer announces the real one.
+                if head.status >= 200 {
+                    return Ok(head);
+                }
+                continue;
             }
             self.more().await?;
         }
@@ -134,11 +138,8 @@ fn parsed(received: &[u8]) -> io::Result<Option<(Head, usize)>> {
     let mut answer = httparse::Response::new(&mut headers);
     let status = answer.parse(received).map_err(io::Error::other)?;
     let httparse::Status::Complete(end) = status else { return Ok(None) };
-    let mut head = Head {
-        status: answer.code.unwrap_or(0),
-        length: None,
-        closes: answer.version == Some(0),
-    };
+    let mut head =
+        Head { status: answer.code.unwrap_or(0), length: None, closes: answer.version == Some(0) };
     if head.status == 204 {
         head.length = Some(0);
     }

@@ -6,8 +6,7 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
-#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
-
+pub mod check;
 pub mod history;
 
 pub mod http;

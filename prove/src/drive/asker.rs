@@ -27,8 +27,8 @@ use crate::servers::Routes;
 /// How much longer than its wait a client waits for an answer.
 const PATIENCE: Duration = Duration::from_millis(2_500);
 
-/// How long a client rests when nobody listens.
-const REST: Duration = Duration::from_millis(20);
+/// How long a client rests when nobody listens, or nobody can serve it.
+const REST: Duration = Duration::from_millis(50);
 
 /// A token, as the client has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,7 +97,7 @@ pub(super) struct Asker {
 impl Asker {
     /// A client that has not asked yet; every other one goes through the proxies.
     pub(super) fn new(client: u32, routes: &Routes, recorder: Arc<Recorder>) -> Self {
-        let addresses = if client % 2 == 0 { &routes.direct } else { &routes.proxied };
+        let addresses = if client.is_multiple_of(2) { &routes.direct } else { &routes.proxied };
         let instance = (client / 2) as usize % addresses.len();
         let instance = u16::try_from(instance).unwrap_or(0);
         Self { client, instance, recorder, addresses: addresses.clone(), connection: None }
@@ -145,8 +145,12 @@ impl Asker {
                 }
             },
         };
+        let rests = match &answer {
+            Ok((status, _)) => *status == 503,
+            Err(missing) => *missing != Missing::Gone,
+        };
         let told = self.record(question, sent, answer);
-        if told.status == 0 && told.outcome == Outcome::No {
+        if rests {
             sleep(REST).await;
         }
         told

@@ -58,8 +58,7 @@ pub(super) struct Wish {
 
 impl Wish {
     pub(super) fn question(&self, kind: Kind) -> Question {
-        let asked =
-            Asked { ttl_ms: Some(self.ttl_ms), wait_ms: self.wait_ms, ..Asked::default() };
+        let asked = Asked { ttl_ms: Some(self.ttl_ms), wait_ms: self.wait_ms, ..Asked::default() };
         Question { kind, key: self.key, token: self.token.clone(), asked }
     }
 }
@@ -126,7 +125,11 @@ impl Client {
 
     /// A TTL: mostly short, so that leases end by themselves all the time.
     pub(super) fn ttl_ms(&mut self) -> u64 {
-        if self.chance.u32(..3) > 0 { self.chance.u64(100..400) } else { self.chance.u64(400..2_000) }
+        if self.chance.u32(..3) > 0 {
+            self.chance.u64(100..400)
+        } else {
+            self.chance.u64(400..2_000)
+        }
     }
 
     /// A TTL where many wait: what is left behind keeps all of them.

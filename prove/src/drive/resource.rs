@@ -42,6 +42,13 @@ impl Resources {
         }
         // Within the lock, so that the order of the lines is the order of the writes.
         let at = recorder.now();
-        recorder.write(Line::Write(Write { key, token, fencing_token, at, taken, late: at >= until }));
+        recorder.write(Line::Write(Write {
+            key,
+            token,
+            fencing_token,
+            at,
+            taken,
+            late: at >= until,
+        }));
     }
 }

@@ -95,11 +95,14 @@ impl Client {
         }
         let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
         let event = timeout(patience, async {
+            let mut queued_at = None;
             loop {
-                let body = read(&connection.line().await?);
+                let mut body = read(&connection.line().await?);
                 if body.event != "waiting" {
+                    body.said.queued_at = queued_at;
                     return std::io::Result::Ok(body);
                 }
+                queued_at = queued_at.or_else(|| Some(self.asker.recorder.now()));
             }
         });
         let answer = match event.await {

@@ -21,7 +21,7 @@ pub enum Kind {
     /// The log of an instance is a pipe that fills up.
     LogUnread,
     /// The wall clock of an instance is ahead or behind.
-    InstanceClock,
+    InstanceTime,
     /// Hundreds of connections that never end their question.
     Flood,
     /// The network between clients and an instance is slow.
@@ -153,7 +153,7 @@ const EVERYWHERE: &[Kind] = &[
     Kind::LogClosed,
     Kind::LogFull,
     Kind::LogUnread,
-    Kind::InstanceClock,
+    Kind::InstanceTime,
     Kind::Flood,
     Kind::FrontDelay,
     Kind::FrontSwallow,
@@ -212,9 +212,7 @@ impl Kind {
             Store::Redis | Store::Redis3 => &[SERVERS, SAFE],
             Store::Sentinel => &[SERVERS, SAFE, &[Self::Failover, Self::SentinelKill]],
             Store::Cluster => &[SERVERS, SAFE, &[Self::SlotsMoved, Self::ServersKill]],
-            Store::Redlock => {
-                &[SERVERS, &[Self::ServerRoll, Self::ServersKill, Self::ListChange]]
-            }
+            Store::Redlock => &[SERVERS, &[Self::ServerRoll, Self::ServersKill, Self::ListChange]],
         };
         EVERYWHERE.iter().chain(own.iter().copied().flatten()).copied().collect()
     }
@@ -228,7 +226,7 @@ impl Kind {
         let strange = store == Store::Embedded || store == Store::Redlock;
         kinds.retain(|kind| match kind {
             Self::ClockForward | Self::ClockBack => !steady,
-            Self::InstanceClock => !steady || !strange,
+            Self::InstanceTime => !steady || !strange,
             kind => steady || !kind.forgets(store),
         });
         kinds
@@ -244,6 +242,15 @@ impl Kind {
             name.push(letter.to_ascii_lowercase());
         }
         name
+    }
+
+    /// Returns the name of what it strikes, in a history.
+    pub fn struck(self, target: Target) -> String {
+        match target {
+            Target::Instance(_) if self.is_of_the_file() => "file".to_owned(),
+            Target::Socket(number) if self == Self::InstanceTime => format!("instance-{number}"),
+            target => target.name(),
+        }
     }
 
     /// Whether the store may lose leases by it.
@@ -278,7 +285,7 @@ impl Kind {
             | Self::FileDamaged
             | Self::SecondProcess => Target::Instance(chance.usize(..instances)),
             Self::DiskSlow | Self::DiskFailsOnce | Self::DiskFails | Self::DiskFull => Target::Disk,
-            Self::InstanceClock | Self::LinkWriteFails | Self::LinkReadFails => {
+            Self::InstanceTime | Self::LinkWriteFails | Self::LinkReadFails => {
                 Target::Socket(chance.usize(..instances))
             }
             Self::Flood
@@ -330,12 +337,13 @@ pub struct Counts {
 }
 
 impl Target {
-    /// Returns its name in a history.
-    pub fn name(self) -> String {
+    /// Returns its name in a history: `client` for the way of clients to an instance, `instance` for its
+    /// process.
+    fn name(self) -> String {
         match self {
             Self::Instance(number) => format!("instance-{number}"),
             Self::Instances => "instances".to_owned(),
-            Self::Front(number) => format!("front-{number}"),
+            Self::Front(number) => format!("client-{number}"),
             Self::Link(number) => format!("link-{number}"),
             Self::Socket(number) => format!("socket-{number}"),
             Self::Disk => "disk".to_owned(),
@@ -352,7 +360,9 @@ impl Target {
         let servers = |target| matches!(target, Self::Server(_) | Self::Servers | Self::Data(_));
         match (self, other) {
             (Self::Instance(one), Self::Instance(two)) => one == two,
-            (Self::Server(one) | Self::Data(one), Self::Server(two) | Self::Data(two)) => one == two,
+            (Self::Server(one) | Self::Data(one), Self::Server(two) | Self::Data(two)) => {
+                one == two
+            }
             _ => {
                 self == other
                     || instances(self) && instances(other)

@@ -1,6 +1,7 @@
 //! What is left once every client has gone and every lease is over.
 
 use std::io;
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use redis::RedisResult;
@@ -14,9 +15,9 @@ use crate::http::Connection;
 use crate::nemesis::Nemesis;
 use crate::servers::Site;
 
-/// The longest TTL, the longest linger, the longest place in line of one who is away, the longest step
-/// of a clock, and a moment.
-const ALL_OVER: Duration = Duration::from_secs(10);
+/// The longest place in line of a claim that is away, which is longer than any TTL with its linger; the
+/// longest step of a clock; and a moment.
+const ALL_OVER: Duration = Duration::from_secs(8);
 
 /// How many more descriptors an instance may have than before the load: connections to its store that
 /// come and go.
@@ -24,6 +25,9 @@ const DESCRIPTORS: u64 = 24;
 
 /// How many more KiB of memory it may have than before the load.
 const MEMORY_KIB: u64 = 128 * 1024;
+
+/// The longest that Redis keeps a line that nobody joins.
+const LINE_MS: i64 = 120_000;
 
 /// What an instance had before the load.
 #[derive(Clone, Copy, Debug)]
@@ -61,17 +65,29 @@ impl Nemesis<'_> {
         }
         self.note_left("held", held, 0);
         self.note_left("waiters", waiters, 0);
+        let mut refused = 0;
+        for key in 0..keys {
+            let free = acquire_and_release(self.site.instances[0].address(), key).await;
+            refused += u64::from(!free.unwrap_or(false));
+        }
+        self.note_left("keys that cannot be acquired", refused, 0);
         if !self.site.servers.is_empty() {
             let names = self.names();
             let count = |end: &dyn Fn(&(String, i64)) -> bool| {
                 names.iter().filter(|name| end(name)).count() as u64
             };
             let guards = |name: &str| name.starts_with("lk//guard:");
-            let endless = count(&|(name, ttl)| *ttl < 0 && !guards(name));
-            let lines = count(&|(name, _)| name.contains("/line//") || name.contains("/crew//"));
+            let endless = |(name, ttl): &(String, i64)| *ttl < 0 && !guards(name);
+            for (name, _) in names.iter().filter(|name| endless(name)) {
+                eprintln!("without an end: {name}");
+            }
+            let endless = count(&endless);
+            // Of an instance that died the line remembers those who waited there, for two minutes.
+            let lines = |name: &str| name.contains("/line//") || name.contains("/crew//");
+            let lasting = count(&|(name, ttl)| lines(name) && *ttl > LINE_MS);
             let locks = count(&|(name, _)| name.starts_with("lock:"));
             self.note_left("redis keys without an end", endless, 0);
-            self.note_left("redis lines and crews", lines, 0);
+            self.note_left("redis lines that last", lasting, 0);
             self.note_left("redis locks", locks, 0);
         }
         let now = baseline(self.site);
@@ -117,4 +133,16 @@ impl Nemesis<'_> {
         }
         all
     }
+}
+
+/// Whether a key is granted at once and given back, by which the store also forgets who waited for it.
+async fn acquire_and_release(address: SocketAddr, key: u32) -> io::Result<bool> {
+    let token = format!("token-of-the-last-one-{key}");
+    let mut connection = Connection::open(address).await?;
+    let mut statuses = Vec::new();
+    for question in [format!("POST /locks/k{key}?ttl=1s"), format!("DELETE /locks/k{key}")] {
+        let head = format!("{question} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}\r\n\r\n");
+        statuses.push(connection.ask(head.as_bytes()).await?.0.status);
+    }
+    Ok(statuses == [201, 204])
 }

@@ -117,7 +117,7 @@ impl<'a> Nemesis<'a> {
         *self.struck.entry(fault.kind.name()).or_default() += 1;
         self.recorder.write(Line::Fault(Fault {
             kind: fault.kind.name(),
-            target: fault.target.name(),
+            target: fault.kind.struck(fault.target),
             from: fault.from,
             until: until + after,
             forgets: replaced || fault.kind.forgets(self.site.store),

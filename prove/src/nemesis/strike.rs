@@ -21,7 +21,8 @@ const ETIMEDOUT: i64 = 110;
 const ECONNRESET: i64 = 104;
 
 /// Questions of which the answer is lost.
-const QUESTIONS: [&[u8]; 5] = [b"POST /locks", b"/refresh", b"DELETE /locks", b"POST /hold", b"GET "];
+const QUESTIONS: [&[u8]; 5] =
+    [b"POST /locks", b"/refresh", b"DELETE /locks", b"POST /hold", b"GET "];
 
 impl Nemesis<'_> {
     /// Strikes a fault, and returns for how long it may be felt after its end.
@@ -135,7 +136,7 @@ impl Nemesis<'_> {
     fn strike_socket(&mut self, kind: Kind, number: usize) {
         let servers: Vec<u16> = self.site.links.iter().map(|link| link.proxy.port()).collect();
         let shim = &self.site.instances[number].shim;
-        if kind == Kind::InstanceClock {
+        if kind == Kind::InstanceTime {
             let seconds = self.chance.i64(-3_600..3_600);
             return shim.set(Word::Ahead, seconds * 1_000_000_000);
         }

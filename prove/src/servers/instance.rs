@@ -72,7 +72,8 @@ impl Instance {
     /// It does not start.
     pub async fn start(start: Start<'_>, number: usize, store: String) -> io::Result<Self> {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-        let shim = Shim::new(start.library, start.directory.join(format!("instance-{number}.shim")))?;
+        let shim =
+            Shim::new(start.library, start.directory.join(format!("instance-{number}.shim")))?;
         let mut instance = Self {
             process: None,
             unread: None,
@@ -139,13 +140,11 @@ impl Instance {
         self.kill();
         let mut starting = command(&self.binary);
         let listen = format!("127.0.0.1:{}", self.port);
-        starting.args(["serve", "--listen", &listen, "--store", &self.store]);
+        starting.args(["serve", "--listen", &listen]).env("LOCKKEEPER_STORE", &self.store);
         starting.env("LOCKKEEPER_LOG_LEVEL", "warn");
         starting.envs(self.variables.iter().map(|(name, value)| (name, value)));
         starting.stderr(match errors {
-            Errors::File => {
-                Stdio::from(File::options().create(true).append(true).open(&self.log)?)
-            }
+            Errors::File => Stdio::from(File::options().create(true).append(true).open(&self.log)?),
             Errors::Closed | Errors::Unread => Stdio::piped(),
             Errors::Full => Stdio::from(File::options().append(true).open("/dev/full")?),
         });
@@ -175,7 +174,7 @@ impl Instance {
     /// The program is not there.
     pub async fn try_start(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
         let mut starting = command(&self.binary);
-        starting.args(["serve", "--listen", "127.0.0.1:0", "--store", &self.store]);
+        starting.args(["serve", "--listen", "127.0.0.1:0"]).env("LOCKKEEPER_STORE", &self.store);
         starting.stderr(Stdio::null());
         Ok(Process::start(&mut starting)?.wait(patience).await)
     }

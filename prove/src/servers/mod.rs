@@ -204,12 +204,8 @@ impl Site {
         for number in 0..self.store.instances() {
             let store = self.url(number).await?;
             let (library, directory) = (self.library.clone(), self.directory.clone());
-            let start = Start {
-                binary,
-                library: &library,
-                directory: &directory,
-                variables: &variables,
-            };
+            let start =
+                Start { binary, library: &library, directory: &directory, variables: &variables };
             let instance = Instance::start(start, number, store).await?;
             self.fronts.push(Proxy::start(free_port(), instance.port()).await?);
             self.instances.push(instance);

@@ -118,10 +118,8 @@ impl Server {
         if self.directory.join(SETTINGS).exists() {
             starting.arg(SETTINGS);
         }
-        let log = std::fs::File::options()
-            .create(true)
-            .append(true)
-            .open(self.directory.join("log"))?;
+        let log =
+            std::fs::File::options().create(true).append(true).open(self.directory.join("log"))?;
         starting.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
         starting.args(&self.arguments).current_dir(&self.directory).stdout(log);
         self.shim.preload(starting.stderr(Stdio::null()));

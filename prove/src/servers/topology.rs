@@ -104,12 +104,7 @@ impl Site {
         Ok(())
     }
 
-    async fn link(
-        &mut self,
-        port: u16,
-        instance: Option<usize>,
-        server: usize,
-    ) -> io::Result<u16> {
+    async fn link(&mut self, port: u16, instance: Option<usize>, server: usize) -> io::Result<u16> {
         let proxy = Proxy::start(port, self.servers[server].port()).await?;
         self.links.push(Link { instance, server, proxy });
         Ok(port)
@@ -152,8 +147,7 @@ impl Site {
         }
         self.until("the sentinels do not find one another", |site| {
             site.sentinels.iter().all(|sentinel| {
-                let known: RedisResult<Vec<String>> =
-                    sentinel.run(&["SENTINEL", "MASTER", MASTER]);
+                let known: RedisResult<Vec<String>> = sentinel.run(&["SENTINEL", "MASTER", MASTER]);
                 let told: Vec<_> =
                     known.unwrap_or_default().chunks(2).map(|pair| pair.join(" ")).collect();
                 let has = |line: &str| told.iter().any(|one| one == line);
@@ -210,7 +204,11 @@ impl Site {
         })
     }
 
-    pub(super) async fn until(&self, otherwise: &str, done: impl Fn(&Self) -> bool) -> io::Result<()> {
+    pub(super) async fn until(
+        &self,
+        otherwise: &str,
+        done: impl Fn(&Self) -> bool,
+    ) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         while !done(self) {
             if Instant::now() > end {

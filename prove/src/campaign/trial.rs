@@ -1,4 +1,4 @@
-//! A campaign: each store in turn, under load and faults, and then held against its promises.
+//! A trial: one store under load and faults, from one seed.
 
 use std::io;
 use std::path::Path;
@@ -33,16 +33,28 @@ pub struct Trial {
     pub binary: PathBuf,
     /// Where the history and the logs go.
     pub directory: PathBuf,
+    /// What is made to fail.
+    pub kinds: Vec<Kind>,
 }
 
 impl Trial {
+    /// Prepares a trial with all kinds of faults; its files go below this directory.
+    pub fn new(store: Store, lasts: Duration, seed: u64, binary: &Path, below: &Path) -> Self {
+        let directory = below.join(seed.to_string());
+        let kinds = Kind::of_run(store, seed);
+        Self { store, lasts, seed, binary: binary.to_owned(), directory, kinds }
+    }
+
     /// Runs it, and returns its history.
     ///
     /// # Errors
     /// Something under test did not start, or the history could not be written.
     pub async fn run(&self) -> io::Result<Vec<Line>> {
         std::fs::create_dir_all(&self.directory)?;
-        let logs = self.directory.join(self.store.name());
+        let logs = self.logs();
+        if logs.exists() {
+            std::fs::remove_dir_all(&logs)?;
+        }
         std::fs::create_dir_all(&logs)?;
         let mut site = Site::start(self.store, &self.binary, &logs).await?;
         let (recorder, recording) = Recorder::start(&self.history())?;
@@ -54,8 +66,7 @@ impl Trial {
             drift_ppm: self.store.drift_ppm(),
         }));
         let routes = site.routes();
-        let kinds = Kind::of_run(self.store, self.seed);
-        let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &kinds);
+        let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
         let load = Load::start(self.amount(), &routes, &recorder, self.seed);
         let end = Instant::now() + self.lasts;
         let mut told = Instant::now();
@@ -73,6 +84,11 @@ impl Trial {
         recording.finish()
     }
 
+    /// Returns where the logs and the data of what is under test are.
+    pub fn logs(&self) -> PathBuf {
+        self.directory.join(self.store.name())
+    }
+
     /// Returns where its history is.
     pub fn history(&self) -> PathBuf {
         self.directory.join(format!("{}.jsonl", self.store.name()))
@@ -82,16 +98,4 @@ impl Trial {
         let mut chance = fastrand::Rng::with_seed(self.seed);
         Amount { clients: 96, keys: chance.u32(32..65) }
     }
-}
-
-/// Returns the binary of the service.
-///
-/// # Errors
-/// There is none.
-pub fn binary() -> io::Result<PathBuf> {
-    let named = std::env::var_os("LOCKKEEPER_BIN").map(PathBuf::from);
-    let workspace = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new("."));
-    let path = named.unwrap_or_else(|| workspace.join("target/release/lockkeeper"));
-    std::fs::canonicalize(&path)
-        .map_err(|error| io::Error::other(format!("{}: {error}; see LOCKKEEPER_BIN", path.display())))
 }
