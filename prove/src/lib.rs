@@ -5,4 +5,5 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
+pub mod check;
 pub mod history;
