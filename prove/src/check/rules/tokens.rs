@@ -44,6 +44,8 @@ struct Holder<'l> {
     latest: Vec<Nanos>,
     /// Until when each of these, or one before it, lasts for certain.
     surely: Vec<Nanos>,
+    /// When each of these, or one after it, can have begun.
+    starts: Vec<Nanos>,
 }
 
 impl<'l> Holder<'l> {
@@ -54,7 +56,16 @@ impl<'l> Holder<'l> {
             latest.push(latest.last().copied().unwrap_or_default().max(lease.latest()));
             surely.push(surely.last().copied().unwrap_or_default().max(lease.sure));
         }
-        Self { leases, latest, surely }
+        let mut starts: Vec<Nanos> = leases.iter().map(|lease| lease.lo).collect();
+        for index in (1..starts.len()).rev() {
+            starts[index - 1] = starts[index - 1].min(starts[index]);
+        }
+        Self { leases, latest, surely, starts }
+    }
+
+    /// Returns how many leases there are up to the last one that can have begun by then.
+    fn begun(&self, by: Nanos) -> usize {
+        self.starts.partition_point(|&start| start <= by)
     }
 
     fn judge(&self, court: &mut Court<'_>, operations: &[(Token, Number)]) {
@@ -80,7 +91,8 @@ impl<'l> Holder<'l> {
 
     /// Returns a lease that existed all through that time.
     fn during(&self, from: Nanos, until: Nanos) -> Option<&'l Lease> {
-        let near = self.leases.iter().zip(&self.surely).rev();
+        let begun = self.begun(from);
+        let near = self.leases[..begun].iter().zip(&self.surely[..begun]).rev();
         let mut near = near.take_while(|(_, surely)| **surely >= until);
         near.find(|(lease, _)| lease.covers(from, until)).map(|(lease, _)| *lease)
     }
@@ -88,7 +100,7 @@ impl<'l> Holder<'l> {
     /// Returns whether there may have been a lease at some time between these, of that number if given.
     fn perhaps(&self, court: &Court<'_>, from: Nanos, until: Nanos, fence: Option<u64>) -> bool {
         let late = court.context.late(from);
-        let near = (0..self.leases.len()).rev();
+        let near = (0..self.begun(until)).rev();
         let mut near = near.take_while(|&index| self.latest[index].saturating_add(late) >= from);
         near.any(|index| {
             let lease = self.leases[index];
