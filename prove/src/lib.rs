@@ -7,3 +7,4 @@
 
 pub mod check;
 pub mod history;
+pub mod spec;
