@@ -8,6 +8,7 @@
 
 pub mod check;
 pub mod history;
+pub mod spec;
 
 pub mod http;
 pub mod record;

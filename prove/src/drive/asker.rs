@@ -91,16 +91,20 @@ pub(super) struct Asker {
     pub(super) instance: u16,
     pub(super) recorder: Arc<Recorder>,
     addresses: Vec<SocketAddr>,
+    /// Whether it reaches the service through the network that fails.
+    is_proxied: bool,
     connection: Option<Connection>,
 }
 
 impl Asker {
     /// A client that has not asked yet; every other one goes through the proxies.
     pub(super) fn new(client: u32, routes: &Routes, recorder: Arc<Recorder>) -> Self {
-        let addresses = if client.is_multiple_of(2) { &routes.direct } else { &routes.proxied };
+        let is_proxied = !client.is_multiple_of(2);
+        let addresses = if is_proxied { &routes.proxied } else { &routes.direct };
         let instance = (client / 2) as usize % addresses.len();
         let instance = u16::try_from(instance).unwrap_or(0);
-        Self { client, instance, recorder, addresses: addresses.clone(), connection: None }
+        let addresses = addresses.clone();
+        Self { client, instance, recorder, addresses, is_proxied, connection: None }
     }
 
     /// Goes on with another instance.
@@ -137,7 +141,13 @@ impl Asker {
         let answer = match connected {
             Err(_) => Err(Missing::Refused),
             Ok(mut connection) => match timeout(patience, connection.ask(text.as_bytes())).await {
-                Err(_) => Err(Missing::Gone),
+                Err(_) => {
+                    // A proxy cannot tell a client that has gone from one that has said all it will.
+                    if self.is_proxied {
+                        connection.reset();
+                    }
+                    Err(Missing::Gone)
+                }
                 Ok(Err(_)) => Err(Missing::Broken),
                 Ok(Ok((head, body))) => {
                     self.keep(connection, head);
