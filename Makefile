@@ -1,6 +1,6 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test check deny bench image
+.PHONY: run test prove check deny bench image
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
@@ -8,8 +8,13 @@ run:
 
 # Everything that can fail, with the servers that it needs; on Debian it installs what is missing.
 test: tools
-	cargo test --all-targets -- --test-threads=4
-	cargo test --doc
+	cargo test --workspace --all-targets -- --test-threads=4
+	cargo test --workspace --doc
+
+# Clients against all stores while things fail, for PROVE_SECONDS, and a judgement on what they were told.
+prove: tools
+	cargo build --release --bin lockkeeper
+	cargo run --release -p prove
 
 # The style and the rules that need no server.
 check:

@@ -3,6 +3,10 @@
 //! One JSON object a line, on one monotonic clock, in nanoseconds since the start of the run. Keys,
 //! tokens and clients are numbers that are unique within the run; [`NO_TOKEN`] is no token.
 
+use std::io;
+use std::io::BufRead;
+use std::io::Write as Sink;
+
 use serde::Deserialize;
 use serde::Serialize;
 
@@ -31,6 +35,56 @@ pub enum Line {
     Left(Left),
 }
 
+impl Line {
+    /// Returns the line as it is written, without its end.
+    ///
+    /// # Errors
+    /// The line is in a way that JSON cannot show, which no line of a recorder is.
+    pub fn to_json(&self) -> serde_json::Result<String> {
+        serde_json::to_string(self)
+    }
+
+    /// Returns the line that is written so.
+    ///
+    /// # Errors
+    /// It is no line of a history.
+    pub fn from_json(text: &str) -> serde_json::Result<Self> {
+        // A tag inside of the object costs serde a copy of all members, so operations, which are
+        // nearly all lines, are told apart first.
+        if text.starts_with(r#"{"line":"operation","#) {
+            return serde_json::from_str(text).map(Self::Operation);
+        }
+        serde_json::from_str(text)
+    }
+}
+
+/// Returns the lines of a history, one after another.
+///
+/// A last line without an end that is no line is left out: the recorder was killed while it wrote.
+pub fn read(from: impl BufRead) -> impl Iterator<Item = io::Result<Line>> {
+    let mut texts = (1..).zip(from.lines()).peekable();
+    std::iter::from_fn(move || {
+        let (number, text) = texts.next()?;
+        let line = text.and_then(|text| {
+            let told = |error| io::Error::other(format!("line {number}: {error}"));
+            Line::from_json(&text).map_err(told)
+        });
+        (line.is_ok() || texts.peek().is_some() || number == 1).then_some(line)
+    })
+}
+
+/// Writes a history.
+///
+/// # Errors
+/// It cannot be written.
+pub fn write<'a>(mut to: impl Sink, lines: impl IntoIterator<Item = &'a Line>) -> io::Result<()> {
+    for line in lines {
+        serde_json::to_writer(&mut to, line)?;
+        to.write_all(b"\n")?;
+    }
+    to.flush()
+}
+
 /// How a run was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
@@ -57,7 +111,7 @@ pub enum Kind {
     Hold,
     /// An event `alive` of a stream; `sent` is when the event before it was received.
     Alive,
-    /// The end of a stream: `gone` if the client ended it, `code` the event and its reason otherwise
+    /// The end of a stream, `sent` when the event before it was received: `gone` if the client ended it, `code` the event and its reason otherwise
     /// (`lost/expired`, `timeout`, `draining`, `cut`).
     HoldEnd,
     /// `PUT /locks/{key}/refresh`.
@@ -90,7 +144,9 @@ pub struct Operation {
     pub client: u32,
     /// Which instance of the service was asked.
     pub instance: u16,
+    /// What was asked for.
     pub kind: Kind,
+    /// The key that was meant.
     pub key: u32,
     /// Just before the first byte was sent.
     pub sent: Nanos,
@@ -98,6 +154,7 @@ pub struct Operation {
     pub answered: Option<Nanos>,
     /// When the client hung up, if it did so before the answer.
     pub gone: Option<Nanos>,
+    /// What the client knows since.
     pub outcome: Outcome,
     /// The HTTP status; 0 without an answer.
     pub status: u16,
@@ -108,7 +165,7 @@ pub struct Operation {
     pub token: Token,
     /// Whether the client chose the token; otherwise the service made it.
     pub chosen: bool,
-    /// What was asked for.
+    /// The options of the question.
     pub asked: Asked,
     /// What was answered.
     pub said: Said,
@@ -118,26 +175,40 @@ pub struct Operation {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Asked {
+    /// The length of the lease; the default of the service (30 s), or that of the lease, if absent.
     pub ttl_ms: Option<u64>,
-    /// Milliseconds; 0 does not wait.
+    /// Milliseconds; 0 does not wait, `u64::MAX` waits without an end.
     pub wait_ms: u64,
     /// The number of the lease that is meant, in a refresh and a release.
     pub fencing_token: Option<u64>,
     /// For how long a stream's lease stays after its end.
     pub linger_ms: u64,
+    /// Whether the question came without the right API key, on purpose.
+    pub unauthorized: bool,
 }
 
 /// The members of an answer that a rule speaks of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Said {
+    /// The number of the lease.
     pub fencing_token: Option<u64>,
+    /// What is left of the lease.
     pub ttl_ms: Option<u64>,
+    /// How long the request waited, in the service.
     pub waited_ms: Option<u64>,
+    /// When it is worth asking again.
     pub retry_after_ms: Option<u64>,
+    /// How many claims wait.
     pub waiters: Option<u64>,
+    /// Whether anybody holds the key.
     pub held: Option<bool>,
+    /// Whether the token that was sent holds the key.
     pub mine: Option<bool>,
+    /// When a stream said that it waits in line (its event `waiting`).
+    pub queued_at: Option<Nanos>,
+    /// Whether the answer contained a token that its client neither sent nor was granted.
+    pub leaked: bool,
 }
 
 /// Something that was made to fail, from its start to its end.
@@ -146,8 +217,13 @@ pub struct Fault {
     /// Its name, as in the table of faults.
     pub kind: String,
     /// What it struck: an instance, a store, a link, a file.
+    ///
+    /// `client...` for a link between a client and the service, `instance...` for a process of the
+    /// service, and anything else for what stands behind it.
     pub target: String,
+    /// When it began.
     pub from: Nanos,
+    /// When all was as before.
     pub until: Nanos,
     /// What the store may lose by it: leases that were granted before its end may be forgotten.
     #[serde(default)]
@@ -157,9 +233,13 @@ pub struct Fault {
 /// A write to the resource that a key guards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Write {
+    /// The key that guards the resource.
     pub key: u32,
+    /// The token of the writer.
     pub token: Token,
+    /// The number of the lease under which it wrote.
     pub fencing_token: u64,
+    /// When the resource decided.
     pub at: Nanos,
     /// Whether the resource took it.
     pub taken: bool,
@@ -172,7 +252,55 @@ pub struct Write {
 pub struct Left {
     /// What was counted: `waiters`, `held`, `redis keys without an end`, `descriptors`, `memory`.
     pub what: String,
+    /// How many there were.
     pub count: u64,
     /// The most that is no fault.
     pub allowed: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn some_lines() -> Vec<Line> {
+        let asked = Asked { ttl_ms: Some(1_000), wait_ms: u64::MAX, ..Asked::default() };
+        let said = Said { fencing_token: Some(1 << 52), mine: Some(true), ..Said::default() };
+        let operation = Operation {
+            client: 1,
+            instance: 2,
+            kind: Kind::HoldEnd,
+            key: 3,
+            sent: 4,
+            answered: None,
+            gone: Some(5),
+            outcome: Outcome::Unknown,
+            status: 0,
+            code: "lost/taken_over".to_owned(),
+            token: 6,
+            chosen: true,
+            asked,
+            said,
+        };
+        let left = Left { what: "waiters".to_owned(), count: 1, allowed: 0 };
+        vec![Line::Operation(operation), Line::Left(left)]
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &some_lines()).unwrap();
+        assert!(bytes.starts_with(br#"{"line":"operation","#), "or reading is slow");
+        let lines: Vec<Line> = read(bytes.as_slice()).map(Result::unwrap).collect();
+        assert_eq!(lines, some_lines());
+    }
+
+    #[test]
+    fn half_a_line_at_the_end_is_left_out_and_anywhere_else_told() {
+        let [first, second] = [0, 1].map(|line| some_lines()[line].to_json().unwrap());
+        let cut = format!("{first}\n{}", &second[..second.len() - 3]);
+        assert_eq!(read(cut.as_bytes()).map(Result::unwrap).count(), 1);
+        let cut = format!("{first}\n{}\n{second}", &first[..9]);
+        let error = read(cut.as_bytes()).find_map(Result::err).unwrap();
+        assert!(error.to_string().starts_with("line 2: "), "{error}");
+    }
 }

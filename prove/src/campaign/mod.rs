@@ -1,0 +1,258 @@
+//! A campaign: each store in turn, under load and faults, and then held against its promises.
+//!
+//! [`trial`] is one store for a while, [`show`] tells people of a violation, [`shrink`] finds fewer
+//! faults that suffice for it.
+
+pub mod show;
+pub mod shrink;
+pub mod trial;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::campaign::trial::Trial;
+use crate::check::Counted;
+use crate::check::Report;
+use crate::check::Wanted;
+use crate::check::check_wanted;
+use crate::servers::Store;
+
+/// What a trial needs beside its load: its start, its end, and its check.
+const OVERHEAD: Duration = Duration::from_secs(13);
+
+/// The longest load of a trial: its history has to fit into memory.
+const LONGEST: Duration = Duration::from_secs(300);
+
+/// The shortest load of a trial.
+const SHORTEST: Duration = Duration::from_secs(5);
+
+/// A campaign.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// How long it lasts, about.
+    pub lasts: Duration,
+    /// From which everything that is left to chance follows.
+    pub seed: u64,
+    /// The stores.
+    pub stores: Vec<Store>,
+    /// The service.
+    pub binary: PathBuf,
+    /// Where histories and logs go.
+    pub directory: PathBuf,
+    /// Whether the faults of a violation are to be narrowed down.
+    pub shrinks: Shrinks,
+    /// Whether histories without a violation are kept.
+    pub keeps: Keeps,
+}
+
+/// Whether the faults of a violation are to be narrowed down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shrinks {
+    /// They are, which takes as long again, several times.
+    Yes,
+    /// They are not.
+    No,
+}
+
+/// Which histories are kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keeps {
+    /// All.
+    All,
+    /// Those with a violation of what is promised.
+    Failed,
+}
+
+/// What a campaign came to.
+#[derive(Clone, Debug, Default)]
+pub struct Outcome {
+    /// What all trials had.
+    pub total: Counted,
+    /// How often what is promised was broken.
+    pub violations: u64,
+    /// How often each rule was broken that was not promised.
+    pub not_promised: BTreeMap<&'static str, u64>,
+    /// Trials that had too little to say anything, or did not run to their end.
+    pub refused: Vec<String>,
+}
+
+impl Campaign {
+    /// Reads a campaign from the environment.
+    ///
+    /// # Errors
+    /// A variable is wrong, or there is no binary.
+    pub fn from_env() -> io::Result<Self> {
+        let seconds = variable("PROVE_SECONDS")?.unwrap_or(600);
+        let names = std::env::var("PROVE_STORES").unwrap_or_default();
+        let named = names.split([',', ' ']).filter(|name| !name.is_empty());
+        let wrong = |name| io::Error::other(format!("PROVE_STORES: no store {name}"));
+        let stores: io::Result<Vec<_>> =
+            named.map(|name| Store::of(name).ok_or_else(|| wrong(name))).collect();
+        let stores = Some(stores?).filter(|stores| !stores.is_empty());
+        let is_set = |name| std::env::var(name).is_ok_and(|value| value == "1");
+        Ok(Self {
+            lasts: Duration::from_secs(seconds),
+            seed: match variable("PROVE_SEED")? {
+                Some(seed) => seed,
+                None => fastrand::u64(..1_000_000_000),
+            },
+            stores: stores.unwrap_or_else(|| Store::ALL.to_vec()),
+            binary: binary()?,
+            directory: directory(),
+            shrinks: if is_set("PROVE_SHRINK") { Shrinks::Yes } else { Shrinks::No },
+            keeps: if is_set("PROVE_KEEP") { Keeps::All } else { Keeps::Failed },
+        })
+    }
+
+    /// Runs it, and prints what there is to say on the way.
+    ///
+    /// # Errors
+    /// A history could not be written.
+    pub async fn run(&self) -> io::Result<Outcome> {
+        let mut outcome = Outcome::default();
+        let began = Instant::now();
+        let stores = u32::try_from(self.stores.len()).unwrap_or(1);
+        let load = (self.lasts / stores).saturating_sub(OVERHEAD);
+        // Two rounds at least, where there is time: half of the kinds of faults exclude the others.
+        let load = if load > Duration::from_secs(40) { load / 2 - OVERHEAD / 2 } else { load };
+        let load = load.clamp(SHORTEST, LONGEST);
+        for round in 0.. {
+            for (number, &store) in self.stores.iter().enumerate() {
+                let seed = self.seed + round * (u64::from(stores) | 1) + number as u64;
+                let trial = Trial::new(store, load, seed, &self.binary, &self.directory);
+                self.one(&trial, &mut outcome).await;
+                let left = self.lasts.saturating_sub(began.elapsed());
+                eprintln!("about {} s of the campaign are left", left.as_secs());
+            }
+            if began.elapsed() + (load + OVERHEAD) * stores > self.lasts + load {
+                break;
+            }
+        }
+        Ok(outcome)
+    }
+
+    /// Runs one trial and adds what it came to.
+    async fn one(&self, trial: &Trial, outcome: &mut Outcome) {
+        let name = format!("{} seed {}", trial.store.name(), trial.seed);
+        eprintln!("{name}: {} s", trial.lasts.as_secs());
+        let lines = match trial.run().await {
+            Ok(lines) => lines,
+            Err(error) => {
+                eprintln!("{name}: {error}; logs: {}", trial.logs().display());
+                outcome.refused.push(format!("{name}: {error}"));
+                return;
+            }
+        };
+        let report = check_wanted(&lines, &wanted(trial.lasts));
+        show::report(&report, &lines);
+        outcome.add(&name, &report);
+        let broken = report.broken().next().is_some();
+        if broken {
+            eprintln!("{name}: history {}", trial.history().display());
+            eprintln!(
+                "again: prove run {} {} {}",
+                trial.store.name(),
+                trial.lasts.as_secs(),
+                trial.seed
+            );
+            if self.shrinks == Shrinks::Yes {
+                shrink::shrink(trial).await;
+            }
+        } else if self.keeps == Keeps::Failed {
+            // What cannot be removed is in nobody's way.
+            let _ = std::fs::remove_file(trial.history());
+            let _ = std::fs::remove_dir_all(trial.logs());
+            let _ = std::fs::remove_dir(&trial.directory);
+        }
+    }
+}
+
+impl Outcome {
+    /// Whether everything that is promised was kept, and every trial says enough.
+    pub fn passed(&self) -> bool {
+        self.violations == 0 && self.refused.is_empty()
+    }
+
+    /// Returns the last line of a campaign.
+    pub fn line(&self, seed: u64) -> String {
+        let Counted { operations, grants, handoffs, ref faults, .. } = self.total;
+        let faults: u64 = faults.values().sum();
+        let violations = self.violations;
+        format!(
+            "operations={operations} grants={grants} handoffs={handoffs} faults={faults} \
+             violations={violations} seed={seed}"
+        )
+    }
+
+    /// Adds what one trial came to.
+    pub fn add(&mut self, name: &str, report: &Report) {
+        self.violations += report.broken().count() as u64;
+        self.refused.extend(report.refused.iter().map(|why| format!("{name}: {why}")));
+        for (rule, count) in &report.not_promised {
+            *self.not_promised.entry(rule).or_default() += count;
+        }
+        let (total, more) = (&mut self.total, &report.counted);
+        total.operations += more.operations;
+        total.grants += more.grants;
+        total.handoffs += more.handoffs;
+        total.expiries += more.expiries;
+        total.unknowns += more.unknowns;
+        total.refusals += more.refusals;
+        total.reused_tokens += more.reused_tokens;
+        total.writes += more.writes;
+        total.unordered_grants += more.unordered_grants;
+        total.unordered_waiters += more.unordered_waiters;
+        total.renumbered += more.renumbered;
+        for (kind, count) in &more.faults {
+            *total.faults.entry(kind.clone()).or_default() += count;
+        }
+    }
+}
+
+/// Returns the least that a trial of this length has to have, on a machine that is busy.
+pub fn wanted(lasts: Duration) -> Wanted {
+    let seconds = lasts.as_secs();
+    Wanted {
+        operations: 100 * seconds,
+        grants: 20 * seconds,
+        handoffs: seconds,
+        expiries: seconds,
+        unknowns: seconds / 2,
+        fault_kinds: 2,
+        ..Wanted::default()
+    }
+}
+
+/// Returns where histories go.
+pub fn directory() -> PathBuf {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target.unwrap_or_else(|| workspace().join("target")).join("prove")
+}
+
+/// Returns the binary of the service.
+///
+/// # Errors
+/// There is none.
+pub fn binary() -> io::Result<PathBuf> {
+    let named = std::env::var_os("LOCKKEEPER_BIN").map(PathBuf::from);
+    let path = named.unwrap_or_else(|| workspace().join("target/release/lockkeeper"));
+    std::fs::canonicalize(&path).map_err(|error| {
+        io::Error::other(format!("{}: {error}; LOCKKEEPER_BIN names another", path.display()))
+    })
+}
+
+fn workspace() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.parent().unwrap_or(own)
+}
+
+fn variable(name: &str) -> io::Result<Option<u64>> {
+    let Ok(text) = std::env::var(name) else { return Ok(None) };
+    let wrong = |_| io::Error::other(format!("{name}={text} is no number"));
+    text.parse().map(Some).map_err(wrong)
+}

@@ -1,0 +1,77 @@
+//! Violations for people: what was broken, what happened around it, and what failed meanwhile.
+
+use crate::check::Report;
+use crate::check::Violation;
+use crate::history::Line;
+use crate::history::Nanos;
+use crate::history::Operation;
+
+/// How many violations of a trial are shown.
+const SHOWN: usize = 5;
+
+/// How many operations before and after it are shown.
+const AROUND: usize = 10;
+
+/// How long before a violation a fault may have ended that is shown.
+const BEFORE: Nanos = 3_000_000_000;
+
+/// Prints a report, and the first violations with what happened around them.
+pub fn report(report: &Report, lines: &[Line]) {
+    eprint!("{report}");
+    for violation in report.broken().take(SHOWN) {
+        eprintln!("--- {} of key {} at {}", violation.rule, violation.key, seconds(violation.at));
+        for line in around(violation, lines) {
+            eprintln!("{line}");
+        }
+    }
+}
+
+/// Returns the operations around a violation and the faults of that time.
+fn around(violation: &Violation, lines: &[Line]) -> Vec<String> {
+    let at = violation.at;
+    let mut operations: Vec<&Operation> = lines
+        .iter()
+        .filter_map(|line| match line {
+            Line::Operation(operation) if operation.key == violation.key => Some(operation),
+            _ => None,
+        })
+        .collect();
+    operations.sort_by_key(|operation| operation.sent);
+    let middle = operations.partition_point(|operation| operation.sent <= at);
+    let from = middle.saturating_sub(AROUND);
+    let until = (middle + AROUND / 2).min(operations.len());
+    let shown = operations[from..until].iter().map(|operation| told(operation));
+    let faults = lines.iter().filter_map(|line| match line {
+        Line::Fault(fault) if fault.from <= at && fault.until + BEFORE >= at => {
+            let (from, until) = (seconds(fault.from), seconds(fault.until));
+            Some(format!("  fault {} of {} {from} to {until}", fault.kind, fault.target))
+        }
+        _ => None,
+    });
+    shown.chain(faults).collect()
+}
+
+fn told(operation: &Operation) -> String {
+    let Operation { client, instance, kind, sent, answered, gone, outcome, status, .. } = operation;
+    let end = match (answered, gone) {
+        (Some(answered), _) => format!("answered {}", seconds(*answered)),
+        (None, Some(gone)) => format!("gone {}", seconds(*gone)),
+        (None, None) => "no answer".to_owned(),
+    };
+    let code = &operation.code;
+    let (token, number) = (operation.token, operation.said.fencing_token.unwrap_or(0));
+    let (asked, said) = (&operation.asked, &operation.said);
+    format!(
+        "  {} {end} client {client} instance {instance} {kind:?} {outcome:?} {status} {code} \
+         token {token} number {number} ttl {:?} wait {} said ttl {:?} waited {:?}",
+        seconds(*sent),
+        asked.ttl_ms,
+        asked.wait_ms,
+        said.ttl_ms,
+        said.waited_ms,
+    )
+}
+
+fn seconds(at: Nanos) -> String {
+    format!("{:.6}", at as f64 / 1e9)
+}

@@ -1,0 +1,101 @@
+//! A trial: one store under load and faults, from one seed.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::drive::Amount;
+use crate::drive::Load;
+use crate::history::Line;
+use crate::history::Run;
+use crate::nemesis::Nemesis;
+use crate::nemesis::kinds::Kind;
+use crate::record::Recorder;
+use crate::servers::Site;
+use crate::servers::Store;
+
+/// How often progress is printed.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// One store, for so long, from a seed.
+#[derive(Clone, Debug)]
+pub struct Trial {
+    /// The store.
+    pub store: Store,
+    /// How long there are clients.
+    pub lasts: Duration,
+    /// From which everything that is left to chance follows.
+    pub seed: u64,
+    /// The service.
+    pub binary: PathBuf,
+    /// Where the history and the logs go.
+    pub directory: PathBuf,
+    /// What is made to fail.
+    pub kinds: Vec<Kind>,
+}
+
+impl Trial {
+    /// Prepares a trial with all kinds of faults; its files go below this directory.
+    pub fn new(store: Store, lasts: Duration, seed: u64, binary: &Path, below: &Path) -> Self {
+        let directory = below.join(seed.to_string());
+        let kinds = Kind::of_run(store, seed);
+        Self { store, lasts, seed, binary: binary.to_owned(), directory, kinds }
+    }
+
+    /// Runs it, and returns its history.
+    ///
+    /// # Errors
+    /// Something under test did not start, or the history could not be written.
+    pub async fn run(&self) -> io::Result<Vec<Line>> {
+        std::fs::create_dir_all(&self.directory)?;
+        let logs = self.logs();
+        if logs.exists() {
+            std::fs::remove_dir_all(&logs)?;
+        }
+        std::fs::create_dir_all(&logs)?;
+        let mut site = Site::start(self.store, &self.binary, &logs).await?;
+        let (recorder, recording) = Recorder::start(&self.history())?;
+        recorder.write(Line::Run(Run {
+            store: self.store.name().to_owned(),
+            seed: self.seed,
+            instances: u16::try_from(self.store.instances()).unwrap_or(u16::MAX),
+            deadline: self.store.deadline(),
+            drift_ppm: self.store.drift_ppm(),
+        }));
+        let routes = site.routes();
+        let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
+        let load = Load::start(self.amount(), &routes, &recorder, self.seed);
+        let end = Instant::now() + self.lasts;
+        let mut told = Instant::now();
+        while Instant::now() < end {
+            nemesis.round(end).await?;
+            if told.elapsed() > PROGRESS {
+                told = Instant::now();
+                let left = end.saturating_duration_since(told).as_secs();
+                let operations = recorder.operations();
+                eprintln!("{}: {operations} operations, {left} s left", self.store.name());
+            }
+        }
+        load.stop().await;
+        nemesis.leftovers(self.amount().keys).await?;
+        recording.finish()
+    }
+
+    /// Returns where the logs and the data of what is under test are.
+    pub fn logs(&self) -> PathBuf {
+        self.directory.join(self.store.name())
+    }
+
+    /// Returns where its history is.
+    pub fn history(&self) -> PathBuf {
+        self.directory.join(format!("{}.jsonl", self.store.name()))
+    }
+
+    fn amount(&self) -> Amount {
+        let mut chance = fastrand::Rng::with_seed(self.seed);
+        Amount { clients: 96, keys: chance.u32(32..65) }
+    }
+}

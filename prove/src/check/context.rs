@@ -1,0 +1,248 @@
+//! The circumstances of a run: its faults, how fast it answered, and what is promised under them.
+
+use crate::history::Fault;
+use crate::history::Kind;
+use crate::history::Line;
+use crate::history::Nanos;
+use crate::history::Operation;
+use crate::history::Outcome;
+use crate::history::Run;
+
+pub(super) const MS: Nanos = 1_000_000;
+pub(super) const SECOND: Nanos = 1_000 * MS;
+
+/// The TTL of a client that asks for none.
+pub(super) const DEFAULT_TTL: Nanos = 30 * SECOND;
+/// How late a lease may end, and how late the next waiter may have it.
+const LATE: Nanos = 250 * MS;
+/// The same on Redlock, where waiters ask again by chance.
+const LATE_ON_REDLOCK: Nanos = SECOND;
+/// How long a place in line is kept for a claim that is away, with room for other settings.
+pub(super) const PLACE_KEPT: Nanos = 10 * SECOND;
+/// How long a request takes to stand in line where everything is fast.
+const ARRIVAL: Nanos = 50 * MS;
+/// How long a store or an instance may stand still until its waiters are passed over, less the time in
+/// which it was already quiet.
+const DESERTED: Nanos = 2 * SECOND;
+
+/// The circumstances of a run.
+pub(super) struct Context<'a> {
+    run: Run,
+    faults: Vec<&'a Fault>,
+    /// The faults of each second.
+    by_second: Vec<Vec<u32>>,
+    /// The slowest answer to a question that does not wait, of those under way in each second.
+    slowest: Vec<Nanos>,
+}
+
+impl<'a> Context<'a> {
+    pub(super) fn new(lines: &'a [Line]) -> Self {
+        let run = lines.iter().find_map(|line| match line {
+            Line::Run(run) => Some(run.clone()),
+            _ => None,
+        });
+        let mut context = Self {
+            run: run.unwrap_or_else(|| Run {
+                store: "embedded".to_owned(),
+                seed: 0,
+                instances: 1,
+                deadline: 5 * SECOND,
+                drift_ppm: 0,
+            }),
+            faults: Vec::new(),
+            by_second: Vec::new(),
+            slowest: Vec::new(),
+        };
+        for line in lines {
+            if let Line::Fault(fault) = line {
+                context.add_fault(fault);
+            }
+        }
+        for line in lines {
+            if let Line::Operation(operation) = line {
+                context.add_speed(operation);
+            }
+        }
+        context
+    }
+
+    pub(super) fn redlock(&self) -> bool {
+        self.run.store == "redlock"
+    }
+
+    pub(super) fn embedded(&self) -> bool {
+        self.run.store == "embedded"
+    }
+
+    pub(super) fn faults(&self) -> &[&'a Fault] {
+        &self.faults
+    }
+
+    /// Returns what a holder may count on of a TTL.
+    pub(super) fn safe(&self, ttl: Nanos) -> Nanos {
+        ttl - (u128::from(ttl) * u128::from(self.run.drift_ppm) / 1_000_000) as Nanos
+    }
+
+    /// Returns the longest TTL of which the answer may say that `said` is left.
+    pub(super) fn longest(&self, said: Nanos, took: Nanos) -> Nanos {
+        if self.run.drift_ppm == 0 {
+            return said;
+        }
+        said + said / 1_000_000 * 2 * Nanos::from(self.run.drift_ppm) + 4 * MS + took
+    }
+
+    /// Returns when a question that came to an unknown end at `at` can no longer have an effect.
+    pub(super) fn settled(&self, at: Nanos) -> Nanos {
+        let mut settled = at.saturating_add(self.run.deadline);
+        // Each fault may hold it back until its end, and run into the next one.
+        for _ in 0..8 {
+            let held = self.faults_in(at, settled).map(|fault| fault.until + self.run.deadline);
+            match held.max() {
+                Some(later) if later > settled => settled = later,
+                _ => break,
+            }
+        }
+        settled
+    }
+
+    /// Returns until when a lease may last that began after `from` and should end at `until`.
+    pub(super) fn stretched(&self, from: Nanos, until: Nanos) -> Nanos {
+        if until == Nanos::MAX {
+            return until;
+        }
+        let mut by = 0;
+        let mut seen: Vec<*const Fault> = Vec::new();
+        for fault in self.faults_in(from, until.saturating_add(self.run.deadline)) {
+            if self.is_clock(fault) {
+                return Nanos::MAX;
+            }
+            if !seen.contains(&std::ptr::from_ref(fault)) {
+                seen.push(fault);
+                by += fault.until.saturating_sub(fault.from) + self.run.deadline;
+            }
+        }
+        until.saturating_add(by)
+    }
+
+    /// Returns by how much a lease may end late, and its next holder be late, at that time.
+    pub(super) fn late(&self, at: Nanos) -> Nanos {
+        let late = if self.redlock() { LATE_ON_REDLOCK } else { LATE };
+        let late = late + 2 * self.slowest(at, at.saturating_add(late));
+        let mut disturbed = 0;
+        for fault in self.faults_in(at.saturating_sub(5 * SECOND), at.saturating_add(late)) {
+            disturbed += fault.until.saturating_sub(fault.from) + self.run.deadline + 5 * SECOND;
+        }
+        late + disturbed
+    }
+
+    /// Returns how long a request that was sent then may take until it stands in line; nothing if that
+    /// cannot be told.
+    pub(super) fn arrival(&self, sent: Nanos) -> Option<Nanos> {
+        let arrival = ARRIVAL.max(2 * self.slowest(sent, sent + ARRIVAL));
+        self.faults_in(sent, sent + arrival).next().is_none().then_some(arrival)
+    }
+
+    /// Returns the slowest answer to a question that does not wait, around that time.
+    pub(super) fn slowest(&self, from: Nanos, until: Nanos) -> Nanos {
+        let from = second(from).saturating_sub(1).min(self.slowest.len());
+        let until = (second(until) + 2).min(self.slowest.len());
+        self.slowest[from..until.max(from)].iter().copied().max().unwrap_or_default()
+    }
+
+    /// Returns whether anything was made to fail in that time.
+    pub(super) fn disturbed(&self, from: Nanos, until: Nanos) -> bool {
+        self.faults_in(from, until).next().is_some()
+    }
+
+    /// Returns whether a link to clients was made to fail in that time.
+    pub(super) fn client_disturbed(&self, from: Nanos, until: Nanos) -> bool {
+        self.faults_in(from, until).any(is_client)
+    }
+
+    /// Returns whether exclusion is promised at `at` for a lease that began at `from`.
+    pub(super) fn promises_exclusion(&self, from: Nanos, at: Nanos) -> bool {
+        let from = from.saturating_sub(self.run.deadline);
+        !self.faults_in(from, at).any(|fault| fault.forgets || self.is_clock(fault))
+    }
+
+    /// Returns whether what was lost in that time stays lost.
+    pub(super) fn promises_loss(&self, from: Nanos, until: Nanos) -> bool {
+        !self.faults_in(from, until).any(|fault| fault.forgets)
+    }
+
+    /// Returns whether fencing tokens rise until that time: not after a loss of data and a step of a
+    /// store's clock.
+    pub(super) fn promises_fencing(&self, until: Nanos) -> bool {
+        let before = |fault: &&&Fault| fault.from <= until;
+        let forgot = self.faults.iter().filter(before).any(|fault| fault.forgets);
+        let stepped = self.faults.iter().filter(before).any(|fault| self.is_clock(fault));
+        !(forgot && stepped)
+    }
+
+    /// Returns whether those who wait are served in order in that time.
+    pub(super) fn promises_order(&self, from: Nanos, until: Nanos) -> bool {
+        if self.embedded() {
+            return true;
+        }
+        let lasts = |fault: &Fault| fault.until.saturating_sub(fault.from) >= DESERTED;
+        let deserted = |fault: &Fault| !is_client(fault) && (lasts(fault) || fault.forgets);
+        self.slowest(from, until) < DESERTED && !self.faults_in(from, until).any(deserted)
+    }
+
+    fn is_clock(&self, fault: &Fault) -> bool {
+        // The embedded store counts its own time.
+        !self.embedded() && fault.kind.contains("clock")
+    }
+
+    fn add_fault(&mut self, fault: &'a Fault) {
+        let number = self.faults.len() as u32;
+        self.faults.push(fault);
+        // A fault without an end reaches to the last one that has one.
+        let until = second(fault.until.min(fault.from + 86_400 * SECOND));
+        if self.by_second.len() <= until {
+            self.by_second.resize_with(until + 1, Vec::new);
+        }
+        for seconds in &mut self.by_second[second(fault.from)..=until] {
+            seconds.push(number);
+        }
+    }
+
+    fn add_speed(&mut self, operation: &Operation) {
+        let asks = matches!(
+            operation.kind,
+            Kind::Acquire | Kind::Refresh | Kind::Release | Kind::ForceRelease | Kind::Look
+        );
+        if !asks || operation.asked.wait_ms > 0 || operation.gone.is_some() {
+            return;
+        }
+        let until = match operation.answered {
+            Some(answered) => answered,
+            None if operation.outcome == Outcome::Unknown => operation.sent + self.run.deadline,
+            None => return,
+        };
+        let (from, to) = (second(operation.sent), second(until));
+        if self.slowest.len() <= to {
+            self.slowest.resize(to + 1, 0);
+        }
+        let took = until - operation.sent;
+        for slowest in &mut self.slowest[from..=to] {
+            *slowest = took.max(*slowest);
+        }
+    }
+
+    fn faults_in(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = &'a Fault> {
+        let seconds = second(from).min(self.by_second.len());
+        let end = second(until).saturating_add(1).min(self.by_second.len());
+        let numbers = self.by_second[seconds..end.max(seconds)].iter().flatten();
+        let faults = numbers.map(|&number| self.faults[number as usize]);
+        faults.filter(move |fault| fault.from <= until && fault.until >= from)
+    }
+}
+
+fn is_client(fault: &Fault) -> bool {
+    fault.target.starts_with("client")
+}
+
+fn second(at: Nanos) -> usize {
+    usize::try_from(at / SECOND).unwrap_or(usize::MAX)
+}

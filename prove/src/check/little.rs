@@ -1,0 +1,417 @@
+//! Little histories: each rule with one that breaks it, and its twin, which does not.
+
+use super::*;
+use crate::history::Asked;
+use crate::history::Fault;
+use crate::history::Left;
+use crate::history::NO_TOKEN;
+use crate::history::Nanos;
+use crate::history::Run;
+use crate::history::Said;
+use crate::history::Token;
+use crate::history::Write;
+
+const MS: Nanos = 1_000_000;
+
+/// A question of the client with the number of its token, chosen by the client, sent and answered at
+/// these milliseconds.
+fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operation {
+    Operation {
+        client: token as u32,
+        instance: 0,
+        kind,
+        key: 1,
+        sent: sent * MS,
+        answered: Some(answered * MS),
+        gone: None,
+        outcome: Outcome::Yes,
+        status: 200,
+        code: String::new(),
+        token,
+        chosen: true,
+        asked: Asked::default(),
+        said: Said::default(),
+    }
+}
+
+fn grant(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
+    let mut grant = ask(Kind::Acquire, token, sent, answered);
+    grant.status = 201;
+    grant.asked.ttl_ms = Some(ttl);
+    grant.said.ttl_ms = Some(ttl);
+    grant.said.fencing_token = Some(fence);
+    grant
+}
+
+fn refresh(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
+    Operation { kind: Kind::Refresh, status: 200, ..grant(token, fence, (sent, answered), ttl) }
+}
+
+/// A grant to somebody who waited from `sent` to `answered`.
+fn waited(grant: Operation) -> Operation {
+    let mut grant = grant;
+    grant.asked.wait_ms = 10_000;
+    grant.said.waited_ms = grant.answered.map(|answered| (answered - grant.sent) / MS);
+    grant
+}
+
+fn release(token: Token, sent: u64, answered: u64) -> Operation {
+    Operation { status: 204, ..ask(Kind::Release, token, sent, answered) }
+}
+
+fn no(operation: Operation, code: &str) -> Operation {
+    let said = Said::default();
+    Operation { outcome: Outcome::No, status: 409, code: code.to_owned(), said, ..operation }
+}
+
+fn gone(operation: Operation, at: u64) -> Operation {
+    let (answered, gone) = (None, Some(at * MS));
+    let (outcome, said) = (Outcome::Unknown, Said::default());
+    Operation { outcome, answered, gone, status: 0, said, ..operation }
+}
+
+fn look(token: Token, (sent, answered): (u64, u64), fence: Option<u64>, mine: bool) -> Operation {
+    let mut look = ask(Kind::Look, token, sent, answered);
+    look.said.held = Some(fence.is_some());
+    look.said.fencing_token = fence;
+    look.said.mine = Some(mine).filter(|_| token != NO_TOKEN);
+    look
+}
+
+fn run(store: &str) -> Line {
+    let drift_ppm = if store == "redlock" { 10_000 } else { 0 };
+    let (store, deadline) = (store.to_owned(), 100 * MS);
+    Line::Run(Run { store, seed: 0, instances: 1, deadline, drift_ppm })
+}
+
+fn lines(operations: Vec<Operation>) -> Vec<Line> {
+    std::iter::once(run("redis")).chain(operations.into_iter().map(Line::Operation)).collect()
+}
+
+fn rules(lines: &[Line]) -> Vec<&'static str> {
+    let mut rules: Vec<_> = check(lines).broken().map(|violation| violation.rule).collect();
+    rules.sort_unstable();
+    rules.dedup();
+    rules
+}
+
+/// The first history breaks the rule, and the second one none.
+fn breaks(rule: &str, broken: Vec<Operation>, twin: Vec<Operation>) {
+    let found = rules(&lines(broken));
+    assert!(found.contains(&rule), "{rule} is not found, but {found:?}");
+    let report = check(&lines(twin));
+    assert!(report.passed(), "the twin of {rule}: {report}");
+}
+
+#[test]
+fn two_who_rely_on_a_key_are_found() {
+    let first = || grant(1, 10, (0, 2), 1_000);
+    breaks(
+        "I1",
+        vec![first(), grant(2, 11, (500, 502), 1_000)],
+        vec![first(), release(1, 500, 501), grant(2, 11, (500, 502), 1_000)],
+    );
+}
+
+#[test]
+fn a_refresh_counts_from_its_question_and_may_shorten_a_lease() {
+    let first = || grant(1, 10, (0, 2), 1_000);
+    let next = |at| grant(2, 11, (at, at + 2), 1_000);
+    breaks(
+        "I1",
+        vec![first(), refresh(1, 10, (900, 910), 1_000), next(1_895)],
+        vec![first(), refresh(1, 10, (900, 910), 300), next(1_202)],
+    );
+}
+
+#[test]
+fn a_number_that_two_leases_have_is_found() {
+    let first = || vec![grant(1, 10, (0, 2), 100), release(1, 50, 51)];
+    let with = |fence| [first(), vec![grant(2, fence, (60, 62), 100)]].concat();
+    breaks("I2", with(10), with(11));
+}
+
+#[test]
+fn a_number_that_falls_is_found_also_after_a_loss() {
+    let with = |fence| vec![grant(1, 10, (0, 2), 100), grant(2, fence, (200, 202), 100)];
+    breaks("I2", with(9), with(11));
+    let mut lost = lines(with(9));
+    lost.push(flush(150));
+    assert_eq!(rules(&lost), ["I2"]);
+}
+
+#[test]
+fn a_number_that_changes_within_a_lease_is_found() {
+    let with =
+        |shown| vec![grant(1, 10, (0, 2), 1_000), look(NO_TOKEN, (5, 6), Some(shown), false)];
+    breaks("I2", with(11), with(10));
+}
+
+#[test]
+fn whoever_passes_a_waiter_is_found() {
+    let first = || vec![grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
+    let with = |one, other| {
+        let (mut early, mut late) =
+            (grant(2, one, (100, 602), 50), grant(3, other, (300, 602), 50));
+        if one > other {
+            early.answered = Some(640 * MS);
+        } else {
+            late.answered = Some(640 * MS);
+        }
+        [first(), vec![waited(early), waited(late), release(2, 641, 642), release(3, 641, 642)]]
+            .concat()
+    };
+    let found = rules(&lines(with(12, 11)));
+    assert!(found.contains(&"I3"), "{found:?}");
+    let ended = |mut all: Vec<Operation>| {
+        all.truncate(2);
+        all.extend([waited(grant(2, 11, (100, 602), 50)), release(2, 610, 611)]);
+        all.push(waited(grant(3, 12, (300, 612), 50)));
+        all
+    };
+    assert_eq!(rules(&lines(ended(with(11, 12)))), [""; 0]);
+}
+
+#[test]
+fn a_waiter_that_is_not_woken_is_found() {
+    let first = || vec![grant(1, 10, (0, 2), 5_000), release(1, 500, 501)];
+    let with = |at| [first(), vec![waited(grant(2, 11, (100, at), 50))]].concat();
+    breaks("I4", with(1_500), with(600));
+}
+
+#[test]
+fn a_ghost_that_keeps_a_key_is_found() {
+    let ghost = || {
+        let mut ghost = grant(1, 10, (0, 2), 20_000);
+        (ghost.token, ghost.chosen) = (NO_TOKEN, false);
+        gone(ghost, 2)
+    };
+    let with = |at| vec![ghost(), waited(grant(2, 11, (100, at), 50))];
+    breaks("I5", with(9_000), with(900));
+}
+
+#[test]
+fn a_release_without_a_lease_is_found() {
+    let first = || grant(1, 10, (0, 2), 1_000);
+    breaks(
+        "I6",
+        vec![first(), release(2, 100, 101)],
+        vec![first(), no(release(2, 100, 101), "lock_lost")],
+    );
+    let late = |named| {
+        let mut late = release(1, 700, 701);
+        late.asked.fencing_token = Some(named);
+        vec![first(), release(1, 100, 101), grant(1, 20, (200, 201), 1_000), late]
+    };
+    breaks("I6", late(10), late(20));
+}
+
+#[test]
+fn a_lease_that_comes_back_is_found() {
+    let with = |at| {
+        vec![
+            grant(1, 10, (0, 2), 200),
+            refresh(1, 10, (at, at + 1), 200),
+            grant(2, 11, (500, 501), 100),
+        ]
+    };
+    breaks("I7", with(505), with(150));
+    let nowhere = |fence| vec![grant(1, 10, (0, 2), 200), refresh(1, fence, (150, 151), 200)];
+    breaks("I7", nowhere(11), nowhere(10));
+}
+
+#[test]
+fn a_token_that_is_refused_its_own_lease_is_found() {
+    let first = || grant(1, 10, (0, 2), 1_000);
+    let again = || Operation { status: 200, ..grant(1, 10, (100, 101), 1_000) };
+    breaks("I8", vec![first(), no(again(), "lock_held")], vec![first(), again()]);
+    let anew = grant(1, 11, (100, 101), 1_000);
+    breaks("I8", vec![first(), anew], vec![first(), again()]);
+}
+
+#[test]
+fn one_token_for_many_leases_is_no_violation() {
+    let cycle = |n: u64| {
+        let at = n * 100;
+        let on_two = Operation { status: 200, client: 9, ..grant(1, n, (at + 2, at + 3), 1_000) };
+        vec![grant(1, n, (at, at + 1), 1_000), on_two, release(1, at + 50, at + 51)]
+    };
+    assert_eq!(rules(&lines((1..50).flat_map(cycle).collect())), [""; 0]);
+}
+
+#[test]
+fn a_lease_that_ends_early_is_found() {
+    let mut second = grant(2, 11, (150, 196), 500);
+    second.said.waited_ms = Some(45);
+    let early = |ttl| vec![grant(1, 10, (0, 2), ttl), second.clone()];
+    breaks("I9", early(200), early(195));
+    let lost =
+        |ttl| vec![grant(1, 10, (0, 2), ttl), no(refresh(1, 10, (150, 160), 99), "lock_lost")];
+    breaks("I9", lost(200), lost(155));
+    let free = |ttl| vec![grant(1, 10, (0, 2), ttl), look(NO_TOKEN, (150, 160), None, false)];
+    breaks("I9", free(200), free(155));
+}
+
+#[test]
+fn a_lease_that_ends_late_is_found() {
+    let with = |at| vec![grant(1, 10, (0, 2), 200), waited(grant(2, 11, (50, at), 100))];
+    breaks("I9", with(900), with(300));
+}
+
+#[test]
+fn a_refusal_with_nobody_behind_it_is_found() {
+    let refused = || no(grant(2, 0, (5_000, 5_001), 100), "lock_held");
+    let behind = |ttl| vec![grant(1, 10, (0, 2), ttl), refused()];
+    breaks("I10", behind(1_000), behind(5_000));
+}
+
+#[test]
+fn answers_that_no_sequence_explains_are_found() {
+    // Each two of the three fit: the second one had to begin after the first, and lasts beyond the third.
+    let with = |ttl| {
+        let mut second = grant(2, 11, (0, 300), ttl);
+        second.status = 200;
+        vec![grant(1, 10, (0, 1), 100), second, grant(3, 12, (100, 150), 10)]
+    };
+    breaks("I11", with(100), with(40));
+}
+
+#[test]
+fn a_secret_and_a_question_without_the_right_are_found() {
+    let with = |unauthorized, leaked| {
+        let mut grant = grant(1, 10, (0, 2), 100);
+        grant.asked.unauthorized = unauthorized;
+        grant.said.leaked = leaked;
+        vec![grant]
+    };
+    breaks("I12", with(true, false), with(false, false));
+    breaks("I12", with(false, true), with(false, false));
+    let sees = |mine| vec![grant(1, 10, (0, 2), 100), look(7, (5, 6), Some(10), mine)];
+    breaks("I12", sees(true), sees(false));
+}
+
+#[test]
+fn a_definite_no_that_was_a_yes_is_found() {
+    let refused = || no(grant(2, 0, (50, 52), 1_000), "lock_held");
+    let first = || grant(1, 10, (0, 2), 55);
+    let sees = |mine| vec![first(), refused(), look(2, (60, 61), Some(12).filter(|_| mine), mine)];
+    breaks("no", sees(true), sees(false));
+    // Another question with the token was under way.
+    let other = Operation { client: 8, ..grant(2, 12, (51, 200), 1_000) };
+    assert_eq!(rules(&lines([sees(true), vec![other]].concat())), [""; 0]);
+}
+
+#[test]
+fn a_late_write_that_is_taken_is_found() {
+    let with = |taken| {
+        let mut lines = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
+        let write = |token, fencing_token, at, taken| {
+            Line::Write(Write { key: 1, token, fencing_token, at: at * MS, taken, late: false })
+        };
+        lines.extend([write(2, 11, 210, true), write(1, 10, 220, taken)]);
+        lines
+    };
+    assert_eq!(rules(&with(true)), ["fence"]);
+    assert_eq!(rules(&with(false)), [""; 0]);
+}
+
+#[test]
+fn what_is_left_at_the_end_is_found() {
+    let with = |count| {
+        let left = Left { what: "waiters".to_owned(), count, allowed: 2 };
+        [lines(Vec::new()), vec![Line::Left(left)]].concat()
+    };
+    assert_eq!(rules(&with(3)), ["left"]);
+    assert_eq!(rules(&with(2)), [""; 0]);
+}
+
+fn flush(at: u64) -> Line {
+    let (kind, target) = ("flushall".to_owned(), "redis".to_owned());
+    Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: true })
+}
+
+#[test]
+fn what_is_not_promised_is_counted_and_no_failure() {
+    let mut two = lines(vec![grant(1, 10, (0, 2), 1_000), grant(2, 11, (500, 502), 1_000)]);
+    two.push(flush(400));
+    let report = check(&two);
+    assert!(report.passed() && report.not_promised["I1"] == 1, "{report}");
+    // A loss before the lease is no excuse.
+    *two.last_mut().unwrap() = flush(600);
+    let report = check(&two);
+    assert!(!report.passed(), "the loss came later");
+}
+
+#[test]
+fn a_stream_is_relied_on_from_event_to_event() {
+    let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
+    let alive = |sent, to| {
+        let mut alive = Operation { kind: Kind::Alive, ..ask(Kind::Alive, 1, sent, to) };
+        alive.said.ttl_ms = Some(300);
+        alive
+    };
+    let end = |at| {
+        let end = Operation { kind: Kind::HoldEnd, ..ask(Kind::HoldEnd, 1, 202, at) };
+        Operation { gone: Some(at * MS), answered: None, ..end }
+    };
+    let next = || grant(2, 11, (380, 382), 100);
+    let events = || vec![hold(), alive(2, 102), alive(102, 202)];
+    breaks(
+        "I1",
+        [events(), vec![end(450), next()]].concat(),
+        [events(), vec![end(350), next()]].concat(),
+    );
+    // Events that were kept back and came at once prove nothing.
+    let late = vec![hold(), alive(2, 202), alive(202, 203), end(450), next()];
+    assert_eq!(rules(&lines(late)), [""; 0]);
+}
+
+#[test]
+fn a_forced_release_ends_a_lease() {
+    let forced = |outcome| Operation { outcome, ..ask(Kind::ForceRelease, NO_TOKEN, 300, 301) };
+    let first = || grant(1, 10, (0, 2), 1_000);
+    let next = || grant(2, 11, (300, 302), 100);
+    breaks("I1", vec![first(), next()], vec![first(), forced(Outcome::Yes), next()]);
+    let late = || refresh(1, 10, (400, 401), 100);
+    breaks(
+        "I7",
+        vec![first(), forced(Outcome::Yes), late()],
+        vec![first(), late(), Operation { answered: Some(500 * MS), ..forced(Outcome::Yes) }],
+    );
+}
+
+#[test]
+fn order_on_redlock_is_promised_within_an_instance_only() {
+    let with = |instance| {
+        let first = [grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
+        let passed = waited(grant(2, 12, (100, 700), 50));
+        let newer = waited(grant(3, 11, (300, 602), 50));
+        let newer = Operation { instance, ..newer };
+        let all = first.into_iter().chain([newer, release(3, 610, 611), passed]);
+        [vec![run("redlock")], all.map(Line::Operation).collect()].concat()
+    };
+    assert_eq!(rules(&with(0)), ["I3"]);
+    let report = check(&with(1));
+    assert!(report.passed() && report.not_promised["I3"] == 1, "{report}");
+}
+
+#[test]
+fn redlock_may_tell_a_higher_number() {
+    let with = |fence| {
+        let all = [grant(1, 10, (0, 2), 990), refresh(1, fence, (100, 110), 990)];
+        [vec![run("redlock")], all.map(Line::Operation).to_vec()].concat()
+    };
+    let report = check(&with(12));
+    assert!(report.passed() && report.counted.renumbered == 1, "{report}");
+    assert_eq!(report.counted.grants, 1);
+}
+
+#[test]
+fn a_run_with_too_little_of_what_it_is_about_is_refused() {
+    let history = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
+    let wanted = Wanted { grants: 2, expiries: 2, ..Wanted::default() };
+    assert!(check_wanted(&history, &wanted).passed());
+    let wanted = Wanted { handoffs: 1, ..wanted };
+    assert_eq!(check_wanted(&history, &wanted).refused, ["hand-overs: 0 of 1"]);
+    assert!(!check(&history[1..]).passed(), "nobody knows of which store it is");
+}

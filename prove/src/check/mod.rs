@@ -1,0 +1,75 @@
+//! The judge: holds a history against the invariants, and says what it could not decide.
+//!
+//! Every time in it is a bound that holds whatever happened while a question was under way, so what it
+//! calls a violation is one. What the record does not decide is counted, not guessed.
+
+mod context;
+mod ends;
+mod file;
+mod key;
+mod lease;
+#[cfg(test)]
+mod little;
+mod report;
+mod rules;
+#[cfg(test)]
+mod simulation;
+#[cfg(test)]
+mod tests;
+
+pub use file::Judged;
+pub use file::check_file;
+pub use report::Counted;
+pub use report::Report;
+pub use report::Violation;
+pub use report::Wanted;
+
+use crate::history::Kind;
+use crate::history::Line;
+use crate::history::Operation;
+use crate::history::Outcome;
+use context::Context;
+use key::Key;
+
+/// Checks a history, whatever it has too little of.
+pub fn check(lines: &[Line]) -> Report {
+    check_wanted(lines, &Wanted::default())
+}
+
+/// Checks a history, which is refused if it has less than what is wanted.
+pub fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
+    let mut report = Report::default();
+    let context = Context::new(lines);
+    if !matches!(lines.first(), Some(Line::Run(_))) {
+        report.refused.push("the first line does not say how the run was made".to_owned());
+    }
+    let mut operations: Vec<&Operation> = Vec::with_capacity(lines.len());
+    for line in lines {
+        if let Line::Operation(operation) = line {
+            count(&mut report.counted, operation);
+            operations.push(operation);
+        }
+    }
+    for fault in context.faults() {
+        *report.counted.faults.entry(fault.kind.clone()).or_default() += 1;
+    }
+    operations.sort_by_key(|operation| (operation.key, operation.sent));
+    let mut writes = rules::resource::Writes::of(lines);
+    for group in operations.chunk_by(|one, other| one.key == other.key) {
+        let key = Key::new(&context, group[0].key, group.to_vec());
+        rules::judge(&context, &key, &mut report);
+        writes.judge(&context, &key, &mut report);
+    }
+    rules::resource::left(lines, &mut report);
+    report.violations.sort_by_key(|violation| (violation.at, violation.key, violation.rule));
+    report.hold_against(wanted);
+    report
+}
+
+fn count(counted: &mut Counted, operation: &Operation) {
+    if !matches!(operation.kind, Kind::Alive | Kind::HoldEnd) {
+        counted.operations += 1;
+        counted.unknowns += u64::from(operation.outcome == Outcome::Unknown);
+        counted.refusals += u64::from(operation.outcome == Outcome::No);
+    }
+}

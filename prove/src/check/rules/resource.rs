@@ -1,0 +1,83 @@
+//! The guarded resource, which refuses late writers by their numbers; and what is left at the end.
+
+use crate::check::context::Context;
+use crate::check::key::Key;
+use crate::check::report::Report;
+use crate::check::report::Violation;
+use crate::history::Line;
+use crate::history::Write;
+
+/// All writes, by key and then by time.
+pub(in crate::check) struct Writes<'a>(Vec<&'a Write>);
+
+impl<'a> Writes<'a> {
+    pub(in crate::check) fn of(lines: &'a [Line]) -> Self {
+        let mut writes: Vec<&Write> = Vec::new();
+        for line in lines {
+            if let Line::Write(write) = line {
+                writes.push(write);
+            }
+        }
+        writes.sort_by_key(|write| (write.key, write.at));
+        Self(writes)
+    }
+
+    /// Judges the writes of a key. `fence`: the resource took a write under a lower number than one before
+    /// it. I1: it refused one whose writer may rely on its lease.
+    pub(in crate::check) fn judge(
+        &mut self,
+        context: &Context<'_>,
+        key: &Key<'_>,
+        report: &mut Report,
+    ) {
+        let start = self.0.partition_point(|write| write.key < key.key);
+        let end = self.0.partition_point(|write| write.key <= key.key);
+        let mut highest: Option<&Write> = None;
+        for write in &self.0[start..end] {
+            report.counted.writes += 1;
+            let at = write.at;
+            let lower = highest.filter(|highest| {
+                (highest.fencing_token, highest.token) != (write.fencing_token, write.token)
+                    && highest.fencing_token >= write.fencing_token
+            });
+            if let Some(highest) = lower.filter(|_| write.taken) {
+                let (low, high) = (write.fencing_token, highest.fencing_token);
+                let what = format!("a write under lease {low} was taken after one under {high}");
+                report.add(Violation { rule: "fence", key: key.key, at, what, promised: true });
+            }
+            if !write.taken && !write.late && relies(key, write) {
+                let what =
+                    format!("lease {} may be relied on, and a write is late", write.fencing_token);
+                let promised = context.promises_exclusion(since(key, write), at);
+                report.add(Violation { rule: "I1", key: key.key, at, what, promised });
+            }
+            if write.taken && lower.is_none() {
+                highest = Some(write);
+            }
+        }
+    }
+}
+
+/// `left`: something remained although all leases and their bookkeeping should be over.
+pub(in crate::check) fn left(lines: &[Line], report: &mut Report) {
+    for line in lines {
+        if let Line::Left(left) = line
+            && left.count > left.allowed
+        {
+            let what = format!("{} {} remained, {} may", left.count, left.what, left.allowed);
+            report.add(Violation { rule: "left", key: 0, at: 0, what, promised: true });
+        }
+    }
+}
+
+fn relies(key: &Key<'_>, write: &Write) -> bool {
+    let found = key.evidence.partition_point(|one| one.fence < write.fencing_token);
+    let same = key.evidence[found..].iter().take_while(|one| one.fence == write.fencing_token);
+    let mut same = same.filter(|one| one.token == write.token);
+    same.any(|one| one.to <= write.at && write.at < one.rely)
+}
+
+fn since(key: &Key<'_>, write: &Write) -> u64 {
+    let found = key.leases.partition_point(|lease| lease.fence < write.fencing_token);
+    key.leases.get(found).map_or(write.at, |lease| lease.lo)
+}

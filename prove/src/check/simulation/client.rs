@@ -1,0 +1,167 @@
+//! What simulated clients do next.
+
+use super::Event;
+use super::Has;
+use super::KEYS;
+use super::MS;
+use super::Sent;
+use super::World;
+use super::lock::Reply;
+use crate::history::Asked;
+use crate::history::Kind;
+use crate::history::NO_TOKEN;
+use crate::history::Nanos;
+use crate::history::Operation;
+use crate::history::Outcome;
+use crate::history::Said;
+use crate::history::Token;
+
+impl World {
+    pub(super) fn decide(&mut self, client: usize) {
+        if let Some(stream) = self.clients[client].stream {
+            if self.rng.u8(..4) == 0 {
+                self.clients[client].stream = None;
+                self.end_stream(stream);
+            }
+            return self.think(client, 100);
+        }
+        if let Some(has) = self.clients[client].has.clone() {
+            return self.use_lease(client, &has);
+        }
+        if let Some((key, token)) = self.clients[client].asked.take() {
+            match self.rng.u8(..4) {
+                0 => return self.ask(client, (Kind::Look, key, token), Asked::default()),
+                1 => return self.acquire(client, key, token),
+                _ => (),
+            }
+        }
+        let key = self.rng.u32(..KEYS);
+        let foreign = self.shared_token(key);
+        match self.rng.u8(..40) {
+            0 => self.ask(client, (Kind::ForceRelease, key, NO_TOKEN), Asked::default()),
+            1 | 2 => self.ask(client, (Kind::Release, key, foreign), Asked::default()),
+            3..6 => self.ask(client, (Kind::Look, key, foreign), Asked::default()),
+            _ => {
+                self.tokens += 1;
+                let fresh = self.tokens;
+                let other = if self.plan.seed.is_multiple_of(3) { foreign } else { fresh };
+                let token = [NO_TOKEN, fresh, other, foreign][self.rng.usize(..4)];
+                self.acquire(client, key, token);
+            }
+        }
+    }
+
+    fn shared_token(&mut self, key: u32) -> Token {
+        1 + u64::from(key) * 3 + self.rng.u64(..3)
+    }
+
+    fn acquire(&mut self, client: usize, key: u32, token: Token) {
+        let holds = self.rng.u8(..6) == 0;
+        let longest = if self.plan.patient { 5_000 } else { 900 };
+        let wait_ms = if self.rng.u8(..5) < 2 { 0 } else { self.rng.u64(20..longest) };
+        let linger_ms = if holds && self.rng.bool() { self.rng.u64(..60) } else { 0 };
+        let ttl_ms = Some(self.ttl_ms());
+        let kind = if holds { Kind::Hold } else { Kind::Acquire };
+        let asked = Asked { ttl_ms, wait_ms, linger_ms, ..Asked::default() };
+        self.ask(client, (kind, key, token), asked);
+    }
+
+    fn use_lease(&mut self, client: usize, has: &Has) {
+        let named = self.rng.bool().then_some(has.fence);
+        let asked = Asked { fencing_token: named, ..Asked::default() };
+        let ttl_ms = Some(self.ttl_ms());
+        match self.rng.u8(..20) {
+            0..5 => {
+                self.ask(client, (Kind::Refresh, has.key, has.token), Asked { ttl_ms, ..asked })
+            }
+            5..7 => self.ask(client, (Kind::Look, has.key, has.token), Asked::default()),
+            7..9 => self.acquire(client, has.key, has.token),
+            9..11 => self.think(client, 400),
+            11 | 12 => {
+                self.clients[client].has = None;
+                self.think(client, 30);
+            }
+            _ => {
+                self.clients[client].has = None;
+                self.ask(client, (Kind::Release, has.key, has.token), asked);
+            }
+        }
+    }
+
+    fn ttl_ms(&mut self) -> u64 {
+        let long = self.plan.patient && self.rng.bool();
+        if long { self.rng.u64(2_000..4_000) } else { self.rng.u64(100..300) }
+    }
+
+    pub(super) fn think(&mut self, client: usize, most_ms: u64) {
+        let at = self.now + self.rng.u64(..most_ms * MS);
+        self.at(at, Event::Next(client));
+    }
+
+    fn ask(&mut self, client: usize, (kind, key, token): (Kind, u32, Token), asked: Asked) {
+        let chosen = token != NO_TOKEN;
+        self.tokens += 1;
+        let wait = asked.wait_ms * MS;
+        let known = self.clients[client].has.as_ref().map_or(1, |has| has.fence);
+        let operation = Operation {
+            client: client as u32,
+            instance: (client % 2) as u16,
+            kind,
+            key,
+            sent: self.now,
+            answered: None,
+            gone: None,
+            outcome: Outcome::Unknown,
+            status: 0,
+            code: String::new(),
+            token,
+            chosen,
+            asked,
+            said: Said::default(),
+        };
+        let request = self.requests.len();
+        self.requests.push(Sent {
+            ttl: operation.asked.ttl_ms.unwrap_or(200) * MS,
+            operation,
+            token: if chosen { token } else { self.tokens },
+            arrived: 0,
+            reply: None,
+            gone: false,
+            known,
+        });
+        self.soon(Event::Arrive(request));
+        let patience = match self.rng.u8(..24) {
+            0 => self.rng.u64(..=wait + 3 * MS),
+            1 => self.rng.u64(..3 * MS),
+            _ => wait + 900 * MS,
+        };
+        self.at(self.now + patience, Event::HangUp(request));
+    }
+}
+
+/// Writes down what a client was told.
+pub(super) fn fill(operation: &mut Operation, reply: &Reply, (token, arrived): (Token, Nanos)) {
+    operation.outcome = Outcome::Yes;
+    match reply {
+        Reply::Grant { fence, ttl, status, at } => {
+            let hold = operation.kind == Kind::Hold;
+            operation.status = if hold { 200 } else { *status };
+            operation.token = token;
+            operation.said.fencing_token = Some(*fence);
+            operation.said.ttl_ms = Some(ttl / MS);
+            operation.said.waited_ms = Some(at.saturating_sub(arrived) / MS);
+        }
+        Reply::Done => operation.status = 204,
+        Reply::No(code) => {
+            operation.outcome = Outcome::No;
+            operation.status = 409;
+            operation.code = (*code).to_owned();
+        }
+        Reply::Seen { fence, mine } => {
+            operation.status = 200;
+            operation.said.held = Some(fence.is_some());
+            operation.said.fencing_token = *fence;
+            operation.said.mine = Some(*mine);
+        }
+    }
+}

@@ -1,0 +1,74 @@
+//! The judge on simulated histories: nothing is found in those of a lock that is right.
+
+use super::simulation::Bug;
+use super::simulation::Plan;
+use super::simulation::history;
+use super::*;
+
+fn plan(seed: u64, bug: Option<Bug>, faults: bool) -> Plan {
+    let patient = seed % 4 > 1;
+    Plan { seed, lasts: if patient { 20_000_000_000 } else { 6_000_000_000 }, bug, faults, patient }
+}
+
+#[test]
+fn nothing_is_found_in_histories_of_a_lock_that_is_right() {
+    let mut all = Counted::default();
+    for seed in 0..3_000 {
+        let report = check(&history(plan(seed, None, seed % 2 == 1)));
+        assert!(report.passed(), "seed {seed}: {}", report);
+        all.operations += report.counted.operations;
+        all.grants += report.counted.grants;
+        all.handoffs += report.counted.handoffs;
+        all.expiries += report.counted.expiries;
+        all.unknowns += report.counted.unknowns;
+        all.unordered_grants += report.counted.unordered_grants;
+        all.unordered_waiters += report.counted.unordered_waiters;
+    }
+    println!("{all:?}");
+    // Nothing is found in nothing, too.
+    assert!(all.grants > 200_000 && all.expiries > 40_000 && all.unknowns > 40_000, "{all:?}");
+    assert!(all.unordered_grants * 20 < all.grants, "too much is left undecided: {all:?}");
+}
+
+/// Each bug, the rules by which it is known, and in how many of a hundred worlds it shows at least.
+const BUGS: [(Bug, &[&str], u32); 26] = [
+    (Bug::ReleaseWithoutCompare, &["I6", "I1"], 95),
+    (Bug::ReleaseIgnoresTheNumber, &["I6"], 3),
+    (Bug::RefreshRecreates, &["I7"], 30),
+    (Bug::RefreshSaysYes, &["I7", "I1"], 95),
+    (Bug::RefreshRenumbers, &["I2"], 95),
+    (Bug::NumbersRestart, &["I2"], 40),
+    (Bug::NumbersRepeat, &["I2"], 95),
+    (Bug::LastInFirstOut, &["I3"], 90),
+    (Bug::AnyoneIsNext, &["I3"], 90),
+    (Bug::LostWakeUp, &["I4"], 10),
+    (Bug::GhostStaysInLine, &["I4", "I5"], 5),
+    (Bug::GhostKeepsItsGrant, &["I4", "I5"], 1),
+    (Bug::RefusalThatGrants, &["no"], 50),
+    (Bug::CancelledYetGranted, &["I4", "I5", "I10", "no"], 3),
+    (Bug::RepeatIsAnotherLease, &["I8"], 95),
+    (Bug::RepeatIsRefused, &["I8"], 95),
+    (Bug::TwoAreServed, &["I1"], 95),
+    (Bug::EndsEarly, &["I9"], 95),
+    (Bug::EndsLittleEarly, &["I9", "I1"], 95),
+    (Bug::EndsLate, &["I9"], 40),
+    (Bug::StreamEndsAnyLease, &["I1", "I9"], 20),
+    (Bug::LastWordAfterTakeOver, &["I1", "I9"], 10),
+    (Bug::RefusalWithoutHolder, &["I10"], 10),
+    (Bug::LookSaysMine, &["I12"], 50),
+    (Bug::LookSaysFree, &["I9"], 95),
+    (Bug::LostWithoutReason, &["I9"], 95),
+];
+
+#[test]
+fn every_bug_of_a_lock_is_found() {
+    for (bug, rules, least) in BUGS {
+        let mut found = 0;
+        for seed in 0..100 {
+            let report = check(&history(plan(seed, Some(bug), seed % 2 == 1)));
+            found += u32::from(report.broken().any(|violation| rules.contains(&violation.rule)));
+        }
+        println!("{bug:?}: found by {rules:?} in {found} of 100");
+        assert!(found >= least, "{bug:?}: in {found} of 100 worlds");
+    }
+}

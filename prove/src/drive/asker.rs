@@ -1,0 +1,325 @@
+//! A client's questions: sent byte by byte, timed on the one clock, and recorded with their answers.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde::Deserialize;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::history::Asked;
+use crate::history::Kind;
+use crate::history::Line;
+use crate::history::NO_TOKEN;
+use crate::history::Nanos;
+use crate::history::Operation;
+use crate::history::Outcome;
+use crate::history::Said;
+use crate::history::Token;
+use crate::http::Connection;
+use crate::http::Head;
+use crate::record::Recorder;
+use crate::record::chosen_text;
+use crate::servers::Routes;
+
+/// How much longer than its wait a client waits for an answer.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+
+/// How long a client rests when nobody listens, or nobody can serve it.
+const REST: Duration = Duration::from_millis(50);
+
+/// A token, as the client has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Held {
+    pub(super) number: Token,
+    pub(super) text: String,
+    /// Whether the client chose it.
+    pub(super) chosen: bool,
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub(super) struct Question {
+    pub(super) kind: Kind,
+    pub(super) key: u32,
+    /// The token that is sent, if any.
+    pub(super) token: Option<Held>,
+    pub(super) asked: Asked,
+}
+
+/// What a client knows after a question.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) outcome: Outcome,
+    pub(super) status: u16,
+    pub(super) sent: Nanos,
+    pub(super) said: Said,
+    /// The token of a grant.
+    pub(super) token: Option<Held>,
+}
+
+/// The members of an answer that matter.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct Body {
+    pub(super) code: String,
+    pub(super) outcome: String,
+    pub(super) event: String,
+    pub(super) reason: String,
+    pub(super) token: Option<String>,
+    #[serde(flatten)]
+    pub(super) said: Said,
+}
+
+/// Why there is no answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Missing {
+    /// Nothing was sent.
+    Refused,
+    /// The connection broke.
+    Broken,
+    /// The client hung up.
+    Gone,
+}
+
+/// A client: it asks one question after another, over one connection at a time.
+#[derive(Debug)]
+pub(super) struct Asker {
+    pub(super) client: u32,
+    pub(super) instance: u16,
+    pub(super) recorder: Arc<Recorder>,
+    addresses: Vec<SocketAddr>,
+    /// Whether it reaches the service through the network that fails.
+    is_proxied: bool,
+    connection: Option<Connection>,
+}
+
+impl Asker {
+    /// A client that has not asked yet; every other one goes through the proxies.
+    pub(super) fn new(client: u32, routes: &Routes, recorder: Arc<Recorder>) -> Self {
+        let is_proxied = !client.is_multiple_of(2);
+        let addresses = if is_proxied { &routes.proxied } else { &routes.direct };
+        let instance = (client / 2) as usize % addresses.len();
+        let instance = u16::try_from(instance).unwrap_or(0);
+        let addresses = addresses.clone();
+        Self { client, instance, recorder, addresses, is_proxied, connection: None }
+    }
+
+    /// Goes on with another instance.
+    pub(super) fn turn_to(&mut self, instance: u16) {
+        if instance != self.instance {
+            self.connection = None;
+            self.instance = instance;
+        }
+    }
+
+    /// Goes on with the next instance.
+    pub(super) fn turn(&mut self) {
+        let next = (usize::from(self.instance) + 1) % self.addresses.len();
+        self.turn_to(u16::try_from(next).unwrap_or(0));
+    }
+
+    /// Returns a new token of the client's own.
+    pub(super) fn choose(&self) -> Held {
+        let number = self.recorder.new_token();
+        Held { number, text: chosen_text(number), chosen: true }
+    }
+
+    /// Asks, and waits for the answer.
+    pub(super) async fn ask(&mut self, question: &Question) -> Told {
+        let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
+        self.ask_for(question, patience).await
+    }
+
+    /// Asks, and hangs up if there is no answer within this time.
+    pub(super) async fn ask_for(&mut self, question: &Question, patience: Duration) -> Told {
+        let text = written(question);
+        let connected = self.connect().await;
+        let sent = self.recorder.now();
+        let answer = match connected {
+            Err(_) => Err(Missing::Refused),
+            Ok(mut connection) => match timeout(patience, connection.ask(text.as_bytes())).await {
+                Err(_) => {
+                    // A proxy cannot tell a client that has gone from one that has said all it will.
+                    if self.is_proxied {
+                        connection.reset();
+                    }
+                    Err(Missing::Gone)
+                }
+                Ok(Err(_)) => Err(Missing::Broken),
+                Ok(Ok((head, body))) => {
+                    self.keep(connection, head);
+                    Ok((head.status, read(&body)))
+                }
+            },
+        };
+        let rests = match &answer {
+            Ok((status, _)) => *status == 503,
+            Err(missing) => *missing != Missing::Gone,
+        };
+        let told = self.record(question, sent, answer);
+        if rests {
+            sleep(REST).await;
+        }
+        told
+    }
+
+    /// Opens a stream and returns it with its head, or the refusal.
+    pub(super) async fn open(&mut self, text: &str) -> Result<(Connection, Head), Missing> {
+        let mut connection = self.connect().await.map_err(|_| Missing::Refused)?;
+        let asked = async {
+            connection.send(text.as_bytes()).await?;
+            connection.head().await
+        };
+        let head = timeout(PATIENCE, asked).await.map_err(|_| Missing::Gone)?;
+        let head = head.map_err(|_| Missing::Broken)?;
+        Ok((connection, head))
+    }
+
+    /// Records an answer, and returns what it means.
+    pub(super) fn record(
+        &self,
+        question: &Question,
+        sent: Nanos,
+        answer: Result<(u16, Body), Missing>,
+    ) -> Told {
+        let now = self.recorder.now();
+        let (outcome, code) = judged(question.kind, &answer);
+        let (answered, gone) = match &answer {
+            Ok(_) => (Some(now), None),
+            Err(Missing::Gone) => (None, Some(now)),
+            Err(_) => (None, None),
+        };
+        let (status, body) = answer.unwrap_or_default();
+        let made = body.token.filter(|_| outcome == Outcome::Yes).map(|text| Held {
+            number: self.recorder.number(&text),
+            chosen: question.token.as_ref().is_some_and(|token| token.chosen),
+            text,
+        });
+        let known = made.as_ref().or(question.token.as_ref());
+        self.recorder.write(Line::Operation(Operation {
+            client: self.client,
+            instance: self.instance,
+            kind: question.kind,
+            key: question.key,
+            sent,
+            answered,
+            gone,
+            outcome,
+            status,
+            code,
+            token: known.map_or(NO_TOKEN, |token| token.number),
+            chosen: question.token.as_ref().is_some_and(|token| token.chosen),
+            asked: question.asked.clone(),
+            said: body.said.clone(),
+        }));
+        Told { outcome, status, sent, said: body.said, token: made }
+    }
+
+    /// Keeps a connection for the next question, if the service keeps it.
+    fn keep(&mut self, connection: Connection, head: Head) {
+        if !head.closes {
+            self.connection = Some(connection);
+        }
+    }
+
+    async fn connect(&mut self) -> io::Result<Connection> {
+        if let Some(connection) = self.connection.take() {
+            return Ok(connection);
+        }
+        let address = self.addresses[usize::from(self.instance)];
+        let opened = timeout(PATIENCE, Connection::open(address)).await;
+        opened.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+    }
+}
+
+/// Returns what an answer says; nothing if it is no JSON.
+pub(super) fn read(body: &[u8]) -> Body {
+    serde_json::from_slice(body).unwrap_or_default()
+}
+
+/// Returns what the client knows, and the code with its outcome.
+fn judged(kind: Kind, answer: &Result<(u16, Body), Missing>) -> (Outcome, String) {
+    let (status, body) = match answer {
+        Ok((status, body)) => (*status, body),
+        Err(Missing::Refused) => return (Outcome::No, "refused".to_owned()),
+        Err(_) => return (Outcome::Unknown, String::new()),
+    };
+    let sure = body.outcome == "not_acquired" || ["draining", "not_ready"].contains(&&*body.code);
+    let outcome = match status {
+        200..300 => Outcome::Yes,
+        400..500 => Outcome::No,
+        503 if sure => Outcome::No,
+        // A look that failed has changed nothing.
+        503 if kind == Kind::Look => Outcome::No,
+        _ => Outcome::Unknown,
+    };
+    let code = match body.outcome.is_empty() {
+        true => body.code.clone(),
+        false => format!("{}/{}", body.code, body.outcome),
+    };
+    (outcome, code)
+}
+
+/// Returns the bytes of a question.
+pub(super) fn written(question: &Question) -> String {
+    let Question { kind, key, token, asked } = question;
+    let (method, path) = match kind {
+        Kind::Acquire => ("POST", format!("/locks/k{key}")),
+        Kind::Hold | Kind::Alive | Kind::HoldEnd => ("POST", format!("/hold/k{key}")),
+        Kind::Refresh => ("PUT", format!("/locks/k{key}/refresh")),
+        Kind::Release => ("DELETE", format!("/locks/k{key}")),
+        Kind::ForceRelease => ("DELETE", format!("/admin/locks/k{key}")),
+        Kind::Look => ("GET", format!("/locks/k{key}")),
+    };
+    let mut options = Vec::new();
+    options.extend(asked.ttl_ms.map(|ttl| format!("ttl={ttl}ms")));
+    if asked.wait_ms > 0 {
+        options.push(format!("wait={}ms", asked.wait_ms));
+    }
+    if asked.linger_ms > 0 {
+        options.push(format!("linger={}ms", asked.linger_ms));
+    }
+    options.extend(asked.fencing_token.map(|number| format!("fencing_token={number}")));
+    let mut text = format!("{method} {path}");
+    for (number, option) in options.iter().enumerate() {
+        text.push(if number == 0 { '?' } else { '&' });
+        text.push_str(option);
+    }
+    text.push_str(" HTTP/1.1\r\nhost: localhost\r\n");
+    if let Some(token) = token {
+        text.push_str("lock-token: ");
+        text.push_str(&token.text);
+        text.push_str("\r\n");
+    }
+    text.push_str("\r\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(kind: Kind, status: u16, body: &str) -> (Outcome, String) {
+        judged(kind, &Ok((status, read(body.as_bytes()))))
+    }
+
+    #[test]
+    fn only_a_503_that_says_so_is_a_no() {
+        let unknown = r#"{"code":"store_unavailable","outcome":"unknown"}"#;
+        let sure = r#"{"code":"store_unavailable","outcome":"not_acquired"}"#;
+        assert_eq!(known(Kind::Acquire, 503, unknown).0, Outcome::Unknown);
+        assert_eq!(known(Kind::Acquire, 503, sure).0, Outcome::No);
+        assert_eq!(known(Kind::Acquire, 503, r#"{"code":"draining"}"#).0, Outcome::No);
+        assert_eq!(known(Kind::Acquire, 502, "").0, Outcome::Unknown);
+        assert_eq!(known(Kind::Acquire, 503, sure).1, "store_unavailable/not_acquired");
+    }
+
+    #[test]
+    fn the_members_of_a_grant_are_read() {
+        let body = read(br#"{"token":"t","key":"k","fencing_token":7,"ttl_ms":1,"waited_ms":0}"#);
+        assert_eq!((body.said.fencing_token, body.said.ttl_ms), (Some(7), Some(1)));
+    }
+}

@@ -1,0 +1,259 @@
+//! A client: which thing it does next, and the steps that all of them are made of.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::drive::HOT;
+use crate::drive::Shared;
+use crate::drive::asker::Asker;
+use crate::drive::asker::Held;
+use crate::drive::asker::Question;
+use crate::drive::asker::Told;
+use crate::drive::resource::Writer;
+use crate::history::Asked;
+use crate::history::Kind;
+use crate::history::Nanos;
+use crate::history::Outcome;
+use crate::servers::Routes;
+
+/// The number of a client's second voice is as much higher than its own.
+const TWIN: u32 = 10_000;
+
+const MILLISECOND: Nanos = 1_000_000;
+
+/// One client, with a second voice for what it asks at the same time.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub(super) asker: Asker,
+    pub(super) twin: Asker,
+    pub(super) chance: fastrand::Rng,
+    pub(super) shared: Arc<Shared>,
+    /// The token that it uses for many leases, one after another.
+    pub(super) lasting: Held,
+    /// Whether it wants what many want.
+    is_hot: bool,
+}
+
+/// A lease, as its holder knows it.
+#[derive(Clone, Debug)]
+pub(super) struct Lease {
+    pub(super) key: u32,
+    pub(super) token: Held,
+    pub(super) fencing_token: u64,
+    /// Until when the holder may rely on it.
+    pub(super) until: Nanos,
+}
+
+/// An acquire that a client is about to send.
+#[derive(Clone, Debug)]
+pub(super) struct Wish {
+    pub(super) key: u32,
+    pub(super) token: Option<Held>,
+    pub(super) ttl_ms: u64,
+    pub(super) wait_ms: u64,
+}
+
+impl Wish {
+    pub(super) fn question(&self, kind: Kind) -> Question {
+        let asked = Asked { ttl_ms: Some(self.ttl_ms), wait_ms: self.wait_ms, ..Asked::default() };
+        Question { kind, key: self.key, token: self.token.clone(), asked }
+    }
+}
+
+impl Client {
+    pub(super) fn new(
+        number: u32,
+        chance: fastrand::Rng,
+        routes: &Routes,
+        shared: Arc<Shared>,
+    ) -> Self {
+        let asker = Asker::new(number, routes, shared.recorder.clone());
+        let twin = Asker::new(number + TWIN, routes, shared.recorder.clone());
+        let lasting = asker.choose();
+        Self { asker, twin, chance, shared, lasting, is_hot: number % 3 == 2 }
+    }
+
+    pub(super) async fn run(mut self) {
+        while !self.shared.stopped.load(Ordering::Relaxed) {
+            if self.chance.u32(..40) == 0 {
+                self.asker.turn();
+            }
+            if self.chance.u32(..300) == 0 {
+                self.lasting = self.asker.choose();
+            }
+            if self.is_hot { self.wanted().await } else { self.alone().await }
+        }
+    }
+
+    /// One of the things that are done where few want the same.
+    async fn alone(&mut self) {
+        let key = self.any_key();
+        match self.chance.u32(..100) {
+            0..46 => self.cycle().await,
+            46..62 => self.one_token_many_leases().await,
+            62..72 => self.look_at(key).await,
+            72..79 => self.abandon().await,
+            79..81 => self.pause_past_the_end().await,
+            81..86 => self.meddle().await,
+            86..91 => self.vanish_at_once().await,
+            91..99 => self.wait_once(key).await,
+            _ => self.force().await,
+        }
+    }
+
+    /// One of the things that are done where many want the same.
+    async fn wanted(&mut self) {
+        let any = self.any_key();
+        let key = if self.chance.u32(..4) == 0 { any } else { self.chance.u32(..HOT) };
+        match self.chance.u32(..100) {
+            0..52 => self.wait_once(key).await,
+            52..62 => self.wait_by_asking_again(key).await,
+            62..74 => self.vanish_from_the_line(key).await,
+            74..83 => self.ask_twice_at_once(key).await,
+            83..89 => self.cancel(key).await,
+            89..94 => self.hold(key).await,
+            _ => self.hold(any).await,
+        }
+    }
+
+    pub(super) fn any_key(&mut self) -> u32 {
+        self.chance.u32(..self.shared.keys)
+    }
+
+    /// A TTL: mostly short, so that leases end by themselves all the time.
+    pub(super) fn ttl_ms(&mut self) -> u64 {
+        if self.chance.u32(..3) > 0 {
+            self.chance.u64(100..400)
+        } else {
+            self.chance.u64(400..2_000)
+        }
+    }
+
+    /// A TTL where many wait: what is left behind keeps all of them.
+    pub(super) fn short_ttl_ms(&mut self) -> u64 {
+        if self.chance.u32(..20) > 0 { self.chance.u64(100..250) } else { self.ttl_ms() }
+    }
+
+    /// A new token of its own, or none, for the service to make one.
+    pub(super) fn maybe_token(&mut self) -> Option<Held> {
+        self.chance.bool().then(|| self.asker.choose())
+    }
+
+    /// Asks for a lease. An unknown is often asked again, a no is held against a look.
+    pub(super) async fn acquire(&mut self, wish: &Wish) -> Option<Lease> {
+        let question = wish.question(Kind::Acquire);
+        for round in 0..3 {
+            let told = self.asker.ask(&question).await;
+            match told.outcome {
+                Outcome::Yes => return granted(wish, &told),
+                Outcome::No => {
+                    self.doubt(&question, &told).await;
+                    return None;
+                }
+                Outcome::Unknown if wish.token.is_none() || round == 2 => return None,
+                Outcome::Unknown => {
+                    if self.chance.u32(..10) < 3 {
+                        return None;
+                    }
+                    if self.chance.bool() {
+                        self.asker.turn();
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// Refreshes; whether the lease is still there for certain.
+    pub(super) async fn refresh(&mut self, lease: &mut Lease) -> bool {
+        let ttl_ms = self.chance.bool().then(|| self.ttl_ms());
+        let asked = Asked { ttl_ms, fencing_token: self.maybe_number(lease), ..Asked::default() };
+        let question = question(Kind::Refresh, lease, asked);
+        let told = self.asker.ask(&question).await;
+        match (told.outcome, told.said.ttl_ms) {
+            (Outcome::Yes, Some(ttl_ms)) => {
+                lease.until = lease.until.max(told.sent + ttl_ms * MILLISECOND);
+                lease.fencing_token = told.said.fencing_token.unwrap_or(lease.fencing_token);
+                true
+            }
+            (Outcome::No, _) => {
+                self.doubt(&question, &told).await;
+                false
+            }
+            _ => false,
+        }
+    }
+
+    /// Releases, and mostly asks again where nobody knows.
+    pub(super) async fn release(&mut self, lease: &Lease) {
+        let asked = Asked { fencing_token: self.maybe_number(lease), ..Asked::default() };
+        let question = question(Kind::Release, lease, asked);
+        for _ in 0..2 {
+            let told = self.asker.ask(&question).await;
+            match told.outcome {
+                Outcome::Yes => return,
+                Outcome::No => return self.doubt(&question, &told).await,
+                Outcome::Unknown if self.chance.u32(..4) == 0 => return,
+                Outcome::Unknown => (),
+            }
+        }
+    }
+
+    /// Looks with the token of a definite no, right after it.
+    pub(super) async fn doubt(&mut self, question: &Question, told: &Told) {
+        // Where nobody listened there is nobody to look with.
+        if told.status == 0 || question.token.is_none() {
+            return;
+        }
+        let token = question.token.clone();
+        let asked = Asked::default();
+        self.asker.ask(&Question { kind: Kind::Look, key: question.key, token, asked }).await;
+    }
+
+    pub(super) async fn look_at(&mut self, key: u32) {
+        let token = self.chance.bool().then(|| self.lasting.clone());
+        self.asker.ask(&Question { kind: Kind::Look, key, token, asked: Asked::default() }).await;
+    }
+
+    /// Writes to what the key guards, if the lease is not over; a paused writer would not notice.
+    pub(super) fn write(&self, lease: &Lease) {
+        let Lease { key, ref token, fencing_token, until } = *lease;
+        let writer = Writer { key, token: token.number, fencing_token, until };
+        self.shared.resources.write(&self.shared.recorder, writer);
+    }
+
+    /// Waits until a lease is over for certain, and then for up to so many milliseconds more.
+    pub(super) async fn outlive(&mut self, lease: &Lease, more_ms: u64) {
+        let left = lease.until.saturating_sub(self.shared.recorder.now());
+        let more = Duration::from_millis(self.chance.u64(1..more_ms));
+        sleep(Duration::from_nanos(left) + more).await;
+    }
+
+    /// Pauses for up to so many microseconds.
+    pub(super) async fn rest(&mut self, most_us: u64) {
+        sleep(Duration::from_micros(self.chance.u64(..most_us))).await;
+    }
+
+    fn maybe_number(&mut self, lease: &Lease) -> Option<u64> {
+        self.chance.bool().then_some(lease.fencing_token)
+    }
+}
+
+/// Returns the lease of a grant.
+pub(super) fn granted(wish: &Wish, told: &Told) -> Option<Lease> {
+    let waited = told.said.waited_ms.unwrap_or(0);
+    Some(Lease {
+        key: wish.key,
+        token: told.token.clone()?,
+        fencing_token: told.said.fencing_token?,
+        until: told.sent + (waited + told.said.ttl_ms?) * MILLISECOND,
+    })
+}
+
+/// Returns a question about a lease.
+pub(super) fn question(kind: Kind, lease: &Lease, asked: Asked) -> Question {
+    Question { kind, key: lease.key, token: Some(lease.token.clone()), asked }
+}

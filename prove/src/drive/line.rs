@@ -1,0 +1,128 @@
+//! Requests that wait in line: served, repeated, asked twice at once, given up, or left behind.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::drive::client::Client;
+use crate::drive::client::Wish;
+use crate::drive::client::granted;
+use crate::drive::client::question;
+use crate::history::Asked;
+use crate::history::Kind;
+use crate::history::Outcome;
+
+impl Client {
+    /// Waits in line, works for a moment, and hands over by a release or by nothing at all.
+    pub(super) async fn wait_once(&mut self, key: u32) {
+        let wait_ms = self.chance.u64(50..2_000);
+        let ttl_ms = self.short_ttl_ms();
+        let wish = Wish { key, token: self.maybe_token(), ttl_ms, wait_ms };
+        let Some(lease) = self.acquire(&wish).await else { return };
+        self.write(&lease);
+        if self.chance.u32(..3) == 0 {
+            self.rest(1_500).await;
+        }
+        if self.chance.u32(..40) > 0 {
+            self.work(lease).await;
+        }
+    }
+
+    /// Waits by asking again and again with one token, on any instance.
+    pub(super) async fn wait_by_asking_again(&mut self, key: u32) {
+        let token = Some(self.asker.choose());
+        for _ in 0..self.chance.u32(2..8) {
+            let wait_ms = self.chance.u64(10..200);
+            let wish = Wish { key, token: token.clone(), ttl_ms: self.short_ttl_ms(), wait_ms };
+            if let Some(lease) = self.acquire(&wish).await {
+                return self.work(lease).await;
+            }
+            if self.chance.u32(..4) == 0 {
+                self.asker.turn();
+            }
+        }
+    }
+
+    /// Hangs up while it waits; with a token of its own it may come back for what it was given.
+    pub(super) async fn vanish_from_the_line(&mut self, key: u32) {
+        let wait_ms = self.chance.u64(20..2_000);
+        let wish = Wish { key, token: self.maybe_token(), ttl_ms: self.short_ttl_ms(), wait_ms };
+        let patience = Duration::from_millis(self.chance.u64(0..wait_ms.min(200)));
+        self.vanish(wish, patience).await;
+    }
+
+    /// Hangs up right after it has asked.
+    pub(super) async fn vanish_at_once(&mut self) {
+        let wish = Wish {
+            key: self.any_key(),
+            token: self.maybe_token(),
+            ttl_ms: self.ttl_ms(),
+            wait_ms: 0,
+        };
+        let patience = Duration::from_micros(self.chance.u64(0..1_500));
+        self.vanish(wish, patience).await;
+    }
+
+    async fn vanish(&mut self, wish: Wish, patience: Duration) {
+        let told = self.asker.ask_for(&wish.question(Kind::Acquire), patience).await;
+        if let Some(lease) = granted(&wish, &told) {
+            return self.work(lease).await;
+        }
+        if told.outcome != Outcome::Unknown || wish.token.is_none() || self.chance.u32(..3) == 0 {
+            return;
+        }
+        self.rest(100_000).await;
+        let wait_ms = if self.chance.bool() { 0 } else { wish.wait_ms };
+        if let Some(lease) = self.acquire(&Wish { wait_ms, ..wish }).await {
+            self.work(lease).await;
+        }
+    }
+
+    /// Asks for one key with one token on two instances at once.
+    pub(super) async fn ask_twice_at_once(&mut self, key: u32) {
+        let token = Some(self.asker.choose());
+        let wait_ms = self.chance.u64(20..1_000);
+        let wish = Wish { key, token, ttl_ms: self.short_ttl_ms(), wait_ms };
+        let question = wish.question(Kind::Acquire);
+        self.twin.turn_to(self.asker.instance);
+        self.twin.turn();
+        let (told, again) = tokio::join!(self.asker.ask(&question), self.twin.ask(&question));
+        let lease = granted(&wish, &told).or_else(|| granted(&wish, &again));
+        match lease {
+            Some(lease) => self.work(lease).await,
+            None if told.outcome == Outcome::No && again.outcome == Outcome::No => {
+                self.doubt(&question, &told).await;
+            }
+            None => (),
+        }
+    }
+
+    /// Waits in line, and gives the place up by another request on another instance.
+    pub(super) async fn cancel(&mut self, key: u32) {
+        let token = Some(self.asker.choose());
+        let wish = Wish { key, token, ttl_ms: self.short_ttl_ms(), wait_ms: 1_000 };
+        let waiting = wish.question(Kind::Acquire);
+        let mut ending = wish.question(Kind::Release);
+        ending.asked = Asked::default();
+        let after = Duration::from_micros(self.chance.u64(..20_000));
+        self.twin.turn_to(self.asker.instance);
+        if self.chance.bool() {
+            self.twin.turn();
+        }
+        let release = async {
+            sleep(after).await;
+            self.twin.ask(&ending).await
+        };
+        let (told, released) = tokio::join!(self.asker.ask(&waiting), release);
+        if let Some(lease) = granted(&wish, &told) {
+            // It was granted before it was given up, or in spite of it.
+            let look = question(Kind::Look, &lease, Asked::default());
+            self.asker.ask(&look).await;
+            if released.outcome != Outcome::Yes {
+                self.release(&lease).await;
+            }
+        } else if told.outcome == Outcome::No {
+            self.doubt(&waiting, &told).await;
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The load: clients that do seeded random things with leases, and record what they are told.
+//!
+//! [`plain`] takes, refreshes and gives back, [`line`] waits, leaves and asks twice, [`stream`] holds
+//! by a connection. Every write to what a key guards goes through [`resource`].
+
+mod asker;
+mod client;
+mod line;
+mod plain;
+mod resource;
+mod stream;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+
+use tokio::task::JoinSet;
+
+use crate::drive::client::Client;
+use crate::drive::resource::Resources;
+use crate::record::Recorder;
+use crate::servers::Routes;
+
+/// How many keys many clients want at once.
+const HOT: u32 = 2;
+
+/// How much load there is.
+#[derive(Clone, Copy, Debug)]
+pub struct Amount {
+    /// How many clients.
+    pub clients: u32,
+    /// How many keys; the first two are hot.
+    pub keys: u32,
+}
+
+/// Clients that ask until they are told to stop.
+#[derive(Debug)]
+pub struct Load {
+    shared: Arc<Shared>,
+    clients: JoinSet<()>,
+}
+
+/// What all clients have in common.
+#[derive(Debug)]
+struct Shared {
+    recorder: Arc<Recorder>,
+    resources: Resources,
+    keys: u32,
+    stopped: AtomicBool,
+}
+
+impl Load {
+    /// Starts clients whose choices follow from a seed.
+    pub fn start(amount: Amount, routes: &Routes, recorder: &Arc<Recorder>, seed: u64) -> Self {
+        let shared = Arc::new(Shared {
+            recorder: recorder.clone(),
+            resources: Resources::new(amount.keys),
+            keys: amount.keys,
+            stopped: AtomicBool::new(false),
+        });
+        let mut clients = JoinSet::new();
+        for number in 0..amount.clients {
+            let chance = fastrand::Rng::with_seed(seed ^ (u64::from(number) << 32));
+            clients.spawn(Client::new(number, chance, routes, shared.clone()).run());
+        }
+        Self { shared, clients }
+    }
+
+    /// Tells all clients to stop, and waits until the last of them has.
+    pub async fn stop(mut self) {
+        self.shared.stopped.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.clients.join_next().await {
+            ended.expect("a client does not panic");
+        }
+    }
+}

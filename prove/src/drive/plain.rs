@@ -1,0 +1,110 @@
+//! Leases that are taken, refreshed, given back, forgotten or outlived by one client.
+
+use crate::drive::client::Client;
+use crate::drive::client::Lease;
+use crate::drive::client::Wish;
+use crate::drive::client::question;
+use crate::history::Asked;
+use crate::history::Kind;
+
+/// How long after its end a lease may still be meddled with, in milliseconds.
+const LATE_MS: u64 = 300;
+
+impl Client {
+    /// Takes a lease, works under it, and gives it back.
+    pub(super) async fn cycle(&mut self) {
+        let wish = Wish {
+            key: self.any_key(),
+            token: self.maybe_token(),
+            ttl_ms: self.ttl_ms(),
+            wait_ms: 0,
+        };
+        let Some(lease) = self.acquire(&wish).await else { return };
+        self.work(lease).await;
+    }
+
+    /// Writes, refreshes now and then, and gives back.
+    pub(super) async fn work(&mut self, mut lease: Lease) {
+        self.write(&lease);
+        while self.chance.u32(..4) == 0 {
+            if !self.refresh(&mut lease).await {
+                return;
+            }
+            self.write(&lease);
+        }
+        self.release(&lease).await;
+    }
+
+    /// Uses the same token for one lease after another, and lets requests for the earlier ones come
+    /// late.
+    pub(super) async fn one_token_many_leases(&mut self) {
+        let token = Some(self.lasting.clone());
+        let key = self.any_key();
+        let mut earlier = None;
+        for _ in 0..self.chance.u32(2..5) {
+            let ttl_ms = self.ttl_ms();
+            let wish = Wish { key, token: token.clone(), ttl_ms, wait_ms: 0 };
+            let Some(lease) = self.acquire(&wish).await else { return };
+            if self.chance.u32(..3) == 0 {
+                self.late_words(earlier.as_ref()).await;
+            }
+            self.write(&lease);
+            match self.chance.u32(..8) {
+                0 => self.outlive(&lease, 20).await,
+                1 => (),
+                _ => self.release(&lease).await,
+            }
+            earlier = Some(lease);
+        }
+    }
+
+    /// A refresh or a release that names a lease which its client has given up already.
+    async fn late_words(&mut self, earlier: Option<&Lease>) {
+        let Some(lease) = earlier else { return };
+        let kind = if self.chance.bool() { Kind::Refresh } else { Kind::Release };
+        let asked = Asked { fencing_token: Some(lease.fencing_token), ..Asked::default() };
+        self.asker.ask(&question(kind, lease, asked)).await;
+    }
+
+    /// Takes a lease and lets it end by itself, which the next who asks finds out.
+    pub(super) async fn abandon(&mut self) {
+        let ttl_ms = self.chance.u64(100..250);
+        let wish = Wish { key: self.any_key(), token: self.maybe_token(), ttl_ms, wait_ms: 0 };
+        if let Some(lease) = self.acquire(&wish).await {
+            self.write(&lease);
+        }
+    }
+
+    /// Takes a lease, pauses for longer than it lasts, writes late and asks for more time.
+    pub(super) async fn pause_past_the_end(&mut self) {
+        let ttl_ms = self.chance.u64(100..250);
+        let wish = Wish { key: self.any_key(), token: self.maybe_token(), ttl_ms, wait_ms: 0 };
+        let Some(mut lease) = self.acquire(&wish).await else { return };
+        self.outlive(&lease, LATE_MS).await;
+        self.write(&lease);
+        if self.refresh(&mut lease).await {
+            self.release(&lease).await;
+        }
+    }
+
+    /// Refreshes or releases a key that it does not have.
+    pub(super) async fn meddle(&mut self) {
+        let token = self.asker.choose();
+        let key = self.any_key();
+        let stranger = Lease { key, token, fencing_token: self.chance.u64(1..1 << 40), until: 0 };
+        if self.chance.bool() {
+            self.refresh(&mut stranger.clone()).await;
+        } else {
+            self.release(&stranger).await;
+        }
+    }
+
+    /// Ends whoever holds a key.
+    pub(super) async fn force(&mut self) {
+        let key = self.any_key();
+        let asked = Asked::default();
+        let question =
+            crate::drive::asker::Question { kind: Kind::ForceRelease, key, token: None, asked };
+        self.asker.ask(&question).await;
+    }
+}

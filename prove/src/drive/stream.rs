@@ -1,0 +1,221 @@
+//! Leases that live as long as a connection: ended, taken over, released behind its back, or lost.
+
+use std::time::Duration;
+
+use tokio::time::timeout;
+
+use crate::drive::asker::Body;
+use crate::drive::asker::Missing;
+use crate::drive::asker::Question;
+use crate::drive::asker::Told;
+use crate::drive::asker::read;
+use crate::drive::asker::written;
+use crate::drive::client::Client;
+use crate::drive::client::Lease;
+use crate::drive::client::Wish;
+use crate::drive::client::granted;
+use crate::drive::client::question;
+use crate::history::Asked;
+use crate::history::Kind;
+use crate::history::Nanos;
+use crate::history::Outcome;
+use crate::history::Said;
+use crate::http::Connection;
+
+/// How long after its TTL a stream may be silent before the client hangs up.
+const PATIENCE: Duration = Duration::from_millis(2_500);
+
+/// How many more events a client waits for after a release of which it knows nothing.
+const AFTER_RELEASE: u32 = 6;
+
+const MILLISECOND: Nanos = 1_000_000;
+
+/// How a client ends its stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    HangUp,
+    /// By a release with its token on any connection.
+    Release,
+    /// By a hang-up, after which the token is used for the same lease within its linger.
+    TakeOver,
+}
+
+impl Client {
+    /// Holds a key by a stream.
+    pub(super) async fn hold(&mut self, key: u32) {
+        let end = match self.chance.u32(..4) {
+            0 => End::Release,
+            1 => End::TakeOver,
+            _ => End::HangUp,
+        };
+        let token = match end {
+            End::HangUp => self.maybe_token(),
+            _ => Some(self.asker.choose()),
+        };
+        let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(50..2_000) };
+        let ttl_ms = self.chance.u64(150..1_200);
+        let wish = Wish { key, token, ttl_ms, wait_ms };
+        let mut question = wish.question(Kind::Hold);
+        if end == End::TakeOver || self.chance.u32(..4) == 0 {
+            question.asked.linger_ms = self.chance.u64(50..800);
+        }
+        let Some((mut connection, told)) = self.open(&question).await else { return };
+        let Some(mut lease) = granted(&wish, &told) else { return };
+        self.write(&lease);
+        let alive = self.chance.u32(..4);
+        let mut stream = Stream { question, last: told.sent, ttl_ms };
+        for _ in 0..alive {
+            if !self.hear(&mut connection, &mut stream, &mut lease).await {
+                return;
+            }
+            self.write(&lease);
+        }
+        self.end(connection, stream, lease, end).await;
+    }
+
+    /// Opens a stream and returns it with its grant, once there is one.
+    async fn open(&mut self, question: &Question) -> Option<(Connection, Told)> {
+        let sent = self.asker.recorder.now();
+        let (mut connection, head) = match self.asker.open(&written(question)).await {
+            Ok(opened) => opened,
+            Err(missing) => {
+                self.asker.record(question, sent, Err(missing));
+                self.rest(20_000).await;
+                return None;
+            }
+        };
+        if head.status != 200 {
+            let body = connection.body(head.length.unwrap_or(0)).await;
+            let answer = body.map(|body| (head.status, read(&body)));
+            let told = self.asker.record(question, sent, answer.map_err(|_| Missing::Broken));
+            if told.outcome == Outcome::No {
+                self.doubt(question, &told).await;
+            }
+            return None;
+        }
+        let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
+        let event = timeout(patience, async {
+            let mut queued_at = None;
+            loop {
+                let mut body = read(&connection.line().await?);
+                if body.event != "waiting" {
+                    body.said.queued_at = queued_at;
+                    return std::io::Result::Ok(body);
+                }
+                queued_at = queued_at.or_else(|| Some(self.asker.recorder.now()));
+            }
+        });
+        let answer = match event.await {
+            Err(_) => Err(Missing::Gone),
+            Ok(Err(_)) => Err(Missing::Broken),
+            Ok(Ok(body)) if body.event == "acquired" => Ok((200, body)),
+            // The stream ended before there was a lease; as an acquire it would be a 409.
+            Ok(Ok(body)) => Ok((409, Body { code: named(&body), ..body })),
+        };
+        let told = self.asker.record(question, sent, answer);
+        (told.outcome == Outcome::Yes).then_some((connection, told))
+    }
+
+    /// Waits for the next event; whether it says that the lease lives.
+    async fn hear(
+        &mut self,
+        connection: &mut Connection,
+        stream: &mut Stream,
+        lease: &mut Lease,
+    ) -> bool {
+        let patience = PATIENCE + Duration::from_millis(stream.ttl_ms);
+        let body = match timeout(patience, connection.line()).await {
+            Err(_) => Err(Missing::Gone),
+            Ok(Err(_)) => Err(Missing::Broken),
+            Ok(Ok(line)) => Ok(read(&line)),
+        };
+        let about = stream.about(lease);
+        let sent = stream.last;
+        stream.last = self.asker.recorder.now();
+        match body {
+            Ok(body) if body.event == "alive" => {
+                if let Some(ttl_ms) = body.said.ttl_ms {
+                    lease.until = lease.until.max(sent + ttl_ms * MILLISECOND);
+                }
+                let alive = Question { kind: Kind::Alive, ..about };
+                self.asker.record(&alive, sent, Ok((200, body)));
+                true
+            }
+            Ok(body) => {
+                let ended = Body { code: named(&body), said: Said::default(), ..Body::default() };
+                self.asker.record(&about, sent, Ok((200, ended)));
+                false
+            }
+            Err(missing) => {
+                let ended = match missing {
+                    Missing::Gone => Err(Missing::Gone),
+                    _ => Ok((0, Body { code: "cut".to_owned(), ..Body::default() })),
+                };
+                self.asker.record(&about, sent, ended);
+                false
+            }
+        }
+    }
+
+    async fn end(&mut self, connection: Connection, stream: Stream, lease: Lease, end: End) {
+        let mut connection = connection;
+        let mut stream = stream;
+        let mut lease = lease;
+        if end == End::Release {
+            if self.chance.bool() {
+                self.asker.turn();
+            }
+            self.release(&lease).await;
+            for _ in 0..AFTER_RELEASE {
+                if !self.hear(&mut connection, &mut stream, &mut lease).await {
+                    return;
+                }
+            }
+        }
+        // The client has given up before its connection ends.
+        self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+        if self.chance.bool() {
+            connection.reset();
+        } else {
+            drop(connection);
+        }
+        if end == End::TakeOver {
+            let wish = Wish {
+                key: lease.key,
+                token: Some(lease.token.clone()),
+                ttl_ms: self.ttl_ms(),
+                wait_ms: 0,
+            };
+            if let Some(lease) = self.acquire(&wish).await {
+                self.work(lease).await;
+            }
+        } else if self.chance.u32(..4) == 0 {
+            self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
+        }
+    }
+}
+
+/// A stream that has a lease.
+#[derive(Debug)]
+struct Stream {
+    question: Question,
+    /// When the last event was received.
+    last: Nanos,
+    ttl_ms: u64,
+}
+
+impl Stream {
+    /// Its end, as a line of the history; the lease may have a token that the service made.
+    fn about(&self, lease: &Lease) -> Question {
+        let token = Some(lease.token.clone());
+        Question { kind: Kind::HoldEnd, token, ..self.question.clone() }
+    }
+}
+
+/// Returns an event and its reason.
+fn named(body: &Body) -> String {
+    match body.reason.is_empty() {
+        true => body.event.clone(),
+        false => format!("{}/{}", body.event, body.reason),
+    }
+}

@@ -1,0 +1,95 @@
+//! `prove`: a campaign, one trial of it, or the check of a stored history.
+
+use std::fs::File;
+use std::io;
+use std::io::BufReader;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use prove::campaign::Campaign;
+use prove::campaign::Outcome;
+use prove::campaign::binary;
+use prove::campaign::directory;
+use prove::campaign::show;
+use prove::campaign::trial::Trial;
+use prove::campaign::wanted;
+use prove::check::check;
+use prove::check::check_wanted;
+use prove::history::Line;
+use prove::history::read;
+use prove::servers::Store;
+
+const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
+PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_SHRINK=1, PROVE_KEEP=1 and LOCKKEEPER_BIN are
+what a campaign follows.";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let passed = match words[..] {
+        [] => campaign(),
+        ["run", store, seconds, seed] => run(store, seconds, seed),
+        ["check", file] => check_file(file),
+        _ => Err(io::Error::other(USAGE)),
+    };
+    match passed {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Runs a campaign; whether it found nothing.
+fn campaign() -> io::Result<bool> {
+    let campaign = Campaign::from_env()?;
+    let outcome = runtime()?.block_on(campaign.run())?;
+    for (rule, count) in &outcome.not_promised {
+        eprintln!("not promised: {rule} {count} times");
+    }
+    for why in &outcome.refused {
+        eprintln!("refused: {why}");
+    }
+    told(&outcome, campaign.seed);
+    Ok(outcome.passed())
+}
+
+/// Runs one trial; whether it found nothing.
+fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
+    let usage = || io::Error::other(USAGE);
+    let store = Store::of(store).ok_or_else(usage)?;
+    let lasts = Duration::from_secs(seconds.parse().map_err(|_| usage())?);
+    let seed = seed.parse().map_err(|_| usage())?;
+    let trial = Trial::new(store, lasts, seed, &binary()?, &directory());
+    let lines = runtime()?.block_on(trial.run())?;
+    let report = check_wanted(&lines, &wanted(lasts));
+    show::report(&report, &lines);
+    let mut outcome = Outcome::default();
+    outcome.add(store.name(), &report);
+    told(&outcome, seed);
+    Ok(report.passed())
+}
+
+/// Prints what trials came to; the last line is for programs.
+fn told(outcome: &Outcome, seed: u64) {
+    for (kind, count) in &outcome.total.faults {
+        println!("{kind}: {count}");
+    }
+    println!("{}", outcome.line(seed));
+}
+
+/// Checks a stored history; whether it is in order.
+fn check_file(file: &str) -> io::Result<bool> {
+    let lines: io::Result<Vec<Line>> = read(BufReader::new(File::open(file)?)).collect();
+    let lines = lines?;
+    let report = check(&lines);
+    show::report(&report, &lines);
+    Ok(report.passed())
+}
+
+/// Processes under test end with the thread that started them, which is this one.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().enable_all().build()
+}

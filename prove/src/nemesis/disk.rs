@@ -1,0 +1,142 @@
+//! Faults of the embedded store: its disk, its file, its directory.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::nemesis::Nemesis;
+use crate::nemesis::kinds::Kind;
+use crate::servers::instance::Errors;
+use crate::servers::shim::Word;
+
+const EIO: i64 = 5;
+const ENOSPC: i64 = 28;
+
+/// How long a process may take to say that it does not serve a file or a directory.
+const REFUSAL: Duration = Duration::from_secs(5);
+
+impl Kind {
+    /// Whether it concerns the file of the embedded store.
+    pub(super) fn is_of_the_file(self) -> bool {
+        matches!(
+            self,
+            Self::FileMoved
+                | Self::DirectoryMoved
+                | Self::FileReplaced
+                | Self::FileDeleted
+                | Self::FileRolledBack
+                | Self::FileDamaged
+                | Self::SecondProcess
+        )
+    }
+}
+
+impl Nemesis<'_> {
+    pub(super) fn strike_disk(&mut self, kind: Kind) {
+        let shim = &self.site.instances[0].shim;
+        match kind {
+            Kind::DiskSlow => shim.set(Word::SlowSync, self.chance.i64(10..1_500)),
+            Kind::DiskFull => shim.set(Word::Full, ENOSPC),
+            _ => {
+                let error = if self.chance.bool() { EIO } else { ENOSPC };
+                shim.set(Word::Syncs, if kind == Kind::DiskFails { -1 } else { 1 });
+                shim.set(Word::SyncErrno, error);
+            }
+        }
+    }
+
+    pub(super) async fn heal_disk(&mut self) -> io::Result<()> {
+        let instance = &mut self.site.instances[0];
+        instance.shim.heal();
+        // A process whose disk failed ends by itself, perhaps in this moment.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        if instance.runs() { Ok(()) } else { instance.restart(Errors::File).await }
+    }
+
+    pub(super) async fn strike_file(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+        let (file, directory, aside) = (self.site.file(), self.site.data(), self.aside());
+        match kind {
+            Kind::FileMoved => fs::rename(&file, &aside)?,
+            Kind::DirectoryMoved => fs::rename(&directory, &aside)?,
+            Kind::FileReplaced => {
+                fs::rename(&file, &aside)?;
+                fs::copy(&aside, &file)?;
+            }
+            Kind::SecondProcess => {
+                let ended = self.site.instances[number].try_start(REFUSAL).await?;
+                refused(ended.and_then(|status| status.code()), "the directory of another")?;
+            }
+            Kind::FileDeleted => {
+                fs::remove_file(&file)?;
+            }
+            Kind::FileRolledBack => {
+                let instance = &mut self.site.instances[number];
+                instance.end().await;
+                fs::copy(&file, &aside)?;
+                instance.restart(Errors::File).await?;
+            }
+            _ => self.damage(number, &file, &aside).await?,
+        }
+        Ok(())
+    }
+
+    pub(super) async fn heal_file(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+        let (file, directory, aside) = (self.site.file(), self.site.data(), self.aside());
+        let instance = &mut self.site.instances[number];
+        match kind {
+            Kind::FileMoved | Kind::FileReplaced => fs::rename(&aside, &file)?,
+            Kind::DirectoryMoved => {
+                // A service that was restarted meanwhile has made a new one.
+                let _ = fs::remove_dir_all(&directory);
+                fs::rename(&aside, &directory)?;
+            }
+            Kind::FileDeleted => {
+                instance.end().await;
+                instance.restart(Errors::File).await?;
+            }
+            Kind::FileRolledBack => {
+                instance.end().await;
+                fs::rename(&aside, &file)?;
+                instance.restart(Errors::File).await?;
+            }
+            _ => (),
+        }
+        Ok(())
+    }
+
+    /// Has the service refuse a damaged file, and then serve the right one.
+    async fn damage(&mut self, number: usize, file: &Path, aside: &Path) -> io::Result<()> {
+        let at = self.chance.f64();
+        let instance = &mut self.site.instances[number];
+        instance.end().await;
+        fs::copy(file, aside)?;
+        let damaged = fs::File::options().write(true).open(file)?;
+        let length = damaged.metadata()?.len();
+        // The first page says what the file is: anywhere else a page may be unused.
+        let from = if at < 0.5 { 0 } else { (length as f64 * at) as u64 & !4095 };
+        damaged.write_all_at(&[0x5a; 4096], from)?;
+        let ended = instance.try_start(REFUSAL).await?;
+        fs::rename(aside, file)?;
+        instance.restart(Errors::File).await?;
+        match ended {
+            Some(status) => refused(status.code(), "a damaged file"),
+            // The page was unused, and the file is whole.
+            None if from > 0 => Ok(()),
+            None => Err(io::Error::other("a file without its first page was served")),
+        }
+    }
+
+    fn aside(&self) -> PathBuf {
+        self.site.directory().join("aside")
+    }
+}
+
+fn refused(code: Option<i32>, what: &str) -> io::Result<()> {
+    match code {
+        Some(1) => Ok(()),
+        other => Err(io::Error::other(format!("{what} was not refused: {other:?}"))),
+    }
+}

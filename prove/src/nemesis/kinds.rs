@@ -1,0 +1,391 @@
+//! The kinds of faults: their names in a history, the stores on which they are struck, and what they
+//! strike.
+
+use crate::servers::Store;
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// An instance is stopped and goes on.
+    InstanceStop,
+    /// An instance is killed and restarted.
+    InstanceKill,
+    /// An instance is told to end and restarted.
+    InstanceTerm,
+    /// All instances are told to end and restarted, one after another.
+    InstanceRoll,
+    /// Nobody is left to read the log of an instance.
+    LogClosed,
+    /// The log of an instance is on a full disk.
+    LogFull,
+    /// The log of an instance is a pipe that fills up.
+    LogUnread,
+    /// The wall clock of an instance is ahead or behind.
+    InstanceTime,
+    /// Hundreds of connections that never end their question.
+    Flood,
+    /// The network between clients and an instance is slow.
+    FrontDelay,
+    /// It swallows everything.
+    FrontSwallow,
+    /// It swallows questions.
+    FrontSwallowThere,
+    /// It swallows answers.
+    FrontSwallowBack,
+    /// It resets all connections.
+    FrontCut,
+    /// It ends the clients' direction of all connections.
+    FrontHalfClose,
+    /// It loses the answers to some questions of one kind.
+    FrontAnswerLost,
+    /// The network between an instance and a server is slow.
+    LinkDelay,
+    /// It swallows everything.
+    LinkSwallow,
+    /// It swallows commands.
+    LinkSwallowThere,
+    /// It swallows replies.
+    LinkSwallowBack,
+    /// It resets all connections.
+    LinkCut,
+    /// It ends the instances' direction of all connections.
+    LinkHalfClose,
+    /// It loses the replies to some commands.
+    LinkAnswerLost,
+    /// Writes of an instance to a server fail with an errno.
+    LinkWriteFails,
+    /// Reads of an instance from a server fail with an errno.
+    LinkReadFails,
+    /// Syncs of the embedded store take long.
+    DiskSlow,
+    /// One sync of it fails.
+    DiskFailsOnce,
+    /// All syncs of it fail.
+    DiskFails,
+    /// Its disk is full.
+    DiskFull,
+    /// Its file is moved away and back.
+    FileMoved,
+    /// Its directory is moved away and back.
+    DirectoryMoved,
+    /// A copy is put in place of its file.
+    FileReplaced,
+    /// Its file is deleted, and it is restarted.
+    FileDeleted,
+    /// It is restarted with an earlier copy of its file.
+    FileRolledBack,
+    /// It is started with a damaged file, and then with the right one.
+    FileDamaged,
+    /// A second process is started on its directory.
+    SecondProcess,
+    /// A server is stopped and goes on.
+    ServerStop,
+    /// A server is killed and restarted.
+    ServerKill,
+    /// A server is told to end and restarted.
+    ServerTerm,
+    /// All servers are told to end and restarted, one after another.
+    ServerRoll,
+    /// All servers are killed at once and restarted.
+    ServersKill,
+    /// A server closes the connections of all clients.
+    ClientsKilled,
+    /// A server forgets its scripts.
+    ScriptsFlushed,
+    /// A server forgets everything.
+    Flushed,
+    /// A server is busy.
+    Sleep,
+    /// A server lets clients wait.
+    Pause,
+    /// Syncs of a server take long.
+    ServerDiskSlow,
+    /// A sync of a server fails.
+    ServerDiskFails,
+    /// The disk of a server is full.
+    ServerDiskFull,
+    /// The clock of a server is ahead.
+    ClockForward,
+    /// The clock of a server is behind.
+    ClockBack,
+    /// A server has as much in memory as it may.
+    MemoryFull,
+    /// A master is replaced by order.
+    Failover,
+    /// A sentinel is killed and restarted.
+    SentinelKill,
+    /// Slots of the Cluster move to another node and back.
+    SlotsMoved,
+    /// Instances are restarted one by one with a fourth node, and later without it.
+    ListChange,
+}
+
+/// What a fault strikes: no two faults of a round strike the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The process of an instance.
+    Instance(usize),
+    /// All instances.
+    Instances,
+    /// The network in front of an instance.
+    Front(usize),
+    /// The network between instances and a server.
+    Link(usize),
+    /// What an instance does with its own network.
+    Socket(usize),
+    /// The disk of the embedded store.
+    Disk,
+    /// The process of a server.
+    Server(usize),
+    /// All servers.
+    Servers,
+    /// What a server knows.
+    Data(usize),
+    /// A sentinel.
+    Sentinel(usize),
+}
+
+const EVERYWHERE: &[Kind] = &[
+    Kind::InstanceStop,
+    Kind::InstanceKill,
+    Kind::InstanceTerm,
+    Kind::InstanceRoll,
+    Kind::LogClosed,
+    Kind::LogFull,
+    Kind::LogUnread,
+    Kind::InstanceTime,
+    Kind::Flood,
+    Kind::FrontDelay,
+    Kind::FrontSwallow,
+    Kind::FrontSwallowThere,
+    Kind::FrontSwallowBack,
+    Kind::FrontCut,
+    Kind::FrontHalfClose,
+    Kind::FrontAnswerLost,
+];
+
+const EMBEDDED: &[Kind] = &[
+    Kind::DiskSlow,
+    Kind::DiskFailsOnce,
+    Kind::DiskFails,
+    Kind::DiskFull,
+    Kind::FileMoved,
+    Kind::DirectoryMoved,
+    Kind::FileReplaced,
+    Kind::FileDeleted,
+    Kind::FileRolledBack,
+    Kind::FileDamaged,
+    Kind::SecondProcess,
+];
+
+const SERVERS: &[Kind] = &[
+    Kind::LinkDelay,
+    Kind::LinkSwallow,
+    Kind::LinkSwallowThere,
+    Kind::LinkSwallowBack,
+    Kind::LinkCut,
+    Kind::LinkHalfClose,
+    Kind::LinkAnswerLost,
+    Kind::LinkWriteFails,
+    Kind::LinkReadFails,
+    Kind::ServerStop,
+    Kind::ServerKill,
+    Kind::ServerTerm,
+    Kind::ClientsKilled,
+    Kind::ScriptsFlushed,
+    Kind::Flushed,
+    Kind::Sleep,
+    Kind::Pause,
+    Kind::ClockForward,
+    Kind::ClockBack,
+    Kind::MemoryFull,
+];
+
+/// Faults of servers that keep their data on disk.
+const SAFE: &[Kind] = &[Kind::ServerDiskSlow, Kind::ServerDiskFails, Kind::ServerDiskFull];
+
+impl Kind {
+    /// Returns the kinds that are struck on a store.
+    pub fn of(store: Store) -> Vec<Self> {
+        let own: &[&[Self]] = match store {
+            Store::Embedded => &[EMBEDDED],
+            Store::Redis | Store::Redis3 => &[SERVERS, SAFE],
+            Store::Sentinel => &[SERVERS, SAFE, &[Self::Failover, Self::SentinelKill]],
+            Store::Cluster => &[SERVERS, SAFE, &[Self::SlotsMoved, Self::ServersKill]],
+            Store::Redlock => &[SERVERS, &[Self::ServerRoll, Self::ServersKill, Self::ListChange]],
+        };
+        EVERYWHERE.iter().chain(own.iter().copied().flatten()).copied().collect()
+    }
+
+    /// Returns the kinds that are struck on a store in a run of this seed: either those by which clocks
+    /// step or those by which data is lost, since fencing is not promised through both.
+    pub fn of_run(store: Store, seed: u64) -> Vec<Self> {
+        let mut kinds = Self::of(store);
+        // A failover is a loss, and whatever lasts may cause one.
+        let steady = store == Store::Sentinel || seed & 1 == 1;
+        let strange = store == Store::Embedded || store == Store::Redlock;
+        kinds.retain(|kind| match kind {
+            Self::ClockForward | Self::ClockBack => !steady,
+            Self::InstanceTime => !steady || !strange,
+            kind => steady || !kind.forgets(store),
+        });
+        kinds
+    }
+
+    /// Returns its name in a history.
+    pub fn name(self) -> String {
+        let mut name = String::new();
+        for letter in format!("{self:?}").chars() {
+            if letter.is_uppercase() && !name.is_empty() {
+                name.push('_');
+            }
+            name.push(letter.to_ascii_lowercase());
+        }
+        name
+    }
+
+    /// Returns the name of what it strikes, in a history.
+    pub fn struck(self, target: Target) -> String {
+        match target {
+            Target::Instance(_) if self.is_of_the_file() => "file".to_owned(),
+            Target::Socket(number) if self == Self::InstanceTime => format!("instance-{number}"),
+            target => target.name(),
+        }
+    }
+
+    /// Whether the store may lose leases by it.
+    pub fn forgets(self, store: Store) -> bool {
+        match self {
+            Self::FileDeleted | Self::FileRolledBack => true,
+            Self::Flushed | Self::ClockForward | Self::ClockBack => true,
+            Self::ServerKill | Self::ServerTerm | Self::ServersKill | Self::ServerRoll => {
+                store == Store::Redlock
+            }
+            Self::Failover => true,
+            _ => false,
+        }
+    }
+
+    /// Returns what it strikes, by chance.
+    pub fn target(self, chance: &mut fastrand::Rng, counts: Counts) -> Target {
+        let Counts { instances, servers, links } = counts;
+        match self {
+            Self::InstanceRoll | Self::ListChange => Target::Instances,
+            Self::InstanceStop
+            | Self::InstanceKill
+            | Self::InstanceTerm
+            | Self::LogClosed
+            | Self::LogFull
+            | Self::LogUnread
+            | Self::FileMoved
+            | Self::DirectoryMoved
+            | Self::FileReplaced
+            | Self::FileDeleted
+            | Self::FileRolledBack
+            | Self::FileDamaged
+            | Self::SecondProcess => Target::Instance(chance.usize(..instances)),
+            Self::DiskSlow | Self::DiskFailsOnce | Self::DiskFails | Self::DiskFull => Target::Disk,
+            Self::InstanceTime | Self::LinkWriteFails | Self::LinkReadFails => {
+                Target::Socket(chance.usize(..instances))
+            }
+            Self::Flood
+            | Self::FrontDelay
+            | Self::FrontSwallow
+            | Self::FrontSwallowThere
+            | Self::FrontSwallowBack
+            | Self::FrontCut
+            | Self::FrontHalfClose
+            | Self::FrontAnswerLost => Target::Front(chance.usize(..instances)),
+            Self::LinkDelay
+            | Self::LinkSwallow
+            | Self::LinkSwallowThere
+            | Self::LinkSwallowBack
+            | Self::LinkCut
+            | Self::LinkHalfClose
+            | Self::LinkAnswerLost => Target::Link(chance.usize(..links)),
+            Self::ServerStop | Self::ServerKill | Self::ServerTerm => {
+                Target::Server(chance.usize(..servers))
+            }
+            Self::ServerDiskSlow | Self::ServerDiskFails | Self::ServerDiskFull => {
+                Target::Server(chance.usize(..servers))
+            }
+            Self::ServerRoll | Self::ServersKill | Self::SlotsMoved | Self::Failover => {
+                Target::Servers
+            }
+            Self::SentinelKill => Target::Sentinel(chance.usize(..3)),
+            Self::ClientsKilled
+            | Self::ScriptsFlushed
+            | Self::Flushed
+            | Self::Sleep
+            | Self::Pause
+            | Self::ClockForward
+            | Self::ClockBack
+            | Self::MemoryFull => Target::Data(chance.usize(..servers)),
+        }
+    }
+}
+
+/// How many of each there are.
+#[derive(Clone, Copy, Debug)]
+pub struct Counts {
+    /// Instances of the service.
+    pub instances: usize,
+    /// Servers of the store.
+    pub servers: usize,
+    /// Links to servers.
+    pub links: usize,
+}
+
+impl Target {
+    /// Returns its name in a history: `client` for the way of clients to an instance, `instance` for its
+    /// process.
+    fn name(self) -> String {
+        match self {
+            Self::Instance(number) => format!("instance-{number}"),
+            Self::Instances => "instances".to_owned(),
+            Self::Front(number) => format!("client-{number}"),
+            Self::Link(number) => format!("link-{number}"),
+            Self::Socket(number) => format!("socket-{number}"),
+            Self::Disk => "disk".to_owned(),
+            Self::Server(number) => format!("server-{number}"),
+            Self::Servers => "servers".to_owned(),
+            Self::Data(number) => format!("data-{number}"),
+            Self::Sentinel(number) => format!("sentinel-{number}"),
+        }
+    }
+
+    /// Whether two faults would be in each other's way.
+    pub fn clashes(self, other: Self) -> bool {
+        let instances = |target| matches!(target, Self::Instance(_) | Self::Instances | Self::Disk);
+        let servers = |target| matches!(target, Self::Server(_) | Self::Servers | Self::Data(_));
+        match (self, other) {
+            (Self::Instance(one), Self::Instance(two)) => one == two,
+            (Self::Server(one) | Self::Data(one), Self::Server(two) | Self::Data(two)) => {
+                one == two
+            }
+            _ => {
+                self == other
+                    || instances(self) && instances(other)
+                    || servers(self) && servers(other)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_in_small_letters() {
+        assert_eq!(Kind::FrontSwallowThere.name(), "front_swallow_there");
+    }
+
+    #[test]
+    fn there_are_enough_kinds_of_faults() {
+        let mut kinds: Vec<_> = Store::ALL.into_iter().flat_map(Kind::of).collect();
+        kinds.sort();
+        kinds.dedup();
+        assert!(kinds.len() >= 25 && Store::ALL.iter().all(|store| Kind::of(*store).len() >= 12));
+    }
+}

@@ -1,0 +1,148 @@
+//! What is left once every client has gone and every lease is over.
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use redis::RedisResult;
+use serde_json::Value;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use crate::history::Left;
+use crate::history::Line;
+use crate::http::Connection;
+use crate::nemesis::Nemesis;
+use crate::servers::Site;
+
+/// The longest place in line of a claim that is away, which is longer than any TTL with its linger; the
+/// longest step of a clock; and a moment.
+const ALL_OVER: Duration = Duration::from_secs(8);
+
+/// How many more descriptors an instance may have than before the load: connections to its store that
+/// come and go.
+const DESCRIPTORS: u64 = 24;
+
+/// How many more KiB of memory it may have than before the load.
+const MEMORY_KIB: u64 = 128 * 1024;
+
+/// The longest that Redis keeps a line that nobody joins.
+const LINE_MS: i64 = 120_000;
+
+/// What an instance had before the load.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Baseline {
+    descriptors: u64,
+    memory_kib: u64,
+}
+
+/// Returns what each instance has now.
+pub(super) fn baseline(site: &Site) -> Vec<Baseline> {
+    let counted = site.instances.iter().map(|instance| {
+        let process = instance.process();
+        Baseline {
+            descriptors: process.map_or(0, |process| process.descriptors()),
+            memory_kib: process.map_or(0, |process| process.memory_kib()),
+        }
+    });
+    counted.collect()
+}
+
+impl Nemesis<'_> {
+    /// Mends everything, waits until everything is over, and records what is left.
+    ///
+    /// # Errors
+    /// Something does not come back.
+    pub async fn leftovers(&mut self, keys: u32) -> io::Result<()> {
+        self.revive().await?;
+        self.site.until_it_serves().await?;
+        sleep(ALL_OVER).await;
+        let (mut held, mut waiters) = (0, 0);
+        for key in 0..keys {
+            let look = self.looked(key).await?;
+            held += u64::from(look["held"] == true);
+            waiters += look["waiters"].as_u64().unwrap_or(0);
+        }
+        self.note_left("held", held, 0);
+        self.note_left("waiters", waiters, 0);
+        let mut refused = 0;
+        for key in 0..keys {
+            let free = acquire_and_release(self.site.instances[0].address(), key).await;
+            refused += u64::from(!free.unwrap_or(false));
+        }
+        self.note_left("keys that cannot be acquired", refused, 0);
+        if !self.site.servers.is_empty() {
+            let names = self.names();
+            let count = |end: &dyn Fn(&(String, i64)) -> bool| {
+                names.iter().filter(|name| end(name)).count() as u64
+            };
+            let guards = |name: &str| name.starts_with("lk//guard:");
+            let endless = |(name, ttl): &(String, i64)| *ttl < 0 && !guards(name);
+            for (name, _) in names.iter().filter(|name| endless(name)) {
+                eprintln!("without an end: {name}");
+            }
+            let endless = count(&endless);
+            // Of an instance that died the line remembers those who waited there, for two minutes.
+            let lines = |name: &str| name.contains("/line//") || name.contains("/crew//");
+            let lasting = count(&|(name, ttl)| lines(name) && *ttl > LINE_MS);
+            let locks = count(&|(name, _)| name.starts_with("lock:"));
+            self.note_left("redis keys without an end", endless, 0);
+            self.note_left("redis lines that last", lasting, 0);
+            self.note_left("redis locks", locks, 0);
+        }
+        let now = baseline(self.site);
+        let before = self.baseline.clone();
+        for (now, before) in now.iter().zip(before) {
+            self.note_left("descriptors", now.descriptors, before.descriptors + DESCRIPTORS);
+            self.note_left("memory", now.memory_kib, before.memory_kib + MEMORY_KIB);
+        }
+        Ok(())
+    }
+
+    fn note_left(&self, what: &str, count: u64, allowed: u64) {
+        self.recorder.write(Line::Left(Left { what: what.to_owned(), count, allowed }));
+    }
+
+    /// Returns the answer to a look, which every instance has to give by now.
+    async fn looked(&self, key: u32) -> io::Result<Value> {
+        let address = self.site.instances[0].address();
+        let end = Instant::now() + Duration::from_secs(10);
+        loop {
+            let mut connection = Connection::open(address).await?;
+            let question = format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            let (head, body) = connection.ask(question.as_bytes()).await?;
+            if head.status == 200 {
+                return Ok(serde_json::from_slice(&body)?);
+            }
+            if Instant::now() > end {
+                return Err(io::Error::other(format!("a look is answered {}", head.status)));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Returns the keys of all servers with what is left of each, in milliseconds.
+    fn names(&self) -> Vec<(String, i64)> {
+        let mut all = Vec::new();
+        for server in &self.site.servers {
+            let names: RedisResult<Vec<String>> = server.run(&["KEYS", "*"]);
+            for name in names.unwrap_or_default() {
+                let left: i64 = server.run(&["PTTL", &name]).unwrap_or(0);
+                all.push((name, left));
+            }
+        }
+        all
+    }
+}
+
+/// Whether a key is granted at once and given back, by which the store also forgets who waited for it.
+async fn acquire_and_release(address: SocketAddr, key: u32) -> io::Result<bool> {
+    let token = format!("token-of-the-last-one-{key}");
+    let mut connection = Connection::open(address).await?;
+    let mut statuses = Vec::new();
+    for question in [format!("POST /locks/k{key}?ttl=1s"), format!("DELETE /locks/k{key}")] {
+        let head = format!("{question} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}\r\n\r\n");
+        statuses.push(connection.ask(head.as_bytes()).await?.0.status);
+    }
+    Ok(statuses == [201, 204])
+}

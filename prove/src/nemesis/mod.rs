@@ -1,0 +1,188 @@
+//! The nemesis: rounds of one to three faults at a time, from a seed, each recorded from its start to
+//! its end.
+//!
+//! [`kinds`] is the table of faults, [`strike`] does what concerns processes and networks, [`disk`] the
+//! embedded store, [`data`] servers and what they know. [`left`] counts what is there at the end.
+
+mod data;
+mod disk;
+pub mod kinds;
+mod left;
+mod strike;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::net::TcpStream;
+use tokio::time::Instant;
+use tokio::time::sleep_until;
+
+use crate::history::Fault;
+use crate::history::Line;
+use crate::history::Nanos;
+use crate::nemesis::kinds::Counts;
+use crate::nemesis::kinds::Kind;
+use crate::nemesis::kinds::Target;
+use crate::nemesis::left::Baseline;
+use crate::record::Recorder;
+use crate::servers::Site;
+use crate::servers::Store;
+use crate::servers::instance::Errors;
+
+/// Makes things fail, and mends them.
+#[derive(Debug)]
+pub struct Nemesis<'a> {
+    site: &'a mut Site,
+    recorder: Arc<Recorder>,
+    chance: fastrand::Rng,
+    /// Which kinds may be struck.
+    allowed: Vec<Kind>,
+    /// Those that have not been struck since all were.
+    due: Vec<Kind>,
+    struck: BTreeMap<String, u64>,
+    floods: Vec<TcpStream>,
+    baseline: Vec<Baseline>,
+}
+
+/// A fault that is being struck.
+#[derive(Clone, Copy, Debug)]
+struct Struck {
+    kind: Kind,
+    target: Target,
+    from: Nanos,
+    until: Instant,
+    /// For how much longer than its end it may be felt: clocks that were set back.
+    after: Duration,
+}
+
+impl<'a> Nemesis<'a> {
+    /// Prepares faults of these kinds; their order and targets follow from a seed.
+    pub fn new(site: &'a mut Site, recorder: &Arc<Recorder>, seed: u64, kinds: &[Kind]) -> Self {
+        let baseline = left::baseline(site);
+        Self {
+            site,
+            recorder: recorder.clone(),
+            chance: fastrand::Rng::with_seed(!seed),
+            allowed: kinds.to_vec(),
+            due: Vec::new(),
+            struck: BTreeMap::new(),
+            floods: Vec::new(),
+            baseline,
+        }
+    }
+
+    /// Returns how often each kind was struck.
+    pub fn struck(&self) -> &BTreeMap<String, u64> {
+        &self.struck
+    }
+
+    /// Strikes one to three faults, mends them, and leaves everybody alone for a moment.
+    ///
+    /// # Errors
+    /// Something does not come back.
+    pub async fn round(&mut self, end: Instant) -> io::Result<()> {
+        let master = self.site.master();
+        let mut faults: Vec<Struck> = Vec::new();
+        let number = self.chance.usize(1..4);
+        for _ in 0..number {
+            let Some((kind, target)) = self.choose(&faults) else { break };
+            let from = self.recorder.now();
+            let lasts = self.lasts(kind);
+            let after = self.strike(kind, target).await?;
+            faults.push(Struck { kind, target, from, until: Instant::now() + lasts, after });
+            sleep_until(Instant::now() + Duration::from_millis(self.chance.u64(..200))).await;
+        }
+        faults.sort_by_key(|fault| fault.until);
+        let mut healed = Vec::new();
+        for fault in faults {
+            sleep_until(fault.until.min(end.max(Instant::now()))).await;
+            self.heal(fault.kind, fault.target).await?;
+            healed.push((fault, self.recorder.now()));
+        }
+        self.revive().await?;
+        let gap = Duration::from_millis(self.chance.u64(300..1_500));
+        sleep_until(Instant::now() + gap).await;
+        let replaced = self.settle(master).await?;
+        for (fault, until) in healed {
+            self.note(fault, if replaced { self.recorder.now() } else { until }, replaced);
+        }
+        Ok(())
+    }
+
+    /// Records a fault.
+    fn note(&mut self, fault: Struck, until: Nanos, replaced: bool) {
+        let after = u64::try_from(fault.after.as_nanos()).unwrap_or(0);
+        *self.struck.entry(fault.kind.name()).or_default() += 1;
+        self.recorder.write(Line::Fault(Fault {
+            kind: fault.kind.name(),
+            target: fault.kind.struck(fault.target),
+            from: fault.from,
+            until: until + after,
+            forgets: replaced || fault.kind.forgets(self.site.store),
+        }));
+    }
+
+    /// Returns a kind that is due, and a target that is not struck yet.
+    fn choose(&mut self, faults: &[Struck]) -> Option<(Kind, Target)> {
+        let counts = Counts {
+            instances: self.site.instances.len(),
+            servers: self.site.servers.len(),
+            links: self.site.links.len(),
+        };
+        for _ in 0..8 {
+            if self.due.is_empty() {
+                self.due.clone_from(&self.allowed);
+                self.chance.shuffle(&mut self.due);
+            }
+            let kind = self.due.pop()?;
+            let target = kind.target(&mut self.chance, counts);
+            if faults.iter().any(|fault| fault.target.clashes(target)) {
+                self.due.insert(0, kind);
+                continue;
+            }
+            return Some((kind, target));
+        }
+        None
+    }
+
+    fn lasts(&mut self, kind: Kind) -> Duration {
+        let milliseconds = match kind {
+            Kind::FrontCut | Kind::LinkCut | Kind::FrontHalfClose | Kind::LinkHalfClose => 1..50,
+            Kind::ScriptsFlushed | Kind::Flushed | Kind::ClientsKilled => 1..50,
+            Kind::InstanceKill | Kind::InstanceTerm | Kind::ServerTerm => 1..600,
+            _ if self.chance.u32(..4) == 0 => 1_000..5_000,
+            _ => 200..1_200,
+        };
+        Duration::from_millis(self.chance.u64(milliseconds))
+    }
+
+    /// Restarts whatever has ended.
+    async fn revive(&mut self) -> io::Result<()> {
+        for server in self.site.servers.iter_mut().chain(&mut self.site.sentinels) {
+            if !server.runs() {
+                server.restart().await?;
+            }
+        }
+        for instance in &mut self.site.instances {
+            if !instance.runs() {
+                instance.restart(Errors::File).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until the store is in a shape in which the next fault means what it says; whether a master
+    /// was replaced meanwhile.
+    async fn settle(&mut self, master: Option<String>) -> io::Result<bool> {
+        match self.site.store {
+            Store::Sentinel => {
+                self.site.until_replicated().await?;
+                Ok(self.site.master() != master)
+            }
+            Store::Cluster => self.site.until_whole().await.map(|()| false),
+            _ => Ok(false),
+        }
+    }
+}

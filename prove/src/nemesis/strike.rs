@@ -1,0 +1,181 @@
+//! Faults of processes and networks, and the way to the others.
+
+use std::io;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+use crate::nemesis::Nemesis;
+use crate::nemesis::kinds::Kind;
+use crate::nemesis::kinds::Target;
+use crate::proxy::Proxy;
+use crate::servers::instance::Errors;
+use crate::servers::shim::Word;
+
+/// How many connections a flood has.
+const FLOOD: usize = 300;
+
+const ETIMEDOUT: i64 = 110;
+const ECONNRESET: i64 = 104;
+
+/// Questions of which the answer is lost.
+const QUESTIONS: [&[u8]; 5] =
+    [b"POST /locks", b"/refresh", b"DELETE /locks", b"POST /hold", b"GET "];
+
+impl Nemesis<'_> {
+    /// Strikes a fault, and returns for how long it may be felt after its end.
+    pub(super) async fn strike(&mut self, kind: Kind, target: Target) -> io::Result<Duration> {
+        match target {
+            Target::Instance(number) if kind.is_of_the_file() => {
+                self.strike_file(kind, number).await?;
+            }
+            Target::Instance(number) => self.strike_instance(kind, number).await?,
+            Target::Instances if kind == Kind::ListChange => self.site.use_nodes(4).await?,
+            Target::Instances => self.roll_instances().await?,
+            Target::Front(number) if kind == Kind::Flood => self.flood(number).await,
+            Target::Front(number) => {
+                let times = self.chance.u32(1..20);
+                let question = QUESTIONS[self.chance.usize(..QUESTIONS.len())];
+                let delay = self.delay();
+                cross(kind, &self.site.fronts[number], delay, (question, times));
+            }
+            Target::Link(number) => {
+                let times = self.chance.u32(1..20);
+                let delay = self.delay();
+                cross(kind, &self.site.links[number].proxy, delay, (b"lock:", times));
+            }
+            Target::Socket(number) => self.strike_socket(kind, number),
+            Target::Disk => self.strike_disk(kind),
+            Target::Server(_) | Target::Servers | Target::Sentinel(_) => {
+                self.strike_servers(kind, target).await?;
+            }
+            Target::Data(number) => return Ok(self.strike_data(kind, number)),
+        }
+        Ok(Duration::ZERO)
+    }
+
+    /// Mends a fault.
+    pub(super) async fn heal(&mut self, kind: Kind, target: Target) -> io::Result<()> {
+        match target {
+            Target::Instance(number) if kind.is_of_the_file() => self.heal_file(kind, number).await,
+            Target::Instance(number) => self.heal_instance(kind, number).await,
+            Target::Instances if kind == Kind::ListChange => self.site.use_nodes(3).await,
+            Target::Instances => Ok(()),
+            Target::Front(number) => {
+                self.floods.clear();
+                self.site.fronts[number].heal();
+                Ok(())
+            }
+            Target::Link(number) => {
+                self.site.links[number].proxy.heal();
+                Ok(())
+            }
+            Target::Socket(number) => {
+                self.site.instances[number].shim.heal();
+                Ok(())
+            }
+            Target::Disk => self.heal_disk().await,
+            Target::Server(_) | Target::Servers | Target::Sentinel(_) => {
+                self.heal_servers(kind, target).await
+            }
+            Target::Data(number) => {
+                self.heal_data(kind, number);
+                Ok(())
+            }
+        }
+    }
+
+    async fn strike_instance(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+        let instance = &mut self.site.instances[number];
+        match kind {
+            Kind::InstanceStop => instance.signal(Signal::STOP),
+            Kind::InstanceTerm => {
+                instance.end().await;
+            }
+            Kind::LogClosed => {
+                instance.end().await;
+                instance.restart(Errors::Closed).await?;
+            }
+            Kind::LogFull => {
+                instance.end().await;
+                instance.restart(Errors::Full).await?;
+            }
+            Kind::LogUnread => {
+                instance.end().await;
+                instance.restart(Errors::Unread).await?;
+            }
+            _ => instance.kill(),
+        }
+        Ok(())
+    }
+
+    async fn heal_instance(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+        let instance = &mut self.site.instances[number];
+        match kind {
+            Kind::InstanceStop => instance.signal(Signal::CONT),
+            Kind::LogClosed | Kind::LogFull | Kind::LogUnread => {
+                instance.end().await;
+                instance.restart(Errors::File).await?;
+            }
+            _ => instance.restart(Errors::File).await?,
+        }
+        Ok(())
+    }
+
+    async fn roll_instances(&mut self) -> io::Result<()> {
+        for instance in &mut self.site.instances {
+            instance.end().await;
+            instance.restart(Errors::File).await?;
+        }
+        Ok(())
+    }
+
+    /// Makes the clock of an instance step, or its connections to a server fail.
+    fn strike_socket(&mut self, kind: Kind, number: usize) {
+        let servers: Vec<u16> = self.site.links.iter().map(|link| link.proxy.port()).collect();
+        let shim = &self.site.instances[number].shim;
+        if kind == Kind::InstanceTime {
+            let seconds = self.chance.i64(-3_600..3_600);
+            return shim.set(Word::Ahead, seconds * 1_000_000_000);
+        }
+        let errno = if self.chance.bool() { ETIMEDOUT } else { ECONNRESET };
+        shim.set(Word::LinkErrno, errno);
+        shim.set(Word::Port, i64::from(servers[self.chance.usize(..servers.len())]));
+        let word = if kind == Kind::LinkWriteFails { Word::Writes } else { Word::Reads };
+        shim.set(word, self.chance.i64(1..6));
+    }
+
+    /// Opens connections that send the beginning of a question, or nothing.
+    async fn flood(&mut self, number: usize) {
+        let address = self.site.instances[number].address();
+        for turn in 0..FLOOD {
+            let connecting = TcpStream::connect(address);
+            let connected = tokio::time::timeout(Duration::from_millis(100), connecting).await;
+            let Ok(Ok(mut stream)) = connected else { break };
+            if turn % 2 == 0 {
+                // The service may have closed it already.
+                let _ = stream.write_all(b"POST /locks/k0 HTTP/1.1\r\nhost:").await;
+            }
+            self.floods.push(stream);
+        }
+    }
+
+    fn delay(&mut self) -> Duration {
+        Duration::from_millis([1, 10, 40][self.chance.usize(..3)])
+    }
+}
+
+/// Strikes a network; the loss is of so many answers to questions with these bytes.
+fn cross(kind: Kind, network: &Proxy, delay: Duration, loss: (&[u8], u32)) {
+    match kind {
+        Kind::FrontDelay | Kind::LinkDelay => network.delay(delay, delay / 2),
+        Kind::FrontSwallow | Kind::LinkSwallow => network.swallow(true, true),
+        Kind::FrontSwallowThere | Kind::LinkSwallowThere => network.swallow(true, false),
+        Kind::FrontSwallowBack | Kind::LinkSwallowBack => network.swallow(false, true),
+        Kind::FrontHalfClose | Kind::LinkHalfClose => network.half_close(),
+        Kind::FrontAnswerLost | Kind::LinkAnswerLost => network.lose_answers(loss.0, loss.1),
+        _ => network.cut(),
+    }
+}

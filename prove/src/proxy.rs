@@ -1,0 +1,389 @@
+//! A TCP proxy that delays, swallows, cuts, half-closes, and loses the answer to a chosen request.
+//!
+//! TCP has no holes: a connection of which bytes were swallowed is reset when bytes pass again.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpListener;
+use tokio::net::TcpStream;
+use tokio::net::tcp::ReadHalf;
+use tokio::net::tcp::WriteHalf;
+use tokio::sync::Notify;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+/// Treatment of what passes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Flow {
+    /// By how much each piece is late, at least.
+    pub delay: Duration,
+    /// By how much it may be later than that.
+    pub jitter: Duration,
+    /// Whether nothing reaches the server.
+    pub swallow_there: bool,
+    /// Whether nothing reaches the client.
+    pub swallow_back: bool,
+    /// Counts the resets of all connections.
+    cuts: u64,
+    /// Counts the times when the client's direction of all connections was ended.
+    half_closes: u64,
+}
+
+/// A request of which the answer is to be lost.
+#[derive(Clone, Debug)]
+struct Loss {
+    /// Bytes of the request.
+    contains: Vec<u8>,
+    /// How many are still to be lost.
+    left: u32,
+}
+
+#[derive(Debug)]
+struct Shared {
+    flow: watch::Sender<Flow>,
+    loss: Mutex<Option<Loss>>,
+}
+
+/// A proxy with a port of its own. It ends when it is dropped.
+#[derive(Debug)]
+pub struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+    _running: JoinSet<()>,
+}
+
+impl Proxy {
+    /// Starts a proxy on this port of loopback, or on any if it is 0, to a server on another.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub async fn start(port: u16, server: u16) -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", port)).await?;
+        let port = listener.local_addr()?.port();
+        let shared =
+            Arc::new(Shared { flow: watch::Sender::new(Flow::default()), loss: Mutex::new(None) });
+        let mut running = JoinSet::new();
+        running.spawn(serve(listener, server, shared.clone()));
+        Ok(Self { port, shared, _running: running })
+    }
+
+    /// Returns the port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Delays everything in both directions.
+    pub fn delay(&self, delay: Duration, jitter: Duration) {
+        self.shared.flow.send_modify(|flow| (flow.delay, flow.jitter) = (delay, jitter));
+    }
+
+    /// Swallows what is sent to the server, to the client, or both.
+    pub fn swallow(&self, there: bool, back: bool) {
+        self.shared
+            .flow
+            .send_modify(|flow| (flow.swallow_there, flow.swallow_back) = (there, back));
+    }
+
+    /// Resets all connections.
+    pub fn cut(&self) {
+        self.shared.flow.send_modify(|flow| flow.cuts += 1);
+    }
+
+    /// Ends the client's direction of all connections.
+    pub fn half_close(&self) {
+        self.shared.flow.send_modify(|flow| flow.half_closes += 1);
+    }
+
+    /// Forwards the next requests that contain these bytes, and resets their connections in place of
+    /// the answers.
+    pub fn lose_answers(&self, contains: &[u8], times: u32) {
+        self.set_loss(Some(Loss { contains: contains.to_vec(), left: times }));
+    }
+
+    /// Passes everything again, at once.
+    pub fn heal(&self) {
+        self.set_loss(None);
+        self.shared.flow.send_modify(|flow| {
+            *flow = Flow { cuts: flow.cuts, half_closes: flow.half_closes, ..Flow::default() };
+        });
+    }
+
+    fn set_loss(&self, loss: Option<Loss>) {
+        *self.shared.loss.lock().unwrap_or_else(PoisonError::into_inner) = loss;
+    }
+}
+
+impl Shared {
+    /// Whether this piece begins a request of which the answer is to be lost.
+    fn is_lost(&self, piece: &[u8]) -> bool {
+        let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(wanted) = loss.as_mut() else { return false };
+        let found = piece.windows(wanted.contains.len()).any(|bytes| bytes == wanted.contains);
+        if found {
+            wanted.left -= 1;
+            if wanted.left == 0 {
+                *loss = None;
+            }
+        }
+        found
+    }
+}
+
+async fn serve(listener: TcpListener, server: u16, shared: Arc<Shared>) {
+    let mut connections = JoinSet::new();
+    loop {
+        // An accept fails for lack of descriptors, which floods are made to cause.
+        let Ok((client, _)) = listener.accept().await else {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            continue;
+        };
+        while connections.try_join_next().is_some() {}
+        connections.spawn(pass(client, server, shared.clone()));
+    }
+}
+
+/// Passes one connection until either side ends it or a fault does.
+async fn pass(mut client: TcpStream, server: u16, shared: Arc<Shared>) {
+    let mut flow = shared.flow.subscribe();
+    let began = flow.borrow_and_update().clone();
+    if began.swallow_there && began.swallow_back {
+        // A network that takes connections and no more.
+        let _ = flow.wait_for(|flow| !flow.swallow_there || flow.cuts > began.cuts).await;
+        let _ = client.set_zero_linger();
+        return;
+    }
+    let Ok(mut server) = TcpStream::connect(("127.0.0.1", server)).await else {
+        let _ = client.set_zero_linger();
+        return;
+    };
+    let _ = (client.set_nodelay(true), server.set_nodelay(true));
+    let lost = Lost::default();
+    let (from_client, to_client) = client.split();
+    let (from_server, to_server) = server.split();
+    let there = there(from_client, to_server, &shared, &lost);
+    let back = back(from_server, to_client, &shared, &lost);
+    let ended = tokio::select! {
+        () = cut(&mut flow, &began, &lost) => Ended::Reset,
+        ended = async { tokio::join!(there, back) } => ended.0.or(ended.1),
+        ended = lost.answer() => ended,
+    };
+    if ended == Ended::Reset {
+        let _ = (client.set_zero_linger(), server.set_zero_linger());
+    }
+}
+
+/// The end of one direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ended {
+    Orderly,
+    Reset,
+}
+
+impl Ended {
+    fn or(self, other: Self) -> Self {
+        if self == Self::Reset { self } else { other }
+    }
+}
+
+/// What a connection has lost.
+#[derive(Debug, Default)]
+struct Lost {
+    /// Whether bytes of it were swallowed.
+    bytes: AtomicBool,
+    /// Whether its next answer is to be dropped.
+    next_answer: AtomicBool,
+    /// Told when the connection is to be reset.
+    over: Notify,
+}
+
+impl Lost {
+    async fn answer(&self) -> Ended {
+        self.over.notified().await;
+        Ended::Reset
+    }
+}
+
+/// Waits until all connections are cut, or until bytes pass again and this one has lost some.
+async fn cut(flow: &mut watch::Receiver<Flow>, began: &Flow, lost: &Lost) {
+    let over = |flow: &Flow| {
+        let passes = !flow.swallow_there && !flow.swallow_back;
+        flow.cuts > began.cuts || passes && lost.bytes.load(Ordering::Relaxed)
+    };
+    if flow.wait_for(over).await.is_err() {
+        std::future::pending().await
+    }
+}
+
+async fn there(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    shared: &Shared,
+    lost: &Lost,
+) -> Ended {
+    let mut flow = shared.flow.subscribe();
+    let half_closes = flow.borrow_and_update().half_closes;
+    let mut piece = vec![0; 16_384];
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut piece) => read,
+            Ok(_) = flow.wait_for(|flow| flow.half_closes > half_closes) => Ok(0),
+        };
+        let treatment = flow.borrow().clone();
+        match read {
+            Ok(_) if treatment.swallow_there => swallow(read.ok(), lost).await,
+            Ok(0) => {
+                // Its server may be gone as well.
+                let _ = to.shutdown().await;
+                return Ended::Orderly;
+            }
+            Ok(length) => {
+                late(&treatment).await;
+                if shared.is_lost(&piece[..length]) {
+                    lost.next_answer.store(true, Ordering::Relaxed);
+                }
+                if to.write_all(&piece[..length]).await.is_err() {
+                    return reset(lost);
+                }
+            }
+            Err(_) => return reset(lost),
+        }
+    }
+}
+
+async fn back(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    shared: &Shared,
+    lost: &Lost,
+) -> Ended {
+    let flow = shared.flow.subscribe();
+    let mut piece = vec![0; 16_384];
+    loop {
+        let read = from.read(&mut piece).await;
+        let treatment = flow.borrow().clone();
+        match read {
+            Ok(_) if treatment.swallow_back => swallow(read.ok(), lost).await,
+            Ok(0) => {
+                let _ = to.shutdown().await;
+                // A server that has ended its direction has ended.
+                lost.over.notify_one();
+                return Ended::Orderly;
+            }
+            Ok(_) if lost.next_answer.load(Ordering::Relaxed) => return reset(lost),
+            Ok(length) => {
+                late(&treatment).await;
+                if to.write_all(&piece[..length]).await.is_err() {
+                    return reset(lost);
+                }
+            }
+            Err(_) => return reset(lost),
+        }
+    }
+}
+
+/// Loses a piece, or keeps the end of a direction for itself.
+async fn swallow(read: Option<usize>, lost: &Lost) {
+    lost.bytes.store(true, Ordering::Relaxed);
+    if read == Some(0) {
+        std::future::pending().await
+    }
+}
+
+fn reset(lost: &Lost) -> Ended {
+    lost.over.notify_one();
+    Ended::Reset
+}
+
+async fn late(flow: &Flow) {
+    if !flow.delay.is_zero() {
+        let jitter = flow.jitter.mul_f64(fastrand::f64());
+        tokio::time::sleep(flow.delay + jitter).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server that answers each piece with itself.
+    async fn echo() -> (u16, JoinSet<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut running = JoinSet::new();
+        running.spawn(async move {
+            let mut connections = JoinSet::new();
+            while let Ok((mut stream, _)) = listener.accept().await {
+                connections.spawn(async move {
+                    let (mut from, mut to) = stream.split();
+                    let _ = tokio::io::copy(&mut from, &mut to).await;
+                });
+            }
+        });
+        (port, running)
+    }
+
+    async fn asked(stream: &mut TcpStream, text: &str) -> io::Result<String> {
+        stream.write_all(text.as_bytes()).await?;
+        let mut piece = vec![0; 100];
+        let read = tokio::time::timeout(Duration::from_millis(300), stream.read(&mut piece));
+        let length = read.await.map_err(|_| io::ErrorKind::TimedOut)??;
+        Ok(String::from_utf8_lossy(&piece[..length]).into_owned())
+    }
+
+    #[tokio::test]
+    async fn the_answer_to_a_chosen_request_is_lost_and_no_other() {
+        let (server, _running) = echo().await;
+        let proxy = Proxy::start(0, server).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        proxy.lose_answers(b"DELETE", 1);
+        assert_eq!(asked(&mut stream, "POST").await.unwrap(), "POST");
+        assert!(asked(&mut stream, "a DELETE").await.is_err());
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(asked(&mut stream, "a DELETE").await.unwrap(), "a DELETE");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_lost_bytes_is_reset_when_bytes_pass_again() {
+        let (server, _running) = echo().await;
+        let proxy = Proxy::start(0, server).await.unwrap();
+        for (there, back) in [(true, false), (false, true), (true, true)] {
+            let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+            assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
+            proxy.swallow(there, back);
+            let silent = asked(&mut stream, "swallowed").await.unwrap_err();
+            assert_eq!(silent.kind(), io::ErrorKind::TimedOut);
+            proxy.heal();
+            assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), CUT);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_cut_resets_and_a_half_close_ends_the_direction_of_the_client() {
+        let (server, _running) = echo().await;
+        let proxy = Proxy::start(0, server).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
+        proxy.cut();
+        assert_eq!(stream.read(&mut [0]).await.unwrap_err().kind(), CUT);
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
+        proxy.half_close();
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    const CUT: io::ErrorKind = io::ErrorKind::ConnectionReset;
+}

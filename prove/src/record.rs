@@ -1,0 +1,162 @@
+//! The recorder: one clock, one numbering of tokens, and one thread that writes the history.
+//!
+//! Clients never wait for the file. The lines also stay in memory, for the checker.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::io::BufWriter;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crate::history::Line;
+use crate::history::Nanos;
+use crate::history::Token;
+
+/// What tokens that a client chose begin with; their number follows.
+const CHOSEN: &str = "token-of-the-proof-";
+
+/// The clock and the door to the history, shared by all who record.
+#[derive(Debug)]
+pub struct Recorder {
+    start: Instant,
+    lines: mpsc::Sender<Option<Line>>,
+    next_token: AtomicU64,
+    made_tokens: Mutex<HashMap<Box<str>, Token>>,
+    operations: AtomicU64,
+}
+
+/// The thread that writes a history.
+#[derive(Debug)]
+pub struct Recording {
+    recorder: Arc<Recorder>,
+    thread: JoinHandle<io::Result<Vec<Line>>>,
+}
+
+impl Recorder {
+    /// Starts a history in a new file.
+    ///
+    /// # Errors
+    /// The file cannot be created.
+    pub fn start(path: &Path) -> io::Result<(Arc<Self>, Recording)> {
+        let file = File::create(path)?;
+        let (lines, written) = mpsc::channel();
+        let recorder = Arc::new(Self {
+            start: Instant::now(),
+            lines,
+            next_token: AtomicU64::new(1),
+            made_tokens: Mutex::default(),
+            operations: AtomicU64::new(0),
+        });
+        let thread = std::thread::Builder::new()
+            .name("recorder".to_owned())
+            .spawn(move || write_all(&written, file))?;
+        Ok((recorder.clone(), Recording { recorder, thread }))
+    }
+
+    /// Returns the time since the start of the run.
+    pub fn now(&self) -> Nanos {
+        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(Nanos::MAX)
+    }
+
+    /// Adds a line to the history.
+    pub fn write(&self, line: Line) {
+        if matches!(line, Line::Operation(_)) {
+            self.operations.fetch_add(1, Ordering::Relaxed);
+        }
+        // The thread ends before its time only if the disk fails, which `finish` reports.
+        let _ = self.lines.send(Some(line));
+    }
+
+    /// Returns the number of operations so far.
+    pub fn operations(&self) -> u64 {
+        self.operations.load(Ordering::Relaxed)
+    }
+
+    /// Returns a new token for a client to choose.
+    pub fn new_token(&self) -> Token {
+        self.next_token.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Returns the number of a token that an answer contained.
+    pub fn number(&self, text: &str) -> Token {
+        if let Some(number) = text.strip_prefix(CHOSEN).and_then(|rest| rest.parse().ok()) {
+            return number;
+        }
+        let mut made = self.made_tokens.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = made.get(text) {
+            return *number;
+        }
+        let number = self.new_token();
+        made.insert(text.into(), number);
+        number
+    }
+}
+
+impl Recording {
+    /// Waits until all lines are written, and returns them.
+    ///
+    /// # Errors
+    /// A line could not be written.
+    pub fn finish(self) -> io::Result<Vec<Line>> {
+        let _ = self.recorder.lines.send(None);
+        self.thread.join().map_err(|_| io::Error::other("the recorder panicked"))?
+    }
+}
+
+/// Returns the text of a token that a client chooses.
+pub fn chosen_text(number: Token) -> String {
+    format!("{CHOSEN}{number:010}")
+}
+
+fn write_all(written: &mpsc::Receiver<Option<Line>>, file: File) -> io::Result<Vec<Line>> {
+    let mut file = BufWriter::with_capacity(1 << 20, file);
+    let mut lines = Vec::new();
+    while let Ok(Some(line)) = written.recv() {
+        serde_json::to_writer(&mut file, &line)?;
+        file.write_all(b"\n")?;
+        lines.push(line);
+    }
+    file.flush()?;
+    Ok(lines)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Write;
+
+    #[test]
+    fn a_token_has_one_number_whoever_made_it() {
+        let directory = tempfile::tempdir().unwrap();
+        let (recorder, _recording) = Recorder::start(&directory.path().join("history")).unwrap();
+        let chosen = recorder.new_token();
+        let made = recorder.number("made-by-the-service");
+        assert_ne!(made, chosen);
+        assert_eq!(recorder.number("made-by-the-service"), made);
+        assert_eq!(recorder.number(&chosen_text(chosen)), chosen);
+    }
+
+    #[test]
+    fn a_history_is_one_object_a_line() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("history");
+        let (recorder, recording) = Recorder::start(&path).unwrap();
+        let at = recorder.now();
+        let write = Write { key: 1, token: 2, fencing_token: 3, at, taken: true, late: false };
+        recorder.write(Line::Write(write.clone()));
+        assert_eq!(recording.finish().unwrap(), [Line::Write(write.clone())]);
+        let text = std::fs::read_to_string(&path).unwrap();
+        let read: Vec<Line> =
+            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!(read, [Line::Write(write)]);
+    }
+}

@@ -1,0 +1,139 @@
+//! Changes to what belongs together: masters, slots, lists of nodes.
+
+use std::io;
+use std::time::Duration;
+
+use redis::RedisResult;
+use redis::Value;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use crate::servers::PATIENCE;
+use crate::servers::Site;
+use crate::servers::topology::MASTER;
+
+/// How many keys of a slot move at once.
+const BATCH: &str = "100";
+
+impl Site {
+    /// Returns the address of the master that the sentinels name.
+    pub fn master(&self) -> Option<String> {
+        let asked = self.sentinels.iter().find_map(|sentinel| {
+            let told: RedisResult<Vec<String>> =
+                sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+            told.ok()
+        });
+        asked.map(|told| told.join(":"))
+    }
+
+    /// Has the sentinels replace the master; they may refuse.
+    pub fn fail_over(&self) {
+        let _: RedisResult<Value> = self.sentinels[0].run(&["SENTINEL", "FAILOVER", MASTER]);
+    }
+
+    /// Waits until there is one master, and the other server is its replica and in step.
+    ///
+    /// # Errors
+    /// There is none within a minute.
+    pub async fn until_replicated(&self) -> io::Result<()> {
+        self.until("the sentinels' servers do not come back", |site| {
+            let roles = site.servers.iter().map(|server| {
+                let told: RedisResult<String> = server.run(&["INFO", "replication"]);
+                told.unwrap_or_default()
+            });
+            let roles: Vec<_> = roles.collect();
+            let count = |text: &str| roles.iter().filter(|told| told.contains(text)).count();
+            let known = site.sentinels.iter().map(|sentinel| {
+                let told: RedisResult<Vec<String>> =
+                    sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+                told.unwrap_or_default().join(":")
+            });
+            let known: Vec<_> = known.collect();
+            count("role:master\r") == 1
+                && count("master_link_status:up\r") == 1
+                && known.iter().all(|master| *master == known[0])
+        })
+        .await
+    }
+
+    /// Waits until all nodes of the Cluster see it whole.
+    ///
+    /// # Errors
+    /// They do not within a minute.
+    pub async fn until_whole(&self) -> io::Result<()> {
+        self.until("the Cluster does not come back", Self::is_whole).await
+    }
+
+    /// Moves the slot of a key to the next node.
+    ///
+    /// # Errors
+    /// It is left half moved, and a minute does not mend it.
+    pub async fn move_slot(&self, key: u32) -> io::Result<()> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match self.try_move_slot(&format!("lock:k{key}")) {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() > end => return Err(io::Error::other(error)),
+                // A node is struck as well, or not back yet: the same steps may be taken again.
+                Err(_) => sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    fn try_move_slot(&self, key: &str) -> RedisResult<()> {
+        let slot: u32 = self.servers[0].run(&["CLUSTER", "KEYSLOT", key])?;
+        let slot = slot.to_string();
+        let mut ids = Vec::new();
+        for server in &self.servers {
+            ids.push(server.run::<String>(&["CLUSTER", "MYID"])?);
+        }
+        let nodes: String = self.servers[0].run(&["CLUSTER", "NODES"])?;
+        let owner = owner(&nodes, &slot, &ids).unwrap_or(0);
+        let next = (owner + 1) % self.servers.len();
+        let (from, to) = (&self.servers[owner], &self.servers[next]);
+        to.run::<Value>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[owner]])?;
+        from.run::<Value>(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &ids[next]])?;
+        loop {
+            let keys: Vec<String> = from.run(&["CLUSTER", "GETKEYSINSLOT", &slot, BATCH])?;
+            if keys.is_empty() {
+                break;
+            }
+            let port = to.port().to_string();
+            let mut words = vec!["MIGRATE", "127.0.0.1", &port, "", "0", "1000", "REPLACE", "KEYS"];
+            words.extend(keys.iter().map(String::as_str));
+            from.run::<Value>(&words)?;
+        }
+        for server in [to, from].into_iter().chain(&self.servers) {
+            server.run::<Value>(&["CLUSTER", "SETSLOT", &slot, "NODE", &ids[next]])?;
+        }
+        Ok(())
+    }
+}
+
+/// Returns which of these nodes has a slot.
+fn owner(nodes: &str, slot: &str, ids: &[String]) -> Option<usize> {
+    let slot: u32 = slot.parse().ok()?;
+    let has = |line: &&str| {
+        line.split(' ').skip(8).any(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            matches!((first.parse::<u32>(), last.parse::<u32>()),
+                (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+        })
+    };
+    let line = nodes.lines().find(has)?;
+    ids.iter().position(|id| line.starts_with(id.as_str()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_owner_of_a_slot_is_read_from_the_nodes() {
+        let nodes = "aa 127.0.0.1:1@2 myself,master - 0 0 1 connected 0-5 9\n\
+                     bb 127.0.0.1:3@4 master - 0 0 2 connected 6-8 [9->-cc]\n";
+        let ids = ["aa".to_owned(), "bb".to_owned()];
+        let found = ["3", "9", "7", "11"].map(|slot| owner(nodes, slot, &ids));
+        assert_eq!(found, [Some(0), Some(0), Some(1), None]);
+    }
+}

@@ -1,0 +1,192 @@
+//! An instance of the service: the binary, as its users run it.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::ChildStderr;
+use std::process::ExitStatus;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Signal;
+use tokio::time::Instant;
+use tokio::time::sleep;
+use tokio::time::timeout;
+
+use crate::http::Connection;
+use crate::servers::process::Process;
+use crate::servers::process::command;
+use crate::servers::process::free_port;
+use crate::servers::shim::Shim;
+
+/// How long an instance may take to listen, or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the log of an instance goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Errors {
+    /// Into a file that is kept.
+    File,
+    /// Into a pipe whose reader is gone.
+    Closed,
+    /// Into a pipe that nobody reads.
+    Unread,
+    /// Onto a disk that is full.
+    Full,
+}
+
+/// An instance, on the same port whenever it restarts.
+#[derive(Debug)]
+pub struct Instance {
+    process: Option<Process>,
+    /// The end of a pipe that nobody reads.
+    unread: Option<ChildStderr>,
+    binary: PathBuf,
+    port: u16,
+    store: String,
+    variables: Vec<(String, String)>,
+    log: PathBuf,
+    /// Its disk, clock and connections.
+    pub shim: Shim,
+}
+
+/// How instances are started.
+#[derive(Clone, Copy, Debug)]
+pub struct Start<'a> {
+    /// The program.
+    pub binary: &'a Path,
+    /// The shim.
+    pub library: &'a Path,
+    /// The directory for logs.
+    pub directory: &'a Path,
+    /// More settings, by the names of their variables.
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
+impl Instance {
+    /// Starts an instance on this store, once it listens.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start(start: Start<'_>, number: usize, store: String) -> io::Result<Self> {
+        let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
+        let shim =
+            Shim::new(start.library, start.directory.join(format!("instance-{number}.shim")))?;
+        let mut instance = Self {
+            process: None,
+            unread: None,
+            binary: start.binary.to_owned(),
+            port: free_port(),
+            store,
+            variables: start.variables.iter().map(owned).collect(),
+            log: start.directory.join(format!("instance-{number}.log")),
+            shim,
+        };
+        instance.restart(Errors::File).await?;
+        Ok(instance)
+    }
+
+    /// Returns the port that it listens on.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns the address that it listens on.
+    pub fn address(&self) -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], self.port))
+    }
+
+    /// Returns its process, if it runs.
+    pub fn process(&self) -> Option<&Process> {
+        self.process.as_ref()
+    }
+
+    /// Sends it a signal, unless it has ended.
+    pub fn signal(&mut self, signal: Signal) {
+        if let Some(process) = &mut self.process {
+            process.signal(signal);
+        }
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Tells it to end, and kills it if it does not.
+    pub async fn end(&mut self) -> Option<ExitStatus> {
+        self.signal(Signal::TERM);
+        let mut process = self.process.take()?;
+        process.wait(PATIENCE).await
+    }
+
+    /// Whether its process has not ended.
+    pub fn runs(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.ended().is_none())
+    }
+
+    /// Has it use another store from its next start on.
+    pub fn set_store(&mut self, store: String) {
+        self.store = store;
+    }
+
+    /// Starts it again, once it listens.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart(&mut self, errors: Errors) -> io::Result<()> {
+        self.kill();
+        let mut starting = command(&self.binary);
+        let listen = format!("127.0.0.1:{}", self.port);
+        starting.args(["serve", "--listen", &listen]).env("LOCKKEEPER_STORE", &self.store);
+        starting.env("LOCKKEEPER_LOG_LEVEL", "warn");
+        starting.envs(self.variables.iter().map(|(name, value)| (name, value)));
+        starting.stderr(match errors {
+            Errors::File => Stdio::from(File::options().create(true).append(true).open(&self.log)?),
+            Errors::Closed | Errors::Unread => Stdio::piped(),
+            Errors::Full => Stdio::from(File::options().append(true).open("/dev/full")?),
+        });
+        if errors != Errors::File {
+            // A log of which nothing is written cannot be in anybody's way.
+            starting.env("LOCKKEEPER_LOG_LEVEL", "info");
+        }
+        self.shim.preload(&mut starting);
+        let mut process = Process::start(&mut starting)?;
+        let pipe = process.take_errors();
+        self.unread = pipe.filter(|_| errors == Errors::Unread);
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && process.ended().is_none() {
+            if self.answers("/healthz").await {
+                self.process = Some(process);
+                return Ok(());
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+        let status = process.ended();
+        Err(io::Error::other(format!("the instance does not start ({status:?}), see its log")))
+    }
+
+    /// Starts it for as long as it lives by itself, and returns how it ended.
+    ///
+    /// # Errors
+    /// The program is not there.
+    pub async fn try_start(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
+        let mut starting = command(&self.binary);
+        starting.args(["serve", "--listen", "127.0.0.1:0"]).env("LOCKKEEPER_STORE", &self.store);
+        starting.stderr(Stdio::null());
+        Ok(Process::start(&mut starting)?.wait(patience).await)
+    }
+
+    /// Whether it answers this path with 200, within a second.
+    pub async fn answers(&self, path: &str) -> bool {
+        let asked = async {
+            let mut connection = Connection::open(self.address()).await?;
+            let question = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            connection.ask(question.as_bytes()).await
+        };
+        let answered = timeout(Duration::from_secs(1), asked).await;
+        matches!(answered, Ok(Ok((head, _))) if head.status == 200)
+    }
+}

@@ -1,0 +1,233 @@
+//! A store, the instances of the service on it, and the network between all of them.
+//!
+//! Everything has a port of loopback and a directory below one temporary one, and ends with the
+//! [`Site`], also when a panic ends it.
+
+mod change;
+pub mod instance;
+pub mod process;
+pub mod redis;
+pub mod shim;
+mod topology;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use crate::history::Nanos;
+use crate::http::Connection;
+use crate::proxy::Proxy;
+use crate::servers::instance::Errors;
+use crate::servers::instance::Instance;
+use crate::servers::instance::Start;
+use crate::servers::process::free_port;
+use crate::servers::redis::Server;
+
+/// How long a site may take until it grants and releases.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The longest lease on Redlock: short, so that a run can contain nodes that forget and vote again.
+const LONGEST_LEASE: &str = "3s";
+
+/// A store, and how many instances are on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Store {
+    /// One instance with its own file.
+    Embedded,
+    /// One Redis that syncs each write, one instance.
+    Redis,
+    /// The same with three instances.
+    Redis3,
+    /// A master, a replica, three sentinels, two instances.
+    Sentinel,
+    /// Three masters, two instances.
+    Cluster,
+    /// Three independent nodes that keep nothing, two instances.
+    Redlock,
+}
+
+impl Store {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Embedded, Self::Redis, Self::Redis3, Self::Sentinel, Self::Cluster, Self::Redlock];
+
+    /// Returns its name in a history.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Embedded => "embedded",
+            Self::Redis => "redis",
+            Self::Redis3 => "redis-3",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Redlock => "redlock",
+        }
+    }
+
+    /// Returns the store of this name.
+    pub fn of(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|store| store.name() == name)
+    }
+
+    /// Returns how many instances are on it.
+    pub fn instances(self) -> usize {
+        match self {
+            Self::Embedded | Self::Redis => 1,
+            Self::Redis3 => 3,
+            Self::Sentinel | Self::Cluster | Self::Redlock => 2,
+        }
+    }
+
+    /// Returns the longest that a request to the store may take.
+    pub fn deadline(self) -> Nanos {
+        1_000_000_000
+    }
+
+    /// Returns what is taken off a lease for clocks of different speed.
+    pub fn drift_ppm(self) -> u32 {
+        if self == Self::Redlock { 10_000 } else { 0 }
+    }
+}
+
+/// The network between an instance and a server, or in front of a server for all who use it.
+#[derive(Debug)]
+pub struct Link {
+    /// The instance that uses it; all if there is none.
+    pub instance: Option<usize>,
+    /// The server behind it.
+    pub server: usize,
+    /// The network itself.
+    pub proxy: Proxy,
+}
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Site {
+    /// The store.
+    pub store: Store,
+    /// The instances of the service.
+    pub instances: Vec<Instance>,
+    /// The servers that have locks.
+    pub servers: Vec<Server>,
+    /// The sentinels.
+    pub sentinels: Vec<Server>,
+    /// The network between clients and each instance.
+    pub fronts: Vec<Proxy>,
+    /// The network between instances and servers.
+    pub links: Vec<Link>,
+    library: PathBuf,
+    directory: PathBuf,
+}
+
+/// Where clients reach the instances.
+#[derive(Clone, Debug)]
+pub struct Routes {
+    /// Each instance itself.
+    pub direct: Vec<SocketAddr>,
+    /// The proxy in front of each.
+    pub proxied: Vec<SocketAddr>,
+}
+
+impl Site {
+    /// Starts a site in this directory, once it grants and releases.
+    ///
+    /// # Errors
+    /// A part does not start.
+    pub async fn start(store: Store, binary: &Path, directory: &Path) -> io::Result<Self> {
+        let library = shim::build(directory)?;
+        let mut site = Self {
+            store,
+            instances: Vec::new(),
+            servers: Vec::new(),
+            sentinels: Vec::new(),
+            fronts: Vec::new(),
+            links: Vec::new(),
+            library,
+            directory: directory.to_owned(),
+        };
+        site.start_servers().await?;
+        site.start_instances(binary).await?;
+        site.until_it_serves().await?;
+        Ok(site)
+    }
+
+    /// Returns where clients reach the instances.
+    pub fn routes(&self) -> Routes {
+        Routes {
+            direct: self.instances.iter().map(Instance::address).collect(),
+            proxied: self.fronts.iter().map(Proxy::address).collect(),
+        }
+    }
+
+    /// Returns the directory of everything.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Returns the directory of the embedded store.
+    pub fn data(&self) -> PathBuf {
+        self.directory.join("data")
+    }
+
+    /// Waits until each instance grants and releases.
+    ///
+    /// # Errors
+    /// One of them does not.
+    pub async fn until_it_serves(&mut self) -> io::Result<()> {
+        let end = Instant::now() + PATIENCE;
+        for number in 0..self.instances.len() {
+            while !serves(self.instances[number].address()).await {
+                if !self.instances[number].runs() {
+                    self.instances[number].restart(Errors::File).await?;
+                }
+                if Instant::now() > end {
+                    return Err(io::Error::other(format!("instance {number} does not grant")));
+                }
+                sleep(Duration::from_millis(50)).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn start_instances(&mut self, binary: &Path) -> io::Result<()> {
+        let variables = [
+            ("LOCKKEEPER_TTL_DEFAULT", "1500ms"),
+            ("LOCKKEEPER_EMBEDDED_COMMAND_TIMEOUT", "1s"),
+            ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "1s"),
+            ("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "150ms"),
+            ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", LONGEST_LEASE),
+        ];
+        for number in 0..self.store.instances() {
+            let store = self.url(number).await?;
+            let (library, directory) = (self.library.clone(), self.directory.clone());
+            let start =
+                Start { binary, library: &library, directory: &directory, variables: &variables };
+            let instance = Instance::start(start, number, store).await?;
+            self.fronts.push(Proxy::start(free_port(), instance.port()).await?);
+            self.instances.push(instance);
+        }
+        Ok(())
+    }
+}
+
+/// Whether an instance grants a lease and takes it back, within a second each.
+async fn serves(address: SocketAddr) -> bool {
+    let token = format!("token-of-the-site-{}", fastrand::u64(..));
+    let asked = async {
+        let mut connection = Connection::open(address).await?;
+        let mut question = async |method: &str| {
+            let line = format!("{method} /locks/is-it-served?ttl=300ms HTTP/1.1\r\n");
+            let line = if method == "POST" { line } else { line.replace("?ttl=300ms", "") };
+            let head = format!("{line}host: localhost\r\nlock-token: {token}\r\n\r\n");
+            connection.ask(head.as_bytes()).await
+        };
+        let granted = question("POST").await?.0.status;
+        let released = question("DELETE").await?.0.status;
+        io::Result::Ok(granted == 201 && released == 204)
+    };
+    matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(true)))
+}

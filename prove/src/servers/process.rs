@@ -1,0 +1,117 @@
+//! Processes under test: they end with this one, and by their number alone.
+
+use std::ffi::OsStr;
+use std::io;
+use std::process::Child;
+use std::process::Command;
+use std::process::ExitStatus;
+use std::process::Stdio;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use rustix::process::Signal;
+use rustix::process::kill_process;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+/// How often a process is asked whether it has ended.
+const STEP: Duration = Duration::from_millis(5);
+
+/// A process that runs, or has ended by itself. It is killed when it is dropped.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it.
+    ///
+    /// # Errors
+    /// The program is not there.
+    pub fn start(command: &mut Command) -> io::Result<Self> {
+        command.spawn().map(Self)
+    }
+
+    /// Returns its number.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+
+    /// Sends it a signal, unless it has ended.
+    pub fn signal(&mut self, signal: Signal) {
+        if self.ended().is_none() {
+            // It may end in this moment; its number stays its own until it is waited for.
+            let _ = kill_process(Pid::from_child(&self.0), signal);
+        }
+    }
+
+    /// Returns its exit status if it has ended.
+    pub fn ended(&mut self) -> Option<ExitStatus> {
+        self.0.try_wait().ok().flatten()
+    }
+
+    /// Waits until it has ended, for at most this long.
+    pub async fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+        let end = Instant::now() + patience;
+        loop {
+            let ended = self.ended();
+            if ended.is_some() || Instant::now() >= end {
+                return ended;
+            }
+            sleep(STEP).await;
+        }
+    }
+
+    /// Kills it, and returns once it has ended.
+    pub fn kill(&mut self) {
+        // It may have ended by itself.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    /// Takes its standard error, if that is a pipe.
+    pub fn take_errors(&mut self) -> Option<std::process::ChildStderr> {
+        self.0.stderr.take()
+    }
+
+    /// Returns how many descriptors it has open.
+    pub fn descriptors(&self) -> u64 {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
+        entries.map_or(0, |entries| entries.count() as u64)
+    }
+
+    /// Returns how many KiB of memory it has.
+    pub fn memory_kib(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// Returns a command that dies with the thread that starts it, without variables of the service.
+pub fn command(program: impl AsRef<OsStr>) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL"]).arg(program).stdin(Stdio::null()).stdout(Stdio::null());
+    for (name, _) in std::env::vars_os() {
+        if name.to_string_lossy().starts_with("LOCKKEEPER_") {
+            command.env_remove(name);
+        }
+    }
+    command
+}
+
+/// Returns a free port of loopback that no outgoing connection can take, and whose Cluster bus has
+/// room above it.
+pub fn free_port() -> u16 {
+    loop {
+        let port = fastrand::u16(10_000..22_700);
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! A redis-server or a sentinel on a port of its own, with a directory that survives its restarts.
+
+use std::io;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::time::Duration;
+
+use redis::FromRedisValue;
+use redis::RedisResult;
+use rustix::process::Signal;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use crate::servers::process::Process;
+use crate::servers::process::command;
+use crate::servers::process::free_port;
+use crate::servers::shim::Shim;
+
+/// How long a server may take to start or to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How long a command may take. Faults are struck one after another, so none may hang.
+const COMMAND: Duration = Duration::from_millis(1_500);
+
+/// What a server's settings file is called, if it has one.
+const SETTINGS: &str = "redis.conf";
+
+/// A server of a store.
+#[derive(Debug)]
+pub struct Server {
+    process: Option<Process>,
+    port: u16,
+    arguments: Vec<String>,
+    directory: PathBuf,
+    /// Its disk and clock.
+    pub shim: Shim,
+}
+
+impl Server {
+    /// Starts a server with these arguments, once it answers.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start(
+        directory: &Path,
+        library: &Path,
+        port: u16,
+        arguments: &[&str],
+    ) -> io::Result<Self> {
+        std::fs::create_dir_all(directory)?;
+        let shim = Shim::new(library, directory.join("shim"))?;
+        let arguments = arguments.iter().map(|&text| text.to_owned()).collect();
+        let directory = directory.to_owned();
+        let mut server = Self { process: None, port, arguments, directory, shim };
+        server.restart().await?;
+        Ok(server)
+    }
+
+    /// Starts a sentinel with these settings.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn sentinel(directory: &Path, library: &Path, settings: &str) -> io::Result<Self> {
+        std::fs::create_dir_all(directory)?;
+        std::fs::write(directory.join(SETTINGS), settings)?;
+        Self::start(directory, library, free_port(), &["--sentinel"]).await
+    }
+
+    /// Returns its own port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Returns its address.
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// Returns where its data is.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Sends it a signal, unless it has ended.
+    pub fn signal(&mut self, signal: Signal) {
+        if let Some(process) = &mut self.process {
+            process.signal(signal);
+        }
+    }
+
+    /// Kills it.
+    pub fn kill(&mut self) {
+        self.process = None;
+    }
+
+    /// Tells it to end, and kills it if it does not.
+    pub async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        if let Some(process) = &mut self.process {
+            process.wait(PATIENCE).await;
+        }
+        self.process = None;
+    }
+
+    /// Whether its process has not ended.
+    pub fn runs(&mut self) -> bool {
+        self.process.as_mut().is_some_and(|process| process.ended().is_none())
+    }
+
+    /// Starts it again, once it answers.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn restart(&mut self) -> io::Result<()> {
+        self.kill();
+        let mut starting = command("redis-server");
+        if self.directory.join(SETTINGS).exists() {
+            starting.arg(SETTINGS);
+        }
+        let log =
+            std::fs::File::options().create(true).append(true).open(self.directory.join("log"))?;
+        starting.args(["--port", &self.port.to_string(), "--bind", "127.0.0.1"]);
+        starting.args(&self.arguments).current_dir(&self.directory).stdout(log);
+        self.shim.preload(starting.stderr(Stdio::null()));
+        let mut process = Process::start(&mut starting)?;
+        let own = format!("process_id:{}\r", process.pid());
+        let end = Instant::now() + PATIENCE;
+        while Instant::now() < end && process.ended().is_none() {
+            let info: RedisResult<String> = self.run(&["INFO", "server"]);
+            if info.is_ok_and(|info| info.contains(&own)) {
+                self.process = Some(process);
+                return Ok(());
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        Err(io::Error::other(format!("redis-server on port {} does not start", self.port)))
+    }
+
+    /// Runs a command.
+    ///
+    /// # Errors
+    /// The server did not answer in time, or refused the command.
+    pub fn run<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+        self.run_within(COMMAND, words)
+    }
+
+    /// Sends a command whose answer nobody waits for.
+    pub fn send(&self, words: &[&str]) {
+        let _: RedisResult<redis::Value> = self.run_within(Duration::from_millis(20), words);
+    }
+
+    fn run_within<T: FromRedisValue>(&self, limit: Duration, words: &[&str]) -> RedisResult<T> {
+        let client = redis::Client::open(format!("redis://{}", self.address()))?;
+        let mut connection = client.get_connection_with_timeout(COMMAND)?;
+        connection.set_read_timeout(Some(limit))?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query(&mut connection)
+    }
+}

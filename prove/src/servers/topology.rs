@@ -1,0 +1,226 @@
+//! The servers of each store, and the links to them.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use redis::RedisResult;
+use tokio::time::Instant;
+use tokio::time::sleep;
+
+use crate::proxy::Proxy;
+use crate::servers::Link;
+use crate::servers::PATIENCE;
+use crate::servers::Site;
+use crate::servers::Store;
+use crate::servers::instance::Errors;
+use crate::servers::process::free_port;
+use crate::servers::redis::Server;
+
+/// What the sentinels call the master.
+pub(super) const MASTER: &str = "locks";
+
+/// The slots of a Cluster.
+const SLOTS: usize = 16_384;
+
+/// A server that has on disk what it has answered.
+const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
+
+/// A server that keeps nothing.
+const FORGETFUL: &[&str] = &["--save", "", "--appendonly", "no"];
+
+/// What all servers have: faults need `DEBUG`, and a replica is to be in step at once.
+const COMMON: &[&str] = &[
+    "--enable-debug-command",
+    "local",
+    "--repl-diskless-sync-delay",
+    "0",
+    "--repl-ping-replica-period",
+    "1",
+];
+
+impl Site {
+    /// Starts the servers and whatever belongs to them.
+    pub(super) async fn start_servers(&mut self) -> io::Result<()> {
+        match self.store {
+            Store::Embedded => std::fs::create_dir_all(self.data()),
+            Store::Redis | Store::Redis3 => self.start_server(SAFE, free_port()).await,
+            Store::Redlock => {
+                for _ in 0..3 {
+                    self.start_server(FORGETFUL, free_port()).await?;
+                }
+                Ok(())
+            }
+            Store::Sentinel => self.start_sentinels().await,
+            Store::Cluster => self.start_cluster().await,
+        }
+    }
+
+    /// Returns the store's URL for an instance, whose own links it makes.
+    pub(super) async fn url(&mut self, instance: usize) -> io::Result<String> {
+        Ok(match self.store {
+            Store::Embedded => format!("embedded:{}", self.data().display()),
+            Store::Redis | Store::Redis3 | Store::Redlock => {
+                let mut urls = Vec::new();
+                for server in 0..self.servers.len() {
+                    let port = self.link(free_port(), Some(instance), server).await?;
+                    urls.push(format!("redis://127.0.0.1:{port}"));
+                }
+                urls.join(" ")
+            }
+            Store::Sentinel => {
+                let hosts: Vec<_> = self.sentinels.iter().map(Server::address).collect();
+                format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
+            }
+            Store::Cluster => {
+                let hosts = self.links.iter().map(|link| link.proxy.address().to_string());
+                format!("redis-cluster://{}", hosts.collect::<Vec<_>>().join(","))
+            }
+        })
+    }
+
+    /// Restarts the instances of Redlock one after another with the first so many nodes; a fourth is
+    /// started if it has to be.
+    ///
+    /// # Errors
+    /// Something does not start.
+    pub async fn use_nodes(&mut self, nodes: usize) -> io::Result<()> {
+        if self.servers.len() < nodes {
+            let server = self.servers.len();
+            self.start_server(FORGETFUL, free_port()).await?;
+            for instance in 0..self.instances.len() {
+                self.link(free_port(), Some(instance), server).await?;
+            }
+        }
+        for (number, instance) in self.instances.iter_mut().enumerate() {
+            let own = |link: &&Link| link.instance == Some(number) && link.server < nodes;
+            let urls = self.links.iter().filter(own);
+            let urls: Vec<_> =
+                urls.map(|link| format!("redis://127.0.0.1:{}", link.proxy.port())).collect();
+            instance.set_store(urls.join(" "));
+            instance.end().await;
+            instance.restart(Errors::File).await?;
+        }
+        Ok(())
+    }
+
+    async fn link(&mut self, port: u16, instance: Option<usize>, server: usize) -> io::Result<u16> {
+        let proxy = Proxy::start(port, self.servers[server].port()).await?;
+        self.links.push(Link { instance, server, proxy });
+        Ok(port)
+    }
+
+    async fn start_server(&mut self, arguments: &[&str], port: u16) -> io::Result<()> {
+        let directory = self.directory.join(format!("server-{}", self.servers.len()));
+        let arguments = [arguments, COMMON].concat();
+        let server = Server::start(&directory, &self.library, port, &arguments).await?;
+        self.servers.push(server);
+        Ok(())
+    }
+
+    /// A master and a replica, which all others know by the ports of the links to them.
+    async fn start_sentinels(&mut self) -> io::Result<()> {
+        let links = [free_port(), free_port()];
+        let [master, replica] = links.map(|port| port.to_string());
+        for (number, announced) in [&master, &replica].into_iter().enumerate() {
+            let announce = ["--replica-announce-ip", "127.0.0.1", "--replica-announce-port"];
+            let arguments = [SAFE, &announce, &[announced]].concat();
+            self.start_server(&arguments, free_port()).await?;
+            self.link(links[number], None, number).await?;
+        }
+        let made: RedisResult<()> = self.servers[1].run(&["REPLICAOF", "127.0.0.1", &master]);
+        made.map_err(io::Error::other)?;
+        self.until("no replica in step", |site| {
+            let told: RedisResult<String> = site.servers[0].run(&["INFO", "replication"]);
+            told.is_ok_and(|told| told.contains("state=online") && !told.contains(",offset=0,"))
+        })
+        .await?;
+        let settings = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {master} 2\n\
+             sentinel down-after-milliseconds {MASTER} 1000\n\
+             sentinel failover-timeout {MASTER} 4000\n",
+        );
+        for number in 0..3 {
+            let directory = self.directory.join(format!("sentinel-{number}"));
+            let sentinel = Server::sentinel(&directory, &self.library, &settings).await?;
+            self.sentinels.push(sentinel);
+        }
+        self.until("the sentinels do not find one another", |site| {
+            site.sentinels.iter().all(|sentinel| {
+                let known: RedisResult<Vec<String>> = sentinel.run(&["SENTINEL", "MASTER", MASTER]);
+                let told: Vec<_> =
+                    known.unwrap_or_default().chunks(2).map(|pair| pair.join(" ")).collect();
+                let has = |line: &str| told.iter().any(|one| one == line);
+                has("num-other-sentinels 2") && has("num-slaves 1") && has("flags master")
+            })
+        })
+        .await
+    }
+
+    /// Three masters, which all others know by the ports of the links to them.
+    async fn start_cluster(&mut self) -> io::Result<()> {
+        for number in 0..3 {
+            let link = free_port();
+            let announced = link.to_string();
+            let port = free_port();
+            let bus = (port + 10_000).to_string();
+            let arguments = [
+                SAFE,
+                &["--cluster-enabled", "yes", "--cluster-node-timeout", "1000"],
+                &["--cluster-announce-ip", "127.0.0.1", "--cluster-announce-port", &announced],
+                &["--cluster-announce-bus-port", &bus],
+            ]
+            .concat();
+            self.start_server(&arguments, port).await?;
+            self.link(link, None, number).await?;
+        }
+        for (number, node) in self.servers.iter().enumerate() {
+            let epoch = (number + 1).to_string();
+            let (first, end) = (number * SLOTS / 3, (number + 1) * SLOTS / 3 - 1);
+            let range = [first.to_string(), end.to_string()];
+            let (port, bus) = (node.port().to_string(), (node.port() + 10_000).to_string());
+            let commands: [&[&str]; 3] = [
+                &["CLUSTER", "SET-CONFIG-EPOCH", &epoch],
+                &["CLUSTER", "ADDSLOTSRANGE", &range[0], &range[1]],
+                &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
+            ];
+            for (command, server) in commands.into_iter().zip([number, number, 0]) {
+                if command[1] != "MEET" || number > 0 {
+                    let done: RedisResult<()> = self.servers[server].run(command);
+                    done.map_err(io::Error::other)?;
+                }
+            }
+        }
+        self.until("the nodes of the Cluster do not find one another", Self::is_whole).await
+    }
+
+    /// Whether all nodes of the Cluster see it whole.
+    pub fn is_whole(&self) -> bool {
+        self.servers.iter().all(|node| {
+            let info: RedisResult<String> = node.run(&["CLUSTER", "INFO"]);
+            info.is_ok_and(|info| {
+                info.contains("cluster_state:ok\r") && info.contains("cluster_known_nodes:3\r")
+            })
+        })
+    }
+
+    pub(super) async fn until(
+        &self,
+        otherwise: &str,
+        done: impl Fn(&Self) -> bool,
+    ) -> io::Result<()> {
+        let end = Instant::now() + PATIENCE;
+        while !done(self) {
+            if Instant::now() > end {
+                return Err(io::Error::other(otherwise.to_owned()));
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// Returns the file of the embedded store.
+    pub fn file(&self) -> PathBuf {
+        self.data().join("locks.redb")
+    }
+}

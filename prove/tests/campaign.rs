@@ -1,0 +1,87 @@
+//! A short campaign over all stores: what is promised holds while something fails all the time.
+
+#![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::path::PathBuf;
+use std::process::Stdio;
+
+use prove::campaign::directory;
+use prove::servers::Store;
+use prove::servers::process::command;
+
+/// How long each store has clients.
+const SECONDS: &str = "15";
+
+/// The least over all stores.
+const KINDS: usize = 10;
+const OPERATIONS: u64 = 100_000;
+
+/// What a trial printed.
+struct Trial {
+    store: Store,
+    passed: bool,
+    out: String,
+    log: PathBuf,
+}
+
+#[test]
+fn what_is_promised_holds_on_every_store_while_something_fails_all_the_time() {
+    let seed = std::env::var("PROVE_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
+    let binary = service();
+    // Two at a time, since each waits for seconds until all its leases are over.
+    let (first, second) = Store::ALL.split_at(Store::ALL.len() / 2);
+    let trials: Vec<Trial> = std::thread::scope(|scope| {
+        let lanes = [(first, seed), (second, seed + 1)].map(|(stores, seed)| {
+            let binary = &binary;
+            scope.spawn(move || {
+                let trials = (seed..).zip(stores).map(|(seed, &store)| run(binary, store, seed));
+                trials.collect::<Vec<_>>()
+            })
+        });
+        lanes.into_iter().flat_map(|lane| lane.join().unwrap()).collect()
+    });
+    for Trial { store, out, log, .. } in &trials {
+        eprintln!("{}: {}, log {}", store.name(), out.lines().last().unwrap_or(""), log.display());
+    }
+    let failed: Vec<_> =
+        trials.iter().filter(|trial| !trial.passed).map(|trial| trial.store.name()).collect();
+    assert_eq!(failed, [""; 0], "seed {seed}");
+    let kinds: BTreeSet<_> = trials
+        .iter()
+        .flat_map(|trial| trial.out.lines().filter_map(|line| line.split_once(": ")))
+        .collect();
+    let kinds: BTreeSet<_> = kinds.into_iter().map(|(kind, _)| kind).collect();
+    assert!(kinds.len() >= KINDS, "only {kinds:?}");
+    let operations: u64 = trials.iter().map(|trial| operations(&trial.out)).sum();
+    assert!(operations >= OPERATIONS, "only {operations} operations");
+}
+
+fn run(binary: &Path, store: Store, seed: u64) -> Trial {
+    let below = directory().join("test");
+    std::fs::create_dir_all(&below).unwrap();
+    let log = below.join(format!("{}.log", store.name()));
+    let mut trial = command(env!("CARGO_BIN_EXE_prove"));
+    trial.args(["run", store.name(), SECONDS, &seed.to_string()]);
+    trial.env("LOCKKEEPER_BIN", binary).stdout(Stdio::piped());
+    let done = trial.stderr(std::fs::File::create(&log).unwrap()).output().unwrap();
+    let out = String::from_utf8(done.stdout).unwrap();
+    Trial { store, passed: done.status.success(), out, log }
+}
+
+fn operations(out: &str) -> u64 {
+    let line = out.lines().find_map(|line| line.strip_prefix("operations="));
+    line.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0)
+}
+
+/// The service: the one that is named, or that of the same build.
+fn service() -> PathBuf {
+    let beside = || {
+        let built = Path::new(env!("CARGO_BIN_EXE_prove")).with_file_name("lockkeeper");
+        assert!(built.exists(), "{} is not built; see LOCKKEEPER_BIN", built.display());
+        built
+    };
+    std::env::var_os("LOCKKEEPER_BIN").map_or_else(beside, PathBuf::from)
+}
