@@ -5,6 +5,7 @@
 //! it needs a new number, a way to read the old one, and a test with a file of the old one.
 
 use std::fs::File;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use redb::Builder;
@@ -186,7 +187,9 @@ impl Log {
         let failed = |error: redb::Error| match error {
             redb::Error::DatabaseAlreadyOpen => LogError::InUse(self.home.path().to_owned()),
             redb::Error::Corrupted(what) => damaged(what),
-            redb::Error::Io(error) if error.kind() == std::io::ErrorKind::InvalidData => {
+            redb::Error::Io(error)
+                if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
+            {
                 damaged(error.to_string())
             }
             error => database_error(self.home.path(), error),
