@@ -10,6 +10,7 @@ use prove::campaign::Campaign;
 use prove::campaign::Outcome;
 use prove::campaign::binary;
 use prove::campaign::directory;
+use prove::campaign::seeded::hunt_all;
 use prove::campaign::show;
 use prove::campaign::trial::Trial;
 use prove::campaign::wanted;
@@ -20,6 +21,7 @@ use prove::history::read;
 use prove::servers::Store;
 
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
+       | prove seeded SECONDS TRIALS [BUG...]
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_SHRINK=1, PROVE_KEEP=1 and LOCKKEEPER_BIN are
 what a campaign follows.";
 
@@ -30,6 +32,7 @@ fn main() -> ExitCode {
         [] => campaign(),
         ["run", store, seconds, seed] => run(store, seconds, seed),
         ["check", file] => check_file(file),
+        ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
         _ => Err(io::Error::other(USAGE)),
     };
     match passed {
@@ -70,6 +73,12 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
     outcome.add(store.name(), &report);
     told(&outcome, seed);
     Ok(report.passed())
+}
+
+/// Hunts seeded bugs; whether each was found.
+fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
+    let trials = trials.parse().map_err(|_| io::Error::other(USAGE))?;
+    hunt_all(names, seconds, trials)
 }
 
 /// Prints what trials came to; the last line is for programs.
