@@ -18,9 +18,9 @@ prove: tools
 
 # The style and the rules that need no server.
 check:
-	cargo fmt --check
-	cargo clippy --all-targets -- -D warnings
-	RUSTDOCFLAGS="-D warnings" cargo doc --no-deps --document-private-items
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 	$(MAKE) deny
 
 # Licences, sources and bans of the dependencies.

@@ -83,6 +83,7 @@ fn everything() -> Vec<File> {
     let mut all = files("src", "rs");
     all.extend(files("tests", "rs"));
     all.extend(files("examples", "rs"));
+    all.extend(files("prove", "rs"));
     all
 }
 
