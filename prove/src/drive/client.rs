@@ -99,7 +99,8 @@ impl Client {
             79..81 => self.pause_past_the_end().await,
             81..86 => self.meddle().await,
             86..91 => self.vanish_at_once().await,
-            91..99 => self.wait_once(key).await,
+            91..98 => self.wait_once(key).await,
+            98 => self.trespass(key).await,
             _ => self.force().await,
         }
     }

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::history::Left;
 use crate::history::Line;
+use crate::http::AUTHORIZED;
 use crate::http::Connection;
 use crate::nemesis::Nemesis;
 use crate::servers::Site;
@@ -109,7 +110,7 @@ impl Nemesis<'_> {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let mut connection = Connection::open(address).await?;
-            let question = format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            let question = format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}\r\n");
             let (head, body) = connection.ask(question.as_bytes()).await?;
             if head.status == 200 {
                 return Ok(serde_json::from_slice(&body)?);
@@ -141,7 +142,7 @@ async fn acquire_and_release(address: SocketAddr, key: u32) -> io::Result<bool> 
     let mut connection = Connection::open(address).await?;
     let mut statuses = Vec::new();
     for question in [format!("POST /locks/k{key}?ttl=1s"), format!("DELETE /locks/k{key}")] {
-        let head = format!("{question} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}\r\n\r\n");
+        let head = format!("{question} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}lock-token: {token}\r\n\r\n");
         statuses.push(connection.ask(head.as_bytes()).await?.0.status);
     }
     Ok(statuses == [201, 204])
