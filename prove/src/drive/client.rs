@@ -219,7 +219,7 @@ impl Client {
         self.asker.ask(&Question { kind: Kind::Look, key, token, asked: Asked::default() }).await;
     }
 
-    /// Writes to what the key guards, if the lease is not over; a paused writer would not notice.
+    /// Writes to what the key guards, whether or not the lease is over: the resource decides.
     pub(super) fn write(&self, lease: &Lease) {
         let Lease { key, ref token, fencing_token, until } = *lease;
         let writer = Writer { key, token: token.number, fencing_token, until };
