@@ -20,8 +20,8 @@ use prove::history::Line;
 use prove::history::read;
 use prove::servers::Store;
 
-const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
-       | prove seeded SECONDS TRIALS [BUG...]
+const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED
+       | prove check FILE | prove seeded SECONDS TRIALS [BUG...]
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_SHRINK=1, PROVE_KEEP=1 and LOCKKEEPER_BIN are
 what a campaign follows.";
 
@@ -31,6 +31,7 @@ fn main() -> ExitCode {
     let passed = match words[..] {
         [] => campaign(),
         ["run", store, seconds, seed] => run(store, seconds, seed),
+        ["differ", store, seconds, seed] => differ(store, seconds, seed),
         ["check", file] => check_file(file),
         ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
         _ => Err(io::Error::other(USAGE)),
@@ -59,19 +60,33 @@ fn campaign() -> io::Result<bool> {
     Ok(outcome.passed())
 }
 
-/// Runs one trial; whether it found nothing.
-fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
+/// Reads the words that describe a trial.
+fn trial(store: &str, seconds: &str, seed: &str) -> io::Result<Trial> {
     let usage = || io::Error::other(USAGE);
     let store = Store::of(store).ok_or_else(usage)?;
     let lasts = Duration::from_secs(seconds.parse().map_err(|_| usage())?);
     let seed = seed.parse().map_err(|_| usage())?;
-    let trial = Trial::new(store, lasts, seed, &binary()?, &directory());
+    Ok(Trial::new(store, lasts, seed, &binary()?, &directory()))
+}
+
+/// Holds one client's answers against the specification, one after another; whether all are allowed.
+fn differ(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
+    let trial = trial(store, seconds, seed)?;
+    std::fs::create_dir_all(&trial.directory)?;
+    let asked = runtime()?.block_on(trial.differ())?;
+    println!("{asked} answers as specified");
+    Ok(true)
+}
+
+/// Runs one trial; whether it found nothing.
+fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
+    let trial = trial(store, seconds, seed)?;
     let lines = runtime()?.block_on(trial.run())?;
-    let report = check_wanted(&lines, &wanted(lasts));
+    let report = check_wanted(&lines, &wanted(trial.lasts));
     show::report(&report, &lines);
     let mut outcome = Outcome::default();
-    outcome.add(store.name(), &report);
-    told(&outcome, seed);
+    outcome.add(trial.store.name(), &report);
+    told(&outcome, trial.seed);
     Ok(report.passed())
 }
 

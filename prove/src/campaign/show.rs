@@ -9,6 +9,9 @@ use crate::history::Operation;
 /// How many violations of a trial are shown.
 const SHOWN: usize = 5;
 
+/// How many violations of what is not promised are shown, for each rule.
+const EXAMPLES: usize = 3;
+
 /// How many operations before and after it are shown.
 const AROUND: usize = 10;
 
@@ -18,6 +21,13 @@ const BEFORE: Nanos = 3_000_000_000;
 /// Prints a report, and the first violations with what happened around them.
 pub fn report(report: &Report, lines: &[Line]) {
     eprint!("{report}");
+    for rule in report.not_promised.keys() {
+        let unpromised = report.violations.iter().filter(|one| !one.promised && one.rule == *rule);
+        for violation in unpromised.take(EXAMPLES) {
+            let Violation { key, at, what, .. } = violation;
+            eprintln!("not promised: {rule} key {key} at {}: {what}", seconds(*at));
+        }
+    }
     for violation in report.broken().take(SHOWN) {
         eprintln!("--- {} of key {} at {}", violation.rule, violation.key, seconds(violation.at));
         for line in around(violation, lines) {

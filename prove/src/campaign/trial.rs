@@ -9,6 +9,7 @@ use tokio::time::Instant;
 
 use crate::drive::Amount;
 use crate::drive::Load;
+use crate::drive::sequence::Sequence;
 use crate::history::Line;
 use crate::history::Run;
 use crate::nemesis::Nemesis;
@@ -16,6 +17,7 @@ use crate::nemesis::kinds::Kind;
 use crate::record::Recorder;
 use crate::servers::Site;
 use crate::servers::Store;
+use crate::spec::Settings;
 
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -58,13 +60,7 @@ impl Trial {
         std::fs::create_dir_all(&logs)?;
         let mut site = Site::start(self.store, &self.binary, &logs).await?;
         let (recorder, recording) = Recorder::start(&self.history())?;
-        recorder.write(Line::Run(Run {
-            store: self.store.name().to_owned(),
-            seed: self.seed,
-            instances: u16::try_from(self.store.instances()).unwrap_or(u16::MAX),
-            deadline: self.store.deadline(),
-            drift_ppm: self.store.drift_ppm(),
-        }));
+        recorder.write(Line::Run(self.about()));
         let routes = site.routes();
         let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
         let load = Load::start(self.amount(), &routes, &recorder, self.seed);
@@ -82,6 +78,43 @@ impl Trial {
         load.stop().await;
         nemesis.leftovers(self.amount().keys).await?;
         recording.finish()
+    }
+
+    /// Has one client ask one thing after another, without faults, and holds each answer against the
+    /// specification; returns how many there were.
+    ///
+    /// # Errors
+    /// An answer is not what the specification allows, or something did not start.
+    pub async fn differ(&self) -> io::Result<u64> {
+        let logs = self.logs();
+        if logs.exists() {
+            std::fs::remove_dir_all(&logs)?;
+        }
+        std::fs::create_dir_all(&logs)?;
+        let site = Site::start(self.store, &self.binary, &logs).await?;
+        let (recorder, recording) = Recorder::start(&self.history())?;
+        recorder.write(Line::Run(self.about()));
+        let settings = Settings { drift_ppm: self.drift_ppm(), ..Settings::default() };
+        let mut sequence = Sequence::new(&site.routes(), &recorder, self.seed, settings);
+        let asked = sequence.run(self.lasts).await;
+        recording.finish()?;
+        asked.map_err(io::Error::other)
+    }
+
+    /// Returns what a lease may lack. On Redlock the short leases of a sequence also lack two milliseconds
+    /// each and the time that the votes took.
+    fn drift_ppm(&self) -> u32 {
+        if self.store == Store::Redlock { 100_000 } else { 0 }
+    }
+
+    fn about(&self) -> Run {
+        Run {
+            store: self.store.name().to_owned(),
+            seed: self.seed,
+            instances: u16::try_from(self.store.instances()).unwrap_or(u16::MAX),
+            deadline: self.store.deadline(),
+            drift_ppm: self.store.drift_ppm(),
+        }
     }
 
     /// Returns where the logs and the data of what is under test are.

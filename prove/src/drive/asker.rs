@@ -18,6 +18,7 @@ use crate::history::Operation;
 use crate::history::Outcome;
 use crate::history::Said;
 use crate::history::Token;
+use crate::http::AUTHORIZED;
 use crate::http::Connection;
 use crate::http::Head;
 use crate::record::Recorder;
@@ -192,7 +193,8 @@ impl Asker {
             Err(Missing::Gone) => (None, Some(now)),
             Err(_) => (None, None),
         };
-        let (status, body) = answer.unwrap_or_default();
+        let (status, mut body) = answer.unwrap_or_default();
+        body.said.leaked = leaks(question, outcome, &body);
         let made = body.token.filter(|_| outcome == Outcome::Yes).map(|text| Held {
             number: self.recorder.number(&text),
             chosen: question.token.as_ref().is_some_and(|token| token.chosen),
@@ -238,6 +240,15 @@ impl Asker {
 /// Returns what an answer says; nothing if it is no JSON.
 pub(super) fn read(body: &[u8]) -> Body {
     serde_json::from_slice(body).unwrap_or_default()
+}
+
+/// Whether an answer contains a token that its client neither sent nor was granted.
+fn leaks(question: &Question, outcome: Outcome, body: &Body) -> bool {
+    let Some(text) = &body.token else { return false };
+    match &question.token {
+        Some(token) => token.text != *text,
+        None => outcome != Outcome::Yes || !matches!(question.kind, Kind::Acquire | Kind::Hold),
+    }
 }
 
 /// Returns what the client knows, and the code with its outcome.
@@ -289,6 +300,12 @@ pub(super) fn written(question: &Question) -> String {
         text.push_str(option);
     }
     text.push_str(" HTTP/1.1\r\nhost: localhost\r\n");
+    // A key is wrong or absent, by the number of the lock.
+    match (asked.unauthorized, key % 2) {
+        (false, _) => text.push_str(AUTHORIZED),
+        (true, 0) => text.push_str("authorization: Bearer key-of-nobody\r\n"),
+        (true, _) => (),
+    }
     if let Some(token) = token {
         text.push_str("lock-token: ");
         text.push_str(&token.text);

@@ -99,7 +99,8 @@ impl Client {
             79..81 => self.pause_past_the_end().await,
             81..86 => self.meddle().await,
             86..91 => self.vanish_at_once().await,
-            91..99 => self.wait_once(key).await,
+            91..98 => self.wait_once(key).await,
+            98 => self.trespass(key).await,
             _ => self.force().await,
         }
     }
@@ -218,7 +219,7 @@ impl Client {
         self.asker.ask(&Question { kind: Kind::Look, key, token, asked: Asked::default() }).await;
     }
 
-    /// Writes to what the key guards, if the lease is not over; a paused writer would not notice.
+    /// Writes to what the key guards, whether or not the lease is over: the resource decides.
     pub(super) fn write(&self, lease: &Lease) {
         let Lease { key, ref token, fencing_token, until } = *lease;
         let writer = Writer { key, token: token.number, fencing_token, until };

@@ -1,13 +1,15 @@
 //! The load: clients that do seeded random things with leases, and record what they are told.
 //!
 //! [`plain`] takes, refreshes and gives back, [`line`] waits, leaves and asks twice, [`stream`] holds
-//! by a connection. Every write to what a key guards goes through [`resource`].
+//! by a connection. Every write to what a key guards goes through [`resource`]. [`sequence`] is one client
+//! alone, whose answers are held against the specification.
 
 mod asker;
 mod client;
 mod line;
 mod plain;
 mod resource;
+pub mod sequence;
 mod stream;
 
 use std::sync::Arc;

@@ -1,5 +1,6 @@
 //! Leases that are taken, refreshed, given back, forgotten or outlived by one client.
 
+use crate::drive::asker::Question;
 use crate::drive::client::Client;
 use crate::drive::client::Lease;
 use crate::drive::client::Wish;
@@ -99,12 +100,26 @@ impl Client {
         }
     }
 
+    /// Asks for something without the right API key.
+    pub(super) async fn trespass(&mut self, key: u32) {
+        let kinds = [
+            Kind::Acquire,
+            Kind::Refresh,
+            Kind::Release,
+            Kind::ForceRelease,
+            Kind::Look,
+            Kind::Hold,
+        ];
+        let kind = kinds[self.chance.usize(..kinds.len())];
+        let asked = Asked { unauthorized: true, ..Asked::default() };
+        let token = Some(self.lasting.clone());
+        self.asker.ask(&Question { kind, key, token, asked }).await;
+    }
+
     /// Ends whoever holds a key.
     pub(super) async fn force(&mut self) {
         let key = self.any_key();
         let asked = Asked::default();
-        let question =
-            crate::drive::asker::Question { kind: Kind::ForceRelease, key, token: None, asked };
-        self.asker.ask(&question).await;
+        self.asker.ask(&Question { kind: Kind::ForceRelease, key, token: None, asked }).await;
     }
 }

@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::history::Left;
 use crate::history::Line;
+use crate::http::AUTHORIZED;
 use crate::http::Connection;
 use crate::nemesis::Nemesis;
 use crate::servers::Site;
@@ -25,6 +26,9 @@ const DESCRIPTORS: u64 = 24;
 
 /// How many more KiB of memory it may have than before the load.
 const MEMORY_KIB: u64 = 128 * 1024;
+
+/// What `PTTL` says of a key without an end; of a key that has just ended it says -2.
+const ENDLESS: i64 = -1;
 
 /// The longest that Redis keeps a line that nobody joins.
 const LINE_MS: i64 = 120_000;
@@ -77,7 +81,7 @@ impl Nemesis<'_> {
                 names.iter().filter(|name| end(name)).count() as u64
             };
             let guards = |name: &str| name.starts_with("lk//guard:");
-            let endless = |(name, ttl): &(String, i64)| *ttl < 0 && !guards(name);
+            let endless = |(name, ttl): &(String, i64)| *ttl == ENDLESS && !guards(name);
             for (name, _) in names.iter().filter(|name| endless(name)) {
                 eprintln!("without an end: {name}");
             }
@@ -109,7 +113,8 @@ impl Nemesis<'_> {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let mut connection = Connection::open(address).await?;
-            let question = format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n\r\n");
+            let question =
+                format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}\r\n");
             let (head, body) = connection.ask(question.as_bytes()).await?;
             if head.status == 200 {
                 return Ok(serde_json::from_slice(&body)?);
@@ -141,7 +146,9 @@ async fn acquire_and_release(address: SocketAddr, key: u32) -> io::Result<bool> 
     let mut connection = Connection::open(address).await?;
     let mut statuses = Vec::new();
     for question in [format!("POST /locks/k{key}?ttl=1s"), format!("DELETE /locks/k{key}")] {
-        let head = format!("{question} HTTP/1.1\r\nhost: localhost\r\nlock-token: {token}\r\n\r\n");
+        let head = format!(
+            "{question} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}lock-token: {token}\r\n\r\n"
+        );
         statuses.push(connection.ask(head.as_bytes()).await?.0.status);
     }
     Ok(statuses == [201, 204])

@@ -175,6 +175,7 @@ impl Instance {
     pub async fn try_start(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
         let mut starting = command(&self.binary);
         starting.args(["serve", "--listen", "127.0.0.1:0"]).env("LOCKKEEPER_STORE", &self.store);
+        starting.envs(self.variables.iter().map(|(name, value)| (name, value)));
         starting.stderr(Stdio::null());
         Ok(Process::start(&mut starting)?.wait(patience).await)
     }

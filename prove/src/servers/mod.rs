@@ -20,6 +20,8 @@ use tokio::time::Instant;
 use tokio::time::sleep;
 
 use crate::history::Nanos;
+use crate::http::API_KEY;
+use crate::http::AUTHORIZED;
 use crate::http::Connection;
 use crate::proxy::Proxy;
 use crate::servers::instance::Errors;
@@ -194,7 +196,11 @@ impl Site {
     }
 
     async fn start_instances(&mut self, binary: &Path) -> io::Result<()> {
+        let settings = self.directory.join("lockkeeper.toml");
+        std::fs::write(&settings, API_KEY)?;
+        let settings = settings.to_string_lossy().into_owned();
         let variables = [
+            ("LOCKKEEPER_CONFIG", settings.as_str()),
             ("LOCKKEEPER_TTL_DEFAULT", "1500ms"),
             ("LOCKKEEPER_EMBEDDED_COMMAND_TIMEOUT", "1s"),
             ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "1s"),
@@ -222,7 +228,7 @@ async fn serves(address: SocketAddr) -> bool {
         let mut question = async |method: &str| {
             let line = format!("{method} /locks/is-it-served?ttl=300ms HTTP/1.1\r\n");
             let line = if method == "POST" { line } else { line.replace("?ttl=300ms", "") };
-            let head = format!("{line}host: localhost\r\nlock-token: {token}\r\n\r\n");
+            let head = format!("{line}host: localhost\r\n{AUTHORIZED}lock-token: {token}\r\n\r\n");
             connection.ask(head.as_bytes()).await
         };
         let granted = question("POST").await?.0.status;
