@@ -7,4 +7,6 @@
 
 pub mod check;
 pub mod history;
+#[cfg(test)]
+mod search;
 pub mod spec;
