@@ -8,6 +8,8 @@
 
 pub mod check;
 pub mod history;
+#[cfg(test)]
+mod search;
 pub mod spec;
 
 pub mod http;
