@@ -19,6 +19,11 @@ use crate::servers::Site;
 use crate::servers::Store;
 use crate::spec::Settings;
 
+/// How long nothing is made to fail at first, and the part of a short trial that this is at most: what has
+/// to be prompt is judged where nothing has failed for seconds.
+const QUIET: Duration = Duration::from_secs(8);
+const QUIET_PART: u32 = 4;
+
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -65,6 +70,7 @@ impl Trial {
         let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
         let load = Load::start(self.amount(), &routes, &recorder, self.seed);
         let end = Instant::now() + self.lasts;
+        tokio::time::sleep(QUIET.min(self.lasts / QUIET_PART)).await;
         let mut told = Instant::now();
         while Instant::now() < end {
             nemesis.round(end).await?;

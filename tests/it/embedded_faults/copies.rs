@@ -51,6 +51,33 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
     }
 }
 
+/// A file that version 0.1.0 wrote on 2026-11-21: three leases of a day, the third of them released.
+const FORMAT_1: &[u8] = include_bytes!("format-1.redb");
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_the_first_format_is_read_and_goes_on_in_the_newest() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::write(directory.path().join("locks.redb"), FORMAT_1).unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    for round in 0..2 {
+        let service = Process::start(&store, &[]);
+        let http = service.http();
+        for (number, fencing_token) in [(1, 1_795_294_572_077_036), (2, 1_795_294_572_087_263)] {
+            let holder = http.token(&format!("token-of-format-1-{number}"));
+            let kept = holder.put(&format!("/locks/old/{number}/refresh"), "").await;
+            assert_eq!(kept.status, 200, "round {round}: {kept:?}");
+            assert_eq!(kept.number("fencing_token"), fencing_token);
+            assert_eq!(kept.text("owner"), format!("o{number}"));
+        }
+        assert_eq!(http.get("/locks/old/3").await.field("held"), false);
+        let later = http.post("/locks/old/3?ttl=100ms", "").await;
+        assert!(later.number("fencing_token") > 1_795_294_572_099_605, "{later:?}");
+        service.signal("TERM");
+        assert_eq!(service.wait(), Some(0));
+    }
+    assert_ne!(fs::read(directory.path().join("locks.redb")).unwrap(), FORMAT_1);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_the_wall_clock_moves_the_end_of_no_lease() {
     const TTL: Duration = Duration::from_millis(1_500);
