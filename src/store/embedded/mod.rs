@@ -185,12 +185,12 @@ fn proposal() -> u64 {
 impl Store for EmbeddedStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         const VERB: Verb = Verb::TryAcquire;
-        let (manner, claim) = (Manner::of(claim), claim.clone());
+        let (manner, origin, claim) = (Manner::of(claim), claim.origin, claim.clone());
         let asked = self.call(VERB, manner, move |table, now| {
             let attempt = table.try_acquire(&claim, now, proposal());
             Answered::with_lease(table, &claim.key, attempt)
         });
-        let mut asked = asked.await?;
+        let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
             Attempt::Granted(lease) => Attempt::Granted(self.shared.tell(VERB, lease, &asked)?),
             Attempt::Again(lease) => Attempt::Again(self.shared.tell(VERB, lease, &asked)?),
@@ -200,12 +200,12 @@ impl Store for EmbeddedStore {
 
     async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
         const VERB: Verb = Verb::WaitTurn;
-        let claim = claim.clone();
+        let (origin, claim) = (claim.origin, claim.clone());
         let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
             let turn = table.wait_turn(&claim, now, proposal());
             Answered::with_lease(table, &claim.key, turn)
         });
-        let mut asked = asked.await?;
+        let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
             Turn::Granted(lease) => Turn::Granted(self.shared.tell(VERB, lease, &asked)?),
             Turn::Again(lease) => Turn::Again(self.shared.tell(VERB, lease, &asked)?),

@@ -1,6 +1,7 @@
 //! Giving up on several nodes: all are asked, and those that do not answer are asked again until
 //! they do.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -149,8 +150,7 @@ impl Redlock {
         let timing = (When::AnyTime, self.rules.node_timeout);
         let question = self.nodes.question(&FORCE_RELEASE, key, Vec::new(), timing);
         let taken = self.holders(Verb::ForceRelease, &question).await?;
-        let taken = taken.into_iter().max_by_key(|other| other.number);
-        Ok(taken.map(|other| holder(&other)))
+        Ok(most_votes(taken, self.quorum().needed()).map(|other| holder(&other)))
     }
 
     /// Who has, or had, the key on each node where somebody did; a majority has to answer.
@@ -194,11 +194,54 @@ impl Redlock {
     }
 }
 
+/// Whoever had most votes, with the number that `needed` of the nodes knew: a single node may have drawn
+/// a greater one for a repeat, or for a rival that never had a majority.
+fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
+    let mut by_holder: HashMap<Vec<u8>, Vec<Other>> = HashMap::new();
+    for vote in votes {
+        by_holder.entry(vote.holder.clone()).or_default().push(vote);
+    }
+    let mut most = by_holder.into_values().max_by_key(Vec::len)?;
+    most.sort_unstable_by_key(|vote| std::cmp::Reverse(vote.number));
+    let settled = if most.len() < needed { 0 } else { needed - 1 };
+    Some(most.swap_remove(settled))
+}
+
 /// Somebody else's vote, as the public may know it.
 pub(super) fn holder(other: &Other) -> Holder {
     Holder {
         owner: Owner::parse(&other.owner).ok().flatten(),
         fencing_token: FencingToken::from_number(other.number),
         left: other.left,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::most_votes;
+    use crate::store::redlock::vote::Other;
+
+    fn votes(of: &[(&str, u64)]) -> Vec<Other> {
+        let vote = |(holder, number): &(&str, u64)| Other {
+            holder: holder.as_bytes().to_vec(),
+            left: None,
+            number: *number,
+            owner: String::new(),
+            renewals: 0,
+        };
+        of.iter().map(vote).collect()
+    }
+
+    #[test]
+    fn a_forced_release_names_the_lease_and_no_vote_of_a_rival_or_a_repeat() {
+        let named = |of: &[_], needed| {
+            let most = most_votes(votes(of), needed)?;
+            Some((String::from_utf8(most.holder).unwrap(), most.number))
+        };
+        let told = |holder: &str, number| Some((holder.to_owned(), number));
+        assert_eq!(named(&[], 2), None);
+        assert_eq!(named(&[("a", 5), ("a", 5), ("b", 9)], 2), told("a", 5));
+        assert_eq!(named(&[("a", 5), ("a", 9), ("a", 5)], 2), told("a", 5));
+        assert_eq!(named(&[("a", 5), ("a", 4)], 3), told("a", 5));
     }
 }

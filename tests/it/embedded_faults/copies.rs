@@ -70,8 +70,9 @@ async fn a_file_of_the_first_format_is_read_and_goes_on_in_the_newest() {
             assert_eq!(kept.text("owner"), format!("o{number}"));
         }
         assert_eq!(http.get("/locks/old/3").await.field("held"), false);
-        let later = http.post("/locks/old/3?ttl=100ms", "").await;
+        let later = http.post("/locks/old/3", "").await;
         assert!(later.number("fencing_token") > 1_795_294_572_099_605, "{later:?}");
+        assert_eq!(http.token(&later.text("token")).delete("/locks/old/3").await.status, 204);
         service.signal("TERM");
         assert_eq!(service.wait(), Some(0));
     }
