@@ -127,9 +127,9 @@ impl<'a> Context<'a> {
     /// Returns by how much a lease may end late, and its next holder be late, at that time.
     pub(super) fn late(&self, at: Nanos) -> Nanos {
         let late = if self.redlock() { LATE_ON_REDLOCK } else { LATE };
-        let late = late + 2 * self.slowest(at, at + late);
+        let late = late + 2 * self.slowest(at, at.saturating_add(late));
         let mut disturbed = 0;
-        for fault in self.faults_in(at.saturating_sub(5 * SECOND), at + late) {
+        for fault in self.faults_in(at.saturating_sub(5 * SECOND), at.saturating_add(late)) {
             disturbed += fault.until.saturating_sub(fault.from) + self.run.deadline + 5 * SECOND;
         }
         late + disturbed

@@ -415,3 +415,13 @@ fn a_run_with_too_little_of_what_it_is_about_is_refused() {
     assert_eq!(check_wanted(&history, &wanted).refused, ["hand-overs: 0 of 1"]);
     assert!(!check(&history[1..]).passed(), "nobody knows of which store it is");
 }
+
+#[test]
+fn a_place_that_a_draining_instance_leaves_may_be_released() {
+    let refused = |code| {
+        let mut refused = no(grant(2, 0, (10, 20), 1_000), code);
+        refused.asked.wait_ms = 1_000;
+        vec![grant(1, 10, (0, 2), 5_000), refused, release(2, 30, 31)]
+    };
+    breaks("I6", refused("wait_cancelled"), refused("draining"));
+}

@@ -234,7 +234,9 @@ fn revived(court: &mut Court<'_>, index: usize) {
     let allowed = court.context.late(lease.by_ttl);
     let mut found = Vec::new();
     for one in court.key.evidence_of(lease) {
-        if one.from > lease.over {
+        // In an outage a stream goes on while its TTL lasts, and cannot know what became of its lease.
+        let knows = one.kind != Kind::Alive || !court.context.disturbed(lease.over, one.to);
+        if one.from > lease.over && knows {
             found.push(("I7", one.clone(), lease.over));
             break;
         }
