@@ -140,7 +140,8 @@ impl<'l> Holder<'l> {
         let Some(answered) = operation.answered else { return };
         let Some(lease) = self.during(operation.sent, answered) else { return };
         let named = operation.asked.fencing_token;
-        if named.is_some_and(|named| !(lease.fence..=lease.told).contains(&named)) {
+        // A lease that was told by several numbers is meant by the last one only.
+        if named.is_some_and(|named| named != lease.fence || lease.told != lease.fence) {
             return;
         }
         let (from, code) = (lease.lo, &operation.code);
