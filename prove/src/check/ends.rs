@@ -73,19 +73,26 @@ pub(super) fn ends(
             ends.push(End { from, until, keeps: 0, only_holder: false, taken_over_after });
         }
     }
-    forced_ends(key, lease, reach, &mut ends);
+    forced_ends(context, key, (lease, reach), &mut ends);
     for stream in streams_of(key, lease) {
         stream_ends(key, stream, &mut ends);
     }
     ends
 }
 
-fn forced_ends(key: &Key<'_>, lease: &Lease, reach: Nanos, ends: &mut Vec<End>) {
+fn forced_ends(
+    context: &Context<'_>,
+    key: &Key<'_>,
+    (lease, reach): (&Lease, Nanos),
+    ends: &mut Vec<End>,
+) {
     let end = key.forced.partition_point(|&number| key.operation(number).sent <= reach);
     let near = (0..end).rev().take_while(|&entry| key.forced_reach[entry] >= lease.lo);
     for number in near.map(|entry| key.forced[entry]) {
         let (operation, until) = (key.operation(number), key.settled(number));
-        let other = operation.said.fencing_token.is_some_and(|said| said != lease.fence);
+        // On Redlock it ends all votes for the key, and tells the highest of their numbers.
+        let other = !context.redlock()
+            && operation.said.fencing_token.is_some_and(|said| said != lease.fence);
         if operation.outcome != Outcome::No && !other && until >= lease.lo {
             let from = operation.sent;
             ends.push(End { from, until, keeps: 0, only_holder: false, taken_over_after: None });

@@ -188,7 +188,7 @@ impl<'a> Key<'a> {
     pub(super) fn in_line(&self, number: Number) -> Nanos {
         let operation = self.operation(number);
         let until = self.settled(number);
-        let keeps = operation.outcome == Outcome::Unknown || operation.code == "lock_held";
+        let keeps = operation.outcome != Outcome::Yes && operation.code != "wait_cancelled";
         if keeps && operation.chosen && operation.asked.wait_ms > 0 {
             until.saturating_add(PLACE_KEPT)
         } else {

@@ -415,3 +415,37 @@ fn a_run_with_too_little_of_what_it_is_about_is_refused() {
     assert_eq!(check_wanted(&history, &wanted).refused, ["hand-overs: 0 of 1"]);
     assert!(!check(&history[1..]).passed(), "nobody knows of which store it is");
 }
+
+#[test]
+fn a_place_that_a_draining_instance_leaves_may_be_released() {
+    let refused = |code| {
+        let mut refused = no(grant(2, 0, (10, 20), 1_000), code);
+        refused.asked.wait_ms = 1_000;
+        vec![grant(1, 10, (0, 2), 5_000), refused, release(2, 30, 31)]
+    };
+    breaks("I6", refused("wait_cancelled"), refused("draining"));
+}
+
+#[test]
+fn a_forced_release_on_redlock_ends_more_than_it_tells() {
+    let with = |store| {
+        let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 50, 60);
+        forced.said.fencing_token = Some(11);
+        let all = [grant(1, 10, (0, 2), 1_000), forced, grant(2, 12, (60, 70), 1_000)];
+        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
+    };
+    assert_eq!(rules(&with("redlock")), [""; 0]);
+    assert_eq!(rules(&with("redis")), ["I1", "I9"]);
+}
+
+#[test]
+fn requests_that_cross_on_redlock_may_be_told_two_numbers() {
+    let with = |store, sent| {
+        let mut second = waited(grant(1, 12, (sent, 300), 1_000));
+        second.said.waited_ms = Some(299 - sent);
+        let all = [grant(1, 10, (0, 200), 1_000), second];
+        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
+    };
+    assert!(check(&with("redlock", 100)).passed());
+    assert!(!check(&with("redlock", 210)).passed() && !check(&with("redis", 100)).passed());
+}

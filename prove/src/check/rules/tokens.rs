@@ -140,7 +140,8 @@ impl<'l> Holder<'l> {
         let Some(answered) = operation.answered else { return };
         let Some(lease) = self.during(operation.sent, answered) else { return };
         let named = operation.asked.fencing_token;
-        if named.is_some_and(|named| !(lease.fence..=lease.told).contains(&named)) {
+        // A lease that was told by several numbers is meant by the last one only.
+        if named.is_some_and(|named| named != lease.fence || lease.told != lease.fence) {
             return;
         }
         let (from, code) = (lease.lo, &operation.code);
@@ -234,7 +235,9 @@ fn revived(court: &mut Court<'_>, index: usize) {
     let allowed = court.context.late(lease.by_ttl);
     let mut found = Vec::new();
     for one in court.key.evidence_of(lease) {
-        if one.from > lease.over {
+        // In an outage a stream goes on while its TTL lasts, and cannot know what became of its lease.
+        let knows = one.kind != Kind::Alive || !court.context.disturbed(lease.over, one.to);
+        if one.from > lease.over && knows {
             found.push(("I7", one.clone(), lease.over));
             break;
         }
