@@ -69,7 +69,7 @@ async fn every_call_has_a_deadline_and_a_look_does_not_wait_for_the_disk() {
     assert_eq!(first.told(), (503, "store_unavailable".into()), "{first:?}");
     assert_eq!(first.text("outcome"), "unknown", "{first:?}");
     let second = acquire(&http, "second", "token-of-the-second", 600_000).await;
-    assert_eq!(second.text("outcome"), "not_acquired", "{second:?}");
+    assert_eq!(second.text("outcome"), "unknown", "it may be from before: {second:?}");
     for (answer, outcome) in [
         (held.put("/locks/held/refresh", "").await, "unknown"),
         (held.delete("/locks/held").await, "unknown"),
