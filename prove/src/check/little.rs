@@ -11,11 +11,11 @@ use crate::history::Said;
 use crate::history::Token;
 use crate::history::Write;
 
-const MS: Nanos = 1_000_000;
+pub(super) const MS: Nanos = 1_000_000;
 
 /// A question of the client with the number of its token, chosen by the client, sent and answered at
 /// these milliseconds.
-fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operation {
+pub(super) fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operation {
     Operation {
         client: token as u32,
         instance: 0,
@@ -34,7 +34,7 @@ fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operation {
     }
 }
 
-fn grant(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
+pub(super) fn grant(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
     let mut grant = ask(Kind::Acquire, token, sent, answered);
     grant.status = 201;
     grant.asked.ttl_ms = Some(ttl);
@@ -43,34 +43,44 @@ fn grant(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Op
     grant
 }
 
-fn refresh(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
+pub(super) fn refresh(
+    token: Token,
+    fence: u64,
+    (sent, answered): (u64, u64),
+    ttl: u64,
+) -> Operation {
     Operation { kind: Kind::Refresh, status: 200, ..grant(token, fence, (sent, answered), ttl) }
 }
 
 /// A grant to somebody who waited from `sent` to `answered`.
-fn waited(grant: Operation) -> Operation {
+pub(super) fn waited(grant: Operation) -> Operation {
     let mut grant = grant;
     grant.asked.wait_ms = 10_000;
     grant.said.waited_ms = grant.answered.map(|answered| (answered - grant.sent) / MS);
     grant
 }
 
-fn release(token: Token, sent: u64, answered: u64) -> Operation {
+pub(super) fn release(token: Token, sent: u64, answered: u64) -> Operation {
     Operation { status: 204, ..ask(Kind::Release, token, sent, answered) }
 }
 
-fn no(operation: Operation, code: &str) -> Operation {
+pub(super) fn no(operation: Operation, code: &str) -> Operation {
     let said = Said::default();
     Operation { outcome: Outcome::No, status: 409, code: code.to_owned(), said, ..operation }
 }
 
-fn gone(operation: Operation, at: u64) -> Operation {
+pub(super) fn gone(operation: Operation, at: u64) -> Operation {
     let (answered, gone) = (None, Some(at * MS));
     let (outcome, said) = (Outcome::Unknown, Said::default());
     Operation { outcome, answered, gone, status: 0, said, ..operation }
 }
 
-fn look(token: Token, (sent, answered): (u64, u64), fence: Option<u64>, mine: bool) -> Operation {
+pub(super) fn look(
+    token: Token,
+    (sent, answered): (u64, u64),
+    fence: Option<u64>,
+    mine: bool,
+) -> Operation {
     let mut look = ask(Kind::Look, token, sent, answered);
     look.said.held = Some(fence.is_some());
     look.said.fencing_token = fence;
@@ -78,17 +88,17 @@ fn look(token: Token, (sent, answered): (u64, u64), fence: Option<u64>, mine: bo
     look
 }
 
-fn run(store: &str) -> Line {
+pub(super) fn run(store: &str) -> Line {
     let drift_ppm = if store == "redlock" { 10_000 } else { 0 };
     let (store, deadline) = (store.to_owned(), 100 * MS);
     Line::Run(Run { store, seed: 0, instances: 1, deadline, drift_ppm })
 }
 
-fn lines(operations: Vec<Operation>) -> Vec<Line> {
+pub(super) fn lines(operations: Vec<Operation>) -> Vec<Line> {
     std::iter::once(run("redis")).chain(operations.into_iter().map(Line::Operation)).collect()
 }
 
-fn rules(lines: &[Line]) -> Vec<&'static str> {
+pub(super) fn rules(lines: &[Line]) -> Vec<&'static str> {
     let mut rules: Vec<_> = check(lines).broken().map(|violation| violation.rule).collect();
     rules.sort_unstable();
     rules.dedup();
@@ -96,11 +106,16 @@ fn rules(lines: &[Line]) -> Vec<&'static str> {
 }
 
 /// The first history breaks the rule, and the second one none.
-fn breaks(rule: &str, broken: Vec<Operation>, twin: Vec<Operation>) {
+pub(super) fn breaks(rule: &str, broken: Vec<Operation>, twin: Vec<Operation>) {
     let found = rules(&lines(broken));
     assert!(found.contains(&rule), "{rule} is not found, but {found:?}");
     let report = check(&lines(twin));
     assert!(report.passed(), "the twin of {rule}: {report}");
+}
+
+pub(super) fn flush(at: u64) -> Line {
+    let (kind, target) = ("flushall".to_owned(), "redis".to_owned());
+    Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: true })
 }
 
 #[test]
@@ -323,129 +338,4 @@ fn what_is_left_at_the_end_is_found() {
     };
     assert_eq!(rules(&with(3)), ["left"]);
     assert_eq!(rules(&with(2)), [""; 0]);
-}
-
-fn flush(at: u64) -> Line {
-    let (kind, target) = ("flushall".to_owned(), "redis".to_owned());
-    Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: true })
-}
-
-#[test]
-fn what_is_not_promised_is_counted_and_no_failure() {
-    let mut two = lines(vec![grant(1, 10, (0, 2), 1_000), grant(2, 11, (500, 502), 1_000)]);
-    two.push(flush(400));
-    let report = check(&two);
-    assert!(report.passed() && report.not_promised["I1"] == 1, "{report}");
-    // A loss before the lease is no excuse.
-    *two.last_mut().unwrap() = flush(600);
-    let report = check(&two);
-    assert!(!report.passed(), "the loss came later");
-}
-
-#[test]
-fn a_stream_is_relied_on_from_event_to_event() {
-    let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
-    let alive = |sent, to| {
-        let mut alive = Operation { kind: Kind::Alive, ..ask(Kind::Alive, 1, sent, to) };
-        alive.said.ttl_ms = Some(300);
-        alive
-    };
-    let end = |at| {
-        let end = Operation { kind: Kind::HoldEnd, ..ask(Kind::HoldEnd, 1, 202, at) };
-        Operation { gone: Some(at * MS), answered: None, ..end }
-    };
-    let next = || grant(2, 11, (380, 382), 100);
-    let events = || vec![hold(), alive(2, 102), alive(102, 202)];
-    breaks(
-        "I1",
-        [events(), vec![end(450), next()]].concat(),
-        [events(), vec![end(350), next()]].concat(),
-    );
-    // Events that were kept back and came at once prove nothing.
-    let late = vec![hold(), alive(2, 202), alive(202, 203), end(450), next()];
-    assert_eq!(rules(&lines(late)), [""; 0]);
-}
-
-#[test]
-fn a_forced_release_ends_a_lease() {
-    let forced = |outcome| Operation { outcome, ..ask(Kind::ForceRelease, NO_TOKEN, 300, 301) };
-    let first = || grant(1, 10, (0, 2), 1_000);
-    let next = || grant(2, 11, (300, 302), 100);
-    breaks("I1", vec![first(), next()], vec![first(), forced(Outcome::Yes), next()]);
-    let late = || refresh(1, 10, (400, 401), 100);
-    breaks(
-        "I7",
-        vec![first(), forced(Outcome::Yes), late()],
-        vec![first(), late(), Operation { answered: Some(500 * MS), ..forced(Outcome::Yes) }],
-    );
-}
-
-#[test]
-fn order_on_redlock_is_promised_within_an_instance_only() {
-    let with = |instance| {
-        let first = [grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
-        let passed = waited(grant(2, 12, (100, 700), 50));
-        let newer = waited(grant(3, 11, (300, 602), 50));
-        let newer = Operation { instance, ..newer };
-        let all = first.into_iter().chain([newer, release(3, 610, 611), passed]);
-        [vec![run("redlock")], all.map(Line::Operation).collect()].concat()
-    };
-    assert_eq!(rules(&with(0)), ["I3"]);
-    let report = check(&with(1));
-    assert!(report.passed() && report.not_promised["I3"] == 1, "{report}");
-}
-
-#[test]
-fn redlock_may_tell_a_higher_number() {
-    let with = |fence| {
-        let all = [grant(1, 10, (0, 2), 990), refresh(1, fence, (100, 110), 990)];
-        [vec![run("redlock")], all.map(Line::Operation).to_vec()].concat()
-    };
-    let report = check(&with(12));
-    assert!(report.passed() && report.counted.renumbered == 1, "{report}");
-    assert_eq!(report.counted.grants, 1);
-}
-
-#[test]
-fn a_run_with_too_little_of_what_it_is_about_is_refused() {
-    let history = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
-    let wanted = Wanted { grants: 2, expiries: 2, ..Wanted::default() };
-    assert!(check_wanted(&history, &wanted).passed());
-    let wanted = Wanted { handoffs: 1, ..wanted };
-    assert_eq!(check_wanted(&history, &wanted).refused, ["hand-overs: 0 of 1"]);
-    assert!(!check(&history[1..]).passed(), "nobody knows of which store it is");
-}
-
-#[test]
-fn a_place_that_a_draining_instance_leaves_may_be_released() {
-    let refused = |code| {
-        let mut refused = no(grant(2, 0, (10, 20), 1_000), code);
-        refused.asked.wait_ms = 1_000;
-        vec![grant(1, 10, (0, 2), 5_000), refused, release(2, 30, 31)]
-    };
-    breaks("I6", refused("wait_cancelled"), refused("draining"));
-}
-
-#[test]
-fn a_forced_release_on_redlock_ends_more_than_it_tells() {
-    let with = |store| {
-        let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 50, 60);
-        forced.said.fencing_token = Some(11);
-        let all = [grant(1, 10, (0, 2), 1_000), forced, grant(2, 12, (60, 70), 1_000)];
-        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
-    };
-    assert_eq!(rules(&with("redlock")), [""; 0]);
-    assert_eq!(rules(&with("redis")), ["I1", "I9"]);
-}
-
-#[test]
-fn requests_that_cross_on_redlock_may_be_told_two_numbers() {
-    let with = |store, sent| {
-        let mut second = waited(grant(1, 12, (sent, 300), 1_000));
-        second.said.waited_ms = Some(299 - sent);
-        let all = [grant(1, 10, (0, 200), 1_000), second];
-        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
-    };
-    assert!(check(&with("redlock", 100)).passed());
-    assert!(!check(&with("redlock", 210)).passed() && !check(&with("redis", 100)).passed());
 }

@@ -5,6 +5,8 @@
 
 mod context;
 mod ends;
+#[cfg(test)]
+mod exceptions;
 mod file;
 mod key;
 mod lease;

@@ -1,0 +1,136 @@
+//! Little histories of what a store does not promise, or promises in its own way.
+
+use super::*;
+use crate::check::little::MS;
+use crate::check::little::ask;
+use crate::check::little::breaks;
+use crate::check::little::flush;
+use crate::check::little::grant;
+use crate::check::little::lines;
+use crate::check::little::no;
+use crate::check::little::refresh;
+use crate::check::little::release;
+use crate::check::little::rules;
+use crate::check::little::run;
+use crate::check::little::waited;
+use crate::history::NO_TOKEN;
+
+#[test]
+fn what_is_not_promised_is_counted_and_no_failure() {
+    let mut two = lines(vec![grant(1, 10, (0, 2), 1_000), grant(2, 11, (500, 502), 1_000)]);
+    two.push(flush(400));
+    let report = check(&two);
+    assert!(report.passed() && report.not_promised["I1"] == 1, "{report}");
+    // A loss before the lease is no excuse.
+    *two.last_mut().unwrap() = flush(600);
+    let report = check(&two);
+    assert!(!report.passed(), "the loss came later");
+}
+
+#[test]
+fn a_stream_is_relied_on_from_event_to_event() {
+    let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
+    let alive = |sent, to| {
+        let mut alive = Operation { kind: Kind::Alive, ..ask(Kind::Alive, 1, sent, to) };
+        alive.said.ttl_ms = Some(300);
+        alive
+    };
+    let end = |at| {
+        let end = Operation { kind: Kind::HoldEnd, ..ask(Kind::HoldEnd, 1, 202, at) };
+        Operation { gone: Some(at * MS), answered: None, ..end }
+    };
+    let next = || grant(2, 11, (380, 382), 100);
+    let events = || vec![hold(), alive(2, 102), alive(102, 202)];
+    breaks(
+        "I1",
+        [events(), vec![end(450), next()]].concat(),
+        [events(), vec![end(350), next()]].concat(),
+    );
+    // Events that were kept back and came at once prove nothing.
+    let late = vec![hold(), alive(2, 202), alive(202, 203), end(450), next()];
+    assert_eq!(rules(&lines(late)), [""; 0]);
+}
+
+#[test]
+fn a_forced_release_ends_a_lease() {
+    let forced = |outcome| Operation { outcome, ..ask(Kind::ForceRelease, NO_TOKEN, 300, 301) };
+    let first = || grant(1, 10, (0, 2), 1_000);
+    let next = || grant(2, 11, (300, 302), 100);
+    breaks("I1", vec![first(), next()], vec![first(), forced(Outcome::Yes), next()]);
+    let late = || refresh(1, 10, (400, 401), 100);
+    breaks(
+        "I7",
+        vec![first(), forced(Outcome::Yes), late()],
+        vec![first(), late(), Operation { answered: Some(500 * MS), ..forced(Outcome::Yes) }],
+    );
+}
+
+#[test]
+fn order_on_redlock_is_promised_within_an_instance_only() {
+    let with = |instance| {
+        let first = [grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
+        let passed = waited(grant(2, 12, (100, 700), 50));
+        let newer = waited(grant(3, 11, (300, 602), 50));
+        let newer = Operation { instance, ..newer };
+        let all = first.into_iter().chain([newer, release(3, 610, 611), passed]);
+        [vec![run("redlock")], all.map(Line::Operation).collect()].concat()
+    };
+    assert_eq!(rules(&with(0)), ["I3"]);
+    let report = check(&with(1));
+    assert!(report.passed() && report.not_promised["I3"] == 1, "{report}");
+}
+
+#[test]
+fn redlock_may_tell_a_higher_number() {
+    let with = |fence| {
+        let all = [grant(1, 10, (0, 2), 990), refresh(1, fence, (100, 110), 990)];
+        [vec![run("redlock")], all.map(Line::Operation).to_vec()].concat()
+    };
+    let report = check(&with(12));
+    assert!(report.passed() && report.counted.renumbered == 1, "{report}");
+    assert_eq!(report.counted.grants, 1);
+}
+
+#[test]
+fn a_run_with_too_little_of_what_it_is_about_is_refused() {
+    let history = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
+    let wanted = Wanted { grants: 2, expiries: 2, ..Wanted::default() };
+    assert!(check_wanted(&history, &wanted).passed());
+    let wanted = Wanted { handoffs: 1, ..wanted };
+    assert_eq!(check_wanted(&history, &wanted).refused, ["hand-overs: 0 of 1"]);
+    assert!(!check(&history[1..]).passed(), "nobody knows of which store it is");
+}
+
+#[test]
+fn a_place_that_a_draining_instance_leaves_may_be_released() {
+    let refused = |code| {
+        let mut refused = no(grant(2, 0, (10, 20), 1_000), code);
+        refused.asked.wait_ms = 1_000;
+        vec![grant(1, 10, (0, 2), 5_000), refused, release(2, 30, 31)]
+    };
+    breaks("I6", refused("wait_cancelled"), refused("draining"));
+}
+
+#[test]
+fn a_forced_release_on_redlock_ends_more_than_it_tells() {
+    let with = |store| {
+        let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 50, 60);
+        forced.said.fencing_token = Some(11);
+        let all = [grant(1, 10, (0, 2), 1_000), forced, grant(2, 12, (60, 70), 1_000)];
+        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
+    };
+    assert_eq!(rules(&with("redlock")), [""; 0]);
+    assert_eq!(rules(&with("redis")), ["I1", "I9"]);
+}
+
+#[test]
+fn requests_that_cross_on_redlock_may_be_told_two_numbers() {
+    let with = |store, sent| {
+        let mut second = waited(grant(1, 12, (sent, 300), 1_000));
+        second.said.waited_ms = Some(299 - sent);
+        let all = [grant(1, 10, (0, 200), 1_000), second];
+        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
+    };
+    assert!(check(&with("redlock", 100)).passed());
+    assert!(!check(&with("redlock", 210)).passed() && !check(&with("redis", 100)).passed());
+}
