@@ -301,9 +301,9 @@ fn merge(context: &Context<'_>, key: &mut Key<'_>) {
     for lease in std::mem::take(&mut key.leases) {
         match merged.last_mut() {
             Some(last)
-                // A lease that was begun after the earlier one was answered is another one.
+                // A lease that was begun after the earlier one was over is another one.
                 if last.token == lease.token
-                    && !(lease.begun && lease.lo > last.hi)
+                    && !(lease.begun && lease.lo > last.hi && lease.lo >= last.sure)
                     && last.latest() + context.late(lease.lo) >= lease.lo =>
             {
                 last.evidence.end = lease.evidence.end;
