@@ -159,10 +159,12 @@ impl<'a> Context<'a> {
         self.faults_in(from, until).any(is_client)
     }
 
-    /// Returns whether exclusion is promised at `at` for a lease that began at `from`.
+    /// Returns whether exclusion is promised at `at` for a lease that began at `from`: on Redlock also over
+    /// losses of data.
     pub(super) fn promises_exclusion(&self, from: Nanos, at: Nanos) -> bool {
         let from = from.saturating_sub(self.run.deadline);
-        !self.faults_in(from, at).any(|fault| fault.forgets || self.is_clock(fault))
+        let breaks = |fault: &Fault| fault.forgets && !self.redlock() || self.is_clock(fault);
+        !self.faults_in(from, at).any(breaks)
     }
 
     /// Returns whether what was lost in that time stays lost.
