@@ -1,7 +1,7 @@
 //! The load: clients that do seeded random things with leases, and record what they are told.
 //!
-//! [`plain`] takes, refreshes and gives back, [`line`] waits, leaves and asks twice, [`stream`] holds
-//! by a connection. Every write to what a key guards goes through [`resource`]. [`sequence`] is one client
+//! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
+//! by a connection. Every write to what a key guards goes through `resource`. `sequence` is one client
 //! alone, whose answers are held against the specification.
 
 mod asker;

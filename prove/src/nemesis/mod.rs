@@ -1,8 +1,8 @@
 //! The nemesis: rounds of one to three faults at a time, from a seed, each recorded from its start to
 //! its end.
 //!
-//! [`kinds`] is the table of faults, [`strike`] does what concerns processes and networks, [`disk`] the
-//! embedded store, [`data`] servers and what they know. [`left`] counts what is there at the end.
+//! `kinds` is the table of faults, `strike` does what concerns processes and networks, `disk` the
+//! embedded store, `data` servers and what they know. `left` counts what is there at the end.
 
 mod data;
 mod disk;
