@@ -66,7 +66,10 @@ fn every_bug_of_a_lock_is_found() {
         let mut found = 0;
         for seed in 0..100 {
             let report = check(&history(plan(seed, Some(bug), seed % 2 == 1)));
-            found += u32::from(report.broken().any(|violation| rules.contains(&violation.rule)));
+            // No answer of these worlds is on its way when a client goes, so each ghost counts.
+            let counts = |violation: &&Violation| violation.promised || violation.rule == "I5";
+            let mut broken = report.violations.iter().filter(counts);
+            found += u32::from(broken.any(|violation| rules.contains(&violation.rule)));
         }
         println!("{bug:?}: found by {rules:?} in {found} of 100");
         assert!(found >= least, "{bug:?}: in {found} of 100 worlds");

@@ -3,6 +3,7 @@
 
 use super::Court;
 use super::fencing::ms;
+use crate::check::context::SECOND;
 use crate::check::key::Number;
 use crate::check::key::is_claim;
 use crate::check::key::is_definite_no;
@@ -35,6 +36,9 @@ pub(super) fn judge(court: &mut Court<'_>) {
         secrets(court, operation);
     }
 }
+
+/// How long after a loss leases may be there again that were over: longer than any TTL of a driver.
+const ROLLED_BACK: Nanos = 10 * SECOND;
 
 /// The leases of one token.
 struct Holder<'l> {
@@ -169,7 +173,9 @@ impl<'l> Holder<'l> {
             && !self.perhaps(court, sent, answered, None)
             && !may_have_something(court, token, (sent, answered))
         {
-            let promised = court.context.promises_loss(sent, answered);
+            // An old copy of the data brings leases back, for what was left of them.
+            let before = sent.saturating_sub(ROLLED_BACK);
+            let promised = court.context.promises_loss(before, answered);
             let what = format!("token {token} has nothing, and a look says that it holds the key");
             court.find("I12", answered, promised, what);
         }

@@ -45,7 +45,11 @@ enum Why {
     Released,
     Expired,
     Ghost,
+    Raced,
 }
+
+/// A client that goes so soon after its question may go while the answer is on its way to it.
+const RACE: Nanos = 2 * MS;
 
 /// Judges the times in which the key was free, and returns those in which it may have been held.
 pub(super) fn judge(court: &mut Court<'_>) -> Coverage {
@@ -66,10 +70,10 @@ pub(super) fn judge(court: &mut Court<'_>) -> Coverage {
         let (rule, after) = match why {
             Why::Released => ("I4", "it was given up"),
             Why::Expired => ("I9", "the lease was over"),
-            Why::Ghost => ("I5", "whoever had gone should have lost it"),
+            Why::Ghost | Why::Raced => ("I5", "whoever had gone should have lost it"),
         };
         let what = format!("somebody waited for {} ms after {after}, and nobody had it", ms(lasts));
-        court.find(rule, at, true, what);
+        court.find(rule, at, why != Why::Raced, what);
     }
     Coverage::of(held.into_iter().map(|(from, until, _)| (from, until)).collect())
 }
@@ -84,7 +88,8 @@ fn held(court: &Court<'_>) -> Vec<(Nanos, Nanos, Why)> {
     for (number, operation) in (0..).zip(&key.operations) {
         if is_claim(operation) && operation.outcome == Outcome::Unknown {
             let (from, until) = key.perhaps(court.context, number);
-            held.push((from, until, Why::Ghost));
+            let raced = operation.gone.is_some_and(|gone| gone < operation.sent + RACE);
+            held.push((from, until, if raced { Why::Raced } else { Why::Ghost }));
         }
     }
     held.sort_unstable();
