@@ -36,16 +36,13 @@ const UNDO_TRIES: u32 = 3;
 /// What a keeper of a lease knows of it that was granted just now: nobody has renewed it.
 const FRESH: &str = "0";
 
-/// The longest that an answer may take without being taken off the lease: what the way to the
-/// client takes, too, which nobody but the client can count.
-const UNCOUNTED: Duration = Duration::from_millis(25);
-
-/// A lease as its holder is told of it: with what is left, counted from the question.
+/// A lease as its holder is told of it: with what is left, counted from the question, where the answer took
+/// more than half of its TTL. A shorter while is the client's to count, as the way to it is.
 ///
 /// Whoever stood still in between, this process or Redis, the lease may be over by now.
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
     let spent = asked.elapsed();
-    if spent > UNCOUNTED && !Bug::WholeTtl.is_in() {
+    if spent > lease.ttl.as_duration() / 2 && !Bug::WholeTtl.is_in() {
         lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis(spent)));
     }
     if lease.ttl.as_millis() == 0 {
