@@ -167,6 +167,13 @@ impl<'a> Context<'a> {
         !self.faults_in(from, at).any(breaks)
     }
 
+    /// Returns whether a lease that began at `from` is still there at `at`: not where a store may have lost it,
+    /// nor on Redlock, where a majority may have.
+    pub(super) fn promises_keeping(&self, from: Nanos, at: Nanos) -> bool {
+        let from = from.saturating_sub(self.run.deadline);
+        !self.faults_in(from, at).any(|fault| fault.forgets || self.is_clock(fault))
+    }
+
     /// Returns whether what was lost in that time stays lost.
     pub(super) fn promises_loss(&self, from: Nanos, until: Nanos) -> bool {
         !self.faults_in(from, until).any(|fault| fault.forgets)

@@ -89,7 +89,7 @@ fn free_looks(court: &mut Court<'_>) {
     }
     for (fence, lo, answered, sent) in found {
         let disturbed = court.context.redlock() && court.context.disturbed(sent, answered);
-        let promised = !disturbed && court.context.promises_exclusion(lo, answered);
+        let promised = !disturbed && court.context.promises_keeping(lo, answered);
         court.find(
             "I9",
             answered,

@@ -124,7 +124,7 @@ impl<'l> Holder<'l> {
             && let Some(named) = fence
             && !(lease.fence..=lease.told).contains(&named)
         {
-            let promised = court.context.promises_exclusion(lease.lo, answered);
+            let promised = court.context.promises_keeping(lease.lo, answered);
             let what = format!("a release of lease {named} went well during lease {}", lease.fence);
             return court.find("I6", answered, promised, what);
         }
@@ -149,7 +149,7 @@ impl<'l> Holder<'l> {
             return;
         }
         let (from, code) = (lease.lo, &operation.code);
-        let promised = court.context.promises_exclusion(from, answered);
+        let promised = court.context.promises_keeping(from, answered);
         let what = format!("token {} holds lease {} and was told {code}", lease.token, lease.fence);
         court.find(if is_claim(operation) { "I8" } else { "I9" }, answered, promised, what);
     }
@@ -165,7 +165,7 @@ impl<'l> Holder<'l> {
             && let Some(lease) = self.during(sent, answered)
         {
             let disturbed = court.context.redlock() && court.context.disturbed(sent, answered);
-            let promised = !disturbed && court.context.promises_exclusion(lease.lo, answered);
+            let promised = !disturbed && court.context.promises_keeping(lease.lo, answered);
             let what = format!("token {token} holds lease {} and sees another one", lease.fence);
             court.find("I9", answered, promised, what);
         }
