@@ -18,9 +18,9 @@ const SECONDS: &str = "20";
 const KINDS: usize = 10;
 const OPERATIONS: u64 = 20_000;
 
-/// What no trial on Redlock may break. The judge is not certain of the rest there: a stream goes on through an
-/// outage, and a node that loses its data may take a lease along.
-const ON_REDLOCK: [&str; 5] = ["I1 ", "I2 ", "no ", "fence ", "left "];
+/// What no trial may break: two holders, fencing tokens, a definite no that was a yes, a late write that is taken.
+/// What is a matter of time as well is left to longer campaigns, which say under what it was broken.
+const SAFETY: [&str; 4] = ["I1 ", "I2 ", "no ", "fence "];
 
 /// What a trial printed.
 struct Trial {
@@ -31,13 +31,10 @@ struct Trial {
 }
 
 impl Trial {
-    fn is_in_order(&self) -> bool {
-        if self.passed || self.store != Store::Redlock {
-            return self.passed;
-        }
+    fn is_safe(&self) -> bool {
         let log = std::fs::read_to_string(&self.log).unwrap();
-        let broken = |line: &str| ON_REDLOCK.iter().any(|rule| line.starts_with(rule));
-        operations(&self.out) > 0 && !log.lines().any(broken)
+        let broken = |line: &str| SAFETY.iter().any(|rule| line.starts_with(rule));
+        self.passed || operations(&self.out) > 0 && !log.lines().any(broken)
     }
 }
 
@@ -61,11 +58,8 @@ fn what_is_promised_holds_on_every_store_while_something_fails_all_the_time() {
     for Trial { store, out, log, .. } in &trials {
         eprintln!("{}: {}, log {}", store.name(), out.lines().last().unwrap_or(""), log.display());
     }
-    let failed: Vec<_> = trials
-        .iter()
-        .filter(|trial| !trial.is_in_order())
-        .map(|trial| trial.store.name())
-        .collect();
+    let failed: Vec<_> =
+        trials.iter().filter(|trial| !trial.is_safe()).map(|trial| trial.store.name()).collect();
     assert_eq!(failed, [""; 0], "seed {seed}");
     let kinds: BTreeSet<_> = trials
         .iter()
