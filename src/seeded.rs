@@ -93,24 +93,4 @@ mod imp {
             (name, of('-').collect::<Vec<_>>().join("\n"), of('+').collect::<Vec<_>>().join("\n"))
         })
     }
-
-    #[cfg(test)]
-    mod tests {
-        use crate::seeded::imp::bugs;
-
-        #[test]
-        fn each_bug_of_a_script_finds_its_lines() {
-            let mut scripts = String::new();
-            for store in ["redis", "redlock"] {
-                let directory = format!("{}/src/store/{store}/scripts", env!("CARGO_MANIFEST_DIR"));
-                for file in std::fs::read_dir(directory).unwrap() {
-                    scripts += &std::fs::read_to_string(file.unwrap().path()).unwrap();
-                }
-            }
-            assert!(bugs().count() > 10);
-            for (name, right, _) in bugs() {
-                assert_eq!(scripts.matches(&right).count(), 1, "{name}: {right}");
-            }
-        }
-    }
 }
