@@ -100,7 +100,7 @@ impl Holds {
 
 impl Keeper {
     fn is_newer_than(&self, grant: Option<Grant>) -> bool {
-        self.grant.is_some() && grant.is_some() && self.grant > grant
+        grant.is_some() && self.grant > grant
     }
 
     fn tell(&self, loss: Loss) {

@@ -109,7 +109,8 @@ impl Redlock {
             }
         };
         let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
-        let missed = poll.how_many(misses) > 0 && self.time.monotonic() - began < BRING_WITHIN;
+        let in_time = self.time.monotonic().saturating_sub(began) < BRING_WITHIN;
+        let missed = poll.how_many(misses) > 0 && in_time;
         if !settled || missed {
             let question = self.confirmation(claim, number, missed.then_some(renewals));
             let confirmed = self.nodes.poll(&question, Poll::complete).await;

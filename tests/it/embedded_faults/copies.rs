@@ -83,11 +83,9 @@ async fn a_file_of_the_first_format_is_read_and_goes_on_in_the_newest() {
 async fn a_step_of_the_wall_clock_moves_the_end_of_no_lease() {
     const TTL: Duration = Duration::from_millis(1_500);
     let clock = Clock::make();
-    let environment = clock.environment();
-    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
     let directory = tempfile::tempdir().unwrap();
     let store = format!("embedded:{}", directory.path().display());
-    let service = Process::start(&store, &environment);
+    let service = clock.service(&store);
     let http = service.http();
     let mut last = 0;
     for seconds in [3_600, -3_600, 0, 60, -60, 0] {

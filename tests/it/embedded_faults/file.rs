@@ -135,11 +135,9 @@ async fn a_wall_clock_that_leaps_cannot_use_up_the_fencing_tokens() {
     // 2^53 microseconds, in the year 2255.
     const LAST: u64 = 1 << 53;
     let clock = Clock::make();
-    let environment = clock.environment();
-    let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
     let directory = tempfile::tempdir().unwrap();
     let store = format!("embedded:{}", directory.path().display());
-    let service = Process::start(&store, &environment);
+    let service = clock.service(&store);
     let http = service.http();
     let mut last = 0;
     let now = lockkeeper::lock::time::wall_clock_micros();

@@ -9,6 +9,7 @@ use crate::redis_faults::acquire;
 use crate::redis_faults::contest::Contest;
 use crate::redis_faults::preloaded;
 use crate::redis_faults::service;
+use crate::support::Process;
 use crate::support::Redis;
 
 #[tokio::test(flavor = "multi_thread")]
@@ -75,6 +76,12 @@ impl Clock {
         let environment = self.environment();
         let environment = environment.each_ref().map(|(name, value)| (*name, value.as_str()));
         Redis::start_in(&environment, &["--save", "", "--appendonly", "no"])
+    }
+
+    /// A service that goes by it, on this store.
+    pub(crate) fn service(&self, store: &str) -> Process {
+        let environment = self.environment();
+        Process::start(store, &environment.each_ref().map(|(name, value)| (*name, value.as_str())))
     }
 
     /// What makes a process go by it.
