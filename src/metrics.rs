@@ -14,8 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::Registry;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
 use crate::metrics::lost_lines::LostLines;
 

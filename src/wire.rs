@@ -3,15 +3,11 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::lock::error::Effect;
-use crate::lock::hold::HoldEvent;
-use crate::lock::hold::Loss;
-use crate::lock::lease::Grant;
-use crate::lock::lease::Holder;
-use crate::lock::lease::LockStatus;
+use crate::lock::hold::{HoldEvent, Loss};
+use crate::lock::lease::{Grant, Holder, LockStatus};
 use crate::lock::locks::Listing;
 use crate::lock::store::Guarantees;
 
@@ -378,9 +374,7 @@ fn owner_text(holder: &Holder) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::Code;
-    use super::More;
-    use super::Problem;
+    use super::{Code, More, Problem};
 
     #[test]
     fn the_code_and_the_detail_come_first() {

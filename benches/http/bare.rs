@@ -1,17 +1,13 @@
 //! The ceiling over any service on axum: a route that answers the JSON of a grant without a store.
 
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use axum::Json;
-use axum::Router;
 use axum::extract::Path;
 use axum::http::StatusCode;
 use axum::http::header::LOCATION;
-use axum::response::IntoResponse;
-use axum::response::Response;
-use axum::routing::get;
-use axum::routing::post;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use uuid::Uuid;

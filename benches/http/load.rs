@@ -8,9 +8,7 @@ use std::process::Stdio;
 use tempfile::TempDir;
 
 use crate::cpu;
-use crate::servers::Redis;
-use crate::servers::Server;
-use crate::servers::command;
+use crate::servers::{Redis, Server, command};
 
 /// Clients at a time, over two threads of wrk.
 pub(crate) const CONNECTIONS: u64 = 64;

@@ -14,13 +14,9 @@ mod servers;
 
 use std::path::Path;
 
-use crate::load::Load;
-use crate::load::Peer;
-use crate::load::Sample;
-use crate::load::Work;
+use crate::load::{Load, Peer, Sample, Work};
 use crate::report::Row;
-use crate::servers::Redis;
-use crate::servers::Server;
+use crate::servers::{Redis, Server};
 
 /// The same allocator as the service's, for the bare route.
 #[global_allocator]

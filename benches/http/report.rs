@@ -4,9 +4,7 @@ use std::process::Command;
 
 use crate::Scenario;
 use crate::Target;
-use crate::load::Peer;
-use crate::load::Sample;
-use crate::load::Work;
+use crate::load::{Peer, Sample, Work};
 
 /// All counted rounds of a scenario.
 pub(crate) struct Row<'a> {

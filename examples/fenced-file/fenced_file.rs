@@ -7,11 +7,9 @@
 use std::fs::File;
 use std::io;
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use sha2::Digest;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 /// Fencing tokens are below: JavaScript rounds from here on.
 const END: u64 = 1 << 53;

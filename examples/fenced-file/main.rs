@@ -13,26 +13,22 @@
 mod fenced_file;
 
 use std::error::Error;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use http_body_util::Empty;
-use hyper::Request;
-use hyper::Uri;
+use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
+use hyper::{Request, Uri};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use uuid::Uuid;
 
-use crate::fenced_file::FencedFile;
-use crate::fenced_file::Verdict;
+use crate::fenced_file::{FencedFile, Verdict};
 
 /// Longer than the service lets anybody wait.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -4,11 +4,9 @@
 //! tokens and clients are numbers that are unique within the run; [`NO_TOKEN`] is no token.
 
 use std::io;
-use std::io::BufRead;
-use std::io::Write as Sink;
+use std::io::{BufRead, Write as Sink};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since the start of the run.
 pub type Nanos = u64;

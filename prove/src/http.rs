@@ -5,8 +5,7 @@
 use std::io;
 use std::net::SocketAddr;
 
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 /// More than any head or body of the service.

@@ -6,18 +6,11 @@ use std::io::BufReader;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use prove::campaign::Campaign;
-use prove::campaign::Outcome;
-use prove::campaign::binary;
-use prove::campaign::directory;
 use prove::campaign::seeded::hunt_all;
-use prove::campaign::show;
 use prove::campaign::trial::Trial;
-use prove::campaign::wanted;
-use prove::check::check;
-use prove::check::check_wanted;
-use prove::history::Line;
-use prove::history::read;
+use prove::campaign::{Campaign, Outcome, binary, directory, show, wanted};
+use prove::check::{check, check_wanted};
+use prove::history::{Line, read};
 use prove::servers::Store;
 
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED

@@ -5,21 +5,14 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
-use std::io::BufWriter;
-use std::io::Write as _;
+use std::io::{BufWriter, Write as _};
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use crate::history::Line;
-use crate::history::Nanos;
-use crate::history::Token;
+use crate::history::{Line, Nanos, Token};
 
 /// What tokens that a client chose begin with; their number follows.
 const CHOSEN: &str = "token-of-the-proof-";

@@ -8,10 +8,8 @@
 
 mod world;
 
-use crate::history::Nanos;
-use crate::history::Token;
-use world::Expected;
-use world::World;
+use crate::history::{Nanos, Token};
+use world::{Expected, World};
 
 /// What the settings of the service say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -13,8 +13,7 @@ use crate::api::options::query;
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::metrics::Counted;
-use crate::wire::Code;
-use crate::wire::TakenBody;
+use crate::wire::{Code, TakenBody};
 
 /// `DELETE /admin/locks/{key}`: ends whoever holds the key.
 pub(super) async fn force_release(

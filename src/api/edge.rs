@@ -5,20 +5,14 @@ use std::any::Any;
 
 use axum::body::Body;
 use axum::extract::Request;
-use axum::http::HeaderName;
-use axum::http::HeaderValue;
-use axum::http::Method;
-use axum::http::header::CACHE_CONTROL;
-use axum::http::header::CONTENT_LENGTH;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
-use axum::response::Response;
+use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
+use axum::http::{HeaderName, HeaderValue, Method};
+use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::ResponseForPanic;
 
 use crate::api::error::ApiError;
 use crate::api::extract::RequestId;
-use crate::wire::Code;
-use crate::wire::REQUEST_ID;
+use crate::wire::{Code, REQUEST_ID};
 
 /// Names an answer after its request, and makes the body of a problem.
 pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {

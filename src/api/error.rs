@@ -3,29 +3,17 @@
 
 use std::time::Duration;
 
-use axum::http::HeaderName;
-use axum::http::HeaderValue;
-use axum::http::StatusCode;
-use axum::http::header::ALLOW;
-use axum::http::header::RETRY_AFTER;
-use axum::http::header::WWW_AUTHENTICATE;
-use axum::response::IntoResponse;
-use axum::response::Response;
+use axum::http::header::{ALLOW, RETRY_AFTER, WWW_AUTHENTICATE};
+use axum::http::{HeaderName, HeaderValue, StatusCode};
+use axum::response::{IntoResponse, Response};
 
 use crate::api::Waited;
 use crate::auth::Caller;
-use crate::lock::error::Effect;
-use crate::lock::error::LockError;
-use crate::lock::error::Verb;
-use crate::lock::error::chain;
+use crate::lock::error::{Effect, LockError, Verb, chain};
 use crate::lock::key::InvalidKey;
 use crate::lock::lease::LockStatus;
 use crate::lock::time::TtlBounds;
-use crate::wire::Code;
-use crate::wire::More;
-use crate::wire::Problem;
-use crate::wire::millis_down;
-use crate::wire::millis_up;
+use crate::wire::{Code, More, Problem, millis_down, millis_up};
 
 /// The most of a key that a detail shows; a body is for people with narrow logs.
 const SHOWN_KEY_CHARS: usize = 60;

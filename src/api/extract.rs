@@ -6,26 +6,19 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::FromRequestParts;
-use axum::http::HeaderMap;
-use axum::http::Method;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
+use axum::http::{HeaderMap, Method};
 use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
-use crate::api::App;
-use crate::api::InLine;
 use crate::api::error::ApiError;
-use crate::api::pages;
-use crate::api::quotas::RequestKind;
-use crate::api::quotas::Slot;
-use crate::auth::Caller;
-use crate::auth::Permission;
+use crate::api::quotas::{RequestKind, Slot};
+use crate::api::{App, InLine, pages};
+use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
-use crate::wire::Code;
-use crate::wire::LOCK_TOKEN;
-use crate::wire::REQUEST_ID;
+use crate::wire::{Code, LOCK_TOKEN, REQUEST_ID};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 

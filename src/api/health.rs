@@ -12,9 +12,7 @@ use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::Reader;
 use crate::metrics::MEDIA_TYPE;
-use crate::wire::AboutBody;
-use crate::wire::Code;
-use crate::wire::HealthBody;
+use crate::wire::{AboutBody, Code, HealthBody};
 
 /// `GET /`: what this is, and what it promises.
 pub(super) async fn about(State(app): State<Arc<App>>) -> Json<AboutBody> {

@@ -16,8 +16,7 @@ mod refusals;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -25,29 +24,22 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::response::Response;
-use axum::routing::delete;
-use axum::routing::get;
-use axum::routing::post;
+use axum::routing::{delete, get, post};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
 
 use crate::api::error::ApiError;
-use crate::api::extract::RequestId;
-use crate::api::extract::refuse_method;
-use crate::api::refusals::Asked;
-use crate::api::refusals::Refusals;
-use crate::auth::HostNames;
-use crate::auth::Keyring;
-use crate::auth::TrustedProxies;
+use crate::api::extract::{RequestId, refuse_method};
+use crate::api::refusals::{Asked, Refusals};
+use crate::auth::{HostNames, Keyring, TrustedProxies};
 use crate::lock::locks::Locks;
 use crate::lock::time::TtlBounds;
 use crate::lock::token::TokenMaker;
 use crate::metrics::Metrics;
 
 pub use crate::api::lists::Lists;
-pub use crate::api::quotas::Quota;
-pub use crate::api::quotas::Quotas;
+pub use crate::api::quotas::{Quota, Quotas};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 

@@ -2,11 +2,9 @@
 //! send requests to this machine, and a lock is taken even if the page may not read the answer.
 //! Programs send neither header and are not concerned.
 
-use axum::http::HeaderName;
-use axum::http::Version;
-use axum::http::header::HOST;
-use axum::http::header::ORIGIN;
+use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
+use axum::http::{HeaderName, Version};
 
 use crate::api::error::ApiError;
 use crate::auth::HostNames;
@@ -53,13 +51,10 @@ fn is_of(origin: &str, host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use axum::http::Request;
-    use axum::http::Version;
+    use axum::http::{Request, Version};
 
-    use super::is_of;
-    use super::refuse_others;
-    use crate::auth::AllowedHosts;
-    use crate::auth::HostNames;
+    use super::{is_of, refuse_others};
+    use crate::auth::{AllowedHosts, HostNames};
 
     fn goes_on(uri: &str, version: Version, headers: &[(&str, &str)]) -> bool {
         let mut request = Request::get(uri).version(version);

@@ -5,22 +5,15 @@
 //! lease is unsure, and asked for only when the API key has no room left. Without API keys nothing
 //! is counted.
 
-use std::collections::BTreeSet;
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::time::Duration;
-use std::time::Instant;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::api::error::ApiError;
 use crate::auth::Caller;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Lease;
-use crate::lock::lease::Origin;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// How many unsure leases are asked for before one request is refused.
 const ASKED_AT_ONCE: usize = 16;

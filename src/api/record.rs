@@ -2,8 +2,7 @@
 
 use crate::api::App;
 use crate::api::extract::Call;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Owner;
+use crate::lock::lease::{Holder, Owner};
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
 

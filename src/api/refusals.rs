@@ -1,12 +1,9 @@
 //! Refusals by API key, rights or origin in the log: a line each, a few a second, so that neither
 //! an attack goes unseen nor its log fills the disk.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use axum::extract::Request;
 use axum::http::Method;
@@ -104,8 +101,7 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use super::Refusals;
-    use super::SECOND;
+    use super::{Refusals, SECOND};
 
     #[test]
     fn ten_lines_a_second_are_written_and_the_rest_is_counted() {

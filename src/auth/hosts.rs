@@ -4,12 +4,10 @@
 //! rebinding), and the browser then takes the service for a part of that page. It cannot do so with
 //! an IP address or with `localhost`.
 
-use std::net::Ipv4Addr;
-use std::net::Ipv6Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
-use serde::Deserialize;
-use serde::Deserializer;
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::auth::words;
 
@@ -83,9 +81,7 @@ fn without_port(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::AllowedHosts;
-    use super::HostNames;
-    use super::Reach;
+    use super::{AllowedHosts, HostNames, Reach};
 
     fn allowed(names: &[&str]) -> AllowedHosts {
         AllowedHosts(names.iter().map(|name| (*name).to_owned()).collect())

@@ -7,15 +7,11 @@ use std::collections::HashSet;
 use std::fmt;
 use std::sync::Arc;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use sha2::Digest as _;
-use sha2::Sha256;
+use serde::{Deserialize, Deserializer};
+use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
-pub use crate::auth::hosts::AllowedHosts;
-pub use crate::auth::hosts::HostNames;
-pub use crate::auth::hosts::Reach;
+pub use crate::auth::hosts::{AllowedHosts, HostNames, Reach};
 pub use crate::auth::proxies::TrustedProxies;
 
 /// What an API key may do under its prefixes.
@@ -226,10 +222,7 @@ fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 
 #[cfg(test)]
 mod tests {
-    use super::ApiKey;
-    use super::Digest;
-    use super::Keyring;
-    use super::Permission;
+    use super::{ApiKey, Digest, Keyring, Permission};
 
     /// The SHA-256 of `sesame`.
     const SESAME: &str = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";

@@ -1,12 +1,10 @@
 //! The proxies whose word on the client's address counts.
 
-use std::net::IpAddr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipnet::IpNet;
-use serde::Deserialize;
-use serde::Deserializer;
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
 use crate::auth::words;
 

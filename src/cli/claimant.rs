@@ -3,23 +3,17 @@
 use std::time::Duration;
 
 use clap::Args;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::cli::clock::Moment;
 use crate::cli::exit;
 use crate::cli::remote::duration;
 use crate::cli::voice::Voice;
-use crate::client::Client;
-use crate::client::ClientError;
-use crate::client::Granted;
-use crate::client::LeaseId;
-use crate::client::Wish;
+use crate::client::{Client, ClientError, Granted, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// Between two attempts that came to nothing.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);

@@ -4,15 +4,10 @@
 use std::io;
 use std::time::Duration;
 
-use rustix::time::ClockId;
-use rustix::time::Itimerspec;
-use rustix::time::TimerfdClockId;
-use rustix::time::TimerfdFlags;
-use rustix::time::TimerfdTimerFlags;
-use rustix::time::Timespec;
-use rustix::time::clock_gettime;
-use rustix::time::timerfd_create;
-use rustix::time::timerfd_settime;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
 use tokio::net::unix::pipe::Receiver;
 
 /// A moment, as the time since the machine was started.

@@ -1,9 +1,6 @@
 //! `lockkeeper healthcheck`: for images that have neither a shell nor curl.
 
-use std::net::IpAddr;
-use std::net::Ipv4Addr;
-use std::net::Ipv6Addr;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use http_body_util::Empty;
@@ -11,8 +8,7 @@ use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
-use tokio::net::lookup_host;
+use tokio::net::{TcpStream, lookup_host};
 
 /// Shorter than the time-out of common health checks.
 const PATIENCE: Duration = Duration::from_secs(3);

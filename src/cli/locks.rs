@@ -3,36 +3,24 @@
 //!
 //! A token is never an argument, where everybody could read it who asks for the processes.
 
-use std::io::Read;
-use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use clap::Args;
-use clap::Subcommand;
+use clap::{Args, Subcommand};
 
-use crate::cli::claimant::Claimant;
-use crate::cli::claimant::Contention;
-use crate::cli::claimant::PAUSE;
+use crate::cli::claimant::{Claimant, Contention, PAUSE};
 use crate::cli::exit;
-use crate::cli::remote::Remote;
-use crate::cli::remote::duration;
-use crate::cli::remote::key;
+use crate::cli::remote::{Remote, duration, key};
 use crate::cli::runtime::runtime;
 use crate::cli::signals::Signals;
-use crate::cli::table::json_line;
-use crate::cli::table::row;
+use crate::cli::table::{json_line, row};
 use crate::cli::voice::flush;
-use crate::client::ANSWER_TIME;
-use crate::client::Client;
-use crate::client::ClientError;
-use crate::client::LeaseId;
+use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::ListBody;
 
 /// How often a request is made that is not answered.

@@ -2,20 +2,15 @@
 //! rather than waited for: a log that is slow, broken or on a full disk costs lines, nothing else.
 
 use std::io;
-use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::panic::PanicHookInfo;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use tracing_appender::non_blocking::NonBlockingBuilder;
-use tracing_appender::non_blocking::WorkerGuard;
+use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::Level;
-use crate::config::Log;
-use crate::config::LogFormat;
+use crate::config::{Level, Log, LogFormat};
 use crate::lock::watched;
 
 /// The most lines that wait to be written: some megabytes, and seconds of a busy service.

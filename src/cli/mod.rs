@@ -19,18 +19,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Args;
-use clap::CommandFactory;
-use clap::Parser;
-use clap::Subcommand;
-use clap_complete::Shell;
-use clap_complete::generate;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
-use crate::config::Config;
-use crate::config::ConfigError;
-use crate::config::Flags;
-use crate::config::Sources;
+use crate::config::{Config, ConfigError, Flags, Sources};
 
 /// The exit code of the service's own commands for wrong usage, as clap has it.
 const WRONG_USAGE: u8 = 2;

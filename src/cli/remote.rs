@@ -9,8 +9,7 @@ use crate::cli::voice::Voice;
 use crate::client::Client;
 use crate::lock::key::LockKey;
 use crate::lock::time::parse_duration;
-use crate::lock::token::LeaseToken;
-use crate::lock::token::TokenMaker;
+use crate::lock::token::{LeaseToken, TokenMaker};
 
 /// The variable with the API key; a flag would show it to everybody who asks for the processes.
 pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";

@@ -1,8 +1,7 @@
 //! The runtime of the commands that talk to a service.
 
 use rustix::io::fcntl_dupfd_cloexec;
-use tokio::runtime::Builder;
-use tokio::runtime::Runtime;
+use tokio::runtime::{Builder, Runtime};
 
 /// More than a command and what it starts have open at once. With fewer something fails after the
 /// lease is granted, or the runtime panics.

@@ -4,17 +4,13 @@ use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use tokio::net::TcpSocket;
-use tokio::net::lookup_host;
+use tokio::net::{TcpSocket, lookup_host};
 use tokio::sync::oneshot;
 
-use crate::cli::exit;
-use crate::cli::log;
 use crate::cli::signals::Ends;
-use crate::cli::voice;
+use crate::cli::{exit, log, voice};
 use crate::config::Config;
-use crate::server::Ended;
-use crate::server::Server;
+use crate::server::{Ended, Server};
 
 /// How many clients may wait to be accepted.
 const BACKLOG: u32 = 1_024;

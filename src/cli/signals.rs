@@ -9,13 +9,11 @@ use std::os::fd::AsFd;
 use std::task::Poll;
 
 use nix::sys::signal::SigSet;
-use nix::sys::signalfd::SfdFlags;
-use nix::sys::signalfd::SignalFd;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::Signal;
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// The length of a `signalfd_siginfo`, and where in it is what: signalfd(2).
 const SIGINFO_BYTES: usize = 128;

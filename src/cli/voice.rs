@@ -3,23 +3,14 @@
 //! A thread writes them. Standard error may be a full pipe that nobody reads, or a stopped terminal;
 //! the thread then blocks, and the command goes on without it.
 
-use std::io::Write;
-use std::io::stderr;
+use std::io::{Write, stderr};
 use std::sync::OnceLock;
-use std::sync::mpsc::Receiver;
-use std::sync::mpsc::Sender;
-use std::sync::mpsc::SyncSender;
-use std::sync::mpsc::channel;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::Builder;
 use std::time::Duration;
 
-use nix::sys::signal::SigSet;
-use nix::sys::signal::SigmaskHow;
-use rustix::event::PollFd;
-use rustix::event::PollFlags;
-use rustix::event::Timespec;
-use rustix::event::poll;
+use nix::sys::signal::{SigSet, SigmaskHow};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Lines that wait for a slow reader; later ones are dropped.
 const MAX_LINES: usize = 256;

@@ -6,8 +6,7 @@ use serde::Deserialize;
 
 use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
 /// A lease, as the service told it.

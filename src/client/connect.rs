@@ -40,13 +40,10 @@ pub(super) async fn first_to_accept(
 
 #[cfg(test)]
 mod tests {
-    use std::net::SocketAddr;
-    use std::net::TcpStream;
+    use std::net::{SocketAddr, TcpStream};
     use std::time::Duration;
 
-    use socket2::Domain;
-    use socket2::Socket;
-    use socket2::Type;
+    use socket2::{Domain, Socket, Type};
     use tokio::net::TcpListener;
     use tokio::time::timeout;
 

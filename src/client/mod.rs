@@ -11,44 +11,28 @@ mod tls;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use http_body_util::Full;
-use http_body_util::Limited;
-use hyper::Method;
-use hyper::Request;
-use hyper::Uri;
+use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1::handshake;
-use hyper::header::AUTHORIZATION;
-use hyper::header::CONTENT_TYPE;
-use hyper::header::HOST;
-use hyper::header::HeaderValue;
-use hyper::http::uri::Authority;
-use hyper::http::uri::Scheme;
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::http::uri::{Authority, Scheme};
+use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
-use percent_encoding::AsciiSet;
-use percent_encoding::NON_ALPHANUMERIC;
-use percent_encoding::utf8_percent_encode;
-use serde_json::Value;
-use serde_json::json;
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use serde_json::{Value, json};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::client::connect::first_to_accept;
-use crate::client::tls::Stream;
-use crate::client::tls::secured;
+use crate::client::tls::{Stream, secured};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
-use crate::wire::LOCK_TOKEN;
-use crate::wire::millis_down;
+use crate::lock::token::{FencingToken, LeaseToken};
+use crate::wire::{LOCK_TOKEN, millis_down};
 
-pub use crate::client::answer::ClientError;
-pub use crate::client::answer::Granted;
-pub use crate::client::answer::Refusal;
+pub use crate::client::answer::{ClientError, Granted, Refusal};
 
 /// How long an answer may take that waits for nobody: above the deadlines of the stores.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -371,8 +355,7 @@ fn locks(key: &LockKey) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Client;
-    use super::locks;
+    use super::{Client, locks};
     use crate::lock::key::LockKey;
 
     #[test]

@@ -3,11 +3,9 @@
 
 use std::sync::Arc;
 
-use rustls::ClientConfig;
-use rustls::RootCertStore;
 use rustls::pki_types::ServerName;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncWrite;
+use rustls::{ClientConfig, RootCertStore};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 

@@ -3,8 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::config::Config;
-use crate::config::Span;
+use crate::config::{Config, Span};
 use crate::lock::token::TokenMaker;
 
 /// Longer deadlines would outlast the patience of every client.

@@ -10,21 +10,15 @@ mod sources;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Deserializer;
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer};
 
-use crate::auth::AllowedHosts;
-use crate::auth::ApiKey;
-use crate::auth::TrustedProxies;
-use crate::lock::time::Ttl;
-use crate::lock::time::TtlBounds;
-use crate::lock::time::parse_duration;
+use crate::auth::{AllowedHosts, ApiKey, TrustedProxies};
+use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::TokenMaker;
 use crate::lock::waiting::WaitLimits;
 
-pub use crate::config::sources::Flags;
-pub use crate::config::sources::Sources;
+pub use crate::config::sources::{Flags, Sources};
 
 /// All settings, valid.
 #[derive(Debug, Deserialize)]

@@ -1,10 +1,8 @@
 //! The layers of settings, laid over one another.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use toml::Table;
-use toml::Value;
+use toml::{Table, Value};
 
 use crate::config::ConfigError;
 
@@ -272,10 +270,8 @@ fn redacted_url(url: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Flags;
-    use super::Sources;
-    use crate::config::Config;
-    use crate::config::ConfigError;
+    use super::{Flags, Sources};
+    use crate::config::{Config, ConfigError};
 
     /// The settings of a file and variables, found; the file's directory is gone again.
     fn found(file: &str, environment: &[(&str, &str)]) -> Result<Sources, ConfigError> {

@@ -1,12 +1,8 @@
 //! A held key as the table knows it and the embedded store keeps it.
 
-use crate::lock::lease::Holder;
-use crate::lock::lease::Owner;
-use crate::lock::lease::Renewals;
-use crate::lock::time::Timestamp;
-use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::lease::{Holder, Owner, Renewals};
+use crate::lock::time::{Timestamp, Ttl};
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// What the table knows of a held key; over once `ends_at` has come.
 #[derive(Clone, Debug, PartialEq, Eq)]

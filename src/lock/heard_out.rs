@@ -2,8 +2,7 @@
 
 use std::future::Future;
 use std::pin::Pin;
-use std::task::Context;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 use tokio_util::task::TaskTracker;
 
@@ -61,15 +60,13 @@ impl<T: Send + 'static> Drop for HeardOut<T> {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::AtomicU32;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicU32, Ordering};
 
     use futures_util::FutureExt;
     use tokio::sync::Notify;
     use tokio_util::task::TaskTracker;
 
-    use super::HeardOut;
-    use super::caller_is_gone;
+    use super::{HeardOut, caller_is_gone};
 
     #[tokio::test]
     async fn a_call_whose_caller_is_gone_goes_on_to_its_end() {

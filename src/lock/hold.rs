@@ -4,30 +4,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tokio::time::sleep_until;
+use tokio::sync::{Mutex, mpsc};
+use tokio::time::{Instant, sleep_until};
 
-use crate::lock::error::LockError;
-use crate::lock::error::StoreError;
+use crate::lock::error::{LockError, StoreError};
 use crate::lock::holds::Registered;
-use crate::lock::key_line::Delivery;
-use crate::lock::key_line::Stop;
-use crate::lock::key_line::Told;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Grant;
-use crate::lock::lease::Holding;
-use crate::lock::lease::Lease;
-use crate::lock::lease::LockStatus;
-use crate::lock::locks::Acquired;
-use crate::lock::locks::Locks;
-use crate::lock::store::Attempt;
-use crate::lock::store::Kept;
-use crate::lock::ticket::HEAR_OUT;
-use crate::lock::ticket::Ticket;
-use crate::lock::time::Ttl;
-use crate::lock::time::Uptime;
+use crate::lock::key_line::{Delivery, Stop, Told};
+use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
+use crate::lock::locks::{Acquired, Locks};
+use crate::lock::store::{Attempt, Kept};
+use crate::lock::ticket::{HEAR_OUT, Ticket};
+use crate::lock::time::{Ttl, Uptime};
 
 /// How often a listener hears that all is well: below every idle time of a proxy, and often
 /// enough that a proxy notices within two of them that its client is gone.

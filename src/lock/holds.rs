@@ -1,17 +1,13 @@
 //! The holds of this instance: who is told at once when their lease ends here.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::lock::hold::Loss;
-use crate::lock::hold::Losses;
+use crate::lock::hold::{Loss, Losses};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Lease;
+use crate::lock::lease::{Holder, Lease};
 use crate::lock::token::LeaseToken;
 
 /// Who keeps which lease.

@@ -93,8 +93,7 @@ pub enum InvalidKey {
 
 #[cfg(test)]
 mod tests {
-    use super::InvalidKey;
-    use super::LockKey;
+    use super::{InvalidKey, LockKey};
 
     #[test]
     fn a_key_may_hold_slashes_braces_blanks_and_any_letters() {

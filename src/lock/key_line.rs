@@ -2,22 +2,16 @@
 //! each stands, which are to leave. The task of the key tells the store; it takes its work between
 //! two questions, so no question for a claim is under way while the claim is taken out.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
 
-use tokio::sync::Notify;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::lock::lease::Claim;
-use crate::lock::lease::LockStatus;
-use crate::lock::lease::Origin;
+use crate::lock::lease::{Claim, LockStatus, Origin};
 use crate::lock::owed::Undelivered;
-use crate::lock::store::Keep;
-use crate::lock::store::Waiting;
+use crate::lock::store::{Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.

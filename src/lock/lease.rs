@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// Who asks, for people to read: up to 256 bytes without control characters. Proves nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,7 @@
 //! The line of one key, as the table keeps it: claims by their places, those that are away apart.
 //! Pure, as the table is.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use crate::lock::time::Timestamp;
 use crate::lock::token::LeaseToken;

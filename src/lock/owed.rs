@@ -4,17 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::task::TaskTracker;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Origin;
+use crate::lock::error::{Effect, StoreError};
+use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Answer;
-use crate::lock::store::Attempt;
-use crate::lock::store::Store;
+use crate::lock::store::{Attempt, Store};
 use crate::seeded::Bug;
 
 /// The most that is owed at once; a store outage with thousands of callers must not fill the

@@ -8,14 +8,9 @@ use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Holding;
-use crate::lock::lease::Lease;
-use crate::lock::lease::LockStatus;
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
 
 /// Whatever keeps the locks.

@@ -7,31 +7,16 @@
 
 mod look;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Holding;
-use crate::lock::lease::Lease;
-use crate::lock::lease::LockStatus;
-use crate::lock::lease::Renewals;
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Renewals};
 use crate::lock::line::Line;
-use crate::lock::store::Attempt;
-use crate::lock::store::Keep;
-use crate::lock::store::Kept;
-use crate::lock::store::Page;
-use crate::lock::store::Released;
-use crate::lock::store::Turn;
-use crate::lock::store::Waiting;
-use crate::lock::time::Timestamp;
-use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting};
+use crate::lock::time::{Timestamp, Ttl};
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::seeded::Bug;
 
 /// How long a hand-off waits to be confirmed: within one process that takes microseconds, unless
@@ -394,13 +379,9 @@ mod tests {
 
     use super::Table;
     use crate::lock::key::LockKey;
-    use crate::lock::lease::Claim;
-    use crate::lock::lease::Origin;
-    use crate::lock::store::Attempt;
-    use crate::lock::store::Page;
-    use crate::lock::store::Released;
-    use crate::lock::time::Timestamp;
-    use crate::lock::time::Ttl;
+    use crate::lock::lease::{Claim, Origin};
+    use crate::lock::store::{Attempt, Page, Released};
+    use crate::lock::time::{Timestamp, Ttl};
     use crate::lock::token::LeaseToken;
 
     fn at(ms: u64) -> Timestamp {

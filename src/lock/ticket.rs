@@ -4,17 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
-use crate::lock::key_line::Delivery;
-use crate::lock::key_line::Stop;
-use crate::lock::key_line::Told;
-use crate::lock::lease::Claim;
-use crate::lock::lease::LockStatus;
+use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::key_line::{Delivery, Stop, Told};
+use crate::lock::lease::{Claim, LockStatus};
 use crate::lock::waiting::Waiters;
 use crate::seeded::Bug;
 

@@ -1,9 +1,7 @@
 //! Time: how long a lease lasts, a store's own clock, and the wall clock of fencing tokens.
 
 use std::sync::LazyLock;
-use std::time::Duration;
-use std::time::Instant;
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::seeded::Bug;
 

@@ -118,9 +118,7 @@ impl fmt::Display for FencingToken {
 
 #[cfg(test)]
 mod tests {
-    use super::FencingToken;
-    use super::LeaseToken;
-    use super::TokenMaker;
+    use super::{FencingToken, LeaseToken, TokenMaker};
 
     #[test]
     fn a_token_of_the_service_is_a_token_and_never_repeats() {

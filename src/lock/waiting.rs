@@ -9,37 +9,21 @@
 
 use std::collections::HashMap;
 use std::mem::take;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::join;
-use futures_util::future::join_all;
-use tokio::sync::Notify;
-use tokio::sync::oneshot;
+use futures_util::future::{join, join_all};
+use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::lock::error::LockError;
-use crate::lock::error::StoreError;
+use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::Delivery;
-use crate::lock::key_line::KeyLine;
-use crate::lock::key_line::Request;
-use crate::lock::key_line::Told;
-use crate::lock::key_line::Work;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Lease;
-use crate::lock::lease::LockStatus;
-use crate::lock::lease::Origin;
+use crate::lock::key_line::{Delivery, KeyLine, Request, Told, Work};
+use crate::lock::lease::{Claim, Lease, LockStatus, Origin};
 use crate::lock::locks::Answer;
-use crate::lock::owed::Owed;
-use crate::lock::owed::Undelivered;
-use crate::lock::store::Attempt;
-use crate::lock::store::Keep;
-use crate::lock::store::Store;
-use crate::lock::store::Turn;
+use crate::lock::owed::{Owed, Undelivered};
+use crate::lock::store::{Attempt, Keep, Store, Turn};
 use crate::lock::ticket::Ticket;
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;

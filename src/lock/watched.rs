@@ -6,8 +6,7 @@
 
 use std::cell::Cell;
 use std::future::poll_fn;
-use std::panic::AssertUnwindSafe;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::OnceLock;
 

@@ -5,8 +5,7 @@ use std::fmt::Debug;
 use std::sync::OnceLock;
 
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
-use prometheus_client::encoding::EncodeMetric;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
 /// The log's own count of the lines that it lost; 0 where there is no log.

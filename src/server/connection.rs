@@ -1,7 +1,6 @@
 //! Connections: accepted up to a limit, served, ended gracefully.
 
-use std::future::Future;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::net::IpAddr;
 use std::pin::pin;
@@ -9,25 +8,16 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::body::Body;
-use axum::body::HttpBody;
+use axum::body::{Body, HttpBody};
 use http_body_util::BodyExt;
-use hyper::Request;
-use hyper::Response;
-use hyper::StatusCode;
-use hyper::Version;
 use hyper::body::Incoming;
-use hyper::header::CONNECTION;
-use hyper::header::HOST;
-use hyper::header::HeaderValue;
+use hyper::header::{CONNECTION, HOST, HeaderValue};
 use hyper::server::conn::http1;
-use hyper_util::rt::TokioIo;
-use hyper_util::rt::TokioTimer;
+use hyper::{Request, Response, StatusCode, Version};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use socket2::SockRef;
-use socket2::TcpKeepalive;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tokio_util::task::TaskTracker;
@@ -35,14 +25,9 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
-use crate::server::house::Full;
-use crate::server::house::Guest;
-use crate::server::house::Guests;
-use crate::server::house::Membership;
-use crate::server::house::Waiting;
+use crate::server::house::{Full, Guest, Guests, Membership, Waiting};
 use crate::server::timed::TimedHead;
-use crate::server::turns::Turn;
-use crate::server::turns::Turns;
+use crate::server::turns::{Turn, Turns};
 
 /// How long a client may be silent before it is asked whether it is still there.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);

@@ -5,15 +5,10 @@
 //! connection was asked to. Of the idle ones, one of the address with the most connections goes
 //! first. A hall that is full turns away whoever has waited longest.
 
-use std::collections::HashMap;
-use std::collections::VecDeque;
-use std::net::IpAddr;
-use std::net::Ipv6Addr;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::collections::{HashMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -229,11 +224,7 @@ mod tests {
 
     use tokio::time::advance;
 
-    use super::Full;
-    use super::Guest;
-    use super::Guests;
-    use super::HALL;
-    use super::IDLE_AFTER;
+    use super::{Full, Guest, Guests, HALL, IDLE_AFTER};
     use crate::auth::TrustedProxies;
     use crate::server::turns::Turns;
 

@@ -8,43 +8,27 @@ mod turns;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use rustix::process::Resource;
-use rustix::process::Rlimit;
-use rustix::process::getrlimit;
-use rustix::process::setrlimit;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
-use crate::api::Api;
-use crate::api::ApiLimits;
-use crate::api::App;
-use crate::api::Lists;
-use crate::api::Quota;
-use crate::api::Quotas;
-use crate::auth::HostNames;
-use crate::auth::Keyring;
-use crate::auth::Reach;
-use crate::config::Config;
-use crate::config::StoreUrl;
-use crate::lock::lease::Holder;
-use crate::lock::lease::LockStatus;
+use crate::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
+use crate::auth::{HostNames, Keyring, Reach};
+use crate::config::{Config, StoreUrl};
+use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
-use crate::server::house::Guests;
-use crate::server::house::HALL;
+use crate::server::house::{Guests, HALL};
 use crate::store;
 use crate::store::StoreSettings;
 use crate::store::embedded::EmbeddedSettings;
 use crate::store::redis::RedisSettings;
-use crate::store::redlock::RedlockSettings;
-use crate::store::redlock::Restarted;
-use crate::store::redlock::Rules;
 use crate::store::redlock::operator::Operator;
+use crate::store::redlock::{RedlockSettings, Restarted, Rules};
 
 /// Descriptors that are not for clients with a place: the store, the log, the listener, room to be
 /// looked at with, and the connections that wait for a place.

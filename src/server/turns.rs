@@ -1,25 +1,15 @@
 //! Whose turn it is on a connection, as its handlers and its stream tell each other.
 
 use std::future::poll_fn;
-use std::pin::Pin;
-use std::pin::pin;
-use std::sync::Arc;
-use std::sync::LazyLock;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::task::Context;
-use std::task::Poll;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::body::Bytes;
-use axum::body::HttpBody;
-use hyper::Request;
-use hyper::Version;
-use hyper::body::Frame;
-use hyper::body::Incoming;
-use hyper::body::SizeHint;
+use axum::body::{Bytes, HttpBody};
+use hyper::body::{Frame, Incoming, SizeHint};
+use hyper::{Request, Version};
 use tokio::time::Instant;
 
 use crate::api::InLine;

@@ -9,12 +9,9 @@ use std::sync::Arc;
 
 use crate::lock::store::Store;
 use crate::metrics::Metrics;
-use crate::store::embedded::EmbeddedSettings;
-use crate::store::embedded::EmbeddedStore;
-use crate::store::redis::RedisSettings;
-use crate::store::redis::RedisStore;
-use crate::store::redlock::RedlockSettings;
-use crate::store::redlock::RedlockStore;
+use crate::store::embedded::{EmbeddedSettings, EmbeddedStore};
+use crate::store::redis::{RedisSettings, RedisStore};
+use crate::store::redlock::{RedlockSettings, RedlockStore};
 
 /// Which store, and what it has to know.
 pub enum StoreSettings {

@@ -1,13 +1,9 @@
 //! A web page in a real browser against a service without API keys: it locks nothing, not even by
 //! DNS rebinding. The user of the browser may look.
 
-use std::io::Read;
-use std::io::Write;
-use std::net::SocketAddr;
-use std::net::TcpListener;
-use std::net::TcpStream;
-use std::process::Child;
-use std::process::Stdio;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 

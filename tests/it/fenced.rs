@@ -3,17 +3,10 @@
 
 use std::process::Child;
 
-use crate::readme::Newcomer;
-use crate::readme::blocks;
-use crate::support::Http;
-use crate::support::Service;
-use crate::support::fenced::FencedFile;
-use crate::support::fenced::Language;
-use crate::support::fenced::Verdict;
-use crate::support::fenced::Writer;
-use crate::support::fenced::built;
-use crate::support::fenced::examples;
+use crate::readme::{Newcomer, blocks};
+use crate::support::fenced::{FencedFile, Language, Verdict, Writer, built, examples};
 use crate::support::process::command;
+use crate::support::{Http, Service};
 
 const PAGE: &str = include_str!("../../examples/README.md");
 

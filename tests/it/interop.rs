@@ -1,15 +1,11 @@
 //! Libraries that lock on Redis directly, in PHP, Python and Node, on the same Redis and the same keys
 //! as the service: each excludes the service's clients and is excluded by them.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::support::PATIENCE;
-use crate::support::eventually;
 use crate::support::packages::pinned;
-use crate::support::peers::Site;
-use crate::support::peers::counted;
-use crate::support::peers::step;
+use crate::support::peers::{Site, counted, step};
+use crate::support::{PATIENCE, eventually};
 
 const PAGE: &str = include_str!("../../docs/migration.md");
 

@@ -2,22 +2,14 @@
 
 use std::fs::File;
 use std::net::SocketAddr;
-use std::process::Child;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
 use tokio::task::JoinSet;
-use tracing::Event;
-use tracing::Metadata;
-use tracing::Subscriber;
-use tracing::span;
+use tracing::{Event, Metadata, Subscriber, span};
 
-use crate::support::Http;
-use crate::support::PATIENCE;
-use crate::support::Service;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::support::process::{BINARY, command};
 use crate::support::redis::free_port;
+use crate::support::{Http, PATIENCE, Service, eventually};
 
 const LOST: &str = "lockkeeper_log_lines_dropped_total";
 const TOKEN: &str = "token-of-the-holder";

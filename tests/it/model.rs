@@ -3,41 +3,21 @@
 mod said;
 
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::lease::Holding;
-use lockkeeper::lock::lease::Lease;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Keep;
-use lockkeeper::lock::store::Page;
-use lockkeeper::lock::store::Turn;
+use lockkeeper::lock::lease::{Claim, Holding, Lease};
+use lockkeeper::lock::store::{Attempt, Keep, Page, Turn};
 use lockkeeper::lock::table::Table;
-use lockkeeper::lock::time::Timestamp;
-use lockkeeper::lock::time::Ttl;
+use lockkeeper::lock::time::{Timestamp, Ttl};
 use lockkeeper::lock::token::LeaseToken;
 use proptest::collection::vec;
-use proptest::prelude::Just;
-use proptest::prelude::Strategy;
+use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
-use proptest::test_runner::Config;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{Config, TestRunner};
 
-use crate::conformance::Stage;
-use crate::conformance::claim;
-use crate::conformance::key;
-use crate::conformance::token;
-use crate::model::said::Said;
-use crate::model::said::attempt;
-use crate::model::said::holder;
-use crate::model::said::lease;
-use crate::model::said::listed;
-use crate::model::said::released;
-use crate::model::said::status;
-use crate::model::said::turn;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::conformance::{Stage, claim, key, token};
+use crate::model::said::{Said, attempt, holder, lease, listed, released, status, turn};
+use crate::support::{PATIENCE, eventually};
 
 /// Histories a store, and steps a history.
 const HISTORIES: u32 = 96;

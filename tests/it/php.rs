@@ -1,12 +1,8 @@
 //! PHP processes as clients: over HTTP with curl and streams, and on Redis directly by the recipes
 //! that applications use, on the same Redis and the same keys as the service.
 
-use crate::support::PATIENCE;
-use crate::support::Process;
-use crate::support::eventually;
-use crate::support::peers::Site;
-use crate::support::peers::counted;
-use crate::support::peers::php;
+use crate::support::peers::{Site, counted, php};
+use crate::support::{PATIENCE, Process, eventually};
 
 /// What makes SETNX + GETSET code read a token as a time in the far future.
 pub(crate) const FAR_FUTURE: &[(&str, &str)] = &[("LOCKKEEPER_REDIS_TOKEN_PREFIX", "9999999999-")];

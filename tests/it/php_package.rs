@@ -3,12 +3,9 @@
 use std::path::PathBuf;
 
 use crate::api::api_keys;
-use crate::readme::Newcomer;
-use crate::readme::blocks;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::process::command;
-use crate::support::process::succeeds;
+use crate::readme::{Newcomer, blocks};
+use crate::support::process::{command, succeeds};
+use crate::support::{Process, Redis};
 
 /// May do everything, and may only acquire.
 const API_KEYS: [(&str, &str, &str); 2] = [

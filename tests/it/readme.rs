@@ -1,21 +1,14 @@
 //! Follows README.md from top to bottom, as a newcomer does: every block is run, and what it shows
 //! has to be what comes.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::ChildStdout;
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 
 use tempfile::TempDir;
 
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::support::process::{BINARY, command};
+use crate::support::{Process, Redis};
 
 const README: &str = include_str!("../../README.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");

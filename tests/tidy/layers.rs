@@ -1,12 +1,7 @@
 //! Who may name whom: a module names only what stands below it, and a crate for the outside world
 //! has one place.
 
-use crate::source::File;
-use crate::source::assert_found;
-use crate::source::assert_none;
-use crate::source::files;
-use crate::source::is_word;
-use crate::source::words;
+use crate::source::{File, assert_found, assert_none, files, is_word, words};
 
 /// A module and what it may name beside itself; of several rows the longest name counts.
 const LAYERS: &[(&str, &[&str])] = &[
@@ -61,7 +56,7 @@ fn nothing_hides_whom_a_module_names() {
 }
 
 #[test]
-fn a_use_names_one_path() {
+fn a_use_names_items_of_one_module() {
     let mut all = files("src", "rs");
     all.extend(files("tests", "rs"));
     all.extend(files("examples", "rs"));
@@ -118,14 +113,22 @@ fn evasions(file: &File) -> Vec<String> {
     faults
 }
 
+/// `use a::b::{C, D};` is the most that one `use` may bundle: a list within a list, a list of paths
+/// and a glob hide what a file names.
 fn bundled_uses(file: &File) -> Vec<String> {
-    let mut faults = Vec::new();
-    for (at, line) in file.code().lines().enumerate() {
-        let used = line.split_once("use ").filter(|(before, _)| {
-            before.trim().is_empty() || before.trim_start().starts_with("pub")
+    let (mut faults, code) = (Vec::new(), file.code());
+    let mut rest = code.as_str();
+    for (at, line) in code.split_inclusive('\n').enumerate() {
+        let statement = rest.split(';').next().unwrap();
+        rest = &rest[line.len()..];
+        let used = statement.split_once("use ").filter(|(before, _)| {
+            before.trim().is_empty() || (before.trim().starts_with("pub") && !before.contains('\n'))
         });
-        if used.is_some_and(|(_, path)| path.contains(['{', '*'])) {
-            faults.push(format!("{}:{}: one path for each `use`", file.path, at + 1));
+        let Some((module, list)) = used.and_then(|(_, path)| path.split_once(['{', '*'])) else {
+            continue;
+        };
+        if matches!(module, "crate::" | "") || list.contains("::") || !list.contains('}') {
+            faults.push(format!("{}:{}: a `use` names items of one module", file.path, at + 1));
         }
     }
     faults
@@ -180,17 +183,27 @@ fn within(root: &str, module: &str) -> bool {
     module.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// Every module of ours in code, by its full name: a path up to its first capital letter.
+/// Every module of ours in code, by its full name: a path up to its first capital letter, and each
+/// item of a list behind it.
 fn named(code: &str) -> Vec<String> {
     let begins = |name: &'static str| code.split(name).skip(1);
-    begins("crate::").chain(begins("lockkeeper::")).map(module_part).collect()
+    begins("crate::").chain(begins("lockkeeper::")).flat_map(module_parts).collect()
 }
 
-fn module_part(path: &str) -> String {
+fn module_parts(path: &str) -> Vec<String> {
     let end = path.find(|letter| !is_word(letter) && letter != ':').unwrap_or(path.len());
     let lower = |part: &&str| part.starts_with(char::is_lowercase);
     let parts = path[..end].trim_end_matches(':').split("::");
-    parts.take_while(lower).collect::<Vec<_>>().join("::")
+    let module = parts.take_while(lower).collect::<Vec<_>>().join("::");
+    let list = path[..end].ends_with("::").then(|| path[end..].strip_prefix('{')).flatten();
+    let Some((list, _)) = list.and_then(|list| list.split_once('}')) else {
+        return vec![module];
+    };
+    let item = |item: &str| match item.trim().split(' ').next() {
+        Some(item) if lower(&item) => format!("{module}::{item}"),
+        _ => module.clone(),
+    };
+    list.split(',').map(item).collect()
 }
 
 /// Whether code has a path that begins with this crate, and not with a module of the same name.
@@ -218,6 +231,7 @@ fn a_name_that_goes_upward_or_sideways_is_found() {
             "store::embedded may not name store::redis::node",
         ),
         ("src/store/redis/mod.rs", "crate::store::open(a)", "may not name store::open"),
+        ("src/store/redlock/a.rs", "use crate::store::{redis, embedded};", "store::embedded"),
         ("src/api/mod.rs", "use crate::store;", "api may not name store"),
         ("src/api/new.rs", "crate::config::Config::of(a)", "api may not name config"),
         ("src/wire.rs", "use crate::auth::ApiKey;", "wire may not name auth"),
@@ -247,9 +261,18 @@ fn a_hidden_name_is_found() {
     ] {
         assert_found(&evasions(&File::planted("src/store/embedded/mod.rs", code)), fault);
     }
-    for code in ["use crate::{lock, wire};", "    pub(super) use std::fmt::*;"] {
-        assert_found(&bundled_uses(&File::planted("src/a.rs", code)), "one path");
+    for code in [
+        "use crate::{lock, wire};",
+        "    pub(super) use std::fmt::*;",
+        "use std::{fs::File, io};",
+        "use crate::lock::{key::{A, B}, C};",
+        "fn a() {}\nuse {std::fs, std::io};",
+    ] {
+        assert_found(&bundled_uses(&File::planted("src/a.rs", code)), "one module");
     }
+    let good =
+        "use std::fs;\npub use std::{\n    fmt,\n    io,\n};\nfn a() { b(|c: &d::E| c * 2) }";
+    assert_none(&bundled_uses(&File::planted("src/a.rs", good)));
     assert_none(&evasions(&File::planted("src/a.rs", "#[cfg(test)]\nmod tests { use super::a; }")));
 }
 

@@ -3,15 +3,10 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lockkeeper::metrics::Counted;
-use lockkeeper::metrics::Metrics;
+use lockkeeper::metrics::{Counted, Metrics};
 
 use crate::settings::documented;
-use crate::source::File;
-use crate::source::assert_found;
-use crate::source::assert_none;
-use crate::source::files;
-use crate::source::is_word;
+use crate::source::{File, assert_found, assert_none, files, is_word};
 
 /// A variable in a page that stands for any.
 const PLACEHOLDER: &str = "LOCKKEEPER_SECTION_KEY";

@@ -2,11 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::source::File;
-use crate::source::assert_found;
-use crate::source::assert_none;
-use crate::source::files;
-use crate::source::is_word;
+use crate::source::{File, assert_found, assert_none, files, is_word};
 
 /// The fewest tests that the page names: with a name written in another way none would be held.
 const LEAST: usize = 50;

@@ -1,9 +1,6 @@
 //! The Lua scripts: one file a verb, with a head that says what goes in and comes out.
 
-use crate::source::File;
-use crate::source::assert_found;
-use crate::source::assert_none;
-use crate::source::files;
+use crate::source::{File, assert_found, assert_none, files};
 
 /// Those of one store together.
 const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/scripts"];

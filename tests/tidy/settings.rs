@@ -2,15 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use toml::Table;
-use toml::Value;
+use toml::{Table, Value};
 
-use crate::source::File;
-use crate::source::assert_found;
-use crate::source::assert_none;
-use crate::source::files;
-use crate::source::is_word;
-use crate::source::words;
+use crate::source::{File, assert_found, assert_none, files, is_word, words};
 
 const DOCUMENTED: &str = "config/lockkeeper.toml";
 const READ: &str = "src/config/mod.rs";

@@ -1,7 +1,6 @@
 //! The files as the rules see them: their text, and their code without comments and literals.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// A file of this package.
 #[derive(Clone, Debug)]

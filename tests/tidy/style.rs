@@ -1,10 +1,6 @@
 //! The shape of files, functions and tests.
 
-use crate::source::File;
-use crate::source::assert_found;
-use crate::source::assert_none;
-use crate::source::files;
-use crate::source::is_word;
+use crate::source::{File, assert_found, assert_none, files, is_word};
 
 /// The most lines of a file before its tests: more is two things.
 const MAX_LINES: usize = 400;

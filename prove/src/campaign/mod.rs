@@ -10,17 +10,13 @@ pub mod trial;
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::campaign::trial::Trial;
-use crate::check::Counted;
-use crate::check::Report;
-use crate::check::Wanted;
-use crate::check::check_wanted;
+use crate::check::{Counted, Report, Wanted, check_wanted};
 use crate::servers::Store;
 
 /// What a trial needs beside its load: its start, its end, and its check.

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use crate::servers::Store;
 

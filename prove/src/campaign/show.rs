@@ -1,10 +1,7 @@
 //! Violations for people: what was broken, what happened around it, and what failed meanwhile.
 
-use crate::check::Report;
-use crate::check::Violation;
-use crate::history::Line;
-use crate::history::Nanos;
-use crate::history::Operation;
+use crate::check::{Report, Violation};
+use crate::history::{Line, Nanos, Operation};
 
 /// How many violations of a trial are shown.
 const SHOWN: usize = 5;

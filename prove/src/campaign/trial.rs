@@ -1,22 +1,18 @@
 //! A trial: one store under load and faults, from one seed.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::drive::Amount;
-use crate::drive::Load;
 use crate::drive::sequence::Sequence;
-use crate::history::Line;
-use crate::history::Run;
+use crate::drive::{Amount, Load};
+use crate::history::{Line, Run};
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::Kind;
 use crate::record::Recorder;
-use crate::servers::Site;
-use crate::servers::Store;
+use crate::servers::{Site, Store};
 use crate::spec::Settings;
 
 /// How long nothing is made to fail at first, and the part of a short trial that this is at most: what has

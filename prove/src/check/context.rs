@@ -1,12 +1,6 @@
 //! The circumstances of a run: its faults, how fast it answered, and what is promised under them.
 
-use crate::history::Fault;
-use crate::history::Kind;
-use crate::history::Line;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
-use crate::history::Run;
+use crate::history::{Fault, Kind, Line, Nanos, Operation, Outcome, Run};
 
 pub(super) const MS: Nanos = 1_000_000;
 pub(super) const SECOND: Nanos = 1_000 * MS;

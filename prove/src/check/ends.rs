@@ -1,17 +1,10 @@
 //! What may end a lease before its time: releases, forced releases, ends of streams, and questions with a
 //! shorter TTL.
 
-use super::context::Context;
-use super::context::DEFAULT_TTL;
-use super::context::MS;
-use super::key::Key;
-use super::key::Stream;
-use super::key::asked_ttl;
+use super::context::{Context, DEFAULT_TTL, MS};
+use super::key::{Key, Stream, asked_ttl};
 use super::lease::Lease;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
+use crate::history::{Kind, Nanos, Operation, Outcome};
 
 /// Something that may end a lease, or leave it a shorter TTL, at some time in its window.
 pub(super) struct End {

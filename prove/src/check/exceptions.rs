@@ -1,18 +1,9 @@
 //! Little histories of what a store does not promise, or promises in its own way.
 
 use super::*;
-use crate::check::little::MS;
-use crate::check::little::ask;
-use crate::check::little::breaks;
-use crate::check::little::flush;
-use crate::check::little::grant;
-use crate::check::little::lines;
-use crate::check::little::no;
-use crate::check::little::refresh;
-use crate::check::little::release;
-use crate::check::little::rules;
-use crate::check::little::run;
-use crate::check::little::waited;
+use crate::check::little::{
+    MS, ask, breaks, flush, grant, lines, no, refresh, release, rules, run, waited,
+};
 use crate::history::NO_TOKEN;
 
 #[test]

@@ -1,16 +1,12 @@
 //! A history in a file, and how long it takes to judge.
 
-use std::fmt;
 use std::fs::File;
-use std::io;
 use std::io::BufReader;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+use std::{fmt, io};
 
-use super::Report;
-use super::Wanted;
-use super::check_wanted;
+use super::{Report, Wanted, check_wanted};
 use crate::history;
 use crate::history::Line;
 
@@ -50,8 +46,7 @@ impl fmt::Display for Judged {
 
 #[cfg(test)]
 mod tests {
-    use super::super::simulation::Plan;
-    use super::super::simulation::history as simulated;
+    use super::super::simulation::{Plan, history as simulated};
     use super::*;
 
     #[test]

@@ -3,20 +3,10 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use super::context::Context;
-use super::context::DEFAULT_TTL;
-use super::context::MS;
-use super::context::PLACE_KEPT;
-use super::context::SECOND;
+use super::context::{Context, DEFAULT_TTL, MS, PLACE_KEPT, SECOND};
 use super::lease;
-use super::lease::Evidence;
-use super::lease::Lease;
-use crate::history::Kind;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
-use crate::history::Token;
+use super::lease::{Evidence, Lease};
+use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// The number of an operation within its key.
 pub(super) type Number = u32;

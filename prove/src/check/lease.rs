@@ -7,25 +7,12 @@
 
 use std::ops::Range;
 
-use super::context::Context;
-use super::context::DEFAULT_TTL;
-use super::context::MS;
-use super::ends::ends;
-use super::ends::streams_of;
-use super::key::Key;
-use super::key::Number;
-use super::key::Stream;
-use super::key::asked_ttl;
-use super::key::began;
-use super::key::is_claim;
-use super::key::is_definite_no;
-use super::key::is_lost;
-use super::key::is_release;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
-use crate::history::Token;
+use super::context::{Context, DEFAULT_TTL, MS};
+use super::ends::{ends, streams_of};
+use super::key::{
+    Key, Number, Stream, asked_ttl, began, is_claim, is_definite_no, is_lost, is_release,
+};
+use crate::history::{Kind, Nanos, Operation, Outcome, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
 #[derive(Clone, Debug)]

@@ -1,15 +1,7 @@
 //! Little histories: each rule with one that breaks it, and its twin, which does not.
 
 use super::*;
-use crate::history::Asked;
-use crate::history::Fault;
-use crate::history::Left;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Run;
-use crate::history::Said;
-use crate::history::Token;
-use crate::history::Write;
+use crate::history::{Asked, Fault, Left, NO_TOKEN, Nanos, Run, Said, Token, Write};
 
 pub(super) const MS: Nanos = 1_000_000;
 

@@ -19,17 +19,10 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use file::Judged;
-pub use file::check_file;
-pub use report::Counted;
-pub use report::Report;
-pub use report::Violation;
-pub use report::Wanted;
+pub use file::{Judged, check_file};
+pub use report::{Counted, Report, Violation, Wanted};
 
-use crate::history::Kind;
-use crate::history::Line;
-use crate::history::Operation;
-use crate::history::Outcome;
+use crate::history::{Kind, Line, Operation, Outcome};
 use context::Context;
 use key::Key;
 

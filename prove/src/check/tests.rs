@@ -1,8 +1,6 @@
 //! The judge on simulated histories: nothing is found in those of a lock that is right.
 
-use super::simulation::Bug;
-use super::simulation::Plan;
-use super::simulation::history;
+use super::simulation::{Bug, Plan, history};
 use super::*;
 
 fn plan(seed: u64, bug: Option<Bug>, faults: bool) -> Plan {

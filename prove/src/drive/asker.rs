@@ -6,23 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::history::Asked;
-use crate::history::Kind;
-use crate::history::Line;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
-use crate::history::Said;
-use crate::history::Token;
-use crate::http::AUTHORIZED;
-use crate::http::Connection;
-use crate::http::Head;
-use crate::record::Recorder;
-use crate::record::chosen_text;
+use crate::history::{Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, Said, Token};
+use crate::http::{AUTHORIZED, Connection, Head};
+use crate::record::{Recorder, chosen_text};
 use crate::servers::Routes;
 
 /// How much longer than its wait a client waits for an answer.

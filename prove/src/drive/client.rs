@@ -6,17 +6,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::drive::HOT;
-use crate::drive::Shared;
-use crate::drive::asker::Asker;
-use crate::drive::asker::Held;
-use crate::drive::asker::Question;
-use crate::drive::asker::Told;
+use crate::drive::asker::{Asker, Held, Question, Told};
 use crate::drive::resource::Writer;
-use crate::history::Asked;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Outcome;
+use crate::drive::{HOT, Shared};
+use crate::history::{Asked, Kind, Nanos, Outcome};
 use crate::servers::Routes;
 
 /// The number of a client's second voice is as much higher than its own.

@@ -4,13 +4,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::drive::client::Client;
-use crate::drive::client::Wish;
-use crate::drive::client::granted;
-use crate::drive::client::question;
-use crate::history::Asked;
-use crate::history::Kind;
-use crate::history::Outcome;
+use crate::drive::client::{Client, Wish, granted, question};
+use crate::history::{Asked, Kind, Outcome};
 
 impl Client {
     /// Waits in line, works for a moment, and hands over by a release or by nothing at all.

@@ -13,8 +13,7 @@ pub mod sequence;
 mod stream;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use tokio::task::JoinSet;
 

@@ -1,12 +1,8 @@
 //! Leases that are taken, refreshed, given back, forgotten or outlived by one client.
 
 use crate::drive::asker::Question;
-use crate::drive::client::Client;
-use crate::drive::client::Lease;
-use crate::drive::client::Wish;
-use crate::drive::client::question;
-use crate::history::Asked;
-use crate::history::Kind;
+use crate::drive::client::{Client, Lease, Wish, question};
+use crate::history::{Asked, Kind};
 
 /// How long after its end a lease may still be meddled with, in milliseconds.
 const LATE_MS: u64 = 300;

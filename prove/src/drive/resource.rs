@@ -1,12 +1,8 @@
 //! The resources that the keys guard: each refuses a late writer by its number.
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Mutex, PoisonError};
 
-use crate::history::Line;
-use crate::history::Nanos;
-use crate::history::Token;
-use crate::history::Write;
+use crate::history::{Line, Nanos, Token, Write};
 use crate::record::Recorder;
 
 /// The highest number that a resource has seen, and the token that came with it.

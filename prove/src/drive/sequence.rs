@@ -7,22 +7,14 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::drive::asker::Asker;
-use crate::drive::asker::Held;
-use crate::drive::asker::Question;
-use crate::drive::asker::Told;
-use crate::history::Asked;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Outcome;
+use crate::drive::asker::{Asker, Held, Question, Told};
+use crate::history::{Asked, Kind, Nanos, Outcome};
 use crate::record::Recorder;
 use crate::servers::Routes;
 use crate::spec;
-use crate::spec::Settings;
-use crate::spec::State;
+use crate::spec::{Settings, State};
 
 /// How many keys are asked for.
 const KEYS: u32 = 6;

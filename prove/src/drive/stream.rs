@@ -4,22 +4,9 @@ use std::time::Duration;
 
 use tokio::time::timeout;
 
-use crate::drive::asker::Body;
-use crate::drive::asker::Missing;
-use crate::drive::asker::Question;
-use crate::drive::asker::Told;
-use crate::drive::asker::read;
-use crate::drive::asker::written;
-use crate::drive::client::Client;
-use crate::drive::client::Lease;
-use crate::drive::client::Wish;
-use crate::drive::client::granted;
-use crate::drive::client::question;
-use crate::history::Asked;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Outcome;
-use crate::history::Said;
+use crate::drive::asker::{Body, Missing, Question, Told, read, written};
+use crate::drive::client::{Client, Lease, Wish, granted, question};
+use crate::history::{Asked, Kind, Nanos, Outcome, Said};
 use crate::http::Connection;
 
 /// How long after its TTL a stream may be silent before the client hangs up.

@@ -3,14 +3,12 @@
 use std::io;
 use std::time::Duration;
 
-use redis::RedisResult;
-use redis::Value;
+use redis::{RedisResult, Value};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
 use crate::nemesis::Nemesis;
-use crate::nemesis::kinds::Kind;
-use crate::nemesis::kinds::Target;
+use crate::nemesis::kinds::{Kind, Target};
 use crate::servers::redis::Server;
 use crate::servers::shim::Word;
 

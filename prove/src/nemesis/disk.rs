@@ -1,11 +1,9 @@
 //! Faults of the embedded store: its disk, its file, its directory.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::FileExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::Kind;

@@ -6,13 +6,10 @@ use std::time::Duration;
 
 use redis::RedisResult;
 use serde_json::Value;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::history::Left;
-use crate::history::Line;
-use crate::http::AUTHORIZED;
-use crate::http::Connection;
+use crate::history::{Left, Line};
+use crate::http::{AUTHORIZED, Connection};
 use crate::nemesis::Nemesis;
 use crate::servers::Site;
 

@@ -16,20 +16,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
-use tokio::time::Instant;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
-use crate::history::Fault;
-use crate::history::Line;
-use crate::history::Nanos;
-use crate::nemesis::kinds::Counts;
-use crate::nemesis::kinds::Kind;
-use crate::nemesis::kinds::Target;
+use crate::history::{Fault, Line, Nanos};
+use crate::nemesis::kinds::{Counts, Kind, Target};
 use crate::nemesis::left::Baseline;
 use crate::record::Recorder;
-use crate::servers::Site;
-use crate::servers::Store;
 use crate::servers::instance::Errors;
+use crate::servers::{Site, Store};
 
 /// Makes things fail, and mends them.
 #[derive(Debug)]

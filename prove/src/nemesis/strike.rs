@@ -8,8 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
 use crate::nemesis::Nemesis;
-use crate::nemesis::kinds::Kind;
-use crate::nemesis::kinds::Target;
+use crate::nemesis::kinds::{Kind, Target};
 use crate::proxy::Proxy;
 use crate::servers::instance::Errors;
 use crate::servers::shim::Word;

@@ -1,8 +1,7 @@
 //! A stream on one instance, its take-over with the same token on another one, and commands that come late:
 //! asks whose client has gone, refreshes, last words and releases. A rival has another token.
 
-use stateright::Model;
-use stateright::Property;
+use stateright::{Model, Property};
 
 use super::search;
 

@@ -1,8 +1,7 @@
 //! Waiting, release, hand-over and departure: a free key goes to the head of the line at once, until its
 //! instance confirms it for a client that is still there. Messages are late, hints are lost, instances die.
 
-use stateright::Model;
-use stateright::Property;
+use stateright::{Model, Property};
 
 use super::search;
 

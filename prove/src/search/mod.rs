@@ -12,8 +12,7 @@ mod redlock;
 use std::fmt::Debug;
 use std::hash::Hash;
 
-use stateright::Checker;
-use stateright::Model;
+use stateright::{Checker, Model};
 
 /// What a search has found.
 struct Searched {

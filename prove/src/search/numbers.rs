@@ -1,8 +1,7 @@
 //! The number of a lease on three nodes, whose clocks say what they like: it may be answered once a majority
 //! of those who hold the lease has confirmed it.
 
-use stateright::Model;
-use stateright::Property;
+use stateright::{Model, Property};
 
 use super::search;
 

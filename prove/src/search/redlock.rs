@@ -1,8 +1,7 @@
 //! The vote of three nodes, any of which forget: a lease is what a majority gave, from its question on, and
 //! a node that forgot does not vote until all that it can have forgotten is over. Clocks tick together.
 
-use stateright::Model;
-use stateright::Property;
+use stateright::{Model, Property};
 
 use super::search;
 

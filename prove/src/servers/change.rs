@@ -3,14 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use redis::RedisResult;
-use redis::Value;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use redis::{RedisResult, Value};
+use tokio::time::{Instant, sleep};
 
-use crate::servers::PATIENCE;
-use crate::servers::Site;
 use crate::servers::topology::MASTER;
+use crate::servers::{PATIENCE, Site};
 
 /// How many keys of a slot move at once.
 const BATCH: &str = "100";

@@ -3,22 +3,15 @@
 use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::ChildStderr;
-use std::process::ExitStatus;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{ChildStderr, ExitStatus, Stdio};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tokio::time::Instant;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::Connection;
-use crate::servers::process::Process;
-use crate::servers::process::command;
-use crate::servers::process::free_port;
+use crate::servers::process::{Process, command, free_port};
 use crate::servers::shim::Shim;
 
 /// How long an instance may take to listen, or to end.

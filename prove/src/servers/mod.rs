@@ -12,21 +12,15 @@ mod topology;
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::history::Nanos;
-use crate::http::API_KEY;
-use crate::http::AUTHORIZED;
-use crate::http::Connection;
+use crate::http::{API_KEY, AUTHORIZED, Connection};
 use crate::proxy::Proxy;
-use crate::servers::instance::Errors;
-use crate::servers::instance::Instance;
-use crate::servers::instance::Start;
+use crate::servers::instance::{Errors, Instance, Start};
 use crate::servers::process::free_port;
 use crate::servers::redis::Server;
 

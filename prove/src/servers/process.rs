@@ -2,17 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitStatus;
-use std::process::Stdio;
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{Instant, sleep};
 
 /// How often a process is asked whether it has ended.
 const STEP: Duration = Duration::from_millis(5);

@@ -1,20 +1,15 @@
 //! A redis-server or a sentinel on a port of its own, with a directory that survives its restarts.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
-use redis::FromRedisValue;
-use redis::RedisResult;
+use redis::{FromRedisValue, RedisResult};
 use rustix::process::Signal;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use crate::servers::process::Process;
-use crate::servers::process::command;
-use crate::servers::process::free_port;
+use crate::servers::process::{Process, command, free_port};
 use crate::servers::shim::Shim;
 
 /// How long a server may take to start or to end.

@@ -5,17 +5,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use redis::RedisResult;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::proxy::Proxy;
-use crate::servers::Link;
-use crate::servers::PATIENCE;
-use crate::servers::Site;
-use crate::servers::Store;
 use crate::servers::instance::Errors;
 use crate::servers::process::free_port;
 use crate::servers::redis::Server;
+use crate::servers::{Link, PATIENCE, Site, Store};
 
 /// What the sentinels call the master.
 pub(super) const MASTER: &str = "locks";

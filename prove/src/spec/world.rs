@@ -1,10 +1,7 @@
 //! One world that may be: who holds the key, who stands in line, and what follows from a question.
 
-use super::Answer;
-use super::Question;
-use super::Settings;
-use crate::history::Nanos;
-use crate::history::Token;
+use super::{Answer, Question, Settings};
+use crate::history::{Nanos, Token};
 
 /// An answer as the rules have it, before the numbers are compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,40 +1,27 @@
 //! COMMAND as a process: started so that it dies with the wrapper, signalled with all that it
 //! started, and waited for.
 
-use std::cell::Cell;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ffi::OsString;
 use std::future::poll_fn;
 use std::io;
-use std::os::unix::process::CommandExt;
-use std::os::unix::process::ExitStatusExt;
-use std::process::Command;
-use std::process::ExitStatus;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::WaitOptions;
-use rustix::process::getpid;
-use rustix::process::getppid;
-use rustix::process::set_child_subreaper;
-use rustix::process::set_parent_process_death_signal;
-use rustix::process::wait;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper,
+    set_parent_process_death_signal, wait,
+};
+use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exec::tree;
-use crate::cli::exec::warden::Order;
-use crate::cli::exec::warden::ROUND;
-use crate::cli::exec::warden::Warden;
+use crate::cli::exec::warden::{Order, ROUND, Warden};
 use crate::cli::exit;
-use crate::cli::signals::Arrived;
-use crate::cli::signals::Inherited;
-use crate::cli::signals::Sender;
-use crate::cli::voice::flush;
-use crate::cli::voice::say;
+use crate::cli::signals::{Arrived, Inherited, Sender};
+use crate::cli::voice::{flush, say};
 
 /// This very program, even if its file was replaced since.
 const OURSELVES: &str = "/proc/self/exe";

@@ -9,14 +9,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::cli::claimant::Claimant;
-use crate::cli::claimant::NoLease;
-use crate::cli::claimant::PAUSE;
-use crate::cli::clock::Alarm;
-use crate::cli::clock::Moment;
-use crate::client::ANSWER_TIME;
-use crate::client::ClientError;
-use crate::client::Granted;
+use crate::cli::claimant::{Claimant, NoLease, PAUSE};
+use crate::cli::clock::{Alarm, Moment};
+use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 

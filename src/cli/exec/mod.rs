@@ -14,30 +14,19 @@ mod warden;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::Args;
-use clap::ValueEnum;
+use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use crate::cli::claimant::Claimant;
-use crate::cli::claimant::Contention;
-use crate::cli::claimant::NoLease;
+use crate::cli::claimant::{Claimant, Contention, NoLease};
 use crate::cli::clock::Moment;
-use crate::cli::exec::command::Running;
-use crate::cli::exec::command::Start;
-use crate::cli::exec::lease::Keeper;
-use crate::cli::exec::lease::Lease;
-use crate::cli::exec::lease::Terms;
-use crate::cli::exec::supervise::LeaseLeft;
-use crate::cli::exec::supervise::Supervisor;
+use crate::cli::exec::command::{Running, Start};
+use crate::cli::exec::lease::{Keeper, Lease, Terms};
+use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
 use crate::cli::exit;
-use crate::cli::remote::API_KEY;
-use crate::cli::remote::Remote;
-use crate::cli::remote::duration;
-use crate::cli::remote::key;
+use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::runtime::runtime;
-use crate::cli::signals::Signals;
-use crate::cli::signals::parse_signal;
+use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::voice::flush;
 use crate::lock::lease::Owner;
 

@@ -6,15 +6,10 @@
 
 use std::collections::HashSet;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::getpgid;
-use rustix::process::getpgrp;
-use rustix::process::getpid;
-use rustix::process::getppid;
-use rustix::process::kill_process;
-use rustix::process::kill_process_group;
-use rustix::process::test_kill_process_group;
+use rustix::process::{
+    Pid, Signal, getpgid, getpgrp, getpid, getppid, kill_process, kill_process_group,
+    test_kill_process_group,
+};
 
 use crate::cli::exec::tree;
 use crate::cli::signals::Sender;

@@ -9,19 +9,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
-use crate::cli::clock::Alarm;
-use crate::cli::clock::Moment;
+use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::OnLost;
-use crate::cli::exec::command::Running;
-use crate::cli::exec::command::code;
-use crate::cli::exec::lease::Keeper;
-use crate::cli::exec::lease::Lease;
-use crate::cli::exec::lease::Loss;
-use crate::cli::exec::warden::BURIAL;
-use crate::cli::exec::warden::ROUND;
+use crate::cli::exec::command::{Running, code};
+use crate::cli::exec::lease::{Keeper, Lease, Loss};
+use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exit;
 use crate::cli::signals::Signals;
 

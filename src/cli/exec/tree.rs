@@ -1,13 +1,11 @@
 //! Processes as /proc shows them: the descendants of one, and those that carry a mark in their
 //! environment, which is inherited by whatever they start.
 
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::Path;
 
-use rustix::process::Pid;
-use rustix::process::getpid;
+use rustix::process::{Pid, getpid};
 
 /// The variable with the marks of all `exec` that a process runs under, outermost first.
 pub(super) const MARKS: &str = "LOCK_EXEC";
@@ -142,8 +140,7 @@ fn all() -> impl Iterator<Item = Pid> {
 
 #[cfg(test)]
 mod tests {
-    use super::has_mark;
-    use super::with_mark;
+    use super::{has_mark, with_mark};
 
     #[test]
     fn a_process_has_the_marks_of_all_that_it_runs_under() {

@@ -6,26 +6,17 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::AsFd;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Stdio;
 use std::time::Duration;
 
-use rustix::io::ioctl_fionbio;
-use rustix::io::write;
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::WaitOptions;
-use rustix::process::WaitStatus;
-use rustix::process::kill_process;
-use rustix::process::waitpid;
+use rustix::io::{ioctl_fionbio, write};
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
 use tokio::net::unix::pipe::Receiver;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
+use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::clock::Alarm;
-use crate::cli::clock::Moment;
+use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::command::ourselves;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exit;
@@ -279,8 +270,7 @@ async fn kill(reach: &Reach) {
 mod tests {
     use rustix::process::Pid;
 
-    use super::DISMISSED;
-    use super::Order;
+    use super::{DISMISSED, Order};
     use crate::cli::clock::Moment;
     use crate::cli::exec::reach::Reach;
 

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::lock::lease::Claim;
-use crate::lock::lease::Origin;
+use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Locks;
 use crate::lock::owed::Owed;
 

@@ -2,8 +2,7 @@
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Holder;
-use crate::lock::lease::LockStatus;
+use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::line::Line;
 use crate::lock::store::Page;
 use crate::lock::table::Table;

@@ -5,25 +5,17 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::Instant;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::heard_out::caller_is_gone;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Lease;
-use crate::lock::lease::Origin;
+use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::table::Table;
-use crate::lock::time::Timestamp;
-use crate::lock::time::Ttl;
+use crate::lock::time::{Timestamp, Ttl};
 use crate::seeded::Bug;
-use crate::store::embedded::committer::Failure;
-use crate::store::embedded::committer::Shared;
-use crate::store::embedded::queue::Job;
-use crate::store::embedded::queue::Order;
+use crate::store::embedded::committer::{Failure, Shared};
+use crate::store::embedded::queue::{Job, Order};
 
 /// How a call is waited for.
 #[derive(Clone, Copy, Debug)]

@@ -2,22 +2,18 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::lock::error::Effect;
 use crate::lock::key::LockKey;
-use crate::lock::time::Clock;
-use crate::lock::time::Timestamp;
+use crate::lock::time::{Clock, Timestamp};
 use crate::lock::wakeup::Wakeups;
 use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::seeded::Bug;
 use crate::store::embedded::error::LogError;
-use crate::store::embedded::log::Change;
-use crate::store::embedded::log::Log;
-use crate::store::embedded::queue::Job;
-use crate::store::embedded::queue::Queue;
+use crate::store::embedded::log::{Change, Log};
+use crate::store::embedded::queue::{Job, Queue};
 use crate::store::embedded::settings::EmbeddedSettings;
 use crate::store::embedded::view::View;
 

@@ -36,9 +36,7 @@ impl LogError {
 
     /// Whether it is only room that lacks.
     pub(super) fn is_full(&self) -> bool {
-        use io::ErrorKind::FileTooLarge;
-        use io::ErrorKind::QuotaExceeded;
-        use io::ErrorKind::StorageFull;
+        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
         match self {
             Self::Database { source: redb::Error::Io(error), .. } => {
                 matches!(error.kind(), FileTooLarge | QuotaExceeded | StorageFull)

@@ -4,10 +4,8 @@ use std::fs::File;
 use std::io;
 use std::ops::Bound;
 
-use redb::BackendError;
-use redb::DatabaseError;
-use redb::StorageBackend;
 use redb::backends::FileBackend;
+use redb::{BackendError, DatabaseError, StorageBackend};
 
 /// What was written may not be on the disk, and a second sync may report a success that is none:
 /// the system forgets what it could not write. So this is never mere lack of room, even where a

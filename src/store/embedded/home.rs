@@ -1,19 +1,12 @@
 //! Where a store lives: its directory and its file, held against other processes, and looked after
 //! for as long as it is served. Neither may be moved, deleted or replaced meanwhile.
 
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::os::linux::net::SocketAddrExt;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::FileExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::SocketAddr;
-use std::os::unix::net::UnixListener;
-use std::path::Path;
-use std::path::PathBuf;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::store::embedded::error::LogError;
 

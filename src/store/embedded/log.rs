@@ -8,13 +8,10 @@ use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use redb::Builder;
-use redb::Database;
-use redb::DatabaseError;
-use redb::ReadableDatabase;
-use redb::ReadableTable;
-use redb::StorageBackend;
-use redb::TableDefinition;
+use redb::{
+    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition,
+};
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
@@ -26,8 +23,7 @@ use crate::store::embedded::error::LogError;
 use crate::store::embedded::file::DatabaseFile;
 use crate::store::embedded::home::Home;
 use crate::store::embedded::row;
-use crate::store::embedded::row::LeaseRow;
-use crate::store::embedded::row::Sum;
+use crate::store::embedded::row::{LeaseRow, Sum};
 
 const LEASES: TableDefinition<'_, &str, LeaseRow> = TableDefinition::new("leases");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");

@@ -2,10 +2,7 @@
 //! withdrawn by whoever asked.
 
 use std::collections::BTreeMap;
-use std::sync::Condvar;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::lock::error::Effect;
@@ -111,14 +108,10 @@ impl Queue {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::Mutex;
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use super::Job;
-    use super::MAX_WAITING;
-    use super::Order;
-    use super::Queue;
+    use super::{Job, MAX_WAITING, Order, Queue};
     use crate::lock::table::Table;
     use crate::lock::time::Timestamp;
     use crate::store::embedded::committer::Failure;

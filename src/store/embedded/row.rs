@@ -1,16 +1,12 @@
 //! A lease as it stands in the database, and the sum of all of them.
 
-use sha2::Digest;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Owner;
-use crate::lock::lease::Renewals;
-use crate::lock::time::Timestamp;
-use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::lease::{Owner, Renewals};
+use crate::lock::time::{Timestamp, Ttl};
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// Token, owner (empty if none), fencing token, TTL in milliseconds, end in microseconds of the
 /// store's clock, renewals.

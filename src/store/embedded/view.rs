@@ -2,9 +2,7 @@
 //! change is on its way to the disk sees what was there before.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;

@@ -1,17 +1,12 @@
 //! The store's time as far as the service knows it, and the floor under fencing tokens.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
-use crate::metrics::ClockLead;
-use crate::metrics::Metrics;
+use crate::metrics::{ClockLead, Metrics};
 
 /// How far ahead of the service's clock the store's clock is still believed when it proposes a
 /// fencing token: one node an hour ahead would use up an hour of the protection against loss.
@@ -120,8 +115,7 @@ pub(super) fn latest_believable_micros() -> u64 {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;
-    use std::time::Duration;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::StoreClock;
     use crate::metrics::Metrics;

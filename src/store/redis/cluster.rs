@@ -4,44 +4,27 @@
 //! The map of the slots is looked at anew when a node is lost or the Cluster says that it is down,
 //! and every few seconds.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::Weak;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use redis::RedisError;
-use redis::ServerErrorKind;
-use tokio::sync::Notify;
-use tokio::sync::watch;
+use redis::{RedisError, ServerErrorKind};
+use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tokio::time::timeout;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout, timeout_at};
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
+use crate::lock::error::{Effect, StoreError};
 use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
-use crate::store::redis::keys::SLOTS;
-use crate::store::redis::keys::slot;
+use crate::store::redis::keys::{SLOTS, slot};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::Call;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::Way;
-use crate::store::redis::node::failure;
+use crate::store::redis::node::{Call, Node, Way, failure};
 use crate::store::redis::place::Scheme;
-use crate::store::redis::refusal::Refusal;
-use crate::store::redis::refusal::suggests_other_masters;
-use crate::store::redis::slots::Lookouts;
-use crate::store::redis::slots::View;
-use crate::store::redis::slots::whole;
-use crate::store::redis::topology::Answered;
-use crate::store::redis::topology::Nodes;
+use crate::store::redis::refusal::{Refusal, suggests_other_masters};
+use crate::store::redis::slots::{Lookouts, View, whole};
+use crate::store::redis::topology::{Answered, Nodes};
 
 /// How often a call is sent on: more means that the nodes do not agree.
 const MAX_HOPS: u32 = 8;

@@ -1,23 +1,14 @@
 //! How connections to Redis are made.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use deadpool_redis::Manager;
-use deadpool_redis::Pool;
-use deadpool_redis::Runtime;
-use deadpool_redis::Timeouts;
-use redis::AsyncConnectionConfig;
-use redis::ConnectionAddr;
-use redis::ConnectionInfo;
-use redis::ProtocolVersion;
-use redis::RedisError;
+use deadpool_redis::{Manager, Pool, Runtime, Timeouts};
 use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
+use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError};
 
-use crate::store::redis::link::Ear;
-use crate::store::redis::link::Inner;
+use crate::store::redis::link::{Ear, Inner};
 
 /// Between two tries to connect: Redis is served again well within a second of its return.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);

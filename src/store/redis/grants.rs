@@ -2,32 +2,20 @@
 //! have not reached the replicas that the settings want them on.
 
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::time::sleep;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Lease;
-use crate::lock::time::Ttl;
-use crate::lock::time::Uptime;
+use crate::lock::lease::{Claim, Lease};
+use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::LeaseToken;
 use crate::seeded::Bug;
 use crate::store::redis::RedisStore;
-use crate::store::redis::node::Call;
-use crate::store::redis::node::Way;
-use crate::store::redis::node::When;
-use crate::store::redis::node::failure;
-use crate::store::redis::node::millis;
-use crate::store::redis::replies::malformed;
-use crate::store::redis::replies::renewals;
-use crate::store::redis::script::RELEASE;
-use crate::store::redis::script::Reply;
-use crate::store::redis::script::Script;
+use crate::store::redis::node::{Call, Way, When, failure, millis};
+use crate::store::redis::replies::{malformed, renewals};
+use crate::store::redis::script::{RELEASE, Reply, Script};
 use crate::store::redis::topology::Answered;
 
 /// How often [`RedisStore::take_back`] asks before it lets its caller try again later.

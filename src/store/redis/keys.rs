@@ -8,8 +8,7 @@
 
 use std::sync::LazyLock;
 
-use crc::CRC_16_XMODEM;
-use crc::Crc;
+use crc::{CRC_16_XMODEM, Crc};
 
 use crate::lock::key::LockKey;
 
@@ -105,12 +104,9 @@ fn base36(mut number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::any;
-    use proptest::prop_assert_eq;
-    use proptest::proptest;
+    use proptest::{prop_assert_eq, proptest};
 
-    use super::Keys;
-    use super::TAGS;
-    use super::slot;
+    use super::{Keys, TAGS, slot};
     use crate::lock::key::LockKey;
 
     #[test]

@@ -2,30 +2,18 @@
 //! makes it anew, for as long as the node is in use.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
-use redis::PushInfo;
-use redis::PushKind;
-use redis::Value;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
-use tokio::time::Instant;
-use tokio::time::Interval;
-use tokio::time::MissedTickBehavior;
-use tokio::time::interval_at;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use redis::{PushInfo, PushKind, Value};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::RECONNECT_PAUSE;
-use crate::store::redis::connect::connect;
-use crate::store::redis::connect::look_at_eviction;
+use crate::store::redis::connect::{RECONNECT_PAUSE, connect, look_at_eviction};
 use crate::store::redis::refusal::shows_life;
 
 /// Between two `PING`s on a connection, and how long the answer may take: something between this

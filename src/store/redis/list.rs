@@ -5,25 +5,18 @@
 //! was held throughout. A page costs a walk over the keyspace; it is for people, not for code.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
-use futures_util::StreamExt;
-use futures_util::TryStreamExt;
-use futures_util::stream;
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::timeout;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
-use crate::lock::store::Page;
-use crate::lock::store::Store;
+use crate::lock::store::{Page, Store};
 use crate::store::redis::RedisStore;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::failure;
+use crate::store::redis::node::{Node, failure};
 
 /// How many names one `SCAN` looks at: about a millisecond of Redis' time.
 const SCAN_COUNT: usize = 1_000;
@@ -157,18 +150,14 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicUsize;
-    use std::sync::atomic::Ordering;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
 
-    use super::LOOKS_AT_ONCE;
-    use super::Listed;
-    use super::common_prefix;
+    use super::{LOOKS_AT_ONCE, Listed, common_prefix};
     use crate::lock::error::StoreError;
     use crate::lock::key::LockKey;
-    use crate::lock::lease::Holder;
-    use crate::lock::lease::LockStatus;
+    use crate::lock::lease::{Holder, LockStatus};
     use crate::lock::store::Page;
 
     /// Keys of which each second one is free by the time it is looked at.

@@ -28,69 +28,34 @@ mod topology;
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Holding;
-use crate::lock::lease::Lease;
-use crate::lock::lease::LockStatus;
-use crate::lock::lease::Owner;
-use crate::lock::store::Attempt;
-use crate::lock::store::Guarantees;
-use crate::lock::store::Keep;
-use crate::lock::store::Kept;
-use crate::lock::store::Page;
-use crate::lock::store::Released;
-use crate::lock::store::Store;
-use crate::lock::store::Turn;
-use crate::lock::time::Ttl;
-use crate::lock::time::Uptime;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
-use crate::lock::wakeup::Wakeup;
-use crate::lock::wakeup::Wakeups;
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Owner};
+use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
+use crate::lock::time::{Ttl, Uptime};
+use crate::lock::token::{FencingToken, LeaseToken};
+use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
-use crate::store::redis::clock::FencingFloor;
-use crate::store::redis::clock::latest_believable_micros;
+use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
 use crate::store::redis::grants::told;
-use crate::store::redis::keys::Keys;
-use crate::store::redis::keys::SIDE_PREFIX;
+use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::Call;
-use crate::store::redis::node::When;
-use crate::store::redis::node::millis;
-use crate::store::redis::replies::fencing_token;
-use crate::store::redis::replies::holder;
-use crate::store::redis::replies::malformed;
-use crate::store::redis::replies::owner;
-use crate::store::redis::replies::refreshed;
-use crate::store::redis::replies::status;
-use crate::store::redis::replies::waiting;
+use crate::store::redis::node::{Call, When, millis};
+use crate::store::redis::replies::{
+    fencing_token, holder, malformed, owner, refreshed, status, waiting,
+};
 use crate::store::redis::rings::Rings;
-use crate::store::redis::script::FORCE_RELEASE;
-use crate::store::redis::script::INSPECT;
-use crate::store::redis::script::LEAVE;
-use crate::store::redis::script::REFRESH;
-use crate::store::redis::script::RELEASE;
-use crate::store::redis::script::Reply;
-use crate::store::redis::script::Script;
-use crate::store::redis::script::TRY_ACQUIRE;
-use crate::store::redis::script::WAIT_TURN;
-use crate::store::redis::topology::Answered;
-use crate::store::redis::topology::Nodes;
-use crate::store::redis::topology::Topology;
+use crate::store::redis::script::{
+    FORCE_RELEASE, INSPECT, LEAVE, REFRESH, RELEASE, Reply, Script, TRY_ACQUIRE, WAIT_TURN,
+};
+use crate::store::redis::topology::{Answered, Nodes, Topology};
 
-pub use crate::store::redis::settings::RedisSettings;
-pub use crate::store::redis::settings::SettingsError;
+pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 
 /// How long the last fencing token of a key is kept beyond its lease: longer than any step of a
 /// clock that nobody notices. A key that is not used for so long costs nothing any more.

@@ -6,48 +6,27 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use deadpool_redis::Pool;
-use redis::AsyncConnectionConfig;
-use redis::Cmd;
-use redis::RedisError;
-use redis::ServerErrorKind;
-use redis::Value;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
-use tokio::sync::Semaphore;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use redis::{AsyncConnectionConfig, Cmd, RedisError, ServerErrorKind, Value};
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::connection_info;
-use crate::store::redis::connect::pool;
+use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
-use crate::store::redis::link::Ear;
-use crate::store::redis::link::Hints;
-use crate::store::redis::link::Inner;
-use crate::store::redis::link::Keeper;
-use crate::store::redis::link::Link;
-use crate::store::redis::refusal::Refusal;
-use crate::store::redis::refusal::Unreachable;
-use crate::store::redis::refusal::effect;
-use crate::store::redis::refusal::is_answer;
-use crate::store::redis::refusal::takes_no_writes;
+use crate::store::redis::link::{Ear, Hints, Inner, Keeper, Link};
+use crate::store::redis::refusal::{Refusal, Unreachable, effect, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
-use crate::store::redis::script::Reply;
-use crate::store::redis::script::Script;
+use crate::store::redis::script::{Reply, Script};
 
 /// Measured: two share the work of both cores, more only cost processor time.
 const LINKS: usize = 2;

@@ -117,8 +117,7 @@ fn bracketed(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::Place;
-    use super::Sentinels;
+    use super::{Place, Sentinels};
 
     fn sentinels(url: &str) -> Sentinels {
         match Place::parse(url) {

@@ -1,11 +1,8 @@
 //! What a failed call to Redis proves: whether it changed anything, and what is wrong with the node.
 
-use redis::ErrorKind;
-use redis::RedisError;
-use redis::ServerErrorKind;
+use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
+use crate::lock::error::{Effect, StoreError};
 
 /// Error codes of Redis itself that come before a script's first write. Redis checks them at the
 /// door, or for a write only as long as the script has not written.
@@ -108,12 +105,9 @@ fn is_inside_a_script(error: &RedisError) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use redis::RedisError;
-    use redis::Value;
+    use redis::{RedisError, Value};
 
-    use super::effect;
-    use super::shows_life;
-    use super::takes_no_writes;
+    use super::{effect, shows_life, takes_no_writes};
     use crate::lock::error::Effect;
 
     fn said(line: &str) -> RedisError {

@@ -9,29 +9,18 @@
 //! between grants, and made anew as soon as it is lost, not when the next grant needs it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use deadpool_redis::Pool;
-use redis::AsyncConnectionConfig;
-use redis::ConnectionInfo;
-use redis::PushInfo;
-use redis::PushKind;
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::mpsc;
-use tokio::sync::oneshot;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo, PushKind, RedisError};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
 
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::RECONNECT_PAUSE;
-use crate::store::redis::connect::pool;
-use crate::store::redis::link::HEARTBEAT;
-use crate::store::redis::link::every;
-use crate::store::redis::link::ping;
+use crate::store::redis::connect::{RECONNECT_PAUSE, pool};
+use crate::store::redis::link::{HEARTBEAT, every, ping};
 use crate::store::redis::node::millis;
 
 /// Grants that wait at once for a node; more are refused, which their callers see as 503.

@@ -2,19 +2,12 @@
 
 use std::time::Duration;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Lease;
-use crate::lock::lease::LockStatus;
-use crate::lock::lease::Owner;
-use crate::lock::lease::Renewals;
+use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals};
 use crate::lock::store::Waiting;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::failure;
 use crate::store::redis::script::Reply;
 

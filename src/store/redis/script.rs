@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-use redis::Cmd;
-use redis::Value;
+use redis::{Cmd, Value};
 
 use crate::lock::error::Verb;
 use crate::seeded;

@@ -4,32 +4,19 @@
 //! it comes back and takes itself for the master still.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use deadpool_redis::Pool;
-use redis::AsyncConnectionConfig;
-use redis::PushInfo;
-use redis::PushKind;
-use redis::RedisError;
 use redis::aio::MultiplexedConnection;
-use tokio::sync::Notify;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError};
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::sleep;
-use tokio::time::timeout;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::lock::watched::endless;
-use crate::store::redis::connect::RECONNECT_PAUSE;
-use crate::store::redis::connect::connection_info;
-use crate::store::redis::connect::pool;
+use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::Node;
 use crate::store::redis::place::Sentinels;
@@ -236,9 +223,7 @@ impl Hints for Ears {
 mod tests {
     use std::time::Instant;
 
-    use super::Said;
-    use super::Word;
-    use super::best;
+    use super::{Said, Word, best};
 
     fn said(words: &[(&str, u64, &str)], followed: Option<&str>) -> Option<String> {
         let word =

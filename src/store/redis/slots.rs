@@ -1,16 +1,13 @@
 //! Which master has which slot of a Cluster, in the words of its nodes.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use deadpool_redis::Pool;
 use futures_util::stream::FuturesUnordered;
-use redis::AsyncConnectionConfig;
-use redis::Value;
+use redis::{AsyncConnectionConfig, Value};
 
-use crate::store::redis::connect::connection_info;
-use crate::store::redis::connect::pool;
+use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::place::Scheme;
 
 /// What one node says of its Cluster.
@@ -149,9 +146,7 @@ pub(super) fn whole(address: &str, asked: &str) -> String {
 mod tests {
     use redis::Value;
 
-    use super::Standing;
-    use super::View;
-    use super::read;
+    use super::{Standing, View, read};
 
     const INFO: &str = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\n\
                         cluster_current_epoch:7\r\n";

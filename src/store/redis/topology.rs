@@ -3,28 +3,20 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::RedisError;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::store::Guarantees;
 use crate::metrics::Metrics;
-use crate::store::redis::RedisSettings;
-use crate::store::redis::SettingsError;
 use crate::store::redis::cluster::Cluster;
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::Call;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::Way;
-use crate::store::redis::node::failure;
-use crate::store::redis::place::Place;
-use crate::store::redis::place::Scheme;
+use crate::store::redis::node::{Call, Node, Way, failure};
+use crate::store::redis::place::{Place, Scheme};
 use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
+use crate::store::redis::{RedisSettings, SettingsError};
 
 /// What the line promises wherever all instances meet on one master for a key.
 const ORDER: &str = "first come, first served, among those who wait, across instances";

@@ -2,30 +2,16 @@
 
 use std::time::Duration;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Lease;
-use crate::lock::lease::Origin;
-use crate::lock::lease::Owner;
-use crate::lock::lease::Renewals;
+use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::seeded::Bug;
 use crate::store::redis::RETENTION;
-use crate::store::redis::node::When;
-use crate::store::redis::node::failure;
-use crate::store::redis::node::millis;
+use crate::store::redis::node::{When, failure, millis};
 use crate::store::redlock::Redlock;
-use crate::store::redlock::nodes::CONFIRM;
-use crate::store::redlock::nodes::Question;
-use crate::store::redlock::nodes::TRY_ACQUIRE;
-use crate::store::redlock::vote::Ballot;
-use crate::store::redlock::vote::Number;
-use crate::store::redlock::vote::Poll;
-use crate::store::redlock::vote::Since;
-use crate::store::redlock::vote::validity;
+use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
+use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
 
 /// How a claim stands among those of its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,6 @@
 //! What goes on without its caller, until the store is dropped.
 
-use tokio_util::sync::CancellationToken;
-use tokio_util::sync::DropGuard;
+use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 /// The tasks of a store; they end with it.

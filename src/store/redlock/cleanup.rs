@@ -2,17 +2,14 @@
 //! has confirmed it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use crate::store::redlock::background::Background;
-use crate::store::redlock::nodes::Nodes;
-use crate::store::redlock::nodes::Question;
+use crate::store::redlock::nodes::{Nodes, Question};
 
 /// The most that is owed to all nodes at once; what is beyond ends by its TTL.
 const MAX_OWED: usize = 10_000;

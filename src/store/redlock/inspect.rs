@@ -6,21 +6,16 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::join_all;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
 use crate::lock::store::Page;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
-use crate::store::redlock::Redlock;
-use crate::store::redlock::by_chance;
 use crate::store::redlock::release::holder;
-use crate::store::redlock::vote::Ballot;
-use crate::store::redlock::vote::Other;
-use crate::store::redlock::vote::Poll;
+use crate::store::redlock::vote::{Ballot, Other, Poll};
+use crate::store::redlock::{Redlock, by_chance};
 
 /// How long a waiter sleeps at most: a client on Redis releases without telling, and a hint may
 /// be lost.

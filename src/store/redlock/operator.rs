@@ -12,12 +12,8 @@ use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
 use crate::store::redis::script::script;
-use crate::store::redlock::RedlockSettings;
-use crate::store::redlock::Restarted;
-use crate::store::redlock::nodes::Nodes;
-use crate::store::redlock::nodes::guard;
-use crate::store::redlock::nodes::natural;
-use crate::store::redlock::peers;
+use crate::store::redlock::nodes::{Nodes, guard, natural};
+use crate::store::redlock::{RedlockSettings, Restarted, peers};
 
 script!(ADMIT, Verb::Guard, 1: "prelude.lua" "admit.lua");
 

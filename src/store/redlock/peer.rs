@@ -5,9 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
-use crate::store::redis::node::Call;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::Way;
+use crate::store::redis::node::{Call, Node, Way};
 use crate::store::redis::script::Reply;
 
 /// One of the nodes, or what a simulation puts in its place.

@@ -1,18 +1,13 @@
 //! Who waits for a key at this instance, in the order of their arrival; only the first contends.
 
 use std::collections::HashMap;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::lock::key::LockKey;
 use crate::lock::line::Line;
-use crate::lock::store::Keep;
-use crate::lock::store::Waiting;
-use crate::lock::time::Clock;
-use crate::lock::time::Timestamp;
-use crate::lock::time::Ttl;
+use crate::lock::store::{Keep, Waiting};
+use crate::lock::time::{Clock, Timestamp, Ttl};
 use crate::lock::token::LeaseToken;
 
 /// How long a claim that is not the first sleeps at most.

@@ -2,28 +2,18 @@
 
 use std::time::Duration;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Lease;
-use crate::lock::lease::Origin;
-use crate::lock::lease::Owner;
-use crate::lock::lease::Renewals;
+use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::RETENTION;
-use crate::store::redis::node::When;
-use crate::store::redis::node::failure;
-use crate::store::redis::node::millis;
+use crate::store::redis::node::{When, failure, millis};
 use crate::store::redlock::Redlock;
 use crate::store::redlock::attempt::Won;
 use crate::store::redlock::nodes::REFRESH;
-use crate::store::redlock::vote::Ballot;
-use crate::store::redlock::vote::Number;
-use crate::store::redlock::vote::Poll;
+use crate::store::redlock::vote::{Ballot, Number, Poll};
 
 /// How long after its question a refresh may bring a lease to nodes that miss it: a release that
 /// came in between is marked on its nodes for longer than this and one more deadline.

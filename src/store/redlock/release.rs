@@ -6,27 +6,17 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Holder;
-use crate::lock::lease::Holding;
-use crate::lock::lease::Owner;
+use crate::lock::lease::{Holder, Holding, Owner};
 use crate::lock::store::Released;
 use crate::lock::time::Ttl;
-use crate::lock::token::FencingToken;
-use crate::lock::token::LeaseToken;
-use crate::store::redis::node::When;
-use crate::store::redis::node::failure;
+use crate::lock::token::{FencingToken, LeaseToken};
+use crate::store::redis::node::{When, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::Redlock;
-use crate::store::redlock::nodes::FORCE_RELEASE;
-use crate::store::redlock::nodes::Question;
-use crate::store::redlock::nodes::natural;
-use crate::store::redlock::nodes::other;
-use crate::store::redlock::vote::Other;
-use crate::store::redlock::vote::Quorum;
+use crate::store::redlock::nodes::{FORCE_RELEASE, Question, natural, other};
+use crate::store::redlock::vote::{Other, Quorum};
 
 /// How often [`Redlock::undo_all`] asks before it lets its caller try again later.
 const UNDO_TRIES: u32 = 3;

@@ -2,11 +2,9 @@
 
 use std::time::Duration;
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::lock::time::Ttl;
-use crate::lock::time::wall_clock_micros;
+use crate::lock::time::{Ttl, wall_clock_micros};
 use crate::store::redis::RedisSettings;
 
 /// What the store has to know.

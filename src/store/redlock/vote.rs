@@ -265,14 +265,7 @@ pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
 mod tests {
     use std::time::Duration;
 
-    use super::Ballot;
-    use super::Number;
-    use super::Other;
-    use super::Poll;
-    use super::Quorum;
-    use super::Since;
-    use super::Yes;
-    use super::validity;
+    use super::{Ballot, Number, Other, Poll, Quorum, Since, Yes, validity};
     use crate::lock::error::Effect;
 
     fn yes(number: u64, since: Since) -> Ballot {

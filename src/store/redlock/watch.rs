@@ -2,21 +2,15 @@
 //! instances with other settings, and whether each is a Redis of its own.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{StoreError, Verb};
 use crate::metrics::Metrics;
-use crate::store::redis::script::Reply;
-use crate::store::redis::script::script;
-use crate::store::redlock::nodes::Nodes;
-use crate::store::redlock::nodes::natural;
+use crate::store::redis::script::{Reply, script};
+use crate::store::redlock::nodes::{Nodes, natural};
 use crate::store::redlock::vote::Quorum;
 
 script!(TOUCH, Verb::Guard, 1: "prelude.lua" "touch.lua");
@@ -219,8 +213,7 @@ fn read(mut reply: Reply) -> Option<Sight> {
 
 #[cfg(test)]
 mod tests {
-    use super::Settings;
-    use super::may_grant;
+    use super::{Settings, may_grant};
 
     #[test]
     fn instances_of_two_lists_never_both_think_that_the_others_cannot_grant() {

@@ -1,9 +1,6 @@
 //! `POST /locks/{key}`: who gets the lease, and what the answers carry.
 
-use crate::api::Lockkeeper;
-use crate::api::OTHER;
-use crate::api::TOKEN;
-use crate::api::assert_members;
+use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
 
 #[tokio::test]
 async fn a_free_key_is_granted_with_its_place_and_its_token() {

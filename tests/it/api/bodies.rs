@@ -1,9 +1,7 @@
 //! What clients really send as options, each a row of a table.
 
-use crate::api::Lockkeeper;
-use crate::api::TOKEN;
-use crate::support::Answer;
-use crate::support::Checked;
+use crate::api::{Lockkeeper, TOKEN};
+use crate::support::{Answer, Checked};
 
 const JSON: &str = "application/json";
 const FORM: &str = "application/x-www-form-urlencoded";

@@ -1,18 +1,14 @@
 //! The end of an instance: nothing is acquired any more, and what was asked is answered.
 
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use lockkeeper::server::Ended;
 
-use crate::api::Lockkeeper;
-use crate::api::TOKEN;
-use crate::support::Answer;
-use crate::support::Service;
+use crate::api::{Lockkeeper, TOKEN};
 use crate::support::openapi::SPEC;
-use crate::support::raw::last_answer;
-use crate::support::raw::read_until;
+use crate::support::raw::{last_answer, read_until};
+use crate::support::{Answer, Service};
 
 /// Begins an acquire or a hold, ends the service, and gives what it answers and its end.
 pub(super) async fn acquire_while_draining(

@@ -1,8 +1,6 @@
 //! What operators and their machines ask.
 
-use crate::api::Lockkeeper;
-use crate::api::TOKEN;
-use crate::api::assert_members;
+use crate::api::{Lockkeeper, TOKEN, assert_members};
 
 #[tokio::test]
 async fn the_root_says_what_this_is_and_what_it_promises() {

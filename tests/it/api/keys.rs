@@ -1,7 +1,6 @@
 //! What is a key in a path, and what is none.
 
-use crate::api::Lockkeeper;
-use crate::api::TOKEN;
+use crate::api::{Lockkeeper, TOKEN};
 
 #[tokio::test]
 async fn a_key_is_the_rest_of_the_path_percent_decoded_once() {

@@ -1,9 +1,6 @@
 //! Refresh, release and forced release.
 
-use crate::api::Lockkeeper;
-use crate::api::OTHER;
-use crate::api::TOKEN;
-use crate::api::assert_members;
+use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
 use crate::support::Checked;
 
 #[tokio::test]

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::api::Lockkeeper;
-use crate::api::OTHER;
-use crate::api::TOKEN;
-use crate::api::assert_members;
+use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
 use crate::support::Answer;
 
 /// The keys on a page.

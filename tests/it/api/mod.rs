@@ -22,13 +22,10 @@ mod tokens;
 
 use std::ops::Deref;
 
-use sha2::Digest;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::support::Answer;
-use crate::support::Checked;
-use crate::support::Service;
+use crate::support::{Answer, Checked, Service};
 
 /// A token that a client chose.
 const TOKEN: &str = "a-token-of-mine-0001";

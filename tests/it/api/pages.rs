@@ -1,8 +1,7 @@
 //! Web pages against a service without API keys: by the headers that browsers send. Real ones are
 //! in `browser.rs`.
 
-use crate::api::Lockkeeper;
-use crate::api::api_keys;
+use crate::api::{Lockkeeper, api_keys};
 use crate::support::Process;
 
 /// What a page can have a browser send without asking the service first, and after rebinding all.

@@ -1,8 +1,6 @@
 //! What every refusal has in common, and those that belong to no verb.
 
-use crate::api::Lockkeeper;
-use crate::api::TOKEN;
-use crate::api::assert_members;
+use crate::api::{Lockkeeper, TOKEN, assert_members};
 
 #[tokio::test]
 async fn a_path_that_there_is_not_is_a_problem() {

@@ -3,14 +3,9 @@
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::api::Lockkeeper;
-use crate::api::OTHER;
-use crate::api::TOKEN;
-use crate::api::api_keys;
-use crate::support::PATIENCE;
-use crate::support::Service;
-use crate::support::eventually;
+use crate::api::{Lockkeeper, OTHER, TOKEN, api_keys};
 use crate::support::raw::read_until;
+use crate::support::{PATIENCE, Service, eventually};
 
 /// Settings with these quotas and two API keys.
 fn two(quotas: &str) -> String {

@@ -1,15 +1,10 @@
 //! Who was refused, and who called, in the log.
 
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::api::TOKEN;
-use crate::api::api_keys;
-use crate::support::Checked;
-use crate::support::PATIENCE;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::api::{TOKEN, api_keys};
+use crate::support::{Checked, PATIENCE, Process, eventually};
 
 /// A service with two API keys that logs to the test.
 fn start(variables: &[(&str, &str)]) -> (Process, tempfile::TempDir) {

@@ -1,9 +1,6 @@
 //! Who may call: API keys, their permissions and prefixes, and the order of refusals.
 
-use crate::api::Lockkeeper;
-use crate::api::OTHER;
-use crate::api::TOKEN;
-use crate::api::api_keys;
+use crate::api::{Lockkeeper, OTHER, TOKEN, api_keys};
 
 /// An API key for each permission, and one with all of them.
 fn everybody() -> String {

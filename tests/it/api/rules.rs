@@ -1,8 +1,7 @@
 //! What generators make good clients of: rules for openapi.yaml, each for something that a generator
 //! did with a file that broke it. Each test breaks its rule once, and has to find that.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::support::openapi::Spec;
 

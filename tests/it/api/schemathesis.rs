@@ -1,11 +1,7 @@
 //! Schemathesis: whatever openapi.yaml allows and forbids, made up at random, against the binary.
 
-use crate::support::packages::TESTS;
-use crate::support::packages::python;
-use crate::support::packages::venv;
-use crate::support::process::BINARY;
-use crate::support::process::command;
-use crate::support::process::succeeds;
+use crate::support::packages::{TESTS, python, venv};
+use crate::support::process::{BINARY, command, succeeds};
 
 #[test]
 fn schemathesis_finds_no_answer_that_breaks_the_contract() {

@@ -4,27 +4,16 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::api::Lockkeeper;
-use crate::api::api_keys;
-use crate::readme::SERVICE;
-use crate::readme::blocks;
-use crate::readme::section;
-use crate::support::openapi::CONTRACT;
-use crate::support::openapi::SPEC;
-use crate::support::packages::TESTS;
-use crate::support::packages::node_modules;
-use crate::support::packages::once;
-use crate::support::packages::pinned;
-use crate::support::packages::python;
-use crate::support::packages::venv;
-use crate::support::process::command;
-use crate::support::process::succeeds;
+use crate::api::{Lockkeeper, api_keys};
+use crate::readme::{SERVICE, blocks, section};
+use crate::support::openapi::{CONTRACT, SPEC};
+use crate::support::packages::{TESTS, node_modules, once, pinned, python, venv};
+use crate::support::process::{command, succeeds};
 
 const PAGE: &str = include_str!("../../../docs/clients.md");
 

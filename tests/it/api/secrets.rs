@@ -2,12 +2,8 @@
 
 use std::time::Duration;
 
-use crate::api::OTHER;
-use crate::api::TOKEN;
-use crate::api::api_keys;
-use crate::support::Checked;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::api::{OTHER, TOKEN, api_keys};
+use crate::support::{Checked, Process, eventually};
 
 #[tokio::test]
 async fn no_answer_to_others_and_no_line_of_the_log_holds_a_token_or_an_api_key() {

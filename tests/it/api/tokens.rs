@@ -1,8 +1,6 @@
 //! The lease token: where it may stand, and what it has to look like.
 
-use crate::api::Lockkeeper;
-use crate::api::OTHER;
-use crate::api::TOKEN;
+use crate::api::{Lockkeeper, OTHER, TOKEN};
 
 /// The verbs that take a token, and what they answer who holds the key.
 const VERBS: [(&str, &str, u16); 3] =

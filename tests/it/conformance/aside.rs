@@ -26,21 +26,12 @@ pub(super) async fn pass(time: Duration) {
 }
 
 mod tests {
-    use lockkeeper::lock::store::Keep;
-    use lockkeeper::lock::store::Released;
+    use lockkeeper::lock::store::{Keep, Released};
     use lockkeeper::lock::time::Ttl;
 
     use super::pass;
-    use crate::conformance::Stage;
-    use crate::conformance::key;
-    use crate::conformance::line::confirmed;
-    use crate::conformance::line::line_up;
-    use crate::conformance::line::long;
-    use crate::conformance::line::refused;
-    use crate::conformance::line::release;
-    use crate::conformance::line::waiters;
-    use crate::conformance::line::waits;
-    use crate::conformance::token;
+    use crate::conformance::line::{confirmed, line_up, long, refused, release, waiters, waits};
+    use crate::conformance::{Stage, key, token};
     use crate::support::PATIENCE;
 
     /// A kept place that ends within a test.

@@ -21,30 +21,18 @@ mod tests {
     use std::pin::pin;
     use std::sync::Arc;
     use std::task::Poll;
-    use std::time::Duration;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
-    use lockkeeper::lock::error::LockError;
-    use lockkeeper::lock::error::Verb;
-    use lockkeeper::lock::locks::Acquired;
-    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::error::{LockError, Verb};
+    use lockkeeper::lock::locks::{Acquired, Locks};
     use lockkeeper::lock::store::Store;
 
-    use crate::conformance::LIMITS;
-    use crate::conformance::Stage;
-    use crate::conformance::toy::Toy;
-    use crate::conformance::toy::Way;
-    use crate::conformance::waiting::AT_ONCE;
-    use crate::conformance::waiting::Request;
-    use crate::conformance::waiting::chosen;
-    use crate::conformance::waiting::deserted;
-    use crate::conformance::waiting::holds;
-    use crate::conformance::waiting::made;
-    use crate::conformance::waiting::release;
-    use crate::conformance::waiting::waiters;
-    use crate::conformance::waiting::waiting;
-    use crate::support::PATIENCE;
-    use crate::support::eventually;
+    use crate::conformance::toy::{Toy, Way};
+    use crate::conformance::waiting::{
+        AT_ONCE, Request, chosen, deserted, holds, made, release, waiters, waiting,
+    };
+    use crate::conformance::{LIMITS, Stage};
+    use crate::support::{PATIENCE, eventually};
 
     fn locks(stage: &Stage) -> Locks {
         Locks::new(stage.store.clone(), LIMITS)

@@ -16,32 +16,17 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use lockkeeper::lock::error::Effect;
-    use lockkeeper::lock::error::LockError;
-    use lockkeeper::lock::error::Verb;
+    use lockkeeper::lock::error::{Effect, LockError, Verb};
     use lockkeeper::lock::lease::Origin;
-    use lockkeeper::lock::locks::Acquired;
-    use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::Released;
-    use lockkeeper::lock::store::Store;
+    use lockkeeper::lock::locks::{Acquired, Locks};
+    use lockkeeper::lock::store::{Released, Store};
     use tokio::task::JoinSet;
 
-    use crate::conformance::LIMITS;
-    use crate::conformance::Stage;
     use crate::conformance::aside::pass;
-    use crate::conformance::key;
-    use crate::conformance::token;
-    use crate::conformance::toy::Toy;
-    use crate::conformance::toy::Way;
-    use crate::conformance::waiting::Request;
-    use crate::conformance::waiting::chosen;
-    use crate::conformance::waiting::deserted;
-    use crate::conformance::waiting::holds;
-    use crate::conformance::waiting::made;
-    use crate::conformance::waiting::release;
-    use crate::conformance::waiting::waiting;
-    use crate::support::PATIENCE;
-    use crate::support::eventually;
+    use crate::conformance::toy::{Toy, Way};
+    use crate::conformance::waiting::{Request, chosen, deserted, holds, made, release, waiting};
+    use crate::conformance::{LIMITS, Stage, key, token};
+    use crate::support::{PATIENCE, eventually};
 
     /// Over before the store answers.
     const SHORT: Duration = Duration::from_millis(100);

@@ -15,17 +15,11 @@ mod tests {
     use std::time::Duration;
 
     use lockkeeper::lock::error::LockError;
-    use lockkeeper::lock::lease::Claim;
-    use lockkeeper::lock::lease::Origin;
+    use lockkeeper::lock::lease::{Claim, Origin};
     use lockkeeper::lock::locks::Locks;
 
-    use crate::conformance::LIMITS;
-    use crate::conformance::Stage;
-    use crate::conformance::claim;
-    use crate::conformance::key;
-    use crate::conformance::token;
-    use crate::support::PATIENCE;
-    use crate::support::eventually;
+    use crate::conformance::{LIMITS, Stage, claim, key, token};
+    use crate::support::{PATIENCE, eventually};
 
     /// Polls a call once, as for a client that hangs up while the store is asked; `false` if it
     /// was answered at once.

@@ -15,18 +15,12 @@ on_every_store!(tests:
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::lease::Holding;
-    use lockkeeper::lock::lease::Lease;
-    use lockkeeper::lock::store::Kept;
-    use lockkeeper::lock::store::Released;
+    use lockkeeper::lock::lease::{Holding, Lease};
+    use lockkeeper::lock::store::{Kept, Released};
     use lockkeeper::lock::time::Ttl;
 
-    use crate::conformance::Stage;
-    use crate::conformance::claim;
-    use crate::conformance::key;
-    use crate::conformance::line::line_up;
-    use crate::conformance::line::waits;
-    use crate::conformance::token;
+    use crate::conformance::line::{line_up, waits};
+    use crate::conformance::{Stage, claim, key, token};
 
     const LONG: Ttl = Ttl::from_millis(60_000);
     const SHORT: Ttl = Ttl::from_millis(5_000);

@@ -2,17 +2,10 @@
 
 use std::sync::Arc;
 
-use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::lease::Lease;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Store;
-use lockkeeper::lock::store::Turn;
-use lockkeeper::lock::store::Waiting;
+use lockkeeper::lock::lease::{Claim, Lease};
+use lockkeeper::lock::store::{Attempt, Store, Turn, Waiting};
 
-use crate::conformance::claim;
-use crate::conformance::key;
-use crate::conformance::on_every_store;
-use crate::conformance::token;
+use crate::conformance::{claim, key, on_every_store, token};
 
 /// Longer than any test takes.
 const LONG: u64 = 600_000;
@@ -88,25 +81,12 @@ pub(crate) async fn waiters(store: &Arc<dyn Store>) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::store::Attempt;
-    use lockkeeper::lock::store::Keep;
-    use lockkeeper::lock::store::Turn;
+    use lockkeeper::lock::store::{Attempt, Keep, Turn};
     use lockkeeper::lock::time::Ttl;
 
-    use super::LONG;
-    use super::confirmed;
-    use super::line_up;
-    use super::long;
-    use super::refused;
-    use super::release;
-    use super::waiters;
-    use super::waits;
-    use crate::conformance::Stage;
-    use crate::conformance::claim;
-    use crate::conformance::key;
-    use crate::conformance::token;
-    use crate::support::PATIENCE;
-    use crate::support::eventually;
+    use super::{LONG, confirmed, line_up, long, refused, release, waiters, waits};
+    use crate::conformance::{Stage, claim, key, token};
+    use crate::support::{PATIENCE, eventually};
 
     pub(super) async fn a_claim_has_one_place_however_often_it_asks(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;

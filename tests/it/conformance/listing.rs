@@ -14,11 +14,7 @@ mod tests {
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::Page;
 
-    use crate::conformance::LIMITS;
-    use crate::conformance::Stage;
-    use crate::conformance::claim;
-    use crate::conformance::key;
-    use crate::conformance::token;
+    use crate::conformance::{LIMITS, Stage, claim, key, token};
 
     async fn names(stage: &Stage, prefix: &str, after: Option<&str>, limit: usize) -> Vec<String> {
         let page = Page { prefixes: [prefix.into()].into(), after: after.map(Into::into), limit };

@@ -16,28 +16,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::lease::Lease;
-use lockkeeper::lock::lease::Origin;
-use lockkeeper::lock::lease::Owner;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Page;
-use lockkeeper::lock::store::Store;
+use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
+use lockkeeper::lock::store::{Attempt, Page, Store};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::LeaseToken;
 use lockkeeper::lock::waiting::WaitLimits;
 use lockkeeper::metrics::Metrics;
-use lockkeeper::store::StoreSettings;
 use lockkeeper::store::embedded::EmbeddedSettings;
-use lockkeeper::store::open;
 use lockkeeper::store::redis::RedisSettings;
+use lockkeeper::store::{StoreSettings, open};
 use tempfile::TempDir;
 
 use crate::conformance::nodes::Nodes;
-use crate::support::PATIENCE;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::fleet;
+use crate::support::{PATIENCE, Redis, eventually, fleet};
 
 /// How long a claim that is away keeps its place.
 pub(crate) const KEPT: Ttl = Ttl::from_millis(5_000);

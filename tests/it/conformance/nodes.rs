@@ -1,26 +1,19 @@
 //! Independent Redis nodes for the tests of one process: the servers are shared, each set of nodes
 //! has a database of its own on them, and each test its keys.
 
-use std::sync::Arc;
-use std::sync::OnceLock;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lockkeeper::lock::store::Store;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
-use lockkeeper::store::StoreSettings;
-use lockkeeper::store::open;
 use lockkeeper::store::redis::RedisSettings;
-use lockkeeper::store::redlock::RedlockSettings;
-use lockkeeper::store::redlock::Restarted;
-use lockkeeper::store::redlock::Rules;
 use lockkeeper::store::redlock::operator::Operator;
+use lockkeeper::store::redlock::{RedlockSettings, Restarted, Rules};
+use lockkeeper::store::{StoreSettings, open};
 
-use crate::support::PATIENCE;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::support::{PATIENCE, Redis, eventually};
 
 /// The largest set.
 const MOST: usize = 5;

@@ -21,20 +21,14 @@ on_every_store!(tests:
 
 mod tests {
     use std::collections::BTreeSet;
-    use std::time::Duration;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use lockkeeper::lock::lease::Holder;
-    use lockkeeper::lock::store::Attempt;
-    use lockkeeper::lock::store::Released;
+    use lockkeeper::lock::store::{Attempt, Released};
     use lockkeeper::lock::time::Ttl;
 
-    use crate::conformance::Stage;
-    use crate::conformance::claim;
-    use crate::conformance::key;
-    use crate::conformance::token;
-    use crate::support::PATIENCE;
-    use crate::support::eventually;
+    use crate::conformance::{Stage, claim, key, token};
+    use crate::support::{PATIENCE, eventually};
 
     pub(super) async fn a_free_key_is_granted_with_what_was_claimed(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 5_000)).await;

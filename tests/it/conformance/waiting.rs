@@ -4,19 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::lock::error::LockError;
-use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::lease::Origin;
-use lockkeeper::lock::locks::Acquired;
-use lockkeeper::lock::locks::Locks;
+use lockkeeper::lock::lease::{Claim, Origin};
+use lockkeeper::lock::locks::{Acquired, Locks};
 use lockkeeper::lock::store::Store;
 use tokio::task::JoinSet;
 
-use crate::conformance::claim;
-use crate::conformance::key;
-use crate::conformance::on_every_store;
-use crate::conformance::token;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::conformance::{claim, key, on_every_store, token};
+use crate::support::{PATIENCE, eventually};
 
 /// Well within it a hint arrives; a waiter that has to ask again takes longer.
 pub(crate) const AT_ONCE: Duration = Duration::from_millis(400);
@@ -114,29 +108,17 @@ pub(crate) async fn deserted(store: &Arc<dyn Store>, patience: Duration) {
 }
 
 mod tests {
-    use std::time::Duration;
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use lockkeeper::lock::error::LockError;
     use lockkeeper::lock::lease::Claim;
-    use lockkeeper::lock::locks::Acquired;
-    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::locks::{Acquired, Locks};
     use lockkeeper::lock::waiting::WaitLimits;
 
-    use super::AT_ONCE;
-    use super::Request;
-    use super::chosen;
-    use super::holds;
-    use super::made;
-    use super::release;
-    use super::waiters;
-    use super::waiting;
-    use crate::conformance::LIMITS;
-    use crate::conformance::Stage;
-    use crate::conformance::claim;
+    use super::{AT_ONCE, Request, chosen, holds, made, release, waiters, waiting};
     use crate::conformance::line::waits;
-    use crate::support::PATIENCE;
-    use crate::support::eventually;
+    use crate::conformance::{LIMITS, Stage, claim};
+    use crate::support::{PATIENCE, eventually};
 
     fn locks(stage: &Stage) -> Locks {
         Locks::new(stage.store.clone(), LIMITS)

@@ -1,12 +1,10 @@
 //! Data from another time, and a wall clock that shows another one.
 
 use std::fs;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::redis_faults::clock::Clock;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::support::{Process, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {

@@ -1,20 +1,14 @@
 //! A disk that is full, and one that fails: nothing is granted that is not safe.
 
-use std::io::BufRead;
-use std::io::BufReader;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::eventually;
 use crate::support::process::command;
+use crate::support::{Answer, Http, Process, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -3,26 +3,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::lock::lease::LockStatus;
-use lockkeeper::lock::store::Page;
-use lockkeeper::lock::store::Store;
+use lockkeeper::lock::store::{Page, Store};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
-use lockkeeper::store::StoreSettings;
 use lockkeeper::store::embedded::EmbeddedSettings;
-use lockkeeper::store::open;
+use lockkeeper::store::{StoreSettings, open};
 
 use crate::redis_faults::clock::Clock;
-use crate::support::PATIENCE;
-use crate::support::Process;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::support::process::{BINARY, command};
+use crate::support::{PATIENCE, Process, eventually};
 
 const TOKEN: &str = "token-of-the-holder";
 

@@ -1,15 +1,11 @@
 //! `kill -9` and SIGTERM: what was acknowledged is there afterwards, and nothing else.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
 use crate::embedded_faults::load::Crowd;
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::support::{Answer, Http, Process, eventually};
 
 const ROUNDS: u64 = 30;
 

@@ -2,16 +2,12 @@
 //! told them, also after it was killed.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::support::{Answer, Http, eventually};
 
 /// Longer than any test takes.
 pub(super) const TTL: Duration = Duration::from_secs(600);

@@ -1,8 +1,7 @@
 //! Two processes and one directory.
 
 use crate::support::Process;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::support::process::{BINARY, command};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_second_process_on_the_same_data_is_refused_and_the_first_goes_on() {

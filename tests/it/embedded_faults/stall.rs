@@ -3,20 +3,15 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::PATIENCE;
-use crate::support::Process;
-use crate::support::eventually;
 use crate::support::process::command;
+use crate::support::{Answer, Http, PATIENCE, Process, eventually};
 
 /// Longer than any call may take.
 const STUCK: i64 = 60_000;

@@ -1,12 +1,8 @@
 //! The crontab: its very line, by the shell and in the environment that cron gives it.
 
-use std::process::Output;
-use std::process::Stdio;
+use std::process::{Output, Stdio};
 
-use crate::examples::HOLDER;
-use crate::examples::Stage;
-use crate::examples::beside_the_binary;
-use crate::examples::said;
+use crate::examples::{HOLDER, Stage, beside_the_binary, said};
 use crate::support::process::command;
 
 const CRONTAB: &str = include_str!("../../../examples/cron/crontab");

@@ -1,12 +1,9 @@
 //! The deploy script.
 
-use std::process::Child;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 
-use crate::examples::Stage;
-use crate::examples::said;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::examples::{Stage, said};
+use crate::support::{PATIENCE, eventually};
 
 const FILES: &[&str] = &["examples/deploy/deploy.sh", "examples/deploy/steps.sh"];
 

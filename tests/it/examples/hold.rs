@@ -1,16 +1,11 @@
 //! The script whose lease lives as long as it does.
 
-use std::process::Child;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::examples::HOLDER;
-use crate::examples::Stage;
-use crate::examples::said;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::examples::{HOLDER, Stage, said};
 use crate::support::process::signal;
+use crate::support::{PATIENCE, eventually};
 
 const FILES: &[&str] = &["examples/hold/cleanup.sh", "examples/hold/step.sh"];
 

@@ -6,18 +6,14 @@ mod hold;
 mod php_fpm;
 
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::readme::Newcomer;
-use crate::readme::blocks;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::readme::{Newcomer, blocks};
+use crate::support::process::{BINARY, command};
+use crate::support::{Http, Process};
 
 /// The token of somebody else.
 const HOLDER: &str = "somebody-elses-token";

@@ -1,17 +1,13 @@
 //! The web requests, by php-fpm behind nginx as the page sets them up.
 
 use std::process::Child;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::examples::HOLDER;
-use crate::examples::Stage;
+use crate::examples::{HOLDER, Stage};
 use crate::hold::proxies::Proxy;
 use crate::readme::blocks;
-use crate::support::Http;
-use crate::support::PATIENCE;
-use crate::support::eventually;
 use crate::support::process::command;
+use crate::support::{Http, PATIENCE, eventually};
 
 const PAGE: &str = include_str!("../../../examples/php-fpm/README.md");
 

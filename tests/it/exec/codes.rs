@@ -1,9 +1,6 @@
 //! Exit codes.
 
-use crate::exec::Going;
-use crate::exec::Ran;
-use crate::exec::Stage;
-use crate::exec::exec;
+use crate::exec::{Going, Ran, Stage, exec};
 use crate::support::redis::free_port;
 
 const SILENT: &str = "";

@@ -4,20 +4,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::exec::exec;
-use crate::exec::lives;
-use crate::exec::on_terminal;
 use crate::exec::proxy::Proxy;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
-use crate::support::PATIENCE;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
-use crate::support::process::signal;
+use crate::exec::ticker::{Manners, Ticker};
+use crate::exec::{Going, Stage, dead, exec, lives, on_terminal};
+use crate::support::process::{BINARY, command, signal};
+use crate::support::{PATIENCE, eventually};
 
 /// Each starts its arguments in another process group, as a child or as an orphan.
 const ESCAPES: [&str; 4] = [

@@ -2,13 +2,9 @@
 
 use std::process::Command;
 
-use crate::exec::Ran;
-use crate::exec::Stage;
-use crate::exec::exec;
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::{Ran, Stage, exec};
+use crate::support::process::{BINARY, command};
 use crate::support::redis::free_port;
 
 /// Would colour the terminal, and more.

@@ -3,19 +3,10 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::exec::exec;
-use crate::exec::lives;
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
-use crate::exec::store;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
-use crate::support::PATIENCE;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::ticker::{Manners, Ticker};
+use crate::exec::{Going, Stage, dead, exec, lives, store};
+use crate::support::{PATIENCE, Process, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_service_that_is_killed_or_stands_still_ends_the_command_before_the_lease() {

@@ -19,22 +19,14 @@ mod waits;
 mod wardens;
 
 use std::future::ready;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::process::Child;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::PATIENCE;
-use crate::support::Process;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
-use crate::support::process::signal;
+use crate::support::process::{BINARY, command, signal};
+use crate::support::{PATIENCE, Process, eventually};
 
 /// A service, and a directory for what commands leave behind.
 struct Stage {

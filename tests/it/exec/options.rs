@@ -4,12 +4,8 @@ use std::io::Write;
 use std::process::Stdio;
 use std::time::Instant;
 
-use crate::exec::Going;
-use crate::exec::Ran;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::exec::{Going, Ran, Stage, dead};
+use crate::support::{PATIENCE, eventually};
 
 #[test]
 fn the_flags_of_the_command_are_its_own() {

@@ -3,19 +3,15 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 
 use crate::exec::ticker::now;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::support::{PATIENCE, eventually};
 
 /// What it does with a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,18 +7,10 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::exec::exec;
-use crate::exec::lives;
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
-use crate::exec::ticker::now;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::ticker::{Manners, Ticker, now};
+use crate::exec::{Going, Stage, dead, exec, lives};
+use crate::support::{PATIENCE, eventually};
 
 const TTL: Duration = Duration::from_secs(1);
 

@@ -2,16 +2,10 @@
 
 use std::future::ready;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::exec::exec;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
-use crate::support::PATIENCE;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::exec::ticker::{Manners, Ticker};
+use crate::exec::{Going, Stage, dead, exec};
+use crate::support::process::{BINARY, command};
+use crate::support::{PATIENCE, eventually};
 
 const NOT_GIVEN_BACK: &str = "lockkeeper: 'key' was not given back; it ends by itself\n";
 

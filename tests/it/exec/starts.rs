@@ -2,14 +2,9 @@
 
 use std::process::Command;
 
-use crate::exec::Going;
-use crate::exec::Ran;
-use crate::exec::Stage;
-use crate::exec::exec;
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::{Going, Ran, Stage, exec};
+use crate::support::process::{BINARY, command};
 
 /// Blocks SIGCHLD, and becomes its arguments.
 const BLOCKS: &str = "use POSIX qw(:signal_h); \

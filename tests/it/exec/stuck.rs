@@ -1,18 +1,12 @@
 //! A standard error that nobody reads stops nothing.
 
-use std::io::PipeReader;
-use std::io::PipeWriter;
-use std::io::Write;
+use std::io::{PipeReader, PipeWriter, Write};
 use std::process::Command;
 
 use rustix::io::ioctl_fionbio;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::exec;
-use crate::exec::lives;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
+use crate::exec::ticker::{Manners, Ticker};
+use crate::exec::{Going, Stage, exec, lives};
 use crate::support::redis::free_port;
 
 #[tokio::test(flavor = "multi_thread")]

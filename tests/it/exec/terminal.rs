@@ -3,12 +3,8 @@
 use std::io::Write;
 use std::process::Stdio;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::exec::on_terminal;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
+use crate::exec::ticker::{Manners, Ticker};
+use crate::exec::{Going, Stage, dead, on_terminal};
 use crate::support::process::signal;
 
 /// Counts Ctrl-C, and ends 300 ms after the first.

@@ -4,11 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use rustix::time::ClockId;
-use rustix::time::clock_gettime;
+use rustix::time::{ClockId, clock_gettime};
 
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::support::{PATIENCE, eventually};
 
 /// Writes its number, then the time every 10 ms, for a minute at most; `$deaf` lets it end by
 /// nothing but KILL.

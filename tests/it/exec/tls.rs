@@ -5,18 +5,14 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::crypto::ring::default_provider;
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::PrivateKeyDer;
 use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::io::copy_bidirectional;
-use tokio::net::TcpListener;
-use tokio::net::TcpStream;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::exec::Ran;
-use crate::exec::Stage;
-use crate::exec::exec;
+use crate::exec::{Ran, Stage, exec};
 use crate::support::certificates::Certificates;
 
 #[tokio::test(flavor = "multi_thread")]

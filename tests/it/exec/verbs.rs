@@ -1,21 +1,15 @@
 //! The verbs one by one, as scripts use them.
 
 use std::io::Write;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 
-use crate::exec::Going;
-use crate::exec::Ran;
-use crate::exec::Stage;
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
-use crate::support::PATIENCE;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::{Going, Ran, Stage};
+use crate::support::process::{BINARY, command};
 use crate::support::redis::free_port;
+use crate::support::{PATIENCE, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_acquires_refreshes_and_releases() {

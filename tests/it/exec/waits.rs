@@ -1,14 +1,11 @@
 //! Waiting for the key.
 
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::exec::{Going, Stage};
 use crate::support::process::signal;
+use crate::support::{PATIENCE, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_goes_on_past_the_cap_of_the_service_in_its_place() {

@@ -2,18 +2,11 @@
 
 use std::time::Duration;
 
-use crate::exec::Going;
-use crate::exec::Stage;
-use crate::exec::dead;
-use crate::exec::exec;
-use crate::exec::lives;
 use crate::exec::proxy::Proxy;
-use crate::exec::state;
-use crate::exec::ticker::Manners;
-use crate::exec::ticker::Ticker;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::exec::ticker::{Manners, Ticker};
+use crate::exec::{Going, Stage, dead, exec, lives, state};
 use crate::support::process::signal;
+use crate::support::{PATIENCE, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_warden_that_dies_is_replaced_by_one_that_does_the_same() {

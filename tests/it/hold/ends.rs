@@ -1,16 +1,9 @@
 //! The instance ends: with SIGTERM its leases stay for others to take over, with SIGKILL they end
 //! by their TTL.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::hold::Listener;
-use crate::hold::OTHER;
-use crate::hold::SOON;
-use crate::hold::TOKEN;
-use crate::hold::freed;
-use crate::hold::is_held;
-use crate::hold::stays_held;
+use crate::hold::{Listener, OTHER, SOON, TOKEN, freed, is_held, stays_held};
 use crate::support::Redis;
 use crate::waiting::process;
 

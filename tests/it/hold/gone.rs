@@ -2,27 +2,16 @@
 
 use std::io::Read;
 use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use socket2::SockRef;
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use crate::hold::Listener;
-use crate::hold::OTHER;
-use crate::hold::PATIENCE;
-use crate::hold::SOON;
-use crate::hold::TOKEN;
-use crate::hold::freed;
-use crate::hold::is_held;
-use crate::hold::stays_held;
+use crate::hold::{Listener, OTHER, PATIENCE, SOON, TOKEN, freed, is_held, stays_held};
 use crate::support::Http;
-use crate::support::process::command;
-use crate::support::process::signal;
-use crate::waiting::Stage;
-use crate::waiting::until_waiters;
+use crate::support::process::{command, signal};
+use crate::waiting::{Stage, until_waiters};
 
 /// How a listener goes.
 #[derive(Clone, Copy, Debug)]

@@ -1,19 +1,10 @@
 //! What a stream says while all goes well.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::hold::Listener;
-use crate::hold::OTHER;
-use crate::hold::PATIENCE;
-use crate::hold::SOON;
-use crate::hold::TOKEN;
-use crate::hold::counts;
-use crate::hold::freed;
-use crate::hold::is_held;
+use crate::hold::{Listener, OTHER, PATIENCE, SOON, TOKEN, counts, freed, is_held};
 use crate::support::eventually;
-use crate::waiting::Stage;
-use crate::waiting::until_waiters;
+use crate::waiting::{Stage, until_waiters};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_free_key_is_held_for_longer_than_its_ttl() {

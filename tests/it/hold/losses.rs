@@ -1,16 +1,8 @@
 //! A lease that is lost while its stream is read: told when it is so, and not before.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::hold::Listener;
-use crate::hold::OTHER;
-use crate::hold::SOON;
-use crate::hold::TOKEN;
-use crate::hold::counts;
-use crate::hold::freed;
-use crate::hold::is_held;
-use crate::hold::stays_held;
+use crate::hold::{Listener, OTHER, SOON, TOKEN, counts, freed, is_held, stays_held};
 use crate::waiting::Stage;
 
 #[tokio::test(flavor = "multi_thread")]

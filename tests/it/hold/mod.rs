@@ -8,17 +8,13 @@ mod losses;
 pub(crate) mod proxies;
 mod recipes;
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tokio::io::AsyncBufReadExt;
-use tokio::io::AsyncWriteExt;
-use tokio::io::BufReader;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 
-use crate::support::Http;
-use crate::support::eventually;
+use crate::support::{Http, eventually};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

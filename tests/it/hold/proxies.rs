@@ -1,26 +1,18 @@
 //! Real clients, directly and through nginx and HAProxy as docs/clients.md sets them up.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::net::SocketAddr;
-use std::net::TcpStream;
-use std::process::Child;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Stdio};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::hold::Listener;
-use crate::hold::OTHER;
-use crate::hold::PATIENCE;
-use crate::hold::freed;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::hold::{Listener, OTHER, PATIENCE, freed};
 use crate::support::process::command;
 use crate::support::redis::free_port;
-use crate::waiting::Stage;
-use crate::waiting::until_waiters;
+use crate::support::{Http, eventually};
+use crate::waiting::{Stage, until_waiters};
 
 const PAGE: &str = include_str!("../../../docs/clients.md");
 

@@ -2,16 +2,10 @@
 
 use std::time::Duration;
 
-use crate::hold::Listener;
-use crate::hold::PATIENCE;
-use crate::hold::TOKEN;
-use crate::hold::freed;
-use crate::hold::is_held;
 use crate::hold::proxies::block;
+use crate::hold::{Listener, PATIENCE, TOKEN, freed, is_held};
 use crate::readme::SERVICE;
-use crate::support::Http;
-use crate::support::Script;
-use crate::support::eventually;
+use crate::support::{Http, Script, eventually};
 use crate::waiting::Stage;
 
 /// The page's block of this kind as a program that asks this service, with these changes.

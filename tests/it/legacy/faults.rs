@@ -1,19 +1,15 @@
 //! Answers that are lost, late, not from the service or not good.
 
 use std::cell::RefCell;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::spawn_blocking;
 
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
-use crate::legacy::HOLDER;
-use crate::legacy::embedded;
+use crate::exec::proxy::{Mode, Proxy};
 use crate::legacy::php::Php;
-use crate::support::PATIENCE;
-use crate::support::eventually;
+use crate::legacy::{HOLDER, embedded};
 use crate::support::redis::free_port;
+use crate::support::{PATIENCE, eventually};
 
 /// What a start of PHP and a busy machine add.
 const SLACK: Duration = Duration::from_secs(20);

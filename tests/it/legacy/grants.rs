@@ -1,7 +1,6 @@
 //! The legacy file claims no more than the service has granted, and keeps its secrets.
 
-use crate::exec::proxy::Mode;
-use crate::exec::proxy::Proxy;
+use crate::exec::proxy::{Mode, Proxy};
 use crate::legacy::embedded;
 use crate::legacy::php::Php;
 

@@ -7,13 +7,10 @@ mod grants;
 mod php;
 
 use crate::api::api_keys;
-use crate::legacy::php::Php;
-use crate::legacy::php::root;
-use crate::readme::SERVICE;
-use crate::readme::blocks;
-use crate::support::Process;
-use crate::support::Redis;
+use crate::legacy::php::{Php, root};
+use crate::readme::{SERVICE, blocks};
 use crate::support::process::command;
+use crate::support::{Process, Redis};
 
 const FILE: &str = "clients/php/legacy/lockkeeper.php";
 

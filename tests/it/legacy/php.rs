@@ -3,8 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::support::packages::TESTS;
-use crate::support::packages::node_modules;
+use crate::support::packages::{TESTS, node_modules};
 use crate::support::process::command;
 
 /// What PHP 7.2 is made of, below `tests/`.

@@ -1,21 +1,10 @@
 //! The faults of old code, and how far they reach into the service.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::migration::EXPIRE;
-use crate::migration::GETSET;
-use crate::migration::GO;
-use crate::migration::KEY;
-use crate::migration::NOT_NOW;
-use crate::migration::PATIENCE;
-use crate::migration::REDLOCK;
-use crate::migration::SCRIPT;
-use crate::migration::SETNX;
-use crate::migration::Site;
-use crate::migration::WATCH;
-use crate::migration::new;
-use crate::migration::old;
+use crate::migration::{
+    EXPIRE, GETSET, GO, KEY, NOT_NOW, PATIENCE, REDLOCK, SCRIPT, SETNX, Site, WATCH, new, old,
+};
 use crate::php::FAR_FUTURE;
 use crate::support::eventually;
 

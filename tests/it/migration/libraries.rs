@@ -1,16 +1,9 @@
 //! Libraries that lock on Redis beside the service, set as the page's table says.
 
-use crate::migration::Block;
-use crate::migration::KEY;
-use crate::migration::PAGE;
-use crate::migration::SETNX;
-use crate::migration::Site;
-use crate::migration::new;
+use crate::migration::{Block, KEY, PAGE, SETNX, Site, new};
 use crate::readme::rows;
 use crate::support::Script;
-use crate::support::packages::INTEROP;
-use crate::support::packages::python;
-use crate::support::packages::venv;
+use crate::support::packages::{INTEROP, python, venv};
 
 const LARAVEL: &str = "
     $lock = laravel($redis->getPort(), 1, OPTIONS)->lock('import', SECONDS);

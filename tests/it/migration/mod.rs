@@ -9,19 +9,11 @@ mod pairs;
 use std::time::Duration;
 
 use crate::conformance::KEPT;
-use crate::conformance::nodes::admit;
-use crate::conformance::nodes::settings;
-use crate::readme::SERVICE;
-use crate::readme::blocks;
-use crate::readme::section;
-use crate::redlock::PATIENT;
-use crate::redlock::serves;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::Script;
-use crate::support::eventually;
+use crate::conformance::nodes::{admit, settings};
+use crate::readme::{SERVICE, blocks, section};
+use crate::redlock::{PATIENT, serves};
 use crate::support::script::AT_WORK;
+use crate::support::{Http, Process, Redis, Script, eventually};
 
 const PAGE: &str = include_str!("../../../docs/migration.md");
 

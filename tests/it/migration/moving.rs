@@ -1,19 +1,10 @@
 //! The steps of the page, and the day after.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::migration::KEY;
-use crate::migration::PAGE;
-use crate::migration::PATIENCE;
-use crate::migration::Site;
-use crate::migration::admitted;
-use crate::migration::redlock;
-use crate::readme::Newcomer;
-use crate::readme::blocks;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::migration::{KEY, PAGE, PATIENCE, Site, admitted, redlock};
+use crate::readme::{Newcomer, blocks};
+use crate::support::{Process, Redis, eventually};
 use crate::waiting::until_waiters;
 
 /// How late a release by old code is noticed, as the page says, and what a busy machine adds.

@@ -1,13 +1,6 @@
 //! Old code and new, as they stand on the page, at the same time.
 
-use crate::migration::PAGE;
-use crate::migration::RECIPES;
-use crate::migration::REDLOCK;
-use crate::migration::SETNX;
-use crate::migration::Site;
-use crate::migration::new;
-use crate::migration::old;
-use crate::migration::shown;
+use crate::migration::{PAGE, RECIPES, REDLOCK, SETNX, Site, new, old, shown};
 use crate::php::FAR_FUTURE;
 use crate::readme::blocks;
 use crate::support::Script;

@@ -1,14 +1,8 @@
 //! What the answers of a store and of the model say, in a form that can be compared.
 
-use lockkeeper::lock::lease::Holder;
-use lockkeeper::lock::lease::Lease;
-use lockkeeper::lock::lease::LockStatus;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Released;
-use lockkeeper::lock::store::Turn;
-use lockkeeper::lock::store::Waiting;
-use lockkeeper::lock::token::FencingToken;
-use lockkeeper::lock::token::LeaseToken;
+use lockkeeper::lock::lease::{Holder, Lease, LockStatus};
+use lockkeeper::lock::store::{Attempt, Released, Turn, Waiting};
+use lockkeeper::lock::token::{FencingToken, LeaseToken};
 
 /// What an answer says once fencing tokens are replaced by their order and times left out: the
 /// model counts both in its own way.

@@ -1,23 +1,13 @@
 //! Redis is killed, comes back, is not there yet, or drops its clients.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::look;
-use crate::redis_faults::lost;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::redis_faults::service;
-use crate::redis_faults::unavailable;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
+use crate::redis_faults::{
+    LONG, PATIENCE, acquire, look, lost, refresh, release, service, unavailable,
+};
 use crate::support::wire::Wire;
+use crate::support::{Http, Redis, Service, eventually};
 
 const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
 

@@ -5,12 +5,9 @@ use std::time::Duration;
 use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
 
-use crate::redis_faults::acquire;
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::preloaded;
-use crate::redis_faults::service;
-use crate::support::Process;
-use crate::support::Redis;
+use crate::redis_faults::{acquire, preloaded, service};
+use crate::support::{Process, Redis};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_the_clock_of_redis_leads_to_no_wrong_answer() {

@@ -2,17 +2,13 @@
 //! and rising fencing tokens, whatever happens to Redis.
 
 use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::task::JoinSet;
 
 use crate::redis_faults::PATIENCE;
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::support::{Answer, Http, eventually};
 
 const CLIENTS: usize = 12;
 const KEYS: usize = 4;

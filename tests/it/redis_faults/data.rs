@@ -2,20 +2,12 @@
 
 use lockkeeper::lock::store::Keep;
 
-use crate::conformance::Stage;
-use crate::conformance::key;
 use crate::conformance::line::waits;
-use crate::conformance::token;
-use crate::redis_faults::LONG;
-use crate::redis_faults::acquire;
+use crate::conformance::{Stage, key, token};
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::line;
-use crate::redis_faults::look;
-use crate::redis_faults::lost;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::redis_faults::service;
-use crate::redis_faults::unavailable;
+use crate::redis_faults::{
+    LONG, acquire, line, look, lost, refresh, release, service, unavailable,
+};
 use crate::support::Redis;
 
 #[tokio::test(flavor = "multi_thread")]

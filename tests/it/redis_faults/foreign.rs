@@ -1,15 +1,7 @@
 //! What applications on Redis directly leave under a lock's name.
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::acquire;
-use crate::redis_faults::held;
-use crate::redis_faults::look;
-use crate::redis_faults::lost;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::redis_faults::service;
-use crate::support::Http;
-use crate::support::Redis;
+use crate::redis_faults::{LONG, acquire, held, look, lost, refresh, release, service};
+use crate::support::{Http, Redis};
 
 const TOKEN: &str = "token-of-the-service's-client";
 

@@ -3,34 +3,20 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockkeeper::lock::error::Verb;
 use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::locks::Acquired;
-use lockkeeper::lock::locks::Locks;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Keep;
-use lockkeeper::lock::store::Released;
-use lockkeeper::lock::store::Store;
-use lockkeeper::lock::store::Turn;
+use lockkeeper::lock::locks::{Acquired, Locks};
+use lockkeeper::lock::store::{Attempt, Keep, Released, Store, Turn};
 use lockkeeper::lock::time::Ttl;
 use tokio::task::JoinSet;
 
-use crate::conformance::LIMITS;
-use crate::conformance::Stage;
-use crate::conformance::claim;
-use crate::conformance::key;
-use crate::conformance::line::confirmed;
-use crate::conformance::line::refused;
-use crate::conformance::line::waits;
-use crate::conformance::token;
-use crate::conformance::toy::Toy;
-use crate::conformance::toy::Way;
+use crate::conformance::line::{confirmed, refused, waits};
+use crate::conformance::toy::{Toy, Way};
+use crate::conformance::{LIMITS, Stage, claim, key, token};
 use crate::redis_faults::PATIENCE;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::support::{Redis, eventually};
 
 /// What the waiters of a dead instance cost the line at most, and a little for the machine.
 const WINDOW: Duration = Duration::from_millis(3_000);

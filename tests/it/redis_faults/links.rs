@@ -4,19 +4,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::preloaded;
-use crate::redis_faults::refresh;
-use crate::redis_faults::service;
-use crate::redis_faults::unavailable;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
+use crate::redis_faults::{LONG, PATIENCE, acquire, preloaded, refresh, service, unavailable};
 use crate::support::wire::Wire;
+use crate::support::{Http, Process, Redis, Service, eventually};
 
 const TOKEN: &str = "token-of-the-client";
 

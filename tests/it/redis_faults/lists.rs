@@ -1,21 +1,13 @@
 //! Lists beside many keys of an application: what they ask of Redis.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 
 use futures_util::future::join_all;
 use serde_json::json;
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::service;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
+use crate::redis_faults::{LONG, PATIENCE, acquire, service};
+use crate::support::{Http, Redis, Service, eventually};
 
 const TOKEN: &str = "token-of-the-client";
 

@@ -1,14 +1,9 @@
 //! A Redis that wants a password, or speaks TLS.
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::unavailable;
-use crate::support::Process;
-use crate::support::Redis;
+use crate::redis_faults::{LONG, PATIENCE, acquire, unavailable};
 use crate::support::certificates::Certificates;
-use crate::support::eventually;
 use crate::support::redis::free_port;
+use crate::support::{Process, Redis, eventually};
 
 const TOKEN: &str = "token-of-the-client";
 

@@ -12,17 +12,13 @@ pub(crate) mod login;
 mod paused;
 mod servers;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::Service;
 use crate::support::process::command;
+use crate::support::{Answer, Http, Redis, Service};
 
 /// Far more than anything here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);

@@ -3,26 +3,15 @@
 
 use std::io::Write;
 use std::net::TcpStream;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::look;
-use crate::redis_faults::lost;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::redis_faults::service;
-use crate::redis_faults::unavailable;
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::waiting::has_stopped;
-use crate::waiting::process;
+use crate::redis_faults::{
+    LONG, PATIENCE, acquire, look, lost, refresh, release, service, unavailable,
+};
+use crate::support::{Answer, Http, Redis, eventually};
+use crate::waiting::{has_stopped, process};
 
 const DEADLINE: (&str, &str) = ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "200ms");
 const CALLS: usize = 50;

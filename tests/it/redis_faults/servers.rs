@@ -2,20 +2,10 @@
 
 use std::path::Path;
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::held;
-use crate::redis_faults::look;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::redis_faults::unavailable;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redis_faults::{LONG, PATIENCE, acquire, held, look, refresh, release, unavailable};
 use crate::support::fleet::Clustered;
-use crate::support::packages::unpacked;
-use crate::support::packages::venv;
+use crate::support::packages::{unpacked, venv};
+use crate::support::{Process, Redis, eventually};
 
 const FIRST: &str = "token-of-the-first-one";
 const SECOND: &str = "token-of-the-second-one";

@@ -3,34 +3,19 @@
 use std::time::Duration;
 
 use lockkeeper::lock::error::Effect;
-use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::lease::Origin;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Keep;
-use lockkeeper::lock::store::Turn;
+use lockkeeper::lock::lease::{Claim, Origin};
+use lockkeeper::lock::store::{Attempt, Keep, Turn};
 use lockkeeper::metrics::Metrics;
-use lockkeeper::store::StoreSettings;
-use lockkeeper::store::open;
+use lockkeeper::store::{StoreSettings, open};
 use tokio::task::JoinSet;
 
 use crate::conformance::claim;
 use crate::hold::Listener;
-use crate::redlock::LASTING;
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::PATIENT;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::held;
-use crate::redlock::look;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::redlock::unavailable;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redlock::{
+    LASTING, LONG, PATIENCE, PATIENT, Site, Way, acquire, granted, held, look, release, serves,
+    unavailable,
+};
+use crate::support::{Process, Redis, eventually};
 
 /// More than there is room for.
 const RELEASES: usize = 10_500;

@@ -2,20 +2,14 @@
 //! write down what they are told.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::redlock::PATIENCE;
-use crate::redlock::acquire;
 use crate::redlock::ledger::Ledger;
-use crate::redlock::release;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::redlock::{PATIENCE, acquire, release};
+use crate::support::{Http, eventually};
 
 /// Of each lease.
 const TTL: Duration = Duration::from_secs(2);

@@ -2,18 +2,8 @@
 
 use std::time::Duration;
 
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::held;
-use crate::redlock::look;
-use crate::redlock::release;
-use crate::support::Checked;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, look, release};
+use crate::support::{Checked, Http, eventually};
 
 const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";

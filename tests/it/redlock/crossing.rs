@@ -4,20 +4,9 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
-use crate::redlock::PATIENCE;
-use crate::redlock::PATIENT;
-use crate::redlock::Site;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::look;
 use crate::redlock::proxy::Flow;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
+use crate::redlock::{PATIENCE, PATIENT, Site, acquire, granted, look, release, serves};
+use crate::support::{Answer, Http, Redis, Service, eventually};
 
 const MINE: &str = "token-of-this-client";
 

@@ -1,27 +1,13 @@
 //! Applications that do Redlock themselves, on the same nodes and keys as the service.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redlock::LASTING;
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::PATIENT;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::held;
-use crate::redlock::look;
-use crate::redlock::lost;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::peers::counted;
-use crate::support::peers::step;
+use crate::redlock::{
+    LASTING, LONG, PATIENCE, PATIENT, Site, Way, acquire, granted, held, look, lost, refresh,
+    release, serves,
+};
+use crate::support::peers::{counted, step};
+use crate::support::{Process, Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
 

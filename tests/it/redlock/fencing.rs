@@ -4,30 +4,23 @@
 //! others still wait; the longest lease is short.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::store::Attempt;
-use lockkeeper::lock::store::Store;
+use lockkeeper::lock::store::{Attempt, Store};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
-use lockkeeper::store::StoreSettings;
-use lockkeeper::store::open;
 use lockkeeper::store::redlock::Rules;
+use lockkeeper::store::{StoreSettings, open};
 use redis::AsyncConnectionConfig;
 use tokio::task::JoinSet;
 
-use crate::conformance::KEPT;
-use crate::conformance::claim;
 use crate::conformance::nodes::settings;
+use crate::conformance::{KEPT, claim};
 use crate::redlock::PATIENCE;
 use crate::redlock::ledger::Ledger;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::support::{Redis, eventually};
 
 const SETS: usize = 16;
 const NODES: usize = 5;

@@ -1,21 +1,9 @@
 //! A node that forgot does not vote until all that it may have forgotten is over.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::held;
-use crate::redlock::refresh;
-use crate::redlock::serves;
-use crate::redlock::votes;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, refresh, serves, votes};
+use crate::support::{Http, Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";

@@ -1,16 +1,9 @@
 //! `POST /hold/{key}` on several nodes.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::hold::Listener;
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::held;
-use crate::redlock::look;
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, held, look};
 use crate::support::eventually;
 
 const OTHER: &str = "token-of-another-client";

@@ -1,25 +1,15 @@
 //! Nodes that answer late, and an instance that is stopped in the middle: no lease that is over
 //! when it is granted, and nothing that stays behind.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::redlock::LASTING;
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::PATIENT;
-use crate::redlock::Site;
-use crate::redlock::acquire;
-use crate::redlock::granted;
 use crate::redlock::proxy::Flow;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::redlock::unavailable;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::redlock::{
+    LASTING, LONG, PATIENCE, PATIENT, Site, acquire, granted, refresh, release, serves, unavailable,
+};
+use crate::support::{Process, eventually};
 
 const MINE: &str = "token-of-this-client";
 

@@ -1,27 +1,14 @@
 //! What Redlock libraries got wrong, each in a test that would catch it here.
 
 use std::collections::HashSet;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::conformance::nodes::admit;
-use crate::redlock::LONG;
-use crate::redlock::LONGEST;
-use crate::redlock::PATIENCE;
-use crate::redlock::SAFE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::held;
-use crate::redlock::look;
-use crate::redlock::lost;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::redlock::unavailable;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redlock::{
+    LONG, LONGEST, PATIENCE, SAFE, Site, Way, acquire, granted, held, look, lost, refresh, release,
+    serves, unavailable,
+};
+use crate::support::{Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";

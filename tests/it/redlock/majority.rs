@@ -1,23 +1,11 @@
 //! More than half of the nodes are away: a clear no, at once, and nothing left behind.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::look;
-use crate::redlock::lost;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::redlock::unavailable;
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::redlock::{
+    LONG, PATIENCE, Site, Way, acquire, granted, look, lost, refresh, release, serves, unavailable,
+};
+use crate::support::{Answer, Http, eventually};
 
 /// Within what everything is answered.
 const AT_ONCE: Duration = Duration::from_secs(2);

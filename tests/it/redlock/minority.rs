@@ -1,22 +1,12 @@
 //! Fewer than half of the nodes are away: nobody notices.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
 use crate::redlock::contest::Contest;
-use crate::redlock::granted;
-use crate::redlock::look;
-use crate::redlock::quantiles;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::support::Http;
-use crate::support::eventually;
+use crate::redlock::{PATIENCE, Site, Way, acquire, granted, look, quantiles, refresh, release};
+use crate::support::{Http, eventually};
 
 /// Of each kind of day.
 const CYCLES: usize = 120;

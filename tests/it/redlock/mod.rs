@@ -22,23 +22,15 @@ mod rolling;
 mod settings;
 mod twins;
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockkeeper::lock::time::Ttl;
-use lockkeeper::store::redlock::RedlockSettings;
-use lockkeeper::store::redlock::Rules;
+use lockkeeper::store::redlock::{RedlockSettings, Rules};
 
 use crate::conformance::KEPT;
-use crate::conformance::nodes::admit;
-use crate::conformance::nodes::settings;
-use crate::redlock::proxy::Flow;
-use crate::redlock::proxy::Proxy;
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
+use crate::conformance::nodes::{admit, settings};
+use crate::redlock::proxy::{Flow, Proxy};
+use crate::support::{Answer, Http, Redis, Service, eventually};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

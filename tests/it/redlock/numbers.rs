@@ -3,16 +3,8 @@
 use std::time::Duration;
 
 use crate::redis_faults::clock::Clock;
-use crate::redlock::PATIENCE;
-use crate::redlock::PATIENT;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::release;
-use crate::redlock::serves;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::eventually;
+use crate::redlock::{PATIENCE, PATIENT, Site, Way, acquire, release, serves};
+use crate::support::{Http, Process, eventually};
 
 /// What an instance lags behind, which is far more than a test takes.
 const BEHIND_MS: i64 = 60_000;

@@ -3,19 +3,9 @@
 use std::process::Output;
 use std::time::Duration;
 
-use crate::redlock::LONG;
-use crate::redlock::LONGEST;
-use crate::redlock::PATIENCE;
-use crate::redlock::SAFE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::refresh;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::redlock::{LONG, LONGEST, PATIENCE, SAFE, Site, Way, acquire, granted, refresh};
+use crate::support::process::{BINARY, command};
+use crate::support::{Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";

@@ -1,22 +1,13 @@
 //! Several instances want one key at once: somebody gets it soon, and never two.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
 
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
 use crate::redlock::ledger::Ledger;
-use crate::redlock::quantiles;
-use crate::redlock::release;
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, quantiles, release};
 use crate::support::Http;
 
 /// Within what somebody has the key.

@@ -3,27 +3,15 @@
 
 use std::fs::OpenOptions;
 use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::redis_faults::clock::Clock;
-use crate::redlock::LONG;
-use crate::redlock::LONGEST;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
 use crate::redlock::contest::Contest;
-use crate::redlock::granted;
-use crate::redlock::lost;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::redlock::votes;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::fenced::FencedFile;
-use crate::support::fenced::Verdict;
+use crate::redlock::{
+    LONG, LONGEST, PATIENCE, Site, Way, acquire, granted, lost, refresh, release, votes,
+};
+use crate::support::fenced::{FencedFile, Verdict};
+use crate::support::{Http, Redis, eventually};
 
 /// The longest lease where nodes forget, and are to vote again.
 const SHORT: Duration = Duration::from_secs(2);

@@ -3,16 +3,7 @@
 use std::time::Duration;
 
 use crate::hold::Listener;
-use crate::redlock::LONG;
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::Way;
-use crate::redlock::acquire;
-use crate::redlock::granted;
-use crate::redlock::held;
-use crate::redlock::refresh;
-use crate::redlock::release;
-use crate::redlock::votes;
+use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, refresh, release, votes};
 use crate::support::eventually;
 
 const MINE: &str = "token-of-this-client";

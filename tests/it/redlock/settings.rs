@@ -1,16 +1,10 @@
 //! Instances whose lists of nodes, or longest leases, differ.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
 use crate::redlock::contest::Contest;
-use crate::redlock::serves;
-use crate::redlock::unavailable;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redlock::{PATIENCE, Site, serves, unavailable};
+use crate::support::{Process, Redis, eventually};
 
 const LONGEST: Duration = Duration::from_secs(4);
 

@@ -1,15 +1,9 @@
 //! One Redis under two names would have two votes.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redlock::PATIENCE;
-use crate::redlock::Site;
-use crate::redlock::acquire;
-use crate::redlock::unavailable;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redlock::{PATIENCE, Site, acquire, unavailable};
+use crate::support::{Process, Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
 const TTL: Duration = Duration::from_secs(10);

@@ -2,8 +2,7 @@
 
 use std::net::TcpListener;
 
-use crate::startup::run;
-use crate::startup::text;
+use crate::startup::{run, text};
 use crate::support::Process;
 use crate::support::redis::free_port;
 

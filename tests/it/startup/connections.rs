@@ -1,16 +1,12 @@
 //! Clients that are slow, silent, too many, or still there when the service ends.
 
-use std::io::ErrorKind;
-use std::io::Read;
-use std::io::Write;
+use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
-use crate::support::Process;
-use crate::support::eventually;
+use crate::support::{Process, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

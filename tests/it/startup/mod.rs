@@ -6,8 +6,7 @@ mod refusals;
 
 use std::process::Output;
 
-use crate::support::process::BINARY;
-use crate::support::process::command;
+use crate::support::process::{BINARY, command};
 
 /// Runs the binary to its end, which does not wait for a service that starts against all
 /// expectation, in a directory where it may leave what it likes.

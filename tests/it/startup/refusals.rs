@@ -3,8 +3,7 @@
 use std::net::TcpListener;
 use std::path::Path;
 
-use crate::startup::run;
-use crate::startup::text;
+use crate::startup::{run, text};
 use crate::support::Process;
 
 /// Asserts that `lockkeeper` with these arguments and variables says nothing but this.

@@ -2,21 +2,14 @@
 //! themselves, and as programs in PHP and Rust that write to it.
 
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::support::PATIENCE;
-use crate::support::eventually;
-use crate::support::process::command;
-use crate::support::process::signal;
+use crate::support::process::{command, signal};
+use crate::support::{PATIENCE, eventually};
 
 #[path = "../../../examples/fenced-file/fenced_file.rs"]
 mod fenced_file;

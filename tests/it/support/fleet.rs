@@ -1,14 +1,11 @@
 //! Several redis-servers that belong together: a master with its replica and its sentinels, and a
 //! Cluster. Tests that do nothing to the servers share them; they end with the test's process.
 
-use std::sync::LazyLock;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, mpsc};
 use std::time::Duration;
 
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::support::{Redis, eventually};
 
 /// What the sentinels call the master.
 pub(crate) const MASTER: &str = "the-master";

@@ -2,14 +2,11 @@
 
 use std::net::SocketAddr;
 
-use http_body_util::BodyExt;
-use http_body_util::Full;
-use hyper::HeaderMap;
-use hyper::Request;
-use hyper::body::Bytes;
-use hyper::body::Incoming;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http1;
 use hyper::header::CONTENT_TYPE;
+use hyper::{HeaderMap, Request};
 use hyper_util::rt::TokioIo;
 use serde_json::Value;
 use tokio::net::TcpStream;

@@ -14,16 +14,14 @@ pub(crate) mod script;
 pub(crate) mod service;
 pub(crate) mod wire;
 
-pub(crate) use crate::support::http::Answer;
-pub(crate) use crate::support::http::Http;
+pub(crate) use crate::support::http::{Answer, Http};
 pub(crate) use crate::support::openapi::Checked;
 pub(crate) use crate::support::process::Process;
 pub(crate) use crate::support::redis::Redis;
 pub(crate) use crate::support::script::Script;
 pub(crate) use crate::support::service::Service;
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// How long a test waits for what should come at once, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);

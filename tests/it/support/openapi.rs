@@ -4,12 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
 use percent_encoding::percent_decode_str;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::support::Answer;
-use crate::support::Http;
 use crate::support::http::STREAM;
+use crate::support::{Answer, Http};
 
 /// The contract as a text.
 pub(crate) const CONTRACT: &str = include_str!("../../../openapi.yaml");

@@ -2,11 +2,9 @@
 
 use std::fs;
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::support::process::command;
-use crate::support::process::succeeds;
+use crate::support::process::{command, succeeds};
 
 /// Where a directory says what it was made from.
 const MADE_FROM: &str = ".made-from";

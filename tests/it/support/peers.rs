@@ -2,21 +2,12 @@
 //! use, or over HTTP. And a service that shares a Redis with them.
 
 use std::path::Path;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::packages::INTEROP;
-use crate::support::packages::TESTS;
-use crate::support::packages::node_modules;
-use crate::support::packages::python;
-use crate::support::packages::venv;
+use crate::support::packages::{INTEROP, TESTS, node_modules, python, venv};
 use crate::support::process::command;
+use crate::support::{Http, Process, Redis, eventually};
 
 /// A lease that is to end by itself within a test.
 const SHORT: Duration = Duration::from_millis(400);

@@ -4,10 +4,8 @@ use std::net::SocketAddr;
 
 use hyper::HeaderMap;
 use hyper::body::Bytes;
-use hyper::header::HeaderName;
-use hyper::header::HeaderValue;
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use hyper::header::{HeaderName, HeaderValue};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::support::Answer;

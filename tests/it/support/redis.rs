@@ -2,17 +2,13 @@
 
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::Child;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
-use redis::FromRedisValue;
-use redis::RedisResult;
+use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
-use crate::support::process::command;
-use crate::support::process::signal;
+use crate::support::process::{command, signal};
 
 /// What a server's settings file is called, if it has one.
 const SETTINGS: &str = "redis.conf";

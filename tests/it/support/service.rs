@@ -1,11 +1,7 @@
 //! The service within the test's own process, on a free port.
 
-use lockkeeper::config::Config;
-use lockkeeper::config::Flags;
-use lockkeeper::config::Sources;
-use lockkeeper::server::Ended;
-use lockkeeper::server::Failed;
-use lockkeeper::server::Server;
+use lockkeeper::config::{Config, Flags, Sources};
+use lockkeeper::server::{Ended, Failed, Server};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;

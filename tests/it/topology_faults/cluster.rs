@@ -1,19 +1,11 @@
 //! A Cluster whose masters die, and keys that would choose their slot themselves.
 
 use std::cell::Cell;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::fleet;
+use crate::redis_faults::{LONG, PATIENCE, acquire, refresh, release};
 use crate::support::fleet::Clustered;
+use crate::support::{Http, Redis, eventually, fleet};
 use crate::topology_faults::service;
 
 const TOKEN: &str = "token-of-the-client";

@@ -1,16 +1,11 @@
 //! A master that is made a replica.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::unavailable;
+use crate::redis_faults::{LONG, PATIENCE, acquire, unavailable};
 use crate::support::eventually;
 use crate::support::fleet::data;
-use crate::topology_faults::figure;
-use crate::topology_faults::service;
+use crate::topology_faults::{figure, service};
 
 /// The service tries to connect five times a second.
 const SEVERAL_TRIES: Duration = Duration::from_millis(700);

@@ -2,23 +2,16 @@
 //! each grant. What was granted before and is granted again after it, to another token within the
 //! first one's TTL, has two holders.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::task::JoinSet;
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
+use crate::redis_faults::{LONG, PATIENCE, acquire};
 use crate::support::eventually;
-use crate::support::fenced::FencedFile;
-use crate::support::fenced::Verdict;
-use crate::support::fleet::Watch;
-use crate::support::fleet::Watched;
-use crate::topology_faults::service;
-use crate::topology_faults::wired;
+use crate::support::fenced::{FencedFile, Verdict};
+use crate::support::fleet::{Watch, Watched};
+use crate::topology_faults::{service, wired};
 
 /// Failovers of a kind; `FAILOVERS` in the environment says more, for figures.
 const FAILOVERS: usize = 6;

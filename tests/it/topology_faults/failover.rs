@@ -1,23 +1,11 @@
 //! Sentinels replace a master that was killed, or stood still and comes back.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::lost;
-use crate::redis_faults::refresh;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::eventually;
-use crate::support::fleet::MASTER;
-use crate::support::fleet::Watch;
-use crate::support::fleet::Watched;
-use crate::topology_faults::figure;
-use crate::topology_faults::is_master;
-use crate::topology_faults::service;
-use crate::topology_faults::wired;
+use crate::redis_faults::{LONG, PATIENCE, acquire, lost, refresh};
+use crate::support::fleet::{MASTER, Watch, Watched};
+use crate::support::{Http, Process, eventually};
+use crate::topology_faults::{figure, is_master, service, wired};
 
 const WATCH: Watch = Watch { sentinels: 3, down_after: 1_000 };
 

@@ -13,14 +13,9 @@ mod tls;
 use redis::RedisResult;
 
 use crate::redis_faults::PATIENCE;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
-use crate::support::fleet::Watch;
-use crate::support::fleet::Watched;
-use crate::support::fleet::data;
+use crate::support::fleet::{Watch, Watched, data};
 use crate::support::wire::Wire;
+use crate::support::{Http, Redis, Service, eventually};
 
 /// A service on this store, with these variables as well, once it has reached all of it.
 async fn service(url: &str, variables: &[(&str, &str)]) -> Service {

@@ -1,19 +1,11 @@
 //! Grants that replicas have to have: refused, and taken back, where the replicas are cut off.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::refresh;
-use crate::redis_faults::unavailable;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::fleet::data;
-use crate::support::fleet::in_step;
+use crate::redis_faults::{LONG, PATIENCE, acquire, refresh, unavailable};
+use crate::support::fleet::{data, in_step};
 use crate::support::wire::Wire;
+use crate::support::{Http, Redis, eventually};
 use crate::topology_faults::service;
 
 const REPLICATED: (&str, &str) = ("LOCKKEEPER_REDIS_MIN_REPLICAS", "1");

@@ -1,22 +1,14 @@
 //! Slots of a Cluster that move while their keys are in use.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::FromRedisValue;
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::refresh;
-use crate::redis_faults::release;
-use crate::redis_faults::unavailable;
-use crate::support::Redis;
-use crate::support::eventually;
+use crate::redis_faults::{LONG, PATIENCE, acquire, refresh, release, unavailable};
 use crate::support::fleet::Clustered;
-use crate::topology_faults::figure;
-use crate::topology_faults::service;
+use crate::support::{Redis, eventually};
+use crate::topology_faults::{figure, service};
 
 const TOKEN: &str = "token-of-the-client";
 const REROUTED: &str = "lockkeeper_redis_rerouted_total";

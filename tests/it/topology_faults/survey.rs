@@ -1,17 +1,10 @@
 //! Whom a service asks for the slots of a Cluster, how often, and whom it believes.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::redis_faults::unavailable;
-use crate::support::Http;
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::support::fleet::Clustered;
-use crate::support::fleet::data;
+use crate::redis_faults::{LONG, PATIENCE, acquire, unavailable};
+use crate::support::fleet::{Clustered, data};
+use crate::support::{Http, Redis, eventually};
 use crate::topology_faults::service;
 
 const TOKEN: &str = "token-of-the-client";

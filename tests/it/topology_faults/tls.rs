@@ -1,15 +1,10 @@
 //! Sentinels and a Cluster that speak TLS, as do the nodes that they name.
 
-use crate::redis_faults::LONG;
-use crate::redis_faults::PATIENCE;
-use crate::redis_faults::acquire;
-use crate::support::Process;
-use crate::support::Redis;
+use crate::redis_faults::{LONG, PATIENCE, acquire};
 use crate::support::certificates::Certificates;
-use crate::support::eventually;
-use crate::support::fleet::MASTER;
-use crate::support::fleet::data;
+use crate::support::fleet::{MASTER, data};
 use crate::support::redis::free_port;
+use crate::support::{Process, Redis, eventually};
 
 const TOKEN: &str = "token-of-the-client";
 

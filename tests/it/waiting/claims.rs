@@ -1,24 +1,14 @@
 //! All requests with one token are one claim, and a client that comes back has its place back.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-use crate::support::Answer;
-use crate::support::eventually;
-use crate::waiting::HOLDER;
-use crate::waiting::PATIENCE;
-use crate::waiting::Stage;
-use crate::waiting::answer;
-use crate::waiting::granted;
-use crate::waiting::held;
-use crate::waiting::hold;
-use crate::waiting::release;
-use crate::waiting::until_waiters;
-use crate::waiting::wait;
-use crate::waiting::wait_as;
-use crate::waiting::waiters;
+use crate::support::{Answer, eventually};
+use crate::waiting::{
+    HOLDER, PATIENCE, Stage, answer, granted, held, hold, release, until_waiters, wait, wait_as,
+    waiters,
+};
 
 const TOKEN: &str = "token-of-the-waiter";
 

@@ -1,18 +1,14 @@
 //! Ten thousand clients on one key: client and server in processes of their own, each with its
 //! limit of descriptors.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use crate::support::Process;
-use crate::support::Redis;
 use crate::support::process::command;
+use crate::support::{Process, Redis};
 use crate::waiting::process;
 
 const CROWD: u64 = 10_000;

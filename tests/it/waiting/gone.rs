@@ -1,25 +1,15 @@
 //! Clients that go away while they wait, and at the very moment of a hand-over.
 
-use std::io::Read;
-use std::io::Write;
-use std::net::Shutdown;
-use std::net::TcpStream;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
 use crate::support::Http;
-use crate::waiting::HOLDER;
-use crate::waiting::Stage;
-use crate::waiting::granted;
-use crate::waiting::hold;
-use crate::waiting::release;
-use crate::waiting::until_waiters;
-use crate::waiting::wait;
+use crate::waiting::{HOLDER, Stage, granted, hold, release, until_waiters, wait};
 
 /// How many hand-overs a departure meets, over all stages, if there is time.
 const ROUNDS: usize = 10_000;

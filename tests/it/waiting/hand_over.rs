@@ -1,23 +1,12 @@
 //! How soon the next has the key: after a release, an expiry, a client on Redis, a lost hint.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::Http;
-use crate::support::Redis;
-use crate::waiting::HOLDER;
-use crate::waiting::Stage;
-use crate::waiting::answer;
-use crate::waiting::granted;
-use crate::waiting::hold;
-use crate::waiting::release;
-use crate::waiting::start;
-use crate::waiting::until_waiters;
-use crate::waiting::wait;
+use crate::support::{Http, Redis};
+use crate::waiting::{HOLDER, Stage, answer, granted, hold, release, start, until_waiters, wait};
 
 /// A second, and what a busy machine adds.
 const ABOUT_A_SECOND: Duration = Duration::from_millis(1_500);

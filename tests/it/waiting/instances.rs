@@ -1,23 +1,14 @@
 //! An instance dies or ends while clients wait on it.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::Redis;
-use crate::support::eventually;
-use crate::waiting::HOLDER;
-use crate::waiting::PATIENCE;
-use crate::waiting::answer;
-use crate::waiting::granted;
-use crate::waiting::has_stopped;
-use crate::waiting::hold;
-use crate::waiting::process;
-use crate::waiting::release;
-use crate::waiting::until_waiters;
-use crate::waiting::wait;
-use crate::waiting::wait_as;
+use crate::support::{Redis, eventually};
+use crate::waiting::{
+    HOLDER, PATIENCE, answer, granted, has_stopped, hold, process, release, until_waiters, wait,
+    wait_as,
+};
 
 /// How long the waiters of a dead instance may keep the line waiting: its window, the next
 /// question of a living one, and what a busy machine adds.

@@ -1,23 +1,12 @@
 //! Redis loses its data, goes away, or has no room, while somebody waits.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::Http;
-use crate::support::Redis;
-use crate::waiting::HOLDER;
-use crate::waiting::PATIENCE;
-use crate::waiting::Stage;
-use crate::waiting::granted;
-use crate::waiting::hold;
-use crate::waiting::release;
-use crate::waiting::start;
-use crate::waiting::until_waiters;
-use crate::waiting::wait;
+use crate::support::{Http, Redis};
+use crate::waiting::{HOLDER, PATIENCE, Stage, granted, hold, release, start, until_waiters, wait};
 
 /// Who believes to hold the key, and how often it was granted.
 #[derive(Clone, Default)]

@@ -14,13 +14,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::support::Answer;
-use crate::support::Http;
-use crate::support::Process;
-use crate::support::Redis;
-use crate::support::Service;
-use crate::support::eventually;
-use crate::support::fleet;
+use crate::support::{Answer, Http, Process, Redis, Service, eventually, fleet};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -1,19 +1,12 @@
 //! Served in the order of arrival, over one, two and three instances.
 
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use tokio::task::JoinSet;
 
 use crate::support::Http;
-use crate::waiting::HOLDER;
-use crate::waiting::PATIENCE;
-use crate::waiting::Stage;
-use crate::waiting::held;
-use crate::waiting::hold;
-use crate::waiting::release;
-use crate::waiting::until_waiters;
+use crate::waiting::{HOLDER, PATIENCE, Stage, held, hold, release, until_waiters};
 
 const WAITERS: usize = 200;
 

@@ -1,18 +1,9 @@
 //! A wait is over, is cut, or does not begin.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::support::eventually;
-use crate::waiting::HOLDER;
-use crate::waiting::PATIENCE;
-use crate::waiting::Stage;
-use crate::waiting::answer;
-use crate::waiting::held;
-use crate::waiting::hold;
-use crate::waiting::release;
-use crate::waiting::until_waiters;
-use crate::waiting::wait;
+use crate::waiting::{HOLDER, PATIENCE, Stage, answer, held, hold, release, until_waiters, wait};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_that_is_over_says_how_long_it_was() {

@@ -2,13 +2,9 @@
 
 use super::Court;
 use super::wakeup::Coverage;
-use crate::check::key::Number;
-use crate::check::key::is_claim;
+use crate::check::key::{Number, is_claim};
 use crate::check::lease::Lease;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
+use crate::history::{Kind, Nanos, Operation, Outcome};
 
 pub(super) fn judge(court: &mut Court<'_>, held: &Coverage) {
     let in_line = in_line(court);

@@ -6,10 +6,7 @@ use std::collections::HashSet;
 use super::Court;
 use crate::check::key::Number;
 use crate::check::lease::Lease;
-use crate::history::Kind;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Outcome;
+use crate::history::{Kind, NO_TOKEN, Nanos, Outcome};
 
 pub(super) fn judge(court: &mut Court<'_>) {
     two_rely(court);

@@ -2,10 +2,7 @@
 
 use super::Court;
 use crate::check::lease::Lease;
-use crate::history::Kind;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Outcome;
+use crate::history::{Kind, NO_TOKEN, Nanos, Outcome};
 
 pub(super) fn judge(court: &mut Court<'_>) {
     for &(fence, at) in &court.key.clashes {

@@ -10,8 +10,7 @@ mod wakeup;
 
 use super::context::Context;
 use super::key::Key;
-use super::report::Report;
-use super::report::Violation;
+use super::report::{Report, Violation};
 use crate::history::Nanos;
 
 /// One key, and where what is found goes.

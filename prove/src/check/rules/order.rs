@@ -1,14 +1,10 @@
 //! I3: first in line, first served; on Redlock for each instance.
 
 use super::Court;
-use crate::check::context::MS;
-use crate::check::context::PLACE_KEPT;
-use crate::check::key::is_claim;
-use crate::check::key::is_definite_no;
+use crate::check::context::{MS, PLACE_KEPT};
+use crate::check::key::{is_claim, is_definite_no};
 use crate::check::lease::Lease;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Outcome;
+use crate::history::{NO_TOKEN, Nanos, Outcome};
 
 /// A grant as the line saw it.
 #[derive(Clone, Copy)]

@@ -2,10 +2,8 @@
 
 use crate::check::context::Context;
 use crate::check::key::Key;
-use crate::check::report::Report;
-use crate::check::report::Violation;
-use crate::history::Line;
-use crate::history::Write;
+use crate::check::report::{Report, Violation};
+use crate::history::{Line, Write};
 
 /// All writes, by key and then by time.
 pub(in crate::check) struct Writes<'a>(Vec<&'a Write>);

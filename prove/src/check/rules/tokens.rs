@@ -4,18 +4,9 @@
 use super::Court;
 use super::fencing::ms;
 use crate::check::context::SECOND;
-use crate::check::key::Number;
-use crate::check::key::is_claim;
-use crate::check::key::is_definite_no;
-use crate::check::key::is_lost;
-use crate::check::key::is_release;
-use crate::check::lease::Evidence;
-use crate::check::lease::Lease;
-use crate::history::Kind;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
-use crate::history::Token;
+use crate::check::key::{Number, is_claim, is_definite_no, is_lost, is_release};
+use crate::check::lease::{Evidence, Lease};
+use crate::history::{Kind, Nanos, Operation, Outcome, Token};
 
 pub(super) fn judge(court: &mut Court<'_>) {
     for index in 0..court.key.leases.len() {

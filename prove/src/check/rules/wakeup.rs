@@ -3,13 +3,9 @@
 
 use super::Court;
 use super::fencing::ms;
-use crate::check::context::MS;
-use crate::check::context::SECOND;
-use crate::check::key::Number;
-use crate::check::key::began;
-use crate::check::key::is_claim;
-use crate::history::Nanos;
-use crate::history::Outcome;
+use crate::check::context::{MS, SECOND};
+use crate::check::key::{Number, began, is_claim};
+use crate::history::{Nanos, Outcome};
 
 /// Times in which a key may be held, apart and in order.
 pub(super) struct Coverage(Vec<(Nanos, Nanos)>);

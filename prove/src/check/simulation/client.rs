@@ -1,20 +1,8 @@
 //! What simulated clients do next.
 
-use super::Event;
-use super::Has;
-use super::KEYS;
-use super::MS;
-use super::Sent;
-use super::World;
 use super::lock::Reply;
-use crate::history::Asked;
-use crate::history::Kind;
-use crate::history::NO_TOKEN;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Outcome;
-use crate::history::Said;
-use crate::history::Token;
+use super::{Event, Has, KEYS, MS, Sent, World};
+use crate::history::{Asked, Kind, NO_TOKEN, Nanos, Operation, Outcome, Said, Token};
 
 impl World {
     pub(super) fn decide(&mut self, client: usize) {

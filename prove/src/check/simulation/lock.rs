@@ -2,8 +2,7 @@
 
 use fastrand::Rng;
 
-use crate::history::Nanos;
-use crate::history::Token;
+use crate::history::{Nanos, Token};
 
 /// The number of a request within its world.
 pub(super) type Request = usize;

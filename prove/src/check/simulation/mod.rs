@@ -11,20 +11,9 @@ use fastrand::Rng;
 
 use client::fill;
 pub(super) use lock::Bug;
-use lock::Lock;
-use lock::Reply;
-use lock::Request;
-use lock::Wish;
+use lock::{Lock, Reply, Request, Wish};
 
-use crate::history::Asked;
-use crate::history::Fault;
-use crate::history::Kind;
-use crate::history::Line;
-use crate::history::Nanos;
-use crate::history::Operation;
-use crate::history::Run;
-use crate::history::Said;
-use crate::history::Token;
+use crate::history::{Asked, Fault, Kind, Line, Nanos, Operation, Run, Said, Token};
 
 const MS: Nanos = 1_000_000;
 const CLIENTS: usize = 6;

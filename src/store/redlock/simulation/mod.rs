@@ -29,11 +29,8 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use crate::store::redlock::simulation::counts::Counts;
-use crate::store::redlock::simulation::history::Fault;
-use crate::store::redlock::simulation::history::Wrong;
-use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
-use crate::store::redlock::simulation::plan::Others;
-use crate::store::redlock::simulation::plan::Plan;
+use crate::store::redlock::simulation::history::{Fault, Wrong};
+use crate::store::redlock::simulation::plan::{LONGEST_TTL_MS, Others, Plan};
 use crate::store::redlock::simulation::rule::leave_out;
 use crate::store::redlock::simulation::worker::Worker;
 use crate::store::redlock::simulation::world::World;

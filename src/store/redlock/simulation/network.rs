@@ -2,8 +2,7 @@
 //! some arrive long after their caller gave up.
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::HashMap;
+use std::collections::{BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,22 +11,15 @@ use fastrand::Rng;
 use tokio::sync::oneshot;
 use tokio::time::sleep_until;
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::error::Verb;
+use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::store::redis::node::Call;
-use crate::store::redis::node::Node;
-use crate::store::redis::node::When;
-use crate::store::redis::node::failure;
+use crate::store::redis::node::{Call, Node, When, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::redis;
-use crate::store::redlock::simulation::redis::Command;
-use crate::store::redlock::simulation::redis::LOCKS;
+use crate::store::redlock::simulation::redis::{Command, LOCKS};
 use crate::store::redlock::simulation::rule::Rule;
-use crate::store::redlock::simulation::world::State;
-use crate::store::redlock::simulation::world::World;
+use crate::store::redlock::simulation::world::{State, World};
 
 type Answer = Result<Reply, StoreError>;
 

@@ -5,18 +5,12 @@
 use std::cell::RefCell;
 use std::collections::HashMap;
 
-use mlua::Function;
-use mlua::Lua;
-use mlua::MultiValue;
-use mlua::Table;
-use mlua::Variadic;
+use mlua::{Function, Lua, MultiValue, Table, Variadic};
 use redis::Value;
 
-use crate::store::redis::script::Reply;
-use crate::store::redis::script::Script;
+use crate::store::redis::script::{Reply, Script};
 use crate::store::redlock::nodes::guard;
-use crate::store::redlock::simulation::rule::Rule;
-use crate::store::redlock::simulation::rule::left_out;
+use crate::store::redlock::simulation::rule::{Rule, left_out};
 
 /// What stands before every lock.
 pub(super) const LOCKS: &str = "lock:";

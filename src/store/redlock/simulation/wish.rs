@@ -1,8 +1,7 @@
 //! What one client wants, and what became of it.
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::Claim;
-use crate::lock::lease::Origin;
+use crate::lock::lease::{Claim, Origin};
 use crate::lock::time::Ttl;
 use crate::lock::token::LeaseToken;
 

@@ -4,28 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use crate::lock::error::Effect;
-use crate::lock::error::StoreError;
-use crate::lock::lease::Lease;
-use crate::lock::lease::Origin;
-use crate::lock::store::Attempt;
-use crate::lock::store::Keep;
-use crate::lock::store::Released;
-use crate::lock::store::Store;
-use crate::lock::store::Turn;
+use crate::lock::error::{Effect, StoreError};
+use crate::lock::lease::{Lease, Origin};
+use crate::lock::store::{Attempt, Keep, Released, Store, Turn};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::simulation::history::Stay;
-use crate::store::redlock::simulation::history::Wrong;
+use crate::store::redlock::simulation::history::{Stay, Wrong};
 use crate::store::redlock::simulation::plan::TTLS_MS;
-use crate::store::redlock::simulation::rule::Rule;
-use crate::store::redlock::simulation::rule::left_out;
-use crate::store::redlock::simulation::wish::Outcome;
-use crate::store::redlock::simulation::wish::Wish;
-use crate::store::redlock::simulation::wish::name;
+use crate::store::redlock::simulation::rule::{Rule, left_out};
+use crate::store::redlock::simulation::wish::{Outcome, Wish, name};
 use crate::store::redlock::simulation::world::World;
 
 /// How long a client waits in line.

@@ -1,9 +1,6 @@
 //! The nodes and instances of a run, and what may be done to them.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -15,24 +12,15 @@ use crate::lock::time::Ttl;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
-use crate::store::redlock::RedlockSettings;
-use crate::store::redlock::RedlockStore;
-use crate::store::redlock::Rules;
-use crate::store::redlock::Time;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::counts::Counts;
 use crate::store::redlock::simulation::history::History;
-use crate::store::redlock::simulation::network::Line;
-use crate::store::redlock::simulation::network::Message;
-use crate::store::redlock::simulation::network::Network;
-use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
-use crate::store::redlock::simulation::plan::Plan;
-use crate::store::redlock::simulation::plan::RULES;
+use crate::store::redlock::simulation::network::{Line, Message, Network};
+use crate::store::redlock::simulation::plan::{LONGEST_TTL_MS, Plan, RULES};
 use crate::store::redlock::simulation::redis;
-use crate::store::redlock::simulation::redis::Forgets;
-use crate::store::redlock::simulation::redis::LOCKS;
-use crate::store::redlock::simulation::rule::Rule;
-use crate::store::redlock::simulation::rule::left_out;
+use crate::store::redlock::simulation::redis::{Forgets, LOCKS};
+use crate::store::redlock::simulation::rule::{Rule, left_out};
+use crate::store::redlock::{RedlockSettings, RedlockStore, Rules, Time};
 
 /// What all clocks show at the beginning, in microseconds since 1970.
 const BEGINNING_US: u64 = 1_700_000_000_000_000;
