@@ -1,5 +1,5 @@
-//! Follows README.md from top to bottom, as a newcomer does: every block is run, and what it shows
-//! has to be what comes.
+//! Follows README.md, docs/reference.md and docs/shell.md from top to bottom, as a newcomer does:
+//! every block is run, and has to print the answer that is shown below it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -11,6 +11,8 @@ use crate::support::process::{BINARY, command};
 use crate::support::{Process, Redis};
 
 const README: &str = include_str!("../../README.md");
+const REFERENCE: &str = include_str!("../../docs/reference.md");
+const SHELL: &str = include_str!("../../docs/shell.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
@@ -31,8 +33,24 @@ const VOLATILE: [&str; 4] =
 
 #[test]
 fn every_block_of_the_readme_does_what_it_says() {
+    let answers = follows(README, &["sh", "bash", "crontab", "php", "sql"]).answers;
+    assert!(answers >= 7, "only {answers} answers are shown");
+}
+
+#[test]
+fn every_block_of_the_reference_does_what_it_says() {
+    assert_eq!(follows(REFERENCE, &["sh", "toml"]).answers, 4);
+}
+
+#[test]
+fn every_block_of_the_shell_page_does_what_it_says() {
+    assert_eq!(follows(SHELL, &["sh"]).answers, 1);
+}
+
+/// Runs every block of a page, which has blocks of all these kinds.
+fn follows(page: &str, kinds: &[&str]) -> Newcomer {
     let mut newcomer = Newcomer::new();
-    let blocks = blocks(README);
+    let blocks = blocks(page);
     for (kind, text) in &blocks {
         match *kind {
             "sh" => newcomer.types(text),
@@ -44,16 +62,16 @@ fn every_block_of_the_readme_does_what_it_says() {
             kind => panic!("a block of a kind that nobody tests: {kind:?}\n{text}"),
         }
     }
-    for kind in ["sh", "bash", "crontab", "php", "toml", "sql"] {
-        assert!(blocks.iter().any(|(other, _)| *other == kind), "no {kind} block is left");
+    for kind in kinds {
+        assert!(blocks.iter().any(|(other, _)| other == kind), "no {kind} block is left");
     }
-    assert!(newcomer.answers >= 7, "only {} answers are shown", newcomer.answers);
+    newcomer
 }
 
 #[test]
 fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
     let mut known = 0;
-    for row in rows(README, "## Answers") {
+    for row in rows(REFERENCE, "## Answers") {
         let (status, codes) = (row[0], row[1]);
         for code in codes.split('`').skip(1).step_by(2) {
             assert!(CODES.contains(&format!("(\"{code}\", {status}, ")), "{status} {code}");
@@ -67,7 +85,7 @@ fn every_status_and_code_of_the_table_is_one_that_the_service_has() {
 fn every_exit_code_of_the_command_line_is_in_its_table() {
     let constants = EXIT_CODES.lines().filter_map(|line| line.split_once(": u8 = "));
     let codes: Vec<_> = constants.map(|(_, code)| code.trim_end_matches(';')).collect();
-    let pages = [(README, "## From cron and the shell"), (OPERATIONS, "## Start, stop, upgrade")];
+    let pages = [(REFERENCE, "## Exit codes"), (OPERATIONS, "## Start, stop, upgrade")];
     let rows = pages.into_iter().flat_map(|(page, heading)| rows(page, heading));
     let shown: Vec<_> = rows.map(|row| row[0]).collect();
     let has = |code: &str| shown.iter().any(|cell| cell.split([' ', ',']).any(|word| word == code));
@@ -144,7 +162,7 @@ impl Newcomer {
     }
 
     fn runs_silently(&mut self, command: &str) {
-        assert_eq!(self.run(command), "", "{command} shows what the README does not");
+        assert_eq!(self.run(command), "", "{command} shows what the page does not");
     }
 
     /// What a command shows, in the one shell that runs them all.
