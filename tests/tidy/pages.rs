@@ -61,7 +61,8 @@ fn every_figure_is_in_the_operations_page_and_every_figure_there_exists() {
 
 /// Every page for people.
 fn pages() -> Vec<File> {
-    let mut pages = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"].map(File::read).to_vec();
+    let root = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"];
+    let mut pages = root.map(File::read).to_vec();
     pages.extend(files("docs", "md"));
     pages.extend(files("examples", "md"));
     pages.extend(files("clients", "md"));

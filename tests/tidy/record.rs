@@ -1,4 +1,4 @@
-//! The track record: the tests that it names are there.
+//! The pages that name tests: the track record, and the list of those to read first.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +16,7 @@ fn every_test_that_the_track_record_names_is_there() {
     let named = named_tests(&page);
     assert!(named.len() >= LEAST, "only {} tests are named", named.len());
     assert_none(&missing(&page, &sources));
+    assert_none(&missing(&File::read("CONTRIBUTING.md"), &sources));
 }
 
 /// What stands between backquotes and is a path of names in lower case.
