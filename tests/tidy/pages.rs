@@ -8,6 +8,10 @@ use lockkeeper::metrics::{Counted, Metrics};
 use crate::settings::documented;
 use crate::source::{File, assert_found, assert_none, files, is_word};
 
+/// The most columns of a line of text, and of a row of a table.
+const MAX_COLUMNS: usize = 100;
+const MAX_ROW: usize = 400;
+
 /// A variable in a page that stands for any.
 const PLACEHOLDER: &str = "LOCKKEEPER_SECTION_KEY";
 
@@ -31,6 +35,12 @@ fn every_command_in_a_page_is_there() {
 fn every_link_in_a_page_leads_to_a_file() {
     let there = |path: &str| Path::new(path).exists();
     assert_none(&pages().iter().flat_map(|page| dead_links(page, there)).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_line_of_a_page_has_at_most_100_columns_and_a_row_400() {
+    let wide = pages().into_iter().filter(|page| page.path != "CHANGELOG.md");
+    assert_none(&wide.flat_map(|page| wide_lines(&page)).collect::<Vec<_>>());
 }
 
 #[test]
@@ -220,6 +230,19 @@ fn dead_links(page: &File, there: impl Fn(&str) -> bool) -> Vec<String> {
     dead.map(|link| format!("{}: {link} is not there", page.path)).collect()
 }
 
+/// The lines that are too wide, outside of code.
+fn wide_lines(page: &File) -> Vec<String> {
+    let (mut faults, mut in_code) = (Vec::new(), false);
+    for (number, line) in (1..).zip(page.text.lines()) {
+        in_code ^= line.starts_with("```");
+        let most = if line.starts_with('|') { MAX_ROW } else { MAX_COLUMNS };
+        if !in_code && line.chars().count() > most {
+            faults.push(format!("{}:{number}: more than {most} columns", page.path));
+        }
+    }
+    faults
+}
+
 /// Files outside of `src` that the sources include and the image's build does not get.
 fn left_out(sources: &[File], ignored: &File) -> Vec<String> {
     let kept: Vec<_> = ignored.text.lines().filter_map(|line| line.strip_prefix('!')).collect();
@@ -323,6 +346,10 @@ fn a_target_a_link_and_an_include_that_lead_nowhere_are_found() {
     let page = File::planted("docs/a.md", "[a](b.md#c) [d](https://e) [f](#g)");
     assert_none(&dead_links(&page, |path| path == "docs/b.md"));
     assert_found(&dead_links(&page, |_| false), "b.md is not there");
+    let page = |text: String| File::planted("docs/a.md", &text);
+    let wide = "a".repeat(MAX_COLUMNS + 1);
+    assert_none(&wide_lines(&page(format!("|{wide}|\n```sh\n{wide}\n```\n"))));
+    assert_found(&wide_lines(&page(format!("a\n{wide}\n"))), "a.md:2: more than 100");
     let source = File::planted("src/a/mod.rs", "include_str!(\"../../config/a.toml\")");
     let ignored = |text| File::planted(".dockerignore", text);
     assert_none(&left_out(&[source], &ignored("*\n!config\n")));
