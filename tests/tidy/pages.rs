@@ -44,6 +44,14 @@ fn a_line_of_a_page_has_at_most_100_columns_and_a_row_400() {
 }
 
 #[test]
+fn every_drop_in_the_sources_is_in_the_table_of_the_architecture() {
+    let page = File::read("ARCHITECTURE.md");
+    let rows: Vec<_> = files("src", "rs").iter().flat_map(drops).collect();
+    assert!(rows.len() >= 10, "only {rows:?}");
+    assert_none(&rows.into_iter().filter(|row| !page.text.contains(row)).collect::<Vec<_>>());
+}
+
+#[test]
 fn every_command_of_the_makefile_is_there() {
     let there = |path: &str| Path::new(path).exists();
     let makefile = File::read("Makefile");
@@ -243,6 +251,14 @@ fn wide_lines(page: &File) -> Vec<String> {
     faults
 }
 
+/// The beginnings of the rows about the `impl Drop`s of a file.
+fn drops(file: &File) -> Vec<String> {
+    let (code, path) = (file.code_before_tests(), file.path.trim_start_matches("src/"));
+    let types = code.lines().filter_map(|line| line.split_once(" Drop for "));
+    let names = types.filter_map(|(_, rest)| rest.split(|letter| !is_word(letter)).next());
+    names.map(|name| format!("| `{name}` | `{path}` |")).collect()
+}
+
 /// Files outside of `src` that the sources include and the image's build does not get.
 fn left_out(sources: &[File], ignored: &File) -> Vec<String> {
     let kept: Vec<_> = ignored.text.lines().filter_map(|line| line.strip_prefix('!')).collect();
@@ -329,6 +345,12 @@ fn a_command_that_there_is_not_is_found() {
     assert_found(&commands.missing(&page("`lockkeeper unlock`")), "no `lockkeeper unlock`");
     let image = File::planted("Dockerfile", "CMD [\"/bin/lockkeeper\", \"check\"]");
     assert_found(&commands.missing(&image), "no `lockkeeper check`");
+}
+
+#[test]
+fn a_drop_in_the_sources_is_found() {
+    let source = File::planted("src/a/b.rs", "impl<T: 'static> Drop for Kept<T> {\n");
+    assert_eq!(drops(&source), ["| `Kept` | `a/b.rs` |"]);
 }
 
 #[test]
