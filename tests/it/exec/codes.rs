@@ -78,7 +78,7 @@ fn wrong_usage_is_125_and_says_what_is_wrong() {
         (&["--no-such-flag", "key", "true"], "--no-such-flag"),
         (&["-s", "NONE", "key", "true"], "a number or one of HUP, INT,"),
         (&["-t", "8s", "key", "true"], "a TTL of 8 s is too short: COMMAND may take 5 s"),
-        (&["-u", "ftp://a", "key", "true"], "begins with http:// or https://"),
+        (&["-u", "ftp://a", "key", "true"], "use http:// or https://"),
     ] {
         let ran = Ran::of(exec(&url, arguments).output().unwrap());
         assert_eq!(ran.code, Some(125), "{arguments:?}: {ran:?}");
