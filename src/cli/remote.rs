@@ -64,7 +64,7 @@ impl Remote {
         if client.exposes_api_key() && !self.plain_http {
             self.voice().complain(|| {
                 format!(
-                    "the API key goes to {} unencrypted: use https://, or accept it (--plain-http)",
+                    "the API key goes to {} unencrypted: use https://, or allow it (--plain-http)",
                     client.host()
                 )
             });
