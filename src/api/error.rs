@@ -81,8 +81,7 @@ impl ApiError {
 
     /// An API key whose quota is used up.
     pub(super) fn quota(what: &str, most: usize) -> Self {
-        let detail =
-            format!("this API key has reached its limit of {most} {what}; retry later");
+        let detail = format!("this API key has reached its limit of {most} {what}; retry later");
         Self::new(Code::QuotaExceeded, detail).header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 

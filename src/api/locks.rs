@@ -201,7 +201,7 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ask
     app.quotas.ask(caller, claim).map_err(|_| app.quotas.no_lease())
 }
 
-/// Whether the claim certainly holds nothing.
+/// Returns whether the claim certainly holds nothing.
 pub(super) fn is_certain(error: &LockError) -> bool {
     !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. }))
 }
@@ -221,7 +221,7 @@ fn granted(grant: &Grant, as_text: bool) -> Response {
     answer
 }
 
-/// Whether the client accepts text and neither JSON nor `*/*`.
+/// Returns whether the client accepts text and neither JSON nor `*/*`.
 fn wants_text(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accept = values.collect::<Vec<_>>().join(",").to_ascii_lowercase();

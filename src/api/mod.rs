@@ -70,13 +70,13 @@ pub struct App {
     pub quotas: Arc<Quotas>,
 }
 
-/// How long the request waited in line; an extension of its answer.
+/// The time that the request waited in line; an extension of its answer.
 #[derive(Clone, Copy, Debug)]
 struct Waited(Duration);
 
-/// Whether the current request of a connection waits in line or is a stream. The connection makes
-/// one per request. If such a client closes its sending side it has left, since proxies report a
-/// gone client that way; any other client still gets its answer.
+/// Tells whether the current request of a connection waits in line or is a stream. The connection
+/// makes one per request. Such a client has left once it closes its sending side, since proxies
+/// report a disconnect that way; any other client still gets its answer.
 #[derive(Clone, Debug, Default)]
 pub struct InLine(Arc<AtomicBool>);
 
@@ -86,7 +86,7 @@ impl InLine {
         self.0.store(waits, Ordering::Relaxed);
     }
 
-    /// Whether the request waits.
+    /// Returns whether the request waits.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

@@ -121,7 +121,7 @@ impl Options {
         if forever { Ok(None) } else { self.wait(Duration::MAX).map(|(wait, _)| Some(wait)) }
     }
 
-    /// How long the lease outlives its connection.
+    /// The time that the lease outlives its connection.
     pub(super) fn linger(&self) -> Result<Option<Ttl>, ApiError> {
         let Some((name, wish)) = self.millis("linger_ms", "linger")? else { return Ok(None) };
         if wish > MAX_LINGER_MS {
@@ -159,8 +159,7 @@ impl Options {
         query: &'static str,
     ) -> Result<Option<(&'static str, u64)>, ApiError> {
         if let Some(value) = find(&self.body, body) {
-            let bad =
-                || ApiError::invalid(body, format!("`{body}` has to be whole milliseconds"));
+            let bad = || ApiError::invalid(body, format!("`{body}` has to be whole milliseconds"));
             return whole(value).map(|ms| Some((body, ms))).ok_or_else(bad);
         }
         let Some(Value::String(text)) = find(&self.query, query) else { return Ok(None) };

@@ -41,7 +41,7 @@ fn host(parts: &Parts) -> &str {
     parts.uri.authority().map(|authority| authority.as_str()).or(named).unwrap_or_default().trim()
 }
 
-/// Whether an origin is of this host. Behind a proxy its scheme may differ.
+/// Returns whether an origin is of this host. Behind a proxy its scheme may differ.
 fn is_of(origin: &str, host: &str) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let port = if scheme.eq_ignore_ascii_case("https") { ":443" } else { ":80" };

@@ -1,9 +1,8 @@
 //! The use of each API key in this instance: leases, and requests that wait, stream or list.
 //!
 //! A lease is counted from its request until its release or the end of its TTL; releases through
-//! other instances are not seen. If a client disconnects before its answer, its lease is unsure:
-//! the store is asked about it only when the API key has no room left. Without API keys nothing is
-//! counted.
+//! other instances are not seen. If a client disconnects before its answer, its lease is unsure; it
+//! is looked up only when the API key has no room left. Without API keys nothing is counted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};

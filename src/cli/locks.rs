@@ -258,7 +258,7 @@ impl Acquire {
                 };
                 let printed = print(&text);
                 if printed.is_err() {
-                    // Nobody knows the token.
+                    // The token is unknown to the caller.
                     claimant.leave().await;
                 }
                 printed

@@ -273,7 +273,7 @@ mod tests {
     use super::{Flags, Sources};
     use crate::config::{Config, ConfigError};
 
-    /// The settings of a file and variables, found; the file's directory is gone again.
+    /// The settings of a file and variables; the file's directory is removed again.
     fn found(file: &str, environment: &[(&str, &str)]) -> Result<Sources, ConfigError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mine.toml");

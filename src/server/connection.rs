@@ -41,7 +41,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 /// The pause between attempts to accept while descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a connection in the hall tries to get a place.
+/// The interval at which a connection in the hall tries to get a place.
 const LOOK_FOR_PLACE: Duration = Duration::from_millis(20);
 
 /// The tries between two requests to an idle connection to leave, which has gone by then.

@@ -134,7 +134,7 @@ impl Guests {
         });
     }
 
-    /// Logs that there is no place, at most once per [`NOTICE_EVERY`].
+    /// Logs that there is no place, but not for each connection.
     pub(super) fn notice(&self, address: IpAddr, full: Full) {
         let news = self.with(|inside| {
             let news = inside.noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY);

@@ -31,7 +31,7 @@ use crate::store::redlock::operator::Operator;
 use crate::store::redlock::{RedlockSettings, Restarted, Rules};
 
 /// Descriptors that are not for served clients: the store, the log, the listener, spares for
-/// debugging, and the connections that wait for a place.
+/// inspection, and the connections that wait for a place.
 const RESERVED_DESCRIPTORS: u64 = 64 + HALL as u64;
 
 /// Leases per call to the store when they are counted.
@@ -199,7 +199,7 @@ impl Server {
     }
 }
 
-/// The quota of each of `api_keys`: at most half of the limits of the instance.
+/// The quota of one API key: at most half of a limit of the instance if there are several keys.
 fn quota(config: &Config, api_keys: usize) -> Quota {
     let (limits, quotas) = (&config.limits, &config.quotas);
     let share = |limit: usize| if api_keys > 1 { limit.div_ceil(2) } else { limit };
@@ -223,7 +223,7 @@ pub fn operator(config: &Config) -> Result<Operator, StartError> {
             Ok(Operator::new(&settings).map_err(store::OpenError::from)?)
         }
         _ => Err(StartError::Setting(
-            "`store` is not several redis:// nodes (Redlock)".to_owned(),
+            "`store` is not several redis:// nodes, which this command needs".to_owned(),
         )),
     }
 }

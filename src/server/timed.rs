@@ -40,7 +40,7 @@ const LEAST_SENT: usize = 10_000;
 /// only the silence may be long. If it reads a request and the end at once, it drops the handler
 /// before its first poll, but a client that sends DELETE and hangs up must still release. And it
 /// stops reading at the first byte of the next request: so this stream reads ahead while a handler
-/// runs, lest a pipelined byte hide a disconnect.
+/// runs, so that a pipelined byte cannot hide a disconnect.
 ///
 /// A client that only closed its sending side looks like one that is gone. An interim answer tells
 /// them apart: the system of a gone client answers it with a reset.

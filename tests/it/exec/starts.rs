@@ -73,7 +73,8 @@ async fn a_token_that_cannot_be_printed_is_given_back() {
     full.args(["-c", script, BINARY]).env("LOCKKEEPER_URL", stage.url());
     let ran = Ran::of(full.output().unwrap());
     assert_eq!(ran.code, Some(125));
-    assert!(ran.err.contains("cannot write to standard output: No space left on device"), "{}", ran.err);
+    let told = "cannot write to standard output: No space left on device";
+    assert!(ran.err.contains(told), "{}", ran.err);
     assert_eq!(stage.look("key").await["held"], false);
 }
 
