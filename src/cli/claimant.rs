@@ -104,8 +104,8 @@ pub(super) struct Claimant {
 
 impl Claimant {
     /// Waits for the lease, forever without `wait`: repeats the request with the same token, which
-    /// keeps the place in line. Returns when the last request was sent. After an error it has tried
-    /// to leave nothing at the service. Dropping it leaves the line.
+    /// keeps the place in line. Also returns the moment of the last request. After an error it has
+    /// tried to leave nothing at the service. Dropping it leaves the line.
     pub(super) async fn acquire(
         &self,
         wait: Option<Duration>,

@@ -21,7 +21,7 @@ pub(super) const LOST: u8 = 79;
 /// COMMAND ran longer than --max-run, as with `timeout`.
 pub(super) const TIMED_OUT: u8 = 124;
 
-/// Wrong usage, a refused request or an internal error, as with `timeout`; so are those below.
+/// Wrong usage, a refused request or an internal error. As in `timeout`, like the codes below.
 pub(super) const INTERNAL: u8 = 125;
 
 /// COMMAND cannot be executed.

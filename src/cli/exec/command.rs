@@ -100,7 +100,7 @@ impl Running {
         Ok(Self { first, warden, deaths: RefCell::new(deaths), status: Cell::new(None) })
     }
 
-    /// Waits until its first process has ended, and after that until all descendants have; returns
+    /// Waits until its first process has ended; called again, until all descendants have. Returns
     /// the status of the first.
     pub(super) async fn next_end(&self) -> ExitStatus {
         let death = || poll_fn(|context| self.deaths.borrow_mut().poll_recv(context));

@@ -24,10 +24,10 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 /// The least time between COMMAND's death and the end of the lease, for busy machines.
 const LEAST_MARGIN: Duration = Duration::from_millis(200);
 
-/// The part of the lease that is more than two clocks differ in it.
+/// The part of the TTL kept as a margin: more than two clocks drift apart in it.
 const MARGIN_PART: u32 = 50;
 
-/// The rest of a lease that is waited out rather than made a TTL: the service has a shortest TTL.
+/// The longest rest that is waited out instead of refreshed: the service has a shortest TTL.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
 /// The longest TTL if the service's refusal does not name it: the default of `ttl.max`.
