@@ -18,7 +18,7 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::metrics::lost_lines::LostLines;
 
-/// From a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
+/// Buckets from a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
 /// deadline.
 const SECONDS: [f64; 13] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0];

@@ -28,7 +28,7 @@ const MOST: usize = 10_000_000;
 /// Longer than any connection or shutdown takes; beyond it timers would overflow.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// A setting, whether it is within its bounds, and the bounds.
+/// A setting, whether it is within its bounds, and the error if not.
 pub(super) type Bound = (&'static str, bool, &'static str);
 
 impl Config {
