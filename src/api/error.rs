@@ -140,7 +140,7 @@ impl From<LockError> for ApiError {
     fn from(error: LockError) -> Self {
         let error = match error {
             LockError::Draining => {
-                return Self::new(Code::Draining, "nothing was acquired; retry on another instance")
+                return Self::new(Code::Draining, "nothing was acquired; use another instance")
                     .header(RETRY_AFTER, HeaderValue::from_static("0"));
             }
             LockError::TooManyWaiters(what) => {
