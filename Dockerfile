@@ -1,19 +1,19 @@
 # syntax=docker/dockerfile:1
-# The service alone: no shell, no package manager, a user without rights, a directory for leases.
+# Only the service: no shell, no package manager, an unprivileged user, a directory for leases.
 
 FROM rust:1-slim-bookworm AS build
 WORKDIR /build
 COPY . .
-# The caches keep crates and dependencies over builds; the image does not get them. The C compiler
-# that mimalloc and ring need is in this stage's image already.
+# The caches keep crates and dependencies between builds, outside of the image. The C compiler for
+# mimalloc and ring is in this stage's image already.
 RUN --mount=type=cache,target=/usr/local/cargo/registry \
     --mount=type=cache,target=/build/target \
     cargo build --release --locked --bin lockkeeper \
     && install -D --strip target/release/lockkeeper /image/usr/local/bin/lockkeeper \
     && install -d -m 0700 -o 65532 -g 65532 /image/var/lib/lockkeeper
 
-# Distroless rather than bookworm-slim: glibc and the system's certificates are all that the binary
-# needs, and what is not there needs no patches. Its glibc is that of the stage above.
+# Distroless rather than bookworm-slim: the binary needs only glibc and the system's certificates,
+# and absent packages need no patches. Its glibc is that of the stage above.
 FROM gcr.io/distroless/cc-debian12:nonroot
 LABEL org.opencontainers.image.title="lockkeeper" \
       org.opencontainers.image.description="A distributed lock service over HTTP" \
@@ -21,8 +21,8 @@ LABEL org.opencontainers.image.title="lockkeeper" \
 COPY --from=build /image/usr/local/bin/lockkeeper /usr/local/bin/lockkeeper
 COPY --from=build --chown=65532:65532 /image/var/lib/lockkeeper /var/lib/lockkeeper
 
-# From outside of a container only this address can be reached. So the service refuses to start
-# until it is given [[api_keys]], or LOCKKEEPER_ALLOW_ANONYMOUS=true by whoever runs it.
+# Only this address can be reached from outside of a container, so the service refuses to start
+# without [[api_keys]] or LOCKKEEPER_ALLOW_ANONYMOUS=true.
 ENV LOCKKEEPER_LISTEN=0.0.0.0:8080 \
     LOCKKEEPER_STORE=embedded:/var/lib/lockkeeper
 VOLUME /var/lib/lockkeeper

@@ -1,6 +1,6 @@
 //! A distributed lock service over HTTP: leases with fencing tokens, on an embedded store or on
-//! Redis. The modules in reading order, each naming only those before it; `tests/tidy.rs` holds
-//! them to that, ARCHITECTURE.md says why.
+//! Redis. The modules are in reading order; each names only those before it (`tests/tidy.rs`,
+//! ARCHITECTURE.md).
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 

@@ -1,5 +1,5 @@
-//! Every figure that the service exports: its name, its help text, its labels. A key, an owner or
-//! a token is never a label.
+//! Every metric of the service: name, help text, labels. A key, an owner or a token is never a
+//! label.
 
 mod lost_lines;
 
@@ -18,15 +18,15 @@ use prometheus_client::registry::{Registry, Unit};
 
 use crate::metrics::lost_lines::LostLines;
 
-/// From a tenth of a millisecond, what a request takes on an idle machine, to the ten seconds
-/// after which no deadline is left.
+/// Buckets from a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
+/// deadline.
 const SECONDS: [f64; 13] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0];
 
 /// The media type of [`Metrics::render`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// The figures, shared by all who count.
+/// The metrics, shared by all modules that count.
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
@@ -83,7 +83,7 @@ struct Kind {
     kind: &'static str,
 }
 
-/// The verbs whose outcomes are counted.
+/// The verbs with counted outcomes.
 #[derive(Clone, Copy, Debug)]
 pub enum Counted {
     /// `POST /locks/{key}`.
@@ -96,7 +96,7 @@ pub enum Counted {
     ForceRelease,
 }
 
-/// Something that a gauge counts until this is dropped, by a panic too.
+/// Keeps a gauge incremented until dropped, also by a panic.
 #[derive(Debug)]
 pub struct Counting(Gauge);
 
@@ -106,19 +106,19 @@ impl Drop for Counting {
     }
 }
 
-/// How far the clock of one node is ahead of this machine's.
+/// The lead of one node's clock over this machine's.
 #[derive(Debug)]
 pub struct ClockLead(Gauge<f64, AtomicU64>);
 
 impl ClockLead {
-    /// By so many seconds; below 0 it is behind.
+    /// Sets the lead in seconds; below 0 the node is behind.
     pub fn set(&self, seconds: f64) {
         self.0.set(seconds);
     }
 }
 
 impl Metrics {
-    /// All figures at zero; those of a store that is not in use are left out.
+    /// All metrics at zero; those of unused stores are left out.
     pub fn new(store: &str) -> Self {
         let mut metrics = Self {
             registry: Registry::with_prefix("lockkeeper"),
@@ -159,7 +159,7 @@ impl Metrics {
         metrics
     }
 
-    /// The figures as OpenMetrics text.
+    /// The metrics as OpenMetrics text.
     pub fn render(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String cannot fail");
@@ -171,17 +171,17 @@ impl Metrics {
         self.requests.get_or_create(&Request { route, method, status }).inc();
     }
 
-    /// Says in how many seconds a request was answered that did not wait in line.
+    /// Observes the duration in seconds of a request that did not wait in line.
     pub fn took(&self, seconds: f64) {
         self.request_seconds.observe(seconds);
     }
 
-    /// Says how many seconds a request waited in line.
+    /// Observes the seconds that a request waited in line.
     pub fn waited(&self, seconds: f64) {
         self.wait_seconds.observe(seconds);
     }
 
-    /// Counts how a verb ended: `granted`, `again`, `ok`, `held`, `lost` or `error`.
+    /// Counts the outcome of a verb: `granted`, `again`, `ok`, `held`, `lost` or `error`.
     pub fn outcome(&self, verb: Counted, outcome: &'static str) {
         let family = match verb {
             Counted::Acquire => &self.acquire,
@@ -192,29 +192,29 @@ impl Metrics {
         family.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// Counts a connected client until the answer is dropped.
+    /// Counts a connected client until the result is dropped.
     pub fn connected(&self) -> Counting {
         self.connections.inc();
         Counting(self.connections.clone())
     }
 
-    /// Says how to count the log lines that were lost.
+    /// Sets the counter of lost log lines.
     pub fn log_lines_dropped(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
         // There is one log.
         let _ = self.lost_lines.0.set(Box::new(count));
     }
 
-    /// Says how many requests wait in line.
+    /// Sets the number of requests that wait in line.
     pub fn waiters(&self, waiting: usize) {
         self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
-    /// How many streams of `POST /hold/{key}` there are.
+    /// The number of streams of `POST /hold/{key}`.
     pub fn hold_streams(&self) -> &Gauge {
         &self.hold_streams
     }
 
-    /// How many keys the embedded store holds, after a commit that took so many seconds.
+    /// Sets the number of keys held, and observes the seconds of a commit.
     pub fn embedded(&self, held: usize, commit: Option<f64>) {
         self.locks_held.set(i64::try_from(held).unwrap_or(i64::MAX));
         if let Some(took) = commit {
@@ -223,23 +223,23 @@ impl Metrics {
         }
     }
 
-    /// Says whether a node of Redis is connected.
+    /// Sets whether a Redis node is connected.
     pub fn redis_up(&self, node: &str, up: bool) {
         self.redis_up.get_or_create(&RedisNode { node: node.to_owned() }).set(up.into());
     }
 
-    /// Says whether a node of Redis may evict locks.
+    /// Sets whether a Redis node may evict locks.
     pub fn redis_evicts(&self, node: &str, evicts: bool) {
         self.redis_evicts.get_or_create(&RedisNode { node: node.to_owned() }).set(evicts.into());
     }
 
-    /// Where to say how far the clock of a node is ahead.
+    /// The gauge of a node's clock lead.
     pub fn redis_clock_lead(&self, node: &str) -> ClockLead {
         let node = RedisNode { node: node.to_owned() };
         ClockLead(self.redis_clock_lead.get_or_create_owned(&node))
     }
 
-    /// Says that a node of Redis is in use no more.
+    /// Removes the metrics of a Redis node that is no longer in use.
     pub fn redis_forgotten(&self, node: &str) {
         let node = RedisNode { node: node.to_owned() };
         self.redis_up.remove(&node);
@@ -247,37 +247,37 @@ impl Metrics {
         self.redis_clock_lead.remove(&node);
     }
 
-    /// Counts why another node of Redis was turned to: `moved`, `ask`, `try_again` or `master`.
+    /// Counts a redirected call, `moved`, `ask` or `try_again`, or a new `master`.
     pub fn redis_rerouted(&self, kind: &'static str) {
         self.redis_rerouted.get_or_create(&Kind { kind }).inc();
     }
 
-    /// Counts a call to Redis and how long it took in seconds.
+    /// Counts a call to Redis and observes its seconds.
     pub fn redis_call(&self, command: &'static str, took: f64) {
         self.redis_seconds.get_or_create(&Command { command }).observe(took);
     }
 
-    /// Counts a call to Redis that failed.
+    /// Counts a failed call to Redis.
     pub fn redis_error(&self, kind: &'static str) {
         self.redis_errors.get_or_create(&Kind { kind }).inc();
     }
 
-    /// The least that the next fencing token of this process will be.
+    /// Sets the lower bound of the next fencing token.
     pub fn fencing_floor(&self, floor: u64) {
         self.fencing_floor.set(floor);
     }
 
-    /// How many of several nodes vote.
+    /// Sets the number of Redlock nodes that vote.
     pub fn redlock_voting(&self, nodes: usize) {
         self.redlock_voting.set(i64::try_from(nodes).unwrap_or(i64::MAX));
     }
 
-    /// Counts an attempt to get the votes of several nodes.
+    /// Counts an attempt to win the votes of the nodes.
     pub fn redlock_attempt(&self, outcome: &'static str) {
         self.redlock_attempts.get_or_create(&Outcome { outcome }).inc();
     }
 
-    /// Counts a fencing token that the nodes did not agree on at once.
+    /// Counts a fencing token that needed a second round.
     pub fn redlock_write_back(&self) {
         self.redlock_write_backs.inc();
     }
@@ -285,41 +285,41 @@ impl Metrics {
     fn register_requests(&mut self) {
         let registry = &mut self.registry;
         let version = [("version", env!("CARGO_PKG_VERSION"))];
-        registry.register("build", "The version that runs", Info::new(version.to_vec()));
-        registry.register("http_requests", "Requests by their answers", self.requests.clone());
+        registry.register("build", "Version of the service", Info::new(version.to_vec()));
+        registry.register("http_requests", "Answered HTTP requests", self.requests.clone());
         registry.register_with_unit(
             "http_request_duration",
-            "From the end of the head to the answer, without waits in line",
+            "Time from a request's head to its answer, without waits in line",
             Unit::Seconds,
             self.request_seconds.clone(),
         );
         registry.register_with_unit(
             "acquire_wait",
-            "How long acquires waited in line",
+            "Time that acquires waited in line",
             Unit::Seconds,
             self.wait_seconds.clone(),
         );
-        registry.register("acquire", "Acquires by their outcomes", self.acquire.clone());
-        registry.register("refresh", "Refreshes by their outcomes", self.refresh.clone());
-        registry.register("release", "Releases by their outcomes", self.release.clone());
+        registry.register("acquire", "Acquires by outcome", self.acquire.clone());
+        registry.register("refresh", "Refreshes by outcome", self.refresh.clone());
+        registry.register("release", "Releases by outcome", self.release.clone());
         registry.register(
             "force_release",
-            "Forced releases by their outcomes",
+            "Forced releases by outcome",
             self.force_release.clone(),
         );
-        registry.register("waiters", "Requests that wait in line", self.waiters.clone());
-        registry.register("hold_streams", "Streams of holds", self.hold_streams.clone());
+        registry.register("waiters", "Requests waiting in line", self.waiters.clone());
+        registry.register("hold_streams", "Open hold streams", self.hold_streams.clone());
         registry.register("http_connections", "Connected clients", self.connections.clone());
         registry.register_collector(Box::new(self.lost_lines.clone()));
     }
 
     fn register_embedded(&mut self) {
         let registry = &mut self.registry;
-        registry.register("locks_held", "Keys held at the moment", self.locks_held.clone());
-        registry.register("commits", "Transactions on disk", self.commits.clone());
+        registry.register("locks_held", "Keys currently held", self.locks_held.clone());
+        registry.register("commits", "Committed transactions", self.commits.clone());
         registry.register_with_unit(
             "commit_duration",
-            "How long a transaction took to be on disk",
+            "Time to commit a transaction to disk",
             Unit::Seconds,
             self.commit_seconds.clone(),
         );
@@ -327,10 +327,10 @@ impl Metrics {
 
     fn register_redlock(&mut self) {
         let registry = &mut self.registry;
-        registry.register("redlock_voting", "Nodes that vote", self.redlock_voting.clone());
+        registry.register("redlock_voting", "Redlock nodes that vote", self.redlock_voting.clone());
         registry.register(
             "redlock_attempts",
-            "Attempts to get the votes of the nodes, by their outcomes",
+            "Attempts to win the votes of the nodes, by outcome",
             self.redlock_attempts.clone(),
         );
         registry.register(
@@ -342,33 +342,33 @@ impl Metrics {
 
     fn register_redis(&mut self) {
         let registry = &mut self.registry;
-        registry.register("redis_up", "Whether a node is connected", self.redis_up.clone());
+        registry.register("redis_up", "1 if the Redis node is connected", self.redis_up.clone());
         registry.register(
             "redis_evicts",
-            "Whether a node may evict locks when its memory is full",
+            "1 if the Redis node may evict locks when its memory is full",
             self.redis_evicts.clone(),
         );
         registry.register_with_unit(
             "redis_clock_lead",
-            "How far the clock of a node is ahead of this machine's",
+            "Lead of the Redis node's clock over this machine's",
             Unit::Seconds,
             self.redis_clock_lead.clone(),
         );
         registry.register_with_unit(
             "redis_command_duration",
-            "Calls to Redis by command, those that timed out included",
+            "Duration of Redis calls by command, including timeouts",
             Unit::Seconds,
             self.redis_seconds.clone(),
         );
         registry.register("redis_errors", "Failed calls to Redis", self.redis_errors.clone());
         registry.register(
             "redis_rerouted",
-            "Calls that another node of Redis was turned to for, and changes of the master",
+            "Redirected Redis calls, and changes of the master",
             self.redis_rerouted.clone(),
         );
         registry.register(
             "fencing_floor",
-            "The least that the next fencing token of this process will be",
+            "Lower bound of the next fencing token of this process",
             self.fencing_floor.clone(),
         );
     }

@@ -1,5 +1,5 @@
-//! What goes over the wire: bodies and error codes. The order of the members is part of the
-//! contract; some clients show only the beginning of a body.
+//! Bodies and error codes on the wire. The order of the members is part of the contract: some
+//! clients show only the beginning of a body.
 
 use std::time::Duration;
 
@@ -47,28 +47,28 @@ impl<'a> GrantBody<'a> {
 #[derive(Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum EventBody<'a> {
-    /// In line.
+    /// The request waits in line.
     Waiting {
-        /// How many stand before it.
+        /// The number of claims before it.
         ahead: u64,
     },
-    /// The lease is there.
+    /// The lease was granted.
     Acquired(GrantBody<'a>),
-    /// It goes on.
+    /// The lease was refreshed.
     Alive {
-        /// What is left of it.
+        /// The rest of its TTL.
         ttl_ms: u64,
     },
-    /// It is lost.
+    /// The lease is lost.
     Lost {
         /// `expired`, `released`, `forced` or `taken_over`.
         reason: &'static str,
     },
-    /// The wait is over.
+    /// The wait timed out.
     Timeout,
-    /// The instance is going down.
+    /// The instance is shutting down.
     Draining,
-    /// The wait has failed.
+    /// The wait failed.
     Failed {
         /// As in a problem.
         code: Code,
@@ -107,23 +107,23 @@ impl<'a> EventBody<'a> {
     }
 }
 
-/// A key as it stands.
+/// The state of a key.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct StatusBody {
     /// The key.
     pub key: String,
-    /// Whether somebody holds it.
+    /// `true` if it is held.
     pub held: bool,
-    /// Who, if they said so.
+    /// The holder's name, if it gave one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// The number of their lease, if it has one.
+    /// The holder's fencing token, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fencing_token: Option<u64>,
-    /// What is left of it, if it has an end.
+    /// The rest of its TTL, if it expires.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ttl_ms: Option<u64>,
-    /// How many wait for it.
+    /// The number of waiting requests.
     pub waiters: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     mine: Option<bool>,
@@ -150,13 +150,13 @@ impl From<LockStatus> for StatusBody {
 pub struct ListBody {
     /// The keys.
     pub locks: Vec<StatusBody>,
-    /// Where the next page begins, if there is one.
+    /// The position of the next page, if there is one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cursor: Option<String>,
 }
 
 impl ListBody {
-    /// The body of a page, of at most so many bytes unless its first key has more.
+    /// A page of at most `most_bytes`, unless its first key has more.
     ///
     /// # Panics
     ///
@@ -177,7 +177,7 @@ impl ListBody {
     }
 }
 
-/// What a forced release took away.
+/// The lease that a forced release ended.
 #[derive(Debug, Serialize)]
 pub struct TakenBody {
     key: String,
@@ -188,14 +188,14 @@ pub struct TakenBody {
 }
 
 impl TakenBody {
-    /// What was taken away from `holder`.
+    /// The body for the lease of `holder`.
     pub fn of(key: &str, holder: &Holder) -> Self {
         let fencing_token = holder.fencing_token.map(|token| token.number());
         Self { key: key.to_owned(), owner: owner_text(holder), fencing_token }
     }
 }
 
-/// What this is, and what it promises.
+/// The name, the version and the guarantees of the service.
 #[derive(Debug, Serialize)]
 pub struct AboutBody {
     name: &'static str,
@@ -246,7 +246,7 @@ pub struct HealthBody {
     pub status: &'static str,
 }
 
-/// The codes of the contract. New ones may come; none changes its meaning.
+/// The error codes of the contract. New ones may be added; none changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 #[expect(missing_docs, reason = "the titles below say what each is")]
@@ -273,75 +273,75 @@ pub enum Code {
 }
 
 impl Code {
-    /// Its name on the wire, its status, and its title.
+    /// The name on the wire, the status, and the title.
     pub const fn row(self) -> (&'static str, u16, &'static str) {
         match self {
-            Self::InvalidKey => ("invalid_key", 400, "This is not a key"),
-            Self::InvalidRequest => ("invalid_request", 400, "An option cannot be used"),
-            Self::UnknownField => ("unknown_field", 400, "There is no such option"),
+            Self::InvalidKey => ("invalid_key", 400, "Invalid lock key"),
+            Self::InvalidRequest => ("invalid_request", 400, "Invalid option"),
+            Self::UnknownField => ("unknown_field", 400, "Unknown option"),
             Self::TokenRequired => ("token_required", 400, "The lease token is missing"),
             Self::LockHeld => ("lock_held", 409, "The lock is held"),
-            Self::LockLost => ("lock_lost", 409, "The lease is not yours any more"),
+            Self::LockLost => ("lock_lost", 409, "The lease is lost"),
             Self::WaitCancelled => ("wait_cancelled", 409, "The claim was released"),
-            Self::TooManyWaiters => ("too_many_waiters", 429, "There is no room to wait"),
-            Self::QuotaExceeded => ("quota_exceeded", 429, "This API key has all it may have"),
+            Self::TooManyWaiters => ("too_many_waiters", 429, "Too many waiting requests"),
+            Self::QuotaExceeded => ("quota_exceeded", 429, "The API key's quota is used up"),
             Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),
-            Self::Draining => ("draining", 503, "This instance is going down"),
+            Self::Draining => ("draining", 503, "This instance is shutting down"),
             Self::NotReady => ("not_ready", 503, "This instance is not ready"),
-            Self::Unauthenticated => ("unauthenticated", 401, "An API key is needed"),
-            Self::Forbidden => ("forbidden", 403, "This API key may not do that"),
-            Self::ForbiddenOrigin => ("forbidden_origin", 403, "Web pages may not call"),
-            Self::NoSuchRoute => ("no_such_route", 404, "There is no such route"),
-            Self::MethodNotAllowed => ("method_not_allowed", 405, "Not with this method"),
+            Self::Unauthenticated => ("unauthenticated", 401, "A valid API key is required"),
+            Self::Forbidden => ("forbidden", 403, "Permission denied"),
+            Self::ForbiddenOrigin => ("forbidden_origin", 403, "Web pages are not allowed"),
+            Self::NoSuchRoute => ("no_such_route", 404, "Unknown route"),
+            Self::MethodNotAllowed => ("method_not_allowed", 405, "Method not allowed"),
             Self::BodyTooLarge => ("body_too_large", 413, "The body is too large"),
-            Self::Internal => ("internal", 500, "Something is wrong with the service"),
+            Self::Internal => ("internal", 500, "Internal error"),
         }
     }
 }
 
-/// Every answer that is not 2xx, as `application/problem+json` (RFC 9457).
+/// An answer that is not 2xx, as `application/problem+json` (RFC 9457).
 #[derive(Clone, Debug, Serialize)]
 pub struct Problem {
-    /// What programs test.
+    /// The code, for programs.
     pub code: Code,
-    /// What people read.
+    /// The explanation, for people.
     pub detail: String,
-    /// What belongs to the code.
+    /// Members that belong to the code.
     #[serde(flatten)]
     pub more: More,
     title: &'static str,
     status: u16,
     #[serde(rename = "type")]
     urn: String,
-    /// Which request this answers; filled in at the edge.
+    /// The id of the request; filled in at the edge.
     pub request_id: String,
 }
 
-/// The members that some codes add.
+/// Members that some codes add.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct More {
-    /// The option that is wrong.
+    /// The wrong option.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub field: Option<String>,
-    /// The options that there are.
+    /// The known options.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub known: Option<&'static [&'static str]>,
-    /// The shortest TTL that can be asked for.
+    /// The shortest allowed TTL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_ttl_ms: Option<u64>,
-    /// The longest.
+    /// The longest allowed TTL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_ttl_ms: Option<u64>,
-    /// What is left of the holder's lease.
+    /// The rest of the holder's TTL.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retry_after_ms: Option<u64>,
-    /// Who holds the key.
+    /// The holder's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
-    /// How long the request waited.
+    /// The time that the request waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
-    /// How many wait for the key.
+    /// The number of requests that wait for the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u64>,
     /// `not_acquired` or `unknown`.
@@ -358,12 +358,12 @@ impl Problem {
     }
 }
 
-/// What is left in whole milliseconds, never less than it is.
+/// Whole milliseconds, rounded up.
 pub fn millis_up(left: Duration) -> u64 {
     u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// Whole milliseconds, never more than it is.
+/// Whole milliseconds, rounded down.
 pub fn millis_down(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

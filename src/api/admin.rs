@@ -1,4 +1,4 @@
-//! What only an administrator may do, under a path of its own so that a proxy can close it.
+//! The verbs of administrators, under a path of their own so that a proxy can close it.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::auth::Permission;
 use crate::metrics::Counted;
 use crate::wire::{Code, TakenBody};
 
-/// `DELETE /admin/locks/{key}`: ends whoever holds the key.
+/// `DELETE /admin/locks/{key}`: ends the lease of any holder.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
     call: Call,
@@ -32,7 +32,7 @@ pub(super) async fn force_release(
         }
         Ok(None) => {
             record.end("lost");
-            Err(ApiError::new(Code::LockLost, "nobody holds the key"))
+            Err(ApiError::new(Code::LockLost, "the key is not held"))
         }
         Err(error) => {
             record.end("error");

@@ -1,5 +1,4 @@
-//! What every answer passes: it is named after its request, its problem gets a body, and it is
-//! counted.
+//! The last steps of every answer: request id, problem body, metrics labels.
 
 use std::any::Any;
 
@@ -14,33 +13,33 @@ use crate::api::error::ApiError;
 use crate::api::extract::RequestId;
 use crate::wire::{Code, REQUEST_ID};
 
-/// Names an answer after its request, and makes the body of a problem.
+/// Adds the request id to an answer, and the body to a problem.
 pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
     if let Some(mut error) = answer.extensions_mut().remove::<ApiError>() {
         error.problem.request_id = id.text.to_string();
         let body =
             serde_json::to_vec(&error.problem).expect("a problem has only texts and numbers");
         *answer.body_mut() = Body::from(body);
-        answer.headers_mut().remove(CONTENT_LENGTH); // The router's, of the empty body before.
+        answer.headers_mut().remove(CONTENT_LENGTH); // The router set it for the empty body.
         let problem = HeaderValue::from_static("application/problem+json");
         answer.headers_mut().insert(CONTENT_TYPE, problem);
     }
     let headers = answer.headers_mut();
-    // A stream says more than this.
+    // A stream has set its own.
     headers.entry(CACHE_CONTROL).or_insert(HeaderValue::from_static("no-store"));
     let named = HeaderValue::from_str(&id.text).expect("a request id is visible ASCII");
     headers.insert(HeaderName::from_static(REQUEST_ID), named);
     answer
 }
 
-/// Which request this is, in the few words that a figure has for it.
+/// The labels of a request in the metrics.
 pub(super) struct Label {
     pub(super) route: &'static str,
     pub(super) method: &'static str,
 }
 
 impl Label {
-    /// The label of a request, one of few whatever clients send.
+    /// The labels of a request, from a small fixed set.
     pub(super) fn of(request: &Request) -> Self {
         let method = match *request.method() {
             Method::GET => "GET",
@@ -67,22 +66,22 @@ impl Label {
     }
 }
 
-/// Answers a path that there is not.
+/// Answers an unknown path.
 pub(super) async fn no_such_route() -> ApiError {
-    ApiError::new(Code::NoSuchRoute, "the routes are in /openapi.yaml")
+    ApiError::new(Code::NoSuchRoute, "unknown path; /openapi.yaml lists the routes")
 }
 
-/// Answers another method than GET.
+/// Refuses methods other than GET.
 pub(super) async fn only_get() -> ApiError {
     ApiError::method("GET, HEAD")
 }
 
-/// Answers another method than POST.
+/// Refuses methods other than POST.
 pub(super) async fn only_post() -> ApiError {
     ApiError::method("POST")
 }
 
-/// Answers another method than DELETE.
+/// Refuses methods other than DELETE.
 pub(super) async fn only_delete() -> ApiError {
     ApiError::method("DELETE")
 }
@@ -97,8 +96,8 @@ impl ResponseForPanic for Panicked {
     fn response_for_panic(&mut self, panic: Box<dyn Any + Send + 'static>) -> Response {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-        tracing::error!(panic = text, "a handler panicked");
-        let detail = "this is a fault of the service; its log has more";
+        tracing::error!(panic = text, "a handler panicked; answered with 500");
+        let detail = "a bug in the service; details are in its log";
         ApiError::new(Code::Internal, detail).into_response()
     }
 }

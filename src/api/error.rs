@@ -1,5 +1,5 @@
-//! Whatever is not 2xx: a problem with its status and headers. The edge renders it, so that the
-//! answer names its request.
+//! Errors as problems with a status and headers. The edge renders the body, which names the
+//! request.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::lock::lease::LockStatus;
 use crate::lock::time::TtlBounds;
 use crate::wire::{Code, More, Problem, millis_down, millis_up};
 
-/// The most of a key that a detail shows; a body is for people with narrow logs.
+/// The most characters of a key in a detail, to keep it readable in narrow logs.
 const SHOWN_KEY_CHARS: usize = 60;
 
 /// An answer that is not 2xx.
@@ -28,46 +28,46 @@ pub(super) struct ApiError {
 }
 
 impl ApiError {
-    /// The answer of this code.
+    /// An error with this code.
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self::with(code, detail, More::default())
     }
 
-    /// An option that cannot be used.
+    /// An invalid option.
     pub(super) fn invalid(field: &str, detail: impl Into<String>) -> Self {
         let more = More { field: Some(field.to_owned()), ..More::default() };
         Self::with(Code::InvalidRequest, detail, more)
     }
 
-    /// An option that there is not.
+    /// An unknown option.
     pub(super) fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
         let shown: String = field.chars().take(SHOWN_KEY_CHARS).collect();
         let detail = match known {
-            [] => format!("there is no option {shown:?} here, nor any other"),
-            known => format!("there is no option {shown:?} here; there are: {}", known.join(", ")),
+            [] => format!("unknown option {shown:?}; this request takes no options"),
+            known => format!("unknown option {shown:?}; the options are {}", known.join(", ")),
         };
         let more = More { field: Some(shown), known: Some(known), ..More::default() };
         Self::with(Code::UnknownField, detail, more)
     }
 
-    /// A method that the route does not have.
+    /// An unsupported method.
     pub(super) fn method(allow: &'static str) -> Self {
-        Self::new(Code::MethodNotAllowed, format!("only {allow} here"))
+        Self::new(Code::MethodNotAllowed, format!("this path supports only {allow}"))
             .header(ALLOW, HeaderValue::from_static(allow))
     }
 
-    /// Nobody who is known.
+    /// An unknown caller.
     pub(super) fn unauthenticated(detail: &str) -> Self {
         Self::new(Code::Unauthenticated, detail)
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// Something that this caller may not do.
+    /// A missing right of this caller.
     pub(super) fn forbidden(caller: &Caller, detail: impl Into<String>) -> Self {
         Self { caller: Some(caller.name().to_owned()), ..Self::new(Code::Forbidden, detail) }
     }
 
-    /// A TTL that is out of bounds.
+    /// A TTL out of bounds.
     pub(super) fn ttl(field: &str, bounds: &TtlBounds) -> Self {
         let (min, max) = (bounds.min.as_millis(), bounds.max.as_millis());
         let more = More {
@@ -76,22 +76,21 @@ impl ApiError {
             max_ttl_ms: Some(max),
             ..More::default()
         };
-        Self::with(Code::InvalidRequest, format!("a TTL is {min} to {max} milliseconds"), more)
+        Self::with(Code::InvalidRequest, format!("a TTL has to be {min} to {max} ms"), more)
     }
 
-    /// An API key that has all that it may have.
+    /// An API key whose quota is used up.
     pub(super) fn quota(what: &str, most: usize) -> Self {
-        let detail =
-            format!("this API key has all {most} {what} that it may have; ask again later");
+        let detail = format!("this API key has reached its limit of {most} {what}; retry later");
         Self::new(Code::QuotaExceeded, detail).header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// A key that somebody else has; the wait may have been cut to the longest that is allowed.
+    /// A key with another holder.
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let holder = status.holder.clone().unwrap_or_default();
         let by = holder.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
         let left = holder.left.map_or_else(
-            || ", without an end".to_owned(),
+            || ", without an expiry".to_owned(),
             |left| format!(" for another {:.1} s", left.as_secs_f64()),
         );
         let shown: String = status.key.as_str().chars().take(SHOWN_KEY_CHARS).collect();
@@ -107,7 +106,7 @@ impl ApiError {
             .header(RETRY_AFTER, seconds.into())
     }
 
-    /// A lease that the token does not have any more.
+    /// A lease that the token no longer holds.
     pub(super) fn lost() -> Self {
         Self::new(
             Code::LockLost,
@@ -115,7 +114,7 @@ impl ApiError {
         )
     }
 
-    /// The same, with more to read.
+    /// The same error with more in its detail.
     pub(super) fn saying(mut self, more: &str) -> Self {
         self.problem.detail.push_str(more);
         self
@@ -137,15 +136,15 @@ impl From<InvalidKey> for ApiError {
 }
 
 impl From<LockError> for ApiError {
-    /// Also logs the failure with its whole chain: the one place that does.
+    /// Also logs the failure with its whole chain; nothing else does.
     fn from(error: LockError) -> Self {
         let error = match error {
             LockError::Draining => {
-                return Self::new(Code::Draining, "nothing was acquired: ask another instance")
+                return Self::new(Code::Draining, "nothing was acquired; use another instance")
                     .header(RETRY_AFTER, HeaderValue::from_static("0"));
             }
             LockError::TooManyWaiters(what) => {
-                return Self::new(Code::TooManyWaiters, format!("{what}: ask again later"))
+                return Self::new(Code::TooManyWaiters, format!("{what}; retry later"))
                     .header(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             LockError::WaitCancelled(waited) => {
@@ -156,15 +155,16 @@ impl From<LockError> for ApiError {
             }
             LockError::Store(error) => error,
         };
-        tracing::warn!(op = %error.verb, effect = ?error.effect, cause = chain(&error), "no answer");
+        let cause = chain(&error);
+        tracing::warn!(op = %error.verb, effect = ?error.effect, cause, "store call failed");
         let (outcome, detail) = match (error.verb, error.effect) {
             (Verb::TryAcquire | Verb::WaitTurn, Effect::None) => {
                 (Some("not_acquired"), "nothing was acquired")
             }
-            (Verb::Inspect | Verb::List, _) => (None, "nothing is known; ask again"),
-            (_, Effect::None) => (Some("unknown"), "nothing was changed; repeat the request"),
+            (Verb::Inspect | Verb::List, _) => (None, "the state is unknown; retry"),
+            (_, Effect::None) => (Some("unknown"), "nothing was changed; retry"),
             (_, Effect::Unknown) => {
-                (Some("unknown"), "it may have happened; repeat with the same token")
+                (Some("unknown"), "it may have taken effect; retry with the same token")
             }
         };
         let more = More { outcome, ..More::default() };
@@ -174,7 +174,7 @@ impl From<LockError> for ApiError {
 }
 
 impl IntoResponse for ApiError {
-    /// Status and headers; the edge makes the body of the problem that goes along.
+    /// Status and headers; the edge adds the body.
     fn into_response(self) -> Response {
         let (_, status, _) = self.problem.code.row();
         let mut response = StatusCode::from_u16(status).unwrap_or_default().into_response();

@@ -1,5 +1,5 @@
-//! What a handler is given: who calls, and which key. In the order of the contract: method, API
-//! key, lock key; rights and options are for the handler to ask for, in that order.
+//! The extractors of handlers: the caller and the key. Checked in the order of the contract:
+//! method, API key, lock key. Rights and options follow in the handler.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ use crate::wire::{Code, LOCK_TOKEN, REQUEST_ID};
 
 const MAX_REQUEST_ID_BYTES: usize = 128;
 
-/// The methods of a key, and that of its refresh.
+/// The methods of a key and of its refresh.
 const KEY_METHODS: &str = "DELETE, GET, HEAD, POST";
 const REFRESH_METHODS: &str = "PUT";
 
-/// What names a request in the log and in its answer, whence and when it came.
+/// The id of a request, its client's address, and its arrival.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId {
     pub(super) text: Arc<str>,
@@ -35,7 +35,7 @@ pub(super) struct RequestId {
 }
 
 impl RequestId {
-    /// The name that came along, if it is 1 to 128 visible ASCII characters, or a new one.
+    /// The id that was sent, if it is 1 to 128 visible ASCII characters, or a new one.
     pub(super) fn of(headers: &HeaderMap, client: IpAddr) -> Self {
         let given = headers.get(REQUEST_ID).and_then(|value| value.to_str().ok()).filter(|text| {
             (1..=MAX_REQUEST_ID_BYTES).contains(&text.len())
@@ -46,7 +46,7 @@ impl RequestId {
     }
 }
 
-/// A call about one key by somebody who is known.
+/// A call about one key by a known caller.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) caller: Caller,
@@ -56,23 +56,23 @@ pub(super) struct Call {
 }
 
 impl Call {
-    /// Goes on only if the caller may do one of `permitted` to the key.
+    /// Refuses a caller that may do none of `permitted` to the key.
     pub(super) fn allow(&self, permitted: &[Permission]) -> Result<(), ApiError> {
         has_one(&self.caller, permitted)?;
         if self.caller.may(permitted, self.key.as_str()) {
             return Ok(());
         }
-        let detail = "the lock key begins with none of this API key's prefixes";
+        let detail = "the lock key does not match any prefix of this API key";
         Err(ApiError::forbidden(&self.caller, detail))
     }
 
-    /// Takes a place among the requests of the caller that wait in line.
+    /// Takes a place among the caller's requests that wait in line.
     pub(super) fn wait(&self, app: &App) -> Result<Slot, ApiError> {
         self.in_line.set(true);
         app.quotas.slot(&self.caller, RequestKind::Waiter)
     }
 
-    /// Takes a place among the streams of the caller.
+    /// Takes a place among the caller's streams.
     pub(super) fn stream(&self, app: &App) -> Result<Slot, ApiError> {
         self.in_line.set(true);
         app.quotas.slot(&self.caller, RequestKind::Stream)
@@ -93,7 +93,7 @@ impl FromRequestParts<Arc<App>> for Call {
     }
 }
 
-/// A known caller without a key, for the list and the figures.
+/// A known caller without a key, for the list and the metrics.
 #[derive(Debug)]
 pub(super) struct Reader(pub(super) Caller);
 
@@ -106,7 +106,7 @@ impl FromRequestParts<Arc<App>> for Reader {
     }
 }
 
-/// Answers a method that no key has, with those that this one has.
+/// Answers an unsupported method with the methods of this path.
 pub(super) async fn refuse_method(uri: axum::http::Uri) -> ApiError {
     let refresh = KeyPath::of(uri.path()).refresh;
     ApiError::method(if refresh { REFRESH_METHODS } else { KEY_METHODS })
@@ -116,7 +116,7 @@ pub(super) async fn refuse_method(uri: axum::http::Uri) -> ApiError {
 struct KeyPath {
     bytes: Result<Vec<u8>, &'static str>,
     refresh: bool,
-    /// Under `/locks/`, where alone there is a refresh.
+    /// Under `/locks/`, the only routes with a refresh.
     plain: bool,
 }
 
@@ -134,8 +134,8 @@ impl KeyPath {
         Self { bytes: badly_encoded(rest).map_or(Ok(bytes), Err), refresh, plain: plain.is_some() }
     }
 
-    /// `PUT` is for `/refresh`, and `/refresh` is for `PUT`: `curl -d` without `-X PUT` is a POST,
-    /// and must not acquire another lock.
+    /// `/refresh` allows only `PUT`, and only `/refresh` allows it: `curl -d` without `-X PUT` is a
+    /// POST, and must not acquire another lock.
     fn check(&self, method: &Method) -> Result<(), ApiError> {
         match (self.plain, self.refresh, method == Method::PUT) {
             (true, true, false) => Err(ApiError::method(REFRESH_METHODS)),
@@ -188,7 +188,7 @@ fn identify(app: &App, parts: &Parts) -> Result<Caller, ApiError> {
     })
 }
 
-/// Goes on only if the caller has one of these permissions, be it for other keys.
+/// Refuses a caller that has none of these permissions, for any keys.
 fn has_one(caller: &Caller, permitted: &[Permission]) -> Result<(), ApiError> {
     if caller.has(permitted) {
         return Ok(());
@@ -198,11 +198,11 @@ fn has_one(caller: &Caller, permitted: &[Permission]) -> Result<(), ApiError> {
     Err(ApiError::forbidden(caller, detail))
 }
 
-/// What is wrong with the encoding of a path. Half of the encoders write a blank as `+`, the others
-/// mean a plus by it: two clients would lock two keys and not exclude each other.
+/// The fault in the encoding of a path. Some encoders write a space as `+`, others a plus: two
+/// clients would lock two keys and not exclude each other.
 fn badly_encoded(path: &str) -> Option<&'static str> {
     if path.contains('+') {
-        return Some("a bare `+` in the path: send `%20` for a blank, `%2B` for a plus");
+        return Some("a bare `+` in the path: send `%20` for a space, `%2B` for a plus");
     }
     let is_byte = |rest: &str| {
         rest.len() >= 2 && rest.as_bytes()[..2].iter().all(|digit| digit.is_ascii_hexdigit())

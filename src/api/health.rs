@@ -1,5 +1,4 @@
-//! What operators and their machines ask: what this is, whether it lives, whether to send
-//! requests here, and the figures.
+//! Endpoints for operators and monitoring: about, liveness, readiness, metrics, contract.
 
 use std::sync::Arc;
 
@@ -14,28 +13,29 @@ use crate::api::extract::Reader;
 use crate::metrics::MEDIA_TYPE;
 use crate::wire::{AboutBody, Code, HealthBody};
 
-/// `GET /`: what this is, and what it promises.
+/// `GET /`: the name, the version and the guarantees.
 pub(super) async fn about(State(app): State<Arc<App>>) -> Json<AboutBody> {
     Json(app.locks.guarantees().into())
 }
 
-/// `GET /healthz`: 200 while the process lives. Touches nothing: a probe that looked at the store
-/// would restart every instance at once when the store is away.
+/// `GET /healthz`: 200 while the process lives. Does not ask the store: a probe that did would
+/// restart every instance at once when the store is unreachable.
 pub(super) async fn healthz() -> Json<HealthBody> {
     Json(HealthBody { status: "ok" })
 }
 
-/// `GET /readyz`: whether to send requests here. Does not drop when the store blips: then all
-/// instances would leave the balancer together.
+/// `GET /readyz`: whether to send requests here. A short outage of the store does not change it:
+/// otherwise all instances would leave the load balancer together.
 pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthBody>, ApiError> {
     if app.locks.ready() {
         Ok(Json(HealthBody { status: "ready" }))
     } else {
-        Err(ApiError::new(Code::NotReady, "the store was not reached yet, or the end has begun"))
+        let detail = "the store has not been reached yet, or the instance is shutting down";
+        Err(ApiError::new(Code::NotReady, detail))
     }
 }
 
-/// `GET /metrics`: the figures.
+/// `GET /metrics`: the metrics.
 pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> impl IntoResponse {
     app.metrics.waiters(app.locks.waiting());
     ([(CONTENT_TYPE, MEDIA_TYPE)], app.metrics.render())

@@ -1,4 +1,4 @@
-//! A lease that lives as long as its connection, as a stream of events, one JSON object a line.
+//! A lease that lives as long as its connection, as a stream of events, one JSON object per line.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,14 +32,14 @@ const HOLD: Known = Known {
     body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms"],
 };
 
-/// Each event goes out at once: no proxy may keep it, and none may compress it.
+/// Each event has to go out at once: proxies must neither buffer nor compress it.
 const HEADERS: [(HeaderName, &str); 3] = [
     (CONTENT_TYPE, "application/x-ndjson"),
     (CACHE_CONTROL, "no-store, no-transform"),
     (HeaderName::from_static("x-accel-buffering"), "no"),
 ];
 
-/// `POST /hold/{key}`: takes the key, and keeps it for as long as the client reads.
+/// `POST /hold/{key}`: acquires the key, and keeps it while the client reads.
 pub(super) async fn hold(
     State(app): State<Arc<App>>,
     call: Call,
@@ -71,7 +71,7 @@ pub(super) async fn hold(
             let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
-            // Not in chunks: PHP's fopen would wait for 8 KiB of them.
+            // Not chunked: PHP's fopen would wait for 8 KiB of chunks.
             *answer.version_mut() = Version::HTTP_10;
             Ok(answer)
         }
@@ -85,7 +85,7 @@ pub(super) async fn hold(
     }
 }
 
-/// A hold on its way to a client; it ends when the client is gone.
+/// A hold as a response body; it ends when the client disconnects.
 struct Stream {
     hold: Box<Hold>,
     app: Arc<App>,
@@ -94,7 +94,7 @@ struct Stream {
     _slots: (OwnedSemaphorePermit, Slot),
 }
 
-/// What a stream has of its API key's quota.
+/// A stream's share of its API key's quota.
 struct InQuota {
     stage: Stage,
     waiter: Option<Slot>,
@@ -108,7 +108,7 @@ enum Stage {
 }
 
 impl InQuota {
-    /// Follows what became of the lease.
+    /// Applies an event of the lease to the quota.
     fn follow(&mut self, event: &HoldEvent, quotas: &Quotas, key: &LockKey) {
         if let HoldEvent::Waiting(_) = event {
             return;
@@ -136,7 +136,7 @@ impl InQuota {
 }
 
 impl Drop for InQuota {
-    /// The client is gone, and with it the lease that it has.
+    /// The client disconnected: its lease ends or lingers.
     fn drop(&mut self) {
         if let Stage::Granted(granted) = &self.stage {
             granted.let_go(self.linger.map(Ttl::as_duration));
@@ -161,7 +161,7 @@ impl Stream {
         Some((Ok(line.into()), self))
     }
 
-    /// Writes what befell the lease into the log; that it goes on is no news.
+    /// Logs what happened to the lease; heartbeats are not logged.
     fn note(&self, event: &HoldEvent) {
         let mut record = Record::of(&self.app, &self.call, Counted::Acquire, "hold");
         match event {

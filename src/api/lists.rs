@@ -1,5 +1,5 @@
-//! Lists: a few ask the store at a time, and a few pages wait to be read by their clients, so that
-//! neither the other verbs nor the memory suffer.
+//! Lists: limits how many ask the store at a time, and how many pages wait for their clients, to
+//! protect the other verbs and the memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +16,13 @@ use crate::lock::error::LockError;
 use crate::lock::locks::Listing;
 use crate::wire::ListBody;
 
-/// Lists that ask the store at a time: on the embedded store one holds up all other requests.
+/// Lists that ask the store at a time: on the embedded store a list blocks all other requests.
 const ASKING: usize = 4;
 
-/// How long a list waits for its turn.
+/// The longest that a list waits for its turn.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The most bytes of a page: a thousand keys of the usual length, and a bound on what a client that
+/// The most bytes of a page: a thousand keys of usual length, and the limit of what a client that
 /// does not read costs.
 const PAGE_BYTES: usize = 256 * 1024;
 
@@ -41,7 +41,7 @@ pub(super) struct Place {
 }
 
 impl Lists {
-    /// Room for so many.
+    /// Room for `most` lists.
     pub fn new(most: usize) -> Self {
         Self { open: Arc::new(Semaphore::new(most)), asking: Semaphore::new(ASKING) }
     }
@@ -58,7 +58,7 @@ impl Lists {
     }
 }
 
-/// The answer, as many keys as fit into a page.
+/// The answer, with as many keys as fit into a page.
 pub(super) fn page(listing: Listing, place: Place) -> Response {
     struct Page(Vec<u8>, #[expect(dead_code, reason = "held until the page is sent")] Place);
 

@@ -1,4 +1,4 @@
-//! The verbs over HTTP: allow, read the options, one call, translate.
+//! The verbs over HTTP: check rights, read the options, call the verb, translate.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -33,16 +33,16 @@ const REFRESH: Known =
 const RELEASE: Known = Known { query: &["fencing_token"], body: &["token", "fencing_token"] };
 const LIST: &[&str] = &["prefix", "limit", "cursor"];
 
-/// How many keys a page has if nobody says.
+/// The default keys per page.
 const PAGE: usize = 100;
-/// How many it may have.
+/// The most keys per page.
 const MAX_PAGE: usize = 1_000;
 
-/// What stands for itself in a path.
+/// The characters that are not encoded in a path.
 const IN_PATH: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
-/// `POST /locks/{key}`: takes the key, waiting in line if that is asked for.
+/// `POST /locks/{key}`: acquires the key, and waits in line if asked to.
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
     call: Call,
@@ -90,7 +90,7 @@ pub(super) async fn acquire(
     }
 }
 
-/// `PUT /locks/{key}/refresh`: makes a lease last longer.
+/// `PUT /locks/{key}/refresh`: extends a lease.
 pub(super) async fn refresh(
     State(app): State<Arc<App>>,
     call: Call,
@@ -118,7 +118,7 @@ pub(super) async fn refresh(
     }
 }
 
-/// `DELETE /locks/{key}`: gives a lease up.
+/// `DELETE /locks/{key}`: releases a lease.
 pub(super) async fn release(
     State(app): State<Arc<App>>,
     call: Call,
@@ -149,7 +149,7 @@ pub(super) async fn release(
     }
 }
 
-/// `GET /locks/{key}`: looks at a key.
+/// `GET /locks/{key}`: the state of a key.
 pub(super) async fn inspect(
     State(app): State<Arc<App>>,
     call: Call,
@@ -177,7 +177,7 @@ pub(super) async fn list(
         .ok_or_else(|| ApiError::invalid("limit", format!("a page has 1 to {MAX_PAGE} keys")))?;
     let prefixes = caller.visible(text("prefix").unwrap_or_default());
     if prefixes.is_empty() {
-        return Err(ApiError::forbidden(&caller, "this API key may not see keys of this prefix"));
+        return Err(ApiError::forbidden(&caller, "this API key may not see keys with this prefix"));
     }
     let after = text("cursor").map(str::to_owned);
     let slot = app.quotas.slot(&caller, RequestKind::List)?;
@@ -187,7 +187,7 @@ pub(super) async fn list(
     Ok(lists::page(listing, place))
 }
 
-/// Takes a place for a lease among those of the caller.
+/// Takes a place among the leases of the caller.
 pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Asking, ApiError> {
     let unsure = match app.quotas.ask(caller, claim) {
         Ok(asking) => return Ok(asking),
@@ -201,12 +201,12 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ask
     app.quotas.ask(caller, claim).map_err(|_| app.quotas.no_lease())
 }
 
-/// Whether the claim has nothing for certain.
+/// Returns whether the claim certainly holds nothing.
 pub(super) fn is_certain(error: &LockError) -> bool {
     !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. }))
 }
 
-/// A grant as its holder wants it; the token stands in the header as well, for the shell.
+/// The answer to a grant; the token is in a header too, for shells.
 fn granted(grant: &Grant, as_text: bool) -> Response {
     let token = grant.token.expose();
     let header = [(HeaderName::from_static(LOCK_TOKEN), token.to_owned())];
@@ -221,7 +221,7 @@ fn granted(grant: &Grant, as_text: bool) -> Response {
     answer
 }
 
-/// Whether the client asked for text and for nothing else that could be meant.
+/// Returns whether the client accepts text and neither JSON nor `*/*`.
 fn wants_text(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accept = values.collect::<Vec<_>>().join(",").to_ascii_lowercase();

@@ -1,4 +1,4 @@
-//! The HTTP edge: all routes on one screen. Nothing else knows axum, but the server that runs it.
+//! The HTTP edge: all routes on one screen. Only this module and the server know axum.
 
 mod admin;
 mod edge;
@@ -43,67 +43,67 @@ pub use crate::api::quotas::{Quota, Quotas};
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
-/// What the handlers share.
+/// The state that handlers share.
 #[derive(Debug)]
 pub struct App {
     /// The verbs.
     pub locks: Locks,
-    /// Who may call.
+    /// The API keys.
     pub keyring: Keyring,
-    /// Under which names browsers may call, where there are no API keys.
+    /// The host names that browsers may use where there are no API keys.
     pub hosts: HostNames,
-    /// Who says where a client is.
+    /// The proxies whose `X-Forwarded-For` is believed.
     pub proxies: TrustedProxies,
-    /// How long leases may be.
+    /// The bounds of TTLs.
     pub ttl: TtlBounds,
-    /// Makes the tokens of clients that bring none.
+    /// Makes tokens for clients that send none.
     pub tokens: TokenMaker,
-    /// The figures.
+    /// The metrics.
     pub metrics: Arc<Metrics>,
-    /// What a request may cost.
+    /// The limits of a request.
     pub limits: ApiLimits,
     /// Room for streams of `POST /hold/{key}`.
     pub hold_streams: Arc<Semaphore>,
     /// Room for lists.
     pub lists: Lists,
-    /// What each API key has.
+    /// The use of each API key.
     pub quotas: Arc<Quotas>,
 }
 
-/// How long the request behind an answer waited in line, where it did.
+/// The time that the request waited in line; an extension of its answer.
 #[derive(Clone, Copy, Debug)]
 struct Waited(Duration);
 
-/// Whether the request under way on a connection waits in line, or is a stream: the connection makes
-/// one and sends it along with each request. A client that sends no more has left the line or the
-/// stream, as proxies say that their own client is gone; any other gets its answer.
+/// Tells whether the current request of a connection waits in line or is a stream. The connection
+/// makes one per request. Such a client has left once it closes its sending side, since proxies
+/// report a disconnect that way; any other client still gets its answer.
 #[derive(Clone, Debug, Default)]
 pub struct InLine(Arc<AtomicBool>);
 
 impl InLine {
-    /// Says whether the request waits.
+    /// Sets whether the request waits.
     pub fn set(&self, waits: bool) {
         self.0.store(waits, Ordering::Relaxed);
     }
 
-    /// Whether the request waits.
+    /// Returns whether the request waits.
     pub fn get(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// What a request may cost.
+/// The limits of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct ApiLimits {
     /// The longest body.
     pub body_bytes: usize,
-    /// How long it may take to arrive.
+    /// The time limit for the body.
     pub body_time: Duration,
-    /// How long it may wait in line.
+    /// The longest wait in line.
     pub max_wait: Duration,
 }
 
-/// The whole HTTP edge: the routes, and what every answer passes on its way out.
+/// The whole HTTP edge: the routes, and the layers around them.
 #[derive(Clone)]
 pub struct Api {
     app: Arc<App>,
@@ -112,18 +112,17 @@ pub struct Api {
 }
 
 impl Api {
-    /// The edge of `app`.
+    /// Makes the edge of `app`.
     pub fn new(app: Arc<App>) -> Self {
         let routes = CatchPanic::custom(routes(app.clone()), edge::Panicked);
         Self { app, routes, refusals: Arc::default() }
     }
 
-    /// Answers a request that came from `peer`: named after it, counted, and a problem if it is not
-    /// 2xx.
+    /// Answers a request from `peer`: adds its id, counts it, and renders errors as problems.
     ///
     /// # Cancel safety
     ///
-    /// As the verbs: a store call that was begun is heard out.
+    /// As the verbs: a store call that was begun runs to its end.
     pub async fn answer(&self, mut request: Request, peer: IpAddr) -> Response {
         let id = RequestId::of(request.headers(), self.client(&request, peer));
         let (label, asked) = (edge::Label::of(&request), Asked::of(&request));
@@ -135,7 +134,7 @@ impl Api {
         }
         let answer = edge::complete(answer.map(Body::new), &id);
         let took = id.began.elapsed().as_secs_f64();
-        // Waits are figures of their own: they say nothing of how fast the service is.
+        // Waits have a metric of their own: they say nothing about the service's speed.
         match answer.extensions().get::<Waited>() {
             Some(Waited(waited)) => self.app.metrics.waited(waited.as_secs_f64()),
             None => self.app.metrics.took(took),
@@ -144,7 +143,7 @@ impl Api {
         answer
     }
 
-    /// The address of the client, which proxies may have stood before.
+    /// The address of the client, also behind trusted proxies.
     fn client(&self, request: &Request, peer: IpAddr) -> IpAddr {
         let said = request.headers().get_all(X_FORWARDED_FOR).iter();
         let said: Vec<_> = said.map(|value| value.to_str().unwrap_or_default()).collect();
@@ -163,7 +162,7 @@ fn routes(app: Arc<App>) -> Router {
     let forced = delete(admin::force_release).fallback(edge::only_delete);
     Router::new()
         .route("/locks", get(locks::list).fallback(edge::only_get))
-        .route("/locks/", key.clone()) // The empty key, which is none.
+        .route("/locks/", key.clone()) // The empty key is invalid.
         .route("/locks/{*key}", key)
         .route("/hold/", held.clone())
         .route("/hold/{*key}", held)

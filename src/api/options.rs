@@ -1,6 +1,6 @@
-//! The options of a request, as clients really send them: no body; an empty one typed as JSON;
-//! JSON under any type; a form; the query of a shell. What is not known is refused by name, for a
-//! misspelt TTL must never silently mean the default.
+//! The options of a request, in the forms that clients send: no body, an empty body typed as JSON,
+//! JSON under any type, a form, a query. Unknown options are refused by name, because a misspelt
+//! TTL must never silently mean the default.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -24,21 +24,21 @@ use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
-/// Long enough to take a lease over after a dropped connection, short enough to wait out.
+/// Long enough to reconnect and take the lease over, short enough to wait out.
 const MAX_LINGER_MS: u64 = 60_000;
 
-/// Some programs of Windows put it before JSON.
+/// Some Windows programs write it before JSON.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// The values of `Content-Encoding` of bodies that are not read.
+/// The values of `Content-Encoding` that are refused.
 const COMPRESSED: [&[u8]; 6] = [b"gzip", b"x-gzip", b"deflate", b"br", b"zstd", b"compress"];
 
-/// The beginning of everything that gzip made.
+/// The first bytes of gzip data.
 const GZIP: &[u8] = b"\x1f\x8b";
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// What a request names, each name once.
+/// The options of a request, each name once.
 #[derive(Debug)]
 pub(super) struct Options {
     query: Vec<(String, Value)>,
@@ -46,7 +46,7 @@ pub(super) struct Options {
     header_token: Option<LeaseToken>,
 }
 
-/// The names that a verb knows.
+/// The option names of a verb.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
     pub(super) query: &'static [&'static str],
@@ -54,7 +54,7 @@ pub(super) struct Known {
 }
 
 impl Options {
-    /// Reads all that a request names, and refuses what `known` does not list.
+    /// Reads all options, and refuses those that `known` does not list.
     pub(super) async fn read(
         request: Request,
         limits: &ApiLimits,
@@ -72,7 +72,7 @@ impl Options {
     pub(super) fn token(&self) -> Result<Option<LeaseToken>, ApiError> {
         let body = match find(&self.body, "token") {
             Some(Value::String(text)) => Some(parse_token(text)?),
-            Some(_) => return Err(ApiError::invalid("token", "a token is a string")),
+            Some(_) => return Err(ApiError::invalid("token", "a token has to be a string")),
             None => None,
         };
         match (self.header_token.clone(), body) {
@@ -81,14 +81,14 @@ impl Options {
         }
     }
 
-    /// The lease token, without which there is nothing to do.
+    /// The lease token, which this verb requires.
     pub(super) fn required_token(&self) -> Result<LeaseToken, ApiError> {
         self.token()?.ok_or_else(|| {
             ApiError::new(Code::TokenRequired, "send the lease token as the header `Lock-Token`")
         })
     }
 
-    /// The number of the lease that the request is about, where it names one.
+    /// The fencing token of the lease, if the request names one.
     pub(super) fn fencing_token(&self) -> Result<Option<FencingToken>, ApiError> {
         const NAME: &str = "fencing_token";
         let Some(value) = find(&self.body, NAME).or_else(|| find(&self.query, NAME)) else {
@@ -99,20 +99,20 @@ impl Options {
         whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
     }
 
-    /// The TTL that is asked for.
+    /// The TTL, if the request names one.
     pub(super) fn ttl(&self, bounds: &TtlBounds) -> Result<Option<Ttl>, ApiError> {
         let Some((name, wish)) = self.millis("ttl_ms", "ttl")? else { return Ok(None) };
         bounds.admit(wish).map(Some).ok_or_else(|| ApiError::ttl(name, bounds))
     }
 
-    /// How long to wait in line, which is cut to `longest`, and whether it was.
+    /// The wait in line, cut to `longest`, and whether it was cut.
     pub(super) fn wait(&self, longest: Duration) -> Result<(Duration, bool), ApiError> {
         let wish = self.millis("wait_ms", "wait")?;
         let wish = wish.map_or(Duration::ZERO, |(_, wish)| Duration::from_millis(wish));
         Ok((wish.min(longest), wish > longest))
     }
 
-    /// How long to wait in line, without a longest: `None` is for as long as it takes.
+    /// The wait in line without a limit; `None` means forever.
     pub(super) fn endless_wait(&self) -> Result<Option<Duration>, ApiError> {
         let forever = match find(&self.body, "wait_ms") {
             Some(wish) => *wish == -1 || *wish == "-1",
@@ -121,17 +121,17 @@ impl Options {
         if forever { Ok(None) } else { self.wait(Duration::MAX).map(|(wait, _)| Some(wait)) }
     }
 
-    /// How long a lease stays when its connection is gone.
+    /// The time that the lease outlives its connection.
     pub(super) fn linger(&self) -> Result<Option<Ttl>, ApiError> {
         let Some((name, wish)) = self.millis("linger_ms", "linger")? else { return Ok(None) };
         if wish > MAX_LINGER_MS {
-            let detail = format!("a lease lingers {MAX_LINGER_MS} milliseconds at most");
+            let detail = format!("`{name}` is at most {MAX_LINGER_MS} milliseconds");
             return Err(ApiError::invalid(name, detail));
         }
         Ok((wish > 0).then(|| Ttl::from_millis(wish)))
     }
 
-    /// What the request wants to have.
+    /// The claim that the request makes.
     pub(super) fn claim(&self, app: &App, key: &LockKey) -> Result<Claim, ApiError> {
         let (token, origin) = match self.token()? {
             Some(token) => (token, Origin::Client),
@@ -141,31 +141,30 @@ impl Options {
         Ok(Claim { key: key.clone(), token, origin, ttl, owner: self.owner()? })
     }
 
-    /// Who asks.
+    /// The owner, if the request names one.
     fn owner(&self) -> Result<Option<Owner>, ApiError> {
         match find(&self.body, "owner").or_else(|| find(&self.query, "owner")) {
             Some(Value::String(text)) => {
                 Owner::parse(text).map_err(|error| ApiError::invalid("owner", error.to_string()))
             }
-            Some(_) => Err(ApiError::invalid("owner", "an owner is a string")),
+            Some(_) => Err(ApiError::invalid("owner", "an owner has to be a string")),
             None => Ok(None),
         }
     }
 
-    /// Milliseconds out of the body, or a duration out of the query, and under which name.
+    /// Milliseconds from the body, or a duration from the query, with the option's name.
     fn millis(
         &self,
         body: &'static str,
         query: &'static str,
     ) -> Result<Option<(&'static str, u64)>, ApiError> {
         if let Some(value) = find(&self.body, body) {
-            let bad =
-                || ApiError::invalid(body, format!("`{body}` is a number of whole milliseconds"));
+            let bad = || ApiError::invalid(body, format!("`{body}` has to be whole milliseconds"));
             return whole(value).map(|ms| Some((body, ms))).ok_or_else(bad);
         }
         let Some(Value::String(text)) = find(&self.query, query) else { return Ok(None) };
         let bad = || {
-            let detail = format!("`{query}` is digits and ms, s, m or h, as in `{query}=30s`");
+            let detail = format!("`{query}` has to be digits and ms, s, m or h: `{query}=30s`");
             ApiError::invalid(query, detail)
         };
         let duration: Duration = parse_duration(text).ok_or_else(bad)?;
@@ -174,21 +173,21 @@ impl Options {
     }
 }
 
-/// The query as names and texts, each name once and among `known`.
+/// The query as names and texts, each name once and in `known`.
 pub(super) fn query(
     query: Option<&str>,
     known: &'static [&'static str],
 ) -> Result<Vec<(String, Value)>, ApiError> {
     let query = once(form(query.unwrap_or_default().as_bytes()))?;
     if find(&query, "token").is_some() {
-        let detail = "a token does not belong into a URL, where logs keep it: send `Lock-Token`";
+        let detail = "a token must not be in a URL, because logs keep URLs: send `Lock-Token`";
         return Err(ApiError::invalid("token", detail));
     }
     refuse_others(&query, known)?;
     Ok(query)
 }
 
-/// The value of a name; `null` is absent.
+/// The value of a name; `null` counts as absent.
 pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
     fields.iter().find(|(known, value)| known == name && !value.is_null()).map(|(_, value)| value)
 }
@@ -209,11 +208,11 @@ async fn collect(body: Body, limits: &ApiLimits) -> Result<Vec<u8>, ApiError> {
     match whole.await {
         Ok(Ok(whole)) => Ok(whole.to_bytes().to_vec()),
         Ok(Err(error)) if error.is::<LengthLimitError>() => {
-            let detail = format!("a body has at most {} bytes here", limits.body_bytes);
+            let detail = format!("the body is larger than {} bytes", limits.body_bytes);
             Err(ApiError::new(Code::BodyTooLarge, detail))
         }
-        Ok(Err(_)) => Err(ApiError::new(Code::InvalidRequest, "the body broke off")),
-        Err(_) => Err(ApiError::new(Code::InvalidRequest, "the body did not come in time")),
+        Ok(Err(_)) => Err(ApiError::new(Code::InvalidRequest, "the body is incomplete")),
+        Err(_) => Err(ApiError::new(Code::InvalidRequest, "the body did not arrive in time")),
     }
 }
 
@@ -226,16 +225,16 @@ fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiE
     }
     let coding = headers.get(CONTENT_ENCODING).map_or(&b""[..], |value| value.as_bytes());
     if COMPRESSED.contains(&coding) || body.starts_with(GZIP) {
-        let detail = "a compressed body is not read here: send it without `Content-Encoding`";
+        let detail = "compressed bodies are not supported: send it without `Content-Encoding`";
         return Err(ApiError::new(Code::InvalidRequest, detail));
     }
     if media_type.starts_with("multipart/") {
-        let detail = "multipart is not read here: send JSON, or a form with http_build_query()";
+        let detail = "multipart is not supported: send JSON, or a form with http_build_query()";
         return Err(ApiError::new(Code::InvalidRequest, detail));
     }
     if media_type == FORM && !matches!(body[0], b'{' | b'[') && body != b"null" {
         if !body.contains(&b'=') {
-            // Not shown: it may be a lease token that stands where an option belongs.
+            // Not shown: it may be a misplaced lease token.
             let detail = "the body has to be a form such as `ttl_ms=5000`, or a JSON object";
             return Err(ApiError::new(Code::InvalidRequest, detail));
         }
@@ -249,7 +248,7 @@ fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiE
             Err(ApiError::new(Code::InvalidRequest, "the body has to be a JSON object"))
         }
         Err(error) => {
-            Err(ApiError::new(Code::InvalidRequest, format!("the body is no JSON: {error}")))
+            Err(ApiError::new(Code::InvalidRequest, format!("the body is not valid JSON: {error}")))
         }
     }
 }
@@ -270,7 +269,7 @@ fn form(text: &[u8]) -> Vec<(String, Value)> {
     pairs.map(|(name, value)| (name.into_owned(), Value::String(value.into_owned()))).collect()
 }
 
-/// A whole number, also as a numeric string or as an integral float.
+/// A whole number; numeric strings and integral floats count.
 fn whole(value: &Value) -> Option<u64> {
     match value {
         Value::Number(number) => number.as_u64().or_else(|| integral(number.as_f64()?)),
@@ -281,13 +280,13 @@ fn whole(value: &Value) -> Option<u64> {
     }
 }
 
-/// The integer that a float stands for exactly.
+/// The integer that equals this float exactly.
 fn integral(float: f64) -> Option<u64> {
     const EXACT: f64 = (1_u64 << 53) as f64;
     ((0.0..EXACT).contains(&float) && float.fract() == 0.0).then_some(float as u64)
 }
 
-/// A JSON text: an object's members as they stand, or anything else.
+/// A JSON text: the members of an object, or any other value.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Json {
@@ -295,7 +294,7 @@ enum Json {
     Other(Value),
 }
 
-/// The members of an object, in order and with repeats, which a map would hide.
+/// The members of an object, in order and with duplicates, which a map would hide.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {

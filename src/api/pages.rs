@@ -1,6 +1,6 @@
-//! What keeps web pages from calling a service that has no API keys: any page can make a browser
-//! send requests to this machine, and a lock is taken even if the page may not read the answer.
-//! Programs send neither header and are not concerned.
+//! Keeps web pages from calling a service without API keys: any page can make a browser send
+//! requests to this machine, and a lock is taken even if the page may not read the answer.
+//! Other programs send neither header and are not affected.
 
 use axum::http::header::{HOST, ORIGIN};
 use axum::http::request::Parts;
@@ -12,11 +12,11 @@ use crate::wire::Code;
 
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
-/// What a browser says of requests that a page of this very service makes, and its user.
+/// The values that a browser sends for this service's own pages and for its user.
 const OWN_SITES: [&[u8]; 2] = [b"same-origin", b"none"];
 
-/// Goes on unless the request comes from a web page of another origin, or names a host that is
-/// none of `hosts`, which a browser does after DNS rebinding.
+/// Refuses requests of web pages of another origin, and requests that name a host outside `hosts`,
+/// as after DNS rebinding.
 pub(super) fn refuse_others(parts: &Parts, hosts: &HostNames) -> Result<(), ApiError> {
     let sites = parts.headers.get_all(SEC_FETCH_SITE);
     let own_site = sites.iter().all(|site| OWN_SITES.contains(&site.as_bytes()));
@@ -27,7 +27,7 @@ pub(super) fn refuse_others(parts: &Parts, hosts: &HostNames) -> Result<(), ApiE
         let detail = "web pages of another origin may not call a service without API keys";
         return Err(ApiError::new(Code::ForbiddenOrigin, detail));
     }
-    // Every browser names a host; HTTP/1.0 has clients that need not.
+    // Every browser sends a host; some HTTP/1.0 clients do not.
     if (host.is_empty() && parts.version == Version::HTTP_10) || hosts.admit(host) {
         return Ok(());
     }
@@ -35,13 +35,13 @@ pub(super) fn refuse_others(parts: &Parts, hosts: &HostNames) -> Result<(), ApiE
     Err(ApiError::new(Code::ForbiddenOrigin, detail))
 }
 
-/// The host that the request is for; empty if it names none.
+/// The host of the request; empty if it names none.
 fn host(parts: &Parts) -> &str {
     let named = parts.headers.get(HOST).and_then(|value| value.to_str().ok());
     parts.uri.authority().map(|authority| authority.as_str()).or(named).unwrap_or_default().trim()
 }
 
-/// Whether an origin is that of a page of this host. Behind a proxy the scheme may be another one.
+/// Returns whether an origin is of this host. Behind a proxy its scheme may differ.
 fn is_of(origin: &str, host: &str) -> bool {
     let Some((scheme, authority)) = origin.split_once("://") else { return false };
     let port = if scheme.eq_ignore_ascii_case("https") { ":443" } else { ":80" };

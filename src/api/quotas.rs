@@ -1,9 +1,8 @@
-//! What each API key has in this instance: leases, and requests that wait, stream or list.
+//! The use of each API key in this instance: leases, and requests that wait, stream or list.
 //!
-//! A lease is counted from the request for it until its release, or until it ends by its TTL; a
-//! release through another instance is not seen here. Where a client is gone before its answer, its
-//! lease is unsure, and asked for only when the API key has no room left. Without API keys nothing
-//! is counted.
+//! A lease is counted from its request until its release or the end of its TTL; releases through
+//! other instances are not seen. If a client disconnects before its answer, its lease is unsure; it
+//! is looked up only when the API key has no room left. Without API keys nothing is counted.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,13 +14,13 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// How many unsure leases are asked for before one request is refused.
+/// The most unsure leases that one request looks up before it is refused.
 const ASKED_AT_ONCE: usize = 16;
 
-/// What one API key may have at a time; nothing by default.
+/// The most that one API key may have at a time; nothing by default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Quota {
-    /// Leases, those that are asked for included.
+    /// Leases, with those under way.
     pub leases: usize,
     /// Requests that wait in line.
     pub waiters: usize,
@@ -29,12 +28,12 @@ pub struct Quota {
     pub streams: usize,
     /// Lists.
     pub lists: usize,
-    /// The longest that a call to the store takes: a claim whose client hung up may be granted
-    /// for so long.
+    /// The longest time of a call to the store: until then a claim of a disconnected client may
+    /// still be granted.
     pub call: Duration,
 }
 
-/// What all API keys have.
+/// The use of all API keys.
 #[derive(Debug)]
 pub struct Quotas {
     quota: Quota,
@@ -46,7 +45,7 @@ struct State {
     used: HashMap<usize, Used>,
     leases: HashMap<LockKey, Tally>,
     ends: BTreeSet<(Instant, LockKey)>,
-    /// How often a lease was counted.
+    /// A number for each count of a lease, to tell counts apart.
     stamps: u64,
 }
 
@@ -64,11 +63,11 @@ struct Tally {
     fencing_token: Option<FencingToken>,
     ends: Instant,
     stamp: u64,
-    /// Of a lease that may never have been granted: its token, and from when on the store knows.
+    /// For a lease that may not exist: its token, and when the store's answer is final.
     unsure: Option<(LeaseToken, Instant)>,
 }
 
-/// A request that an API key may have only so many of at a time.
+/// A kind of request that is limited per API key.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum RequestKind {
     Waiter,
@@ -76,11 +75,11 @@ pub(super) enum RequestKind {
     List,
 }
 
-/// A request's place among those of its API key, until it is dropped.
+/// A request's place in its API key's quota, until dropped.
 #[derive(Debug)]
 pub(super) struct Slot(Option<(Arc<Quotas>, usize, RequestKind)>);
 
-/// A claim's place among the leases of its API key: before it is known whether it was granted.
+/// A claim's place in its API key's quota, until its outcome is known.
 #[derive(Debug)]
 pub(super) struct Asking(Option<Open>);
 
@@ -91,17 +90,17 @@ struct Open {
     claim: Claim,
 }
 
-/// A lease that is counted, as the one knows it who was granted it.
+/// A counted lease, as known to the request that was granted it.
 #[derive(Debug)]
 pub(super) struct Granted(Option<(Arc<Quotas>, LockKey, u64)>);
 
 impl Quotas {
-    /// Nothing is used yet.
+    /// Starts with nothing used.
     pub fn new(quota: Quota) -> Self {
         Self { quota, state: Mutex::default() }
     }
 
-    /// Counts a lease that was there before this process.
+    /// Counts a lease from before this process started.
     pub fn found(&self, caller: usize, key: LockKey, number: Option<FencingToken>, left: Duration) {
         self.with(|state| state.count(caller, key, number, Instant::now() + left));
     }
@@ -128,7 +127,7 @@ impl Quotas {
         })
     }
 
-    /// Takes a place for a lease. `Err`: there is none, but for these leases that may not be there.
+    /// Takes a place for a lease. `Err`: the quota is used up, but these leases may not exist.
     pub(super) fn ask(
         self: &Arc<Self>,
         caller: &Caller,
@@ -140,7 +139,7 @@ impl Quotas {
             state.expire(now);
             let again = state.leases.get(&claim.key).is_some_and(|one| one.caller == number);
             let used = state.used.entry(number).or_default();
-            // Who has the key's lease asks for it again, or for the next one.
+            // The holder of the key may acquire it again.
             if used.leases + used.asked >= self.quota.leases && !again {
                 return Err(state.unsure(number, now));
             }
@@ -150,17 +149,17 @@ impl Quotas {
         })
     }
 
-    /// The refusal of one lease too many.
+    /// The error of one lease too many.
     pub(super) fn no_lease(&self) -> ApiError {
         ApiError::quota("leases", self.quota.leases)
     }
 
-    /// A lease goes on for so long.
+    /// Notes that a lease lasts for `left` more.
     pub(super) fn extended(&self, key: &LockKey, left: Duration) {
         self.with(|state| state.extend(key, Instant::now() + left));
     }
 
-    /// The lease of this number has ended, or an earlier one.
+    /// Notes that the lease of this number, or an earlier one, has ended.
     pub(super) fn ended(&self, key: &LockKey, number: Option<FencingToken>) {
         self.with(|state| {
             // A later lease of the key may have been counted meanwhile.
@@ -170,7 +169,7 @@ impl Quotas {
         });
     }
 
-    /// An unsure lease is not there.
+    /// Notes that an unsure lease does not exist.
     pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
         self.with(|state| {
             if state
@@ -247,20 +246,20 @@ impl State {
 }
 
 impl Asking {
-    /// The claim was granted this lease.
+    /// Notes that the claim was granted this lease.
     pub(super) fn granted(mut self, lease: &Lease) -> Granted {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return Granted(None) };
         let (number, ends) = (Some(lease.fencing_token), Instant::now() + lease.ttl.as_duration());
         let stamp = quotas.with(|state| {
             state.answered(caller);
-            // Another request may have been told a later lease of the key first.
+            // Another request may have been told of a later lease of the key first.
             let late = state.leases.get(&claim.key).is_some_and(|one| one.fencing_token > number);
             (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
         });
         Granted(stamp.map(|stamp| (quotas, claim.key, stamp)))
     }
 
-    /// The claim has nothing.
+    /// Notes that the claim holds nothing.
     pub(super) fn refused(mut self) {
         if let Some(Open { quotas, caller, claim }) = self.0.take() {
             quotas.with(|state| state.answered(caller));
@@ -270,8 +269,8 @@ impl Asking {
 }
 
 impl Drop for Asking {
-    /// Nobody knows whether the claim was granted. What was granted to a token of the service is
-    /// taken back; a token of the client keeps its lease.
+    /// The outcome is unknown. A grant to a token of the service is undone; one to a token of the
+    /// client stays.
     fn drop(&mut self) {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return };
         let known_from = Instant::now() + quotas.quota.call;
@@ -289,7 +288,7 @@ impl Drop for Asking {
 }
 
 impl Granted {
-    /// The lease ends now, or after so long, unless it was granted again meanwhile.
+    /// Ends the lease now or after `linger`, unless it was granted again meanwhile.
     pub(super) fn let_go(&self, linger: Option<Duration>) {
         let Some((quotas, key, stamp)) = &self.0 else { return };
         quotas.with(|state| match (state.leases.get(key), linger) {

@@ -1,4 +1,4 @@
-//! What is left of a verb: a count, and a line in the log. Never a token.
+//! The record of a verb: a count, and a log line without tokens.
 
 use crate::api::App;
 use crate::api::extract::Call;
@@ -6,7 +6,7 @@ use crate::lock::lease::{Holder, Owner};
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
 
-/// A verb under way.
+/// The record of a verb under way.
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     app: &'a App,
@@ -18,36 +18,36 @@ pub(super) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// The record of `call`.
+    /// Begins the record of `call`.
     pub(super) fn of(app: &'a App, call: &'a Call, verb: Counted, op: &'static str) -> Self {
         Self { app, call, verb, op, owner: None, fencing_token: None }
     }
 
-    /// Notes who asks.
+    /// Sets the owner.
     pub(super) fn owner(&mut self, owner: Option<&Owner>) -> &mut Self {
         self.owner = owner.cloned();
         self
     }
 
-    /// Notes the number of the lease.
+    /// Sets the fencing token.
     pub(super) fn fencing_token(&mut self, fencing_token: FencingToken) -> &mut Self {
         self.fencing_token = Some(fencing_token);
         self
     }
 
-    /// Notes whose lease it was.
+    /// Sets owner and fencing token from the lease's holder.
     pub(super) fn holder(&mut self, holder: &Holder) -> &mut Self {
         self.owner = holder.owner.clone();
         self.fencing_token = holder.fencing_token;
         self
     }
 
-    /// Counts the outcome without a line.
+    /// Counts the outcome, without a log line.
     pub(super) fn quietly(&self, outcome: &'static str) {
         self.app.metrics.outcome(self.verb, outcome);
     }
 
-    /// Counts the outcome and writes the line.
+    /// Counts the outcome and logs it.
     pub(super) fn end(&self, outcome: &'static str) {
         self.quietly(outcome);
         tracing::info!(

@@ -1,5 +1,5 @@
-//! Refusals by API key, rights or origin in the log: a line each, a few a second, so that neither
-//! an attack goes unseen nor its log fills the disk.
+//! Log lines of requests refused by API key, rights or origin: a few a second, so that an attack is
+//! seen and does not fill the disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -12,15 +12,15 @@ use crate::api::error::ApiError;
 use crate::api::extract::RequestId;
 use crate::wire::Code;
 
-/// Enough to see who tries what, and a few megabytes a day at most.
+/// Enough to identify the callers; a few megabytes a day at most.
 const LINES_A_SECOND: u32 = 10;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// The most of a path that a line shows.
+/// The most characters of a path in a log line.
 const SHOWN_PATH_CHARS: usize = 200;
 
-/// The lines of the second under way.
+/// The lines of the current second.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
     second: Mutex<Option<Second>>,
@@ -33,7 +33,7 @@ struct Second {
     lines: u32,
 }
 
-/// What a request was about, noted before it is answered.
+/// Method and path of a request, noted before it is answered.
 pub(super) struct Asked {
     method: Method,
     path: String,
@@ -48,7 +48,7 @@ impl Asked {
 }
 
 impl Refusals {
-    /// Writes the line of a refusal, if the error is one.
+    /// Logs the error if it is a refusal.
     pub(super) fn note(&self, error: &ApiError, asked: &Asked, id: &RequestId) {
         let (code, ..) = match error.problem.code {
             code @ (Code::Unauthenticated | Code::Forbidden | Code::ForbiddenOrigin) => code.row(),
@@ -67,18 +67,18 @@ impl Refusals {
         );
     }
 
-    /// Writes how many refusals have no line, once their second is over.
+    /// Logs the number of refusals left out, once their second is over.
     pub(super) fn catch_up(&self) {
         if self.left_out.load(Ordering::Relaxed) == 0 {
             return;
         }
         let over = self.with_second(|second| second.began.elapsed() >= SECOND);
         if over && let Some(left_out @ 1..) = self.admit(Instant::now()) {
-            tracing::warn!(left_out, "more requests were refused");
+            tracing::warn!(left_out, "more requests refused");
         }
     }
 
-    /// Whether there may be a line now, and how many refusals have had none before it.
+    /// Admits a line, and returns the number of refusals left out before it.
     fn admit(&self, now: Instant) -> Option<u64> {
         self.with_second(|second| {
             if now.duration_since(second.began) >= SECOND {

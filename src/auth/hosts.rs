@@ -1,8 +1,8 @@
-//! The host names under which browsers may call a service that has no API keys.
+//! The host names under which browsers may call a service without API keys.
 //!
-//! A web page can point a name of its own at an address that only this machine reaches (DNS
-//! rebinding), and the browser then takes the service for a part of that page. It cannot do so with
-//! an IP address or with `localhost`.
+//! A web page can point its own name at an address that only this machine reaches (DNS rebinding);
+//! the browser then takes the service for part of that page. IP addresses and `localhost` cannot be
+//! abused like that.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -15,27 +15,27 @@ use crate::auth::words;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllowedHosts(Vec<String>);
 
-/// The host names that a request may name.
+/// The host names that requests may have.
 #[derive(Clone, Debug)]
 pub enum HostNames {
-    /// Any.
+    /// Any name.
     Any,
     /// IP addresses, `localhost`, and these.
     Only(AllowedHosts),
 }
 
-/// The addresses on which the service listens, as far as it matters here.
+/// The reach of the address that the service listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// This machine only.
+    /// Only this machine.
     Loopback,
-    /// Other machines, too.
+    /// Other machines as well.
     Network,
 }
 
 impl HostNames {
-    /// The names under which a service with this reach may be called. In a network a name may be
-    /// whatever its DNS says, so there the setting counts only if it names any.
+    /// The allowed names for a service with this reach. In a network any DNS name may be in use, so
+    /// the setting counts there only if it is not empty.
     pub fn of(allowed: AllowedHosts, reach: Reach) -> Self {
         match reach {
             Reach::Network if allowed.0.is_empty() => Self::Any,
@@ -43,7 +43,7 @@ impl HostNames {
         }
     }
 
-    /// Whether a `Host` of this text may call: a name or an address, with or without a port.
+    /// Returns whether a `Host` header may call: a name or an address, with or without a port.
     pub fn admit(&self, host: &str) -> bool {
         let Self::Only(AllowedHosts(allowed)) = self else { return true };
         let name = without_port(host);
@@ -62,7 +62,7 @@ impl<'de> Deserialize<'de> for AllowedHosts {
             let plain = |letter: char| letter.is_ascii_alphanumeric() || "-._".contains(letter);
             if !name.chars().all(plain) {
                 return Err(D::Error::custom(format!(
-                    "`{name}` is not a host name: without scheme, port and wildcard, as in \
+                    "`{name}` is not a host name: leave out scheme, port and wildcards, as in \
                      `locks.example`"
                 )));
             }
@@ -71,7 +71,7 @@ impl<'de> Deserialize<'de> for AllowedHosts {
     }
 }
 
-/// A host without `:` and the digits behind it.
+/// A host without its port.
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

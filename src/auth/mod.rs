@@ -1,4 +1,4 @@
-//! Who may call, and what they may do. Pure: headers and settings come in.
+//! The API keys and their rights. Pure: headers and settings come in.
 
 mod hosts;
 mod proxies;
@@ -14,13 +14,13 @@ use subtle::ConstantTimeEq;
 pub use crate::auth::hosts::{AllowedHosts, HostNames, Reach};
 pub use crate::auth::proxies::TrustedProxies;
 
-/// What an API key may do under its prefixes.
+/// A right of an API key under its prefixes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Permission {
-    /// Acquire, refresh, release, and look at a single key.
+    /// Acquire, refresh, release, and inspect a single key.
     Acquire,
-    /// Look at keys, the list and the figures.
+    /// Inspect keys, the list and the metrics.
     Read,
     /// Force a release.
     Admin,
@@ -36,7 +36,7 @@ impl fmt::Display for Permission {
     }
 }
 
-/// A client's right to call: known by the SHA-256 of its secret. An entry of `[[api_keys]]`.
+/// An API key, known by the SHA-256 of its secret. An entry of `[[api_keys]]`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiKey {
@@ -47,25 +47,25 @@ pub struct ApiKey {
 }
 
 impl ApiKey {
-    /// Why these keys cannot be used together; `None` if they can. Each mistake that is refused
-    /// here would otherwise show only when a client is refused, or is not.
+    /// The reason why these keys cannot be used together; `None` if they can. Without this check a
+    /// mistake would show only when a client is refused, or admitted.
     pub fn fault(keys: &[Self]) -> Option<String> {
         let (mut names, mut digests) = (HashSet::new(), HashSet::new());
         for key in keys {
             let name = &key.name;
             let needs_prefix = |one: &Permission| *one != Permission::Read;
             let fault = if name.is_empty() {
-                "an API key needs a name, by which the log calls it"
+                "an API key needs a name, which the log shows"
             } else if !names.insert(name) {
                 "two API keys have this name"
             } else if key.sha256.0 == *Sha256::digest(b"") {
-                "this is the SHA-256 of an empty secret"
+                "sha256 is that of an empty secret"
             } else if !digests.insert(key.sha256.0) {
                 "another API key has the same secret"
             } else if key.permissions.is_empty() {
-                "without permissions this API key may do nothing"
+                "it has no permissions, so it may do nothing"
             } else if key.prefixes.is_empty() && key.permissions.iter().any(needs_prefix) {
-                "without prefixes this API key may use no lock key; [\"\"] is all of them"
+                "it has no prefixes, so it may use no lock key; [\"\"] means all"
             } else {
                 continue;
             };
@@ -102,31 +102,31 @@ impl TryFrom<String> for Digest {
     }
 }
 
-/// All API keys. Without any, everybody may do everything.
+/// All API keys. Without any, every caller may do everything.
 #[derive(Debug, Default)]
 pub struct Keyring {
     keys: Vec<Arc<ApiKey>>,
 }
 
 impl Keyring {
-    /// The keys of the settings.
+    /// A keyring with the keys of the settings.
     pub fn new(keys: Vec<ApiKey>) -> Self {
         Self { keys: keys.into_iter().map(Arc::new).collect() }
     }
 
-    /// Whether there are no keys, so that everybody may do everything.
+    /// Returns whether there are no keys, so that every caller may do everything.
     pub fn is_open(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// How many keys there are.
+    /// The number of keys.
     pub fn count(&self) -> usize {
         self.keys.len()
     }
 
-    /// Who sent this `Authorization` header; `None` if it is nobody who is known.
+    /// The caller that sent this `Authorization` header; `None` if it is unknown.
     ///
-    /// Every key is compared, each in constant time: the time tells nothing of a secret.
+    /// Compares all keys, each in constant time, so that the duration tells nothing about a secret.
     pub fn identify(&self, authorization: Option<&[u8]>) -> Option<Caller> {
         if self.keys.is_empty() {
             return Some(Caller { key: None, number: 0 });
@@ -145,8 +145,8 @@ impl Keyring {
         found
     }
 
-    /// The number of the API key that has most likely acquired a lock key: of those that may, the
-    /// one with the longest prefix of it.
+    /// The number of the API key that most likely acquired a lock key: the one with the longest
+    /// matching prefix, of those that may.
     pub fn likely(&self, text: &str) -> Option<usize> {
         let longest = |key: &Arc<ApiKey>| {
             let within = key.prefixes.iter().filter(|one| text.starts_with(one.as_str()));
@@ -158,7 +158,7 @@ impl Keyring {
     }
 }
 
-/// Who calls: the bearer of an API key, or anybody where there are none.
+/// A caller: the bearer of an API key, or anonymous if there are none.
 #[derive(Clone, Debug)]
 pub struct Caller {
     key: Option<Arc<ApiKey>>,
@@ -166,29 +166,29 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// The name of their API key; empty where there are none.
+    /// The name of the API key; empty if there are none.
     pub fn name(&self) -> &str {
         self.key.as_ref().map_or("", |key| &key.name)
     }
 
-    /// The number of their API key.
+    /// The number of the API key.
     pub fn number(&self) -> Option<usize> {
         self.key.as_ref().map(|_| self.number)
     }
 
-    /// Whether they may do one of `permitted` at all.
+    /// Returns whether the caller may do one of `permitted` at all.
     pub fn has(&self, permitted: &[Permission]) -> bool {
         let has = |key: &Arc<ApiKey>| permitted.iter().any(|one| key.permissions.contains(one));
         self.key.as_ref().is_none_or(has)
     }
 
-    /// Whether they may do one of `permitted` to the lock key `text`.
+    /// Returns whether the caller may do one of `permitted` to the lock key `text`.
     pub fn may(&self, permitted: &[Permission], text: &str) -> bool {
         let within = |key: &Arc<ApiKey>| key.prefixes.iter().any(|one| text.starts_with(one));
         self.has(permitted) && self.key.as_ref().is_none_or(within)
     }
 
-    /// The prefixes of what they may see under `prefix`, none within another.
+    /// The prefixes of the visible keys under `prefix`, none within another.
     pub fn visible(&self, prefix: &str) -> Vec<String> {
         let Some(key) = &self.key else { return vec![prefix.to_owned()] };
         let mut visible: Vec<String> = Vec::new();
@@ -205,8 +205,7 @@ impl Caller {
     }
 }
 
-/// Reads a list of words: an array in a file, or one text with blanks between them in the
-/// environment.
+/// Reads a list of words: an array in a file, or words separated by spaces in the environment.
 fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "a list of texts")]

@@ -1,4 +1,4 @@
-//! The proxies whose word on the client's address counts.
+//! The proxies that are trusted to name the client's address.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,9 +13,9 @@ use crate::auth::words;
 pub struct TrustedProxies(Vec<IpNet>);
 
 impl TrustedProxies {
-    /// The address of the client behind a connection from `peer`, by what the proxies say in
-    /// `X-Forwarded-For`. Each proxy appends the address that called it, so the last one that is
-    /// not a trusted proxy is the client; whatever stands before it anybody can have written.
+    /// The address of the client behind a connection from `peer`, according to `X-Forwarded-For`.
+    /// Each proxy appends the address that called it, so the last one that is not a trusted proxy
+    /// is the client; the text before it can be forged.
     pub fn client(&self, peer: IpAddr, forwarded: &[&str]) -> IpAddr {
         let mut client = peer.to_canonical();
         for hop in forwarded.iter().rev().flat_map(|line| line.rsplit(',')) {
@@ -28,7 +28,7 @@ impl TrustedProxies {
         client
     }
 
-    /// Whether this is the address of one of them.
+    /// Returns whether this is the address of a trusted proxy.
     pub fn trust(&self, address: IpAddr) -> bool {
         self.0.iter().any(|network| network.contains(&address))
     }
@@ -39,7 +39,7 @@ impl<'de> Deserialize<'de> for TrustedProxies {
         let network = |word: String| {
             let address = || word.parse::<IpAddr>().map(IpNet::from);
             word.parse::<IpNet>().or_else(|_| address()).map_err(|_| {
-                let detail = "is neither an address nor a network, as in `10.0.0.0/8`";
+                let detail = "is neither an address nor a network such as `10.0.0.0/8`";
                 D::Error::custom(format!("`{word}` {detail}"))
             })
         };
@@ -47,7 +47,7 @@ impl<'de> Deserialize<'de> for TrustedProxies {
     }
 }
 
-/// An address as proxies write it: also with a port, also in brackets.
+/// An address as proxies write it: with or without a port, with or without brackets.
 fn address(text: &str) -> Option<IpAddr> {
     let plain = text.trim_start_matches('[').trim_end_matches(']');
     plain.parse().ok().or_else(|| text.parse::<SocketAddr>().ok().map(|with_port| with_port.ip()))

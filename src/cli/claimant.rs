@@ -1,4 +1,4 @@
-//! Getting a lease, for as long as somebody wants to wait.
+//! Acquires a lease for a command, with retries.
 
 use std::time::Duration;
 
@@ -15,58 +15,58 @@ use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// Between two attempts that came to nothing.
+/// The pause between failed attempts.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
 
-/// One request waits no longer than this: what the service allows unless it is told otherwise.
+/// The longest wait of one request: the service's default limit.
 const SLICE: Duration = Duration::from_secs(25);
 
-/// How long a service may be silent that has not answered yet: a restart takes less.
+/// The longest silence of a service that has not answered yet: a restart takes less.
 const SILENCE_AT_FIRST: Duration = Duration::from_secs(5);
 
-/// How long a service may be silent in whose line we were.
+/// The longest silence of a service that had put us in line.
 const SILENCE_IN_LINE: Duration = Duration::from_secs(60);
 
-/// Limit for leaving the line.
+/// The time limit for leaving the line.
 const LEAVE_TIME: Duration = Duration::from_secs(2);
 
-/// What to do when somebody else has the key.
+/// The options for a key that is held.
 #[derive(Args, Debug)]
 pub(super) struct Contention {
     /// Do not wait.
     #[arg(short, long, conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait at most so long, as in 10, 500ms or 5m [default: for ever].
+    /// Wait at most this long, as in 10, 500ms or 5m [default: forever].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     wait: Option<Duration>,
-    /// The exit code if somebody else has the key; 0 suits cron.
+    /// Exit code if another client holds the key; 0 suits cron.
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
     pub(super) conflict_exit_code: u8,
 }
 
 impl Contention {
-    /// How long to wait; `None` for ever.
+    /// The longest wait; `None` means forever.
     pub(super) fn wait(&self) -> Option<Duration> {
         if self.nonblock { Some(Duration::ZERO) } else { self.wait }
     }
 }
 
-/// Why there is no lease.
+/// The reason why no lease was acquired.
 #[derive(Debug)]
 pub(super) enum NoLease {
-    /// Somebody else has the key.
+    /// Another client holds the key.
     Busy(String),
-    /// The service does not answer.
+    /// The service is unreachable.
     Unreachable(String),
-    /// The service refuses such a request.
+    /// The service refused the request.
     Refused(String),
-    /// Somebody who has the token gave the claim up.
+    /// The claim was released with its token.
     Cancelled(String),
 }
 
 impl NoLease {
-    /// Says why, and gives the exit code; `busy` if somebody else has the key, of which there is
-    /// nothing to say.
+    /// Reports the reason and returns the exit code; `busy` if another client holds the key, which
+    /// only a verbose voice reports.
     pub(super) fn say(self, voice: Voice, busy: u8) -> u8 {
         match self {
             Self::Busy(detail) => {
@@ -89,12 +89,12 @@ impl NoLease {
     }
 }
 
-/// Somebody who wants a lease.
+/// A client that wants a lease.
 #[derive(Debug)]
 pub(super) struct Claimant {
     pub(super) client: Client,
     pub(super) key: LockKey,
-    /// Its own, so a request that is repeated is the same claim.
+    /// Unique, so that a repeated request is the same claim.
     pub(super) token: LeaseToken,
     pub(super) owner: Option<Owner>,
     /// The service's default if absent.
@@ -103,9 +103,9 @@ pub(super) struct Claimant {
 }
 
 impl Claimant {
-    /// Waits for the lease, for ever if there is no `wait`: request after request, with the same
-    /// token, so the place in line stays. Gives when the last one was sent. Without a lease nothing
-    /// of it is left at the service, as far as that can be told. Dropping it leaves the line.
+    /// Waits for the lease, forever without `wait`: repeats the request with the same token, which
+    /// keeps the place in line. Also returns the moment of the last request. After an error it has
+    /// tried to leave nothing at the service. Dropping it leaves the line.
     pub(super) async fn acquire(
         &self,
         wait: Option<Duration>,
@@ -113,7 +113,7 @@ impl Claimant {
         let began = Moment::now();
         let mut patience = SILENCE_AT_FIRST;
         let mut heard = began;
-        // A lease may be there of which no answer, or too late a one, has come.
+        // A lease may exist whose answer was lost or came too late.
         let mut unsure = false;
         let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
@@ -168,14 +168,14 @@ impl Claimant {
         Err(why)
     }
 
-    /// Leaves the line, with whatever was granted in it.
+    /// Leaves the line and releases a lease that was granted meanwhile.
     pub(super) async fn leave(&self) {
-        // It ends at once: what cannot be told now ends by itself.
+        // The command ends now; a lease that cannot be released expires.
         let told = timeout(LEAVE_TIME, async { self.client.release(self.lease(None)).await });
         let _ = told.await;
     }
 
-    /// Names the lease.
+    /// The lease as requests name it.
     pub(super) fn lease(&self, fencing_token: Option<FencingToken>) -> LeaseId<'_> {
         LeaseId { key: &self.key, token: &self.token, fencing_token }
     }

@@ -1,5 +1,5 @@
-//! The clock by which a client judges its lease: it goes on while the machine sleeps, as the
-//! service's does, and so do the alarms.
+//! The clock by which a client judges its lease: like the service's, it runs on while the machine
+//! sleeps, and so do the alarms.
 
 use std::io;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use rustix::time::{
 };
 use tokio::net::unix::pipe::Receiver;
 
-/// A moment, as the time since the machine was started.
+/// A point in time, as the time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment(Duration);
 
@@ -35,7 +35,7 @@ impl Moment {
         Self(self.0.saturating_sub(time))
     }
 
-    /// What is left until this moment; nothing once it has come.
+    /// The time left until this moment; zero once it has come.
     pub(super) fn left(self) -> Duration {
         self.0.saturating_sub(Self::now().0)
     }
@@ -45,7 +45,7 @@ impl Moment {
     }
 }
 
-/// Rings at a moment, and at once if the machine slept past it, as no timer of the runtime does.
+/// An alarm that rings at once if the machine slept past it, unlike the runtime's timers.
 #[derive(Debug)]
 pub(super) struct Alarm(Receiver);
 
@@ -53,11 +53,11 @@ impl Alarm {
     pub(super) fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        // The runtime takes any descriptor for a pipe, and a timer is read like one.
+        // The runtime accepts any descriptor as a pipe, and a timer is read like one.
         Ok(Self(Receiver::from_owned_fd_unchecked(timer)?))
     }
 
-    /// Ends at `moment`; never, if there is none.
+    /// Waits until `moment`; forever without one.
     pub(super) async fn at(&self, moment: Option<Moment>) -> io::Result<()> {
         let Some(moment) = moment else { return std::future::pending().await };
         let Ok(it_value) = Timespec::try_from(moment.0) else {
@@ -68,7 +68,7 @@ impl Alarm {
         timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &once)?;
         while !moment.has_come() {
             self.0.readable().await?;
-            // Nothing to read means that it was an earlier ring; then this waits for the next.
+            // An earlier ring leaves nothing to read; then this waits for the next.
             let _ = self.0.try_read(&mut [0; 8]);
         }
         Ok(())

@@ -1,32 +1,31 @@
-//! Exit codes: those of `serve`, and one table for the commands that talk to a service, which the
-//! README has as well.
+//! Exit codes of `serve` and of the commands that talk to a service. The README has the same table.
 
-/// `serve` was told to end, and did so before all was answered or taken back.
+/// `serve` was ended by a signal before all requests were answered and grants undone.
 pub(super) const ENDED_EARLY: u8 = 3;
 
-/// `serve` failed while it served. To be restarted.
+/// `serve` failed while serving; a supervisor should restart it.
 pub(super) const FAILED: u8 = 4;
 
-/// What is added to the number of the signal that ended COMMAND.
+/// Added to the number of the signal that ended COMMAND.
 pub(super) const SIGNALLED: i32 = 128;
 
-/// The service does not answer (EX_UNAVAILABLE).
+/// The service is unreachable (EX_UNAVAILABLE).
 pub(super) const UNREACHABLE: u8 = 69;
 
-/// Somebody else has the key (EX_TEMPFAIL).
+/// Another client holds the key (EX_TEMPFAIL).
 pub(super) const BUSY: u8 = 75;
 
 /// The lease is lost.
 pub(super) const LOST: u8 = 79;
 
-/// COMMAND ran for too long, as with `timeout`.
+/// COMMAND ran longer than --max-run, as with `timeout`.
 pub(super) const TIMED_OUT: u8 = 124;
 
-/// Wrong usage, a refusal of the service, a fault of our own; as with `timeout`, and so on.
+/// Wrong usage, a refused request or an internal error. As in `timeout`, like the codes below.
 pub(super) const INTERNAL: u8 = 125;
 
 /// COMMAND cannot be executed.
 pub(super) const NOT_EXECUTABLE: u8 = 126;
 
-/// COMMAND is not there.
+/// COMMAND was not found.
 pub(super) const NOT_FOUND: u8 = 127;

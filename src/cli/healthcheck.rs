@@ -1,4 +1,4 @@
-//! `lockkeeper healthcheck`: for images that have neither a shell nor curl.
+//! `lockkeeper healthcheck`: for images without a shell or curl.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -10,18 +10,18 @@ use hyper::client::conn::http1::handshake;
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpStream, lookup_host};
 
-/// Shorter than the time-out of common health checks.
+/// Shorter than the timeout of common health checks.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// Asks the service that listens on `listen` for `/healthz`.
+/// Requests `/healthz` from the service that listens on `listen`.
 pub(super) fn healthcheck(listen: &str) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     let asked = async { tokio::time::timeout(PATIENCE, ask(listen)).await };
     match runtime.block_on(asked) {
         Ok(Ok(200)) => Ok(()),
         Ok(Ok(status)) => Err(format!("{listen} answered {status}")),
-        Ok(Err(error)) => Err(format!("{listen} cannot be asked: {error}")),
+        Ok(Err(error)) => Err(format!("cannot reach {listen}: {error}")),
         Err(_) => Err(format!("{listen} did not answer within {} s", PATIENCE.as_secs())),
     }
 }
@@ -38,7 +38,7 @@ async fn ask(listen: &str) -> Result<u16, Box<dyn std::error::Error>> {
     }
 }
 
-/// Where a service that listens on every address can be reached from its own machine.
+/// The local address of a service that may listen on every address.
 fn reachable(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),

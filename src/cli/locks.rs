@@ -1,7 +1,7 @@
-//! The verbs one by one, for scripts that cannot run as a command of `exec`: each prints what a
-//! script can use, and has the exit codes of `exec`.
+//! The verbs as commands, for scripts that cannot run under `exec`: each prints what a script can
+//! use, and has the exit codes of `exec`.
 //!
-//! A token is never an argument, where everybody could read it who asks for the processes.
+//! A token is never an argument: the process list would show it.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -23,23 +23,23 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::ListBody;
 
-/// How often a request is made that is not answered.
+/// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
 pub(super) enum Verb {
-    /// Acquire a lease, and print its token; it ends by itself unless it is refreshed.
+    /// Acquire a lease and print its token; the lease expires unless it is refreshed.
     Acquire(Acquire),
-    /// Start the time of a lease anew.
+    /// Restart the TTL of a lease.
     Refresh(Refresh),
-    /// Give a lease back.
+    /// Release a lease.
     Release(Held),
-    /// Print how a key stands: KEY, held or free, seconds left, fencing token, waiters, owner.
+    /// Print the state of a key: KEY, held or free, seconds left, fencing token, waiters, owner.
     Get(Named),
-    /// Print the keys that are held, a line as `get` for each.
+    /// Print the held keys, a line as `get` for each.
     List(List),
-    /// End a lease, whoever has it.
+    /// End the lease of a key, without its token.
     ForceRelease(Named),
 }
 
@@ -47,10 +47,10 @@ pub(super) enum Verb {
 pub(super) struct Acquire {
     #[command(flatten)]
     contention: Contention,
-    /// How long the lease lasts [default: the service's].
+    /// TTL of the lease [default: the service's].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
-    /// Who asks, for others to read.
+    /// Name of the holder, shown to others.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     owner: String,
     /// Use the token in this file (- is standard input) instead of a new one.
@@ -62,7 +62,7 @@ pub(super) struct Acquire {
 
 #[derive(Args, Debug)]
 pub(super) struct Refresh {
-    /// How long the lease lasts from now on [default: as long as before].
+    /// TTL from now on [default: as before].
     #[arg(short, long, value_name = "DURATION", value_parser = duration)]
     ttl: Option<Duration>,
     #[command(flatten)]
@@ -71,10 +71,10 @@ pub(super) struct Refresh {
 
 #[derive(Args, Debug)]
 pub(super) struct Held {
-    /// The file with the token (- is standard input) [default: the variable LOCK_TOKEN].
+    /// File with the token (- is standard input) [default: the variable LOCK_TOKEN].
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The number of the lease; a later lease of the same token is left alone.
+    /// Fencing token of the lease; a later lease of the same token is left alone.
     #[arg(long, value_name = "N", value_parser = fencing_token)]
     fencing_token: Option<FencingToken>,
     #[command(flatten)]
@@ -92,7 +92,7 @@ pub(super) struct Named {
 
 #[derive(Args, Debug)]
 pub(super) struct List {
-    /// What the keys begin with.
+    /// Prefix of the keys.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     prefix: String,
     #[command(flatten)]
@@ -101,18 +101,18 @@ pub(super) struct List {
 
 #[derive(Args, Debug)]
 pub(super) struct Shown {
-    /// Print what the service answers.
+    /// Print the service's answer as JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     remote: Remote,
 }
 
-/// What was not done, and why.
+/// A failure of a command.
 enum Undone {
     Refused(ClientError),
     Wrong(String),
-    /// It was said already.
+    /// Already reported, with this exit code.
     Said(u8),
 }
 
@@ -134,12 +134,12 @@ impl From<serde_json::Error> for Undone {
     }
 }
 
-/// Does what the verb says, and gives the exit code.
+/// Runs the verb and returns the exit code.
 pub(super) fn run(verb: &Verb) -> u8 {
     let shown = verb.shown();
     let done = runtime().map_err(Undone::Wrong).and_then(|runtime| {
         let done = runtime.block_on(async { verb.run(shown.remote.client()?).await });
-        // A look-up of a name that hangs must not keep us.
+        // A hanging name look-up must not keep us.
         runtime.shutdown_background();
         done
     });
@@ -170,14 +170,14 @@ fn code(error: &ClientError) -> u8 {
     }
 }
 
-/// Prints a line, if there is anything to print. Whoever reads may have gone.
+/// Prints a line, if there is anything to print. The reader may be gone.
 fn print(text: &str) -> Result<(), Undone> {
     if text.is_empty() {
         return Ok(());
     }
     let mut out = std::io::stdout();
     let written = out.write_all(format!("{text}\n").as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| Undone::Wrong(format!("cannot print: {error}")))
+    written.map_err(|error| Undone::Wrong(format!("cannot write to standard output: {error}")))
 }
 
 impl Verb {
@@ -191,7 +191,7 @@ impl Verb {
         }
     }
 
-    /// Does it, and prints what there is to print.
+    /// Runs the verb and prints its result.
     async fn run(&self, client: Client) -> Result<(), Undone> {
         let json = self.shown().json;
         match self {
@@ -206,7 +206,7 @@ impl Verb {
                 let token = held.token()?;
                 match insist(|| client.release(held.lease(&token))).await {
                     Ok(()) => Ok(()),
-                    // The attempt before, of which nothing was heard, may have done it.
+                    // An earlier attempt, whose answer was lost, may have released it.
                     Err((ClientError::Refused(refusal), again))
                         if refusal.is_lost() && again > 0 =>
                     {
@@ -258,7 +258,7 @@ impl Acquire {
                 };
                 let printed = print(&text);
                 if printed.is_err() {
-                    // Nobody knows the token.
+                    // The token is unknown to the caller.
                     claimant.leave().await;
                 }
                 printed
@@ -283,7 +283,7 @@ impl Held {
             Some(path) => token_in(path),
             None => {
                 let token = std::env::var("LOCK_TOKEN");
-                let token = token.map_err(|_| "name the token: LOCK_TOKEN, or --token-file")?;
+                let token = token.map_err(|_| "no lease token: set LOCK_TOKEN or --token-file")?;
                 LeaseToken::parse(&token).map_err(|error| error.to_string())
             }
         }
@@ -303,7 +303,7 @@ impl List {
             match page.cursor {
                 None => return Ok(()),
                 Some(cursor) if cursors.contains(&cursor) => {
-                    return Err(Undone::Wrong("the list begins anew and does not end".to_owned()));
+                    return Err(Undone::Wrong("the service repeats a page of the list".to_owned()));
                 }
                 Some(cursor) => cursors.push(cursor),
             }
@@ -311,7 +311,7 @@ impl List {
     }
 }
 
-/// Asks again when nothing is heard, or how often it was in vain.
+/// Retries while there is no answer; an error comes with the number of failed attempts before it.
 async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, (ClientError, usize)>
 where
     F: Future<Output = Result<T, ClientError>>,
@@ -336,7 +336,7 @@ where
 
 fn fencing_token(text: &str) -> Result<FencingToken, String> {
     let number = text.parse().ok().and_then(FencingToken::from_number);
-    number.ok_or_else(|| "a fencing token is a number, as `acquire --json` prints it".to_owned())
+    number.ok_or_else(|| "expected a number, as printed by `acquire --json`".to_owned())
 }
 
 fn token_in(path: &Path) -> Result<LeaseToken, String> {

@@ -1,5 +1,5 @@
-//! The log of the service, on standard error. A line is handed to a thread of its own and dropped
-//! rather than waited for: a log that is slow, broken or on a full disk costs lines, nothing else.
+//! The log of the service, on standard error. A thread of its own writes the lines and drops them
+//! rather than wait: a slow, broken or full log costs lines, nothing else.
 
 use std::io;
 use std::io::{IsTerminal, Write};
@@ -13,15 +13,15 @@ use tracing_subscriber::filter::LevelFilter;
 use crate::config::{Level, Log, LogFormat};
 use crate::lock::watched;
 
-/// The most lines that wait to be written: some megabytes, and seconds of a busy service.
+/// The most lines that wait to be written: a few megabytes, or seconds of a busy service.
 const MAX_WAITING_LINES: usize = 8_192;
 
-/// Writes what is left of the log when it is dropped, for a second at most.
+/// Writes the rest of the log when dropped, for a second at most.
 pub(super) struct LogWriter {
     _thread: WorkerGuard,
 }
 
-/// Begins the log of this process, panics included. Returns a count of the lost lines beside it.
+/// Starts the log of this process, panics included. Also returns a counter of lost lines.
 pub(super) fn start(log: &Log) -> (LogWriter, impl Fn() -> u64 + Send + Sync + 'static) {
     let failed = Arc::new(AtomicU64::new(0));
     let output = Output { failed: failed.clone() };
@@ -31,7 +31,7 @@ pub(super) fn start(log: &Log) -> (LogWriter, impl Fn() -> u64 + Send + Sync + '
     let terminal = io::stderr().is_terminal();
     let log_lines = tracing_subscriber::fmt()
         .with_max_level(level(log.level))
-        // Its own complaints would go to standard error directly, and panic if that fails.
+        // Its own errors would go to standard error directly, and panic if that fails.
         .log_internal_errors(false)
         .with_writer(lines);
     let as_json = match log.format {
@@ -49,7 +49,7 @@ pub(super) fn start(log: &Log) -> (LogWriter, impl Fn() -> u64 + Send + Sync + '
     (LogWriter { _thread: thread }, lost)
 }
 
-/// In place of the hook of the standard library, which writes to standard error itself.
+/// Replaces the standard library's hook, which writes to standard error itself.
 fn log_panic(panic: &PanicHookInfo<'_>) {
     if watched::is_caught() {
         return;
@@ -65,13 +65,13 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     );
 }
 
-/// Standard error, whose failures are counted and otherwise ignored.
+/// Standard error; failed writes are counted and otherwise ignored.
 struct Output {
     failed: Arc<AtomicU64>,
 }
 
 impl Write for Output {
-    /// One line: the thread of the log writes them one by one.
+    /// Writes one line: the log thread writes them one by one.
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         if io::stderr().write_all(line).is_err() {
             self.failed.fetch_add(1, Ordering::Relaxed);

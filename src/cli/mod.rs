@@ -1,4 +1,4 @@
-//! The command line: its words, and what each runs.
+//! The command line: the commands and what each runs.
 
 mod claimant;
 mod clock;
@@ -25,10 +25,10 @@ use clap_mangen::Man;
 
 use crate::config::{Config, ConfigError, Flags, Sources};
 
-/// The exit code of the service's own commands for wrong usage, as clap has it.
+/// The exit code of the service's own commands for wrong usage, as in clap.
 const WRONG_USAGE: u8 = 2;
 
-/// The words that have the exit codes of [`exit`].
+/// The commands with the exit codes of [`exit`].
 const CLIENTS: &[&str] = &["exec", "acquire", "refresh", "release", "get", "list", "force-release"];
 
 /// A lock service over HTTP: leases with fencing tokens, on an embedded store or on Redis.
@@ -43,13 +43,13 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve locks (also without a word).
+    /// Serve locks (the default command).
     Serve,
-    /// Print the settings in force and where each came from, without secrets.
+    /// Print the settings in force and the source of each, without secrets.
     Config,
-    /// Ask the service of these settings whether it lives; exit code 0 if it does.
+    /// Check that the service of these settings is alive; exit code 0 if it is.
     Healthcheck,
-    /// Look at the nodes of a Redlock store.
+    /// Show or admit the nodes of a Redlock store.
     #[command(subcommand)]
     Redlock(redlock::Redlock),
     Exec(Box<exec::Exec>),
@@ -68,7 +68,7 @@ enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of the service")]
 struct Settings {
-    /// A settings file; config/lockkeeper.toml has every setting with its default.
+    /// Settings file; config/lockkeeper.toml has every setting with its default.
     #[arg(
         long,
         global = true,
@@ -77,17 +77,17 @@ struct Settings {
         value_name = "FILE"
     )]
     config: Option<PathBuf>,
-    /// Where to listen [default: 127.0.0.1:8080].
+    /// Address to listen on [default: 127.0.0.1:8080].
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
-    /// Where the locks are kept: embedded:DIRECTORY, redis://host:port,
+    /// Store of the locks: embedded:DIRECTORY, redis://host:port,
     /// redis-sentinel://host:port/master or redis-cluster://host:port, the last three with rediss
     /// over TLS; several redis:// are Redlock [default: embedded:./lockkeeper-data].
     #[arg(long, global = true, value_name = "URL")]
     store: Vec<String>,
 }
 
-/// Runs what the command line says. Whatever goes wrong is one sentence on standard error.
+/// Runs the command line. Any error is one sentence on standard error.
 pub fn run() -> ExitCode {
     if let Some(code) = exec::as_part_of_exec() {
         return code.into();
@@ -138,7 +138,7 @@ fn completions(shell: Shell) -> ExitCode {
     written(&text)
 }
 
-/// One page, with a part for each command.
+/// Prints one page, with a section for each command.
 fn manual() -> ExitCode {
     let mut text = Vec::new();
     let mut command = Cli::command().disable_help_subcommand(true);
@@ -166,7 +166,7 @@ fn written(text: &[u8]) -> ExitCode {
     }
 }
 
-/// What was asked for is an answer; what was not understood has the exit code of its command.
+/// Prints help, a version or a usage error; errors have the exit code of their command.
 fn misused(error: &clap::Error) -> ExitCode {
     // Standard error may be closed.
     let _ = error.print();

@@ -1,27 +1,27 @@
-//! `lockkeeper redlock`: how the nodes of a Redlock store stand, and letting one vote at once.
+//! `lockkeeper redlock`: shows the nodes of a Redlock store, and admits nodes to the vote.
 
 use clap::Subcommand;
 
 use crate::config::Config;
 use crate::server::operator;
 
-/// What to do with the nodes.
+/// The commands for nodes.
 #[derive(Debug, Subcommand)]
 pub(super) enum Redlock {
     /// Print each node and whether it votes; exit code 0 if a majority does.
     Status,
-    /// Let nodes vote at once that may have forgotten leases, instead of when they are over.
+    /// Let nodes that may have forgotten leases vote at once, instead of after those leases.
     Admit {
-        /// The nodes, as `status` prints them.
+        /// Nodes as `status` prints them.
         #[arg(value_name = "HOST:PORT", required = true)]
         nodes: Vec<String>,
     },
 }
 
-/// Asks or tells the nodes of the settings.
+/// Runs the command on the nodes of the settings.
 pub(super) fn redlock(what: &Redlock, config: &Config) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("no runtime: {error}"))?;
+    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
         let operator = operator(config).map_err(|error| error.to_string())?;
         match what {

@@ -1,4 +1,4 @@
-//! What every command has that talks to a service: where it is, and how much is said.
+//! The options of every command that talks to a service: its URL, and the verbosity.
 
 use std::time::Duration;
 
@@ -11,13 +11,13 @@ use crate::lock::key::LockKey;
 use crate::lock::time::parse_duration;
 use crate::lock::token::{LeaseToken, TokenMaker};
 
-/// The variable with the API key; a flag would show it to everybody who asks for the processes.
+/// The variable with the API key; the process list would show a flag.
 pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
 
-/// Where the service is, and how much is said.
+/// The URL of the service, and the verbosity.
 #[derive(Args, Debug)]
 pub(super) struct Remote {
-    /// Where the service is; an API key for it is read from LOCKKEEPER_API_KEY.
+    /// URL of the service; its API key is read from LOCKKEEPER_API_KEY.
     #[arg(
         short,
         long,
@@ -26,7 +26,7 @@ pub(super) struct Remote {
         default_value = "http://127.0.0.1:8080"
     )]
     url: String,
-    /// Do not warn of an API key that goes over http:// to another host.
+    /// Do not warn when an API key goes over http:// to another host.
     #[arg(
         long,
         env = "LOCKKEEPER_PLAIN_HTTP",
@@ -34,7 +34,7 @@ pub(super) struct Remote {
         value_parser = FalseyValueParser::new()
     )]
     plain_http: bool,
-    /// What tokens begin with, where the service has a redis.token_prefix.
+    /// Prefix of new tokens, where the service has a redis.token_prefix.
     #[arg(
         long,
         env = "LOCKKEEPER_TOKEN_PREFIX",
@@ -43,10 +43,10 @@ pub(super) struct Remote {
         hide_default_value = true
     )]
     token_prefix: String,
-    /// Say nothing, not even what went wrong.
+    /// Print nothing, not even errors.
     #[arg(short, long, conflicts_with = "verbose")]
     quiet: bool,
-    /// Say what happens.
+    /// Print progress.
     #[arg(short, long)]
     verbose: bool,
 }
@@ -72,18 +72,18 @@ impl Remote {
         Ok(client)
     }
 
-    /// A token that nobody else has.
+    /// A new unique token.
     pub(super) fn new_token(&self) -> Result<LeaseToken, String> {
         let maker = TokenMaker::new(&self.token_prefix).map_err(|error| error.to_string())?;
         Ok(maker.make())
     }
 
-    /// Where the service is.
+    /// The URL of the service.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// How much is said.
+    /// The verbosity.
     pub(super) fn voice(&self) -> Voice {
         match (self.quiet, self.verbose) {
             (true, _) => Voice::Quiet,
@@ -93,12 +93,12 @@ impl Remote {
     }
 }
 
-/// Reads a key of the command line.
+/// Parses a key of the command line.
 pub(super) fn key(text: &str) -> Result<LockKey, String> {
-    LockKey::parse(text).map_err(|error| format!("`{text}` is no key: {error}"))
+    LockKey::parse(text).map_err(|error| format!("`{text}` is not a key: {error}"))
 }
 
-/// Reads a duration of the command line.
+/// Parses a duration of the command line.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "a duration is digits and ms, s, m or h".to_owned())
+    parse_duration(text).ok_or_else(|| "expected digits and ms, s, m or h, as in 30s".to_owned())
 }

@@ -3,17 +3,17 @@
 use rustix::io::fcntl_dupfd_cloexec;
 use tokio::runtime::{Builder, Runtime};
 
-/// More than a command and what it starts have open at once. With fewer something fails after the
-/// lease is granted, or the runtime panics.
+/// More descriptors than a command and its children open at once. With fewer, something fails after
+/// the lease is granted, or the runtime panics.
 const DESCRIPTORS: usize = 24;
 
-/// Makes the runtime, or says what to do.
+/// Makes the runtime; the error says what to do.
 pub(super) fn runtime() -> Result<Runtime, String> {
     let (reader, _writer) = std::io::pipe().map_err(|error| too_few(&error))?;
     let room = (0..DESCRIPTORS).map(|_| fcntl_dupfd_cloexec(&reader, 0));
     room.collect::<Result<Vec<_>, _>>().map_err(|error| too_few(&error))?;
     let runtime = Builder::new_current_thread().enable_all().build();
-    runtime.map_err(|error| format!("no runtime: {error}"))
+    runtime.map_err(|error| format!("cannot start the runtime: {error}"))
 }
 
 fn too_few(error: &dyn std::fmt::Display) -> String {

@@ -1,4 +1,4 @@
-//! `lockkeeper serve`: binds, serves, and ends on a signal.
+//! `lockkeeper serve`: binds, serves, and shuts down on a signal.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,10 +12,10 @@ use crate::cli::{exit, log, voice};
 use crate::config::Config;
 use crate::server::{Ended, Server};
 
-/// How many clients may wait to be accepted.
+/// The most connections that wait to be accepted.
 const BACKLOG: u32 = 1_024;
 
-/// Why the service does not serve.
+/// A failure of the service.
 enum Failure {
     /// It cannot start.
     Start(String),
@@ -29,11 +29,11 @@ pub(super) fn serve(config: Config) -> ExitCode {
     let served = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => {
             let served = runtime.block_on(run(config, lost_lines));
-            // What is left was given up, and must not hold up the end.
+            // The rest was given up, and must not delay the exit.
             runtime.shutdown_background();
             served
         }
-        Err(error) => Err(Failure::Start(format!("no runtime: {error}"))),
+        Err(error) => Err(Failure::Start(format!("cannot start the runtime: {error}"))),
     };
     drop(log);
     match served {
@@ -60,13 +60,13 @@ async fn run(
     let socket = bind(&listen).await.map_err(cannot)?;
     let address: SocketAddr = socket.local_addr().map_err(cannot)?;
     let mut ends = Ends::catch()
-        .map_err(|error| Failure::Start(format!("signals cannot be received: {error}")))?;
+        .map_err(|error| Failure::Start(format!("cannot receive signals: {error}")))?;
     let store = format!("{:?}", config.store);
-    // A store on disk may take its time to open.
+    // A store on disk may take long to open.
     let opening = tokio::task::spawn_blocking(move || Server::open(config, address));
     let server = tokio::select! {
         opened = opening => opened
-            .map_err(|panic| Failure::Start(format!("the store cannot be opened: {panic}")))?
+            .map_err(|panic| Failure::Start(format!("cannot open the store: {panic}")))?
             .map_err(|error| Failure::Start(error.to_string()))?,
         _ = ends.next() => return Ok(Ended::Well), // Nothing was served yet.
     };
@@ -75,7 +75,7 @@ async fn run(
     tracing::info!(version = env!("CARGO_PKG_VERSION"), store, "serving locks on http://{address}");
     let (begin_end, end_begun) = oneshot::channel::<()>();
     let mut ended = Box::pin(server.run(listener, async {
-        // An error means that the sender is gone, which is the end as well.
+        // An error means that the sender is dropped, which means shutdown as well.
         let _ = end_begun.await;
     }));
     tokio::select! {
@@ -85,15 +85,15 @@ async fn run(
             let _ = begin_end.send(());
             ends.next().await;
         } => {
-            tracing::warn!("ended at once by a second signal");
-            // To drop it would be to wait for the disk.
+            tracing::warn!("second signal; shutdown cut short");
+            // Dropping it would wait for the disk.
             std::mem::forget(ended);
             Ok(Ended::Early)
         }
     }
 }
 
-/// Takes the address. Whoever connects is refused until the store is open.
+/// Binds the address. Clients are refused until the store is open.
 async fn bind(listen: &str) -> io::Result<TcpSocket> {
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in lookup_host(listen).await? {
@@ -108,7 +108,7 @@ async fn bind(listen: &str) -> io::Result<TcpSocket> {
     Err(failure)
 }
 
-/// Says why the service ends, on a standard error that may be stuck.
+/// Prints why the service ends, without waiting long for a stuck standard error.
 fn last_words(sentence: &str) {
     voice::say(&sentence);
     voice::flush();

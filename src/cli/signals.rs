@@ -1,7 +1,7 @@
-//! The signals that are sent to the command line: they end a wait, and are passed on to COMMAND.
+//! The signals sent to the command line: they end a wait, and are passed on to COMMAND.
 //!
-//! They are blocked and read from a signalfd, which tells Ctrl-C from `kill`. SIGCHLD is the
-//! runtime's; a parent may have blocked it, so it is unblocked.
+//! They are blocked and read from a signalfd, which tells Ctrl-C from `kill`. SIGCHLD belongs to
+//! the runtime; it is unblocked, because a parent may have blocked it.
 
 use std::future::poll_fn;
 use std::io;
@@ -15,12 +15,12 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The length of a `signalfd_siginfo`, and where in it is what: signalfd(2).
+/// The size of a `signalfd_siginfo` and the offsets of its fields: signalfd(2).
 const SIGINFO_BYTES: usize = 128;
 const SSI_SIGNO: usize = 0;
 const SSI_CODE: usize = 8;
 
-/// The code of what the kernel sends itself, as for a key on the terminal.
+/// The code of signals from the kernel, such as those of a terminal's keys.
 const SI_KERNEL: i32 = 0x80;
 
 const FORWARDED: [Signal; 6] =
@@ -29,7 +29,7 @@ const FORWARDED: [Signal; 6] =
 /// Signals that end the wait.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// What can be given to `--signal`.
+/// The signals that `--signal` accepts.
 const NAMED: [(&str, Signal); 9] = [
     ("HUP", Signal::HUP),
     ("INT", Signal::INT),
@@ -42,14 +42,14 @@ const NAMED: [(&str, Signal); 9] = [
     ("TERM", Signal::TERM),
 ];
 
-/// The signals that arrive.
+/// The stream of arriving signals.
 #[derive(Debug)]
 pub(super) struct Signals {
     arriving: Receiver,
     inherited: Inherited,
 }
 
-/// The signals that end a service, whose threads are many: these are the runtime's.
+/// The signals that end a service; read by the runtime, because a service has many threads.
 #[derive(Debug)]
 pub(super) struct Ends(Vec<unix::Signal>);
 
@@ -60,22 +60,21 @@ pub(super) struct Arrived {
     pub(super) sender: Sender,
 }
 
-/// Who sent a signal.
+/// The sender of a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sender {
-    /// The terminal, to everybody in its foreground process group.
+    /// The terminal, to its whole foreground process group.
     Terminal,
-    /// A process, to us.
+    /// A process, to this process.
     Process,
 }
 
-/// Which of the signals that we block or unblock were blocked when we were started.
+/// The signals that were blocked at our start, of those that we block or unblock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inherited(u64);
 
 impl Signals {
-    /// From now on none of them ends us. One that is ignored (`nohup`, `&`) stays so, here and in
-    /// COMMAND.
+    /// Catches the signals. Ignored ones (`nohup`, `&`) stay ignored, here and in COMMAND.
     pub(super) fn catch() -> io::Result<Self> {
         let inherited = Inherited::now()?;
         let ignored = ignored();
@@ -85,17 +84,17 @@ impl Signals {
         set([Signal::CHILD])?.thread_unblock()?;
         let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
         let arriving = SignalFd::with_flags(&caught, flags)?.as_fd().try_clone_to_owned()?;
-        // The runtime takes any descriptor for a pipe, and signals are read like one.
+        // The runtime accepts any descriptor as a pipe, and signals are read like one.
         let arriving = Receiver::from_owned_fd_unchecked(arriving)?;
         Ok(Self { arriving, inherited })
     }
 
-    /// The mask that COMMAND has to be started with.
+    /// The signal mask for COMMAND.
     pub(super) fn inherited(&self) -> Inherited {
         self.inherited
     }
 
-    /// The next one.
+    /// The next signal.
     pub(super) async fn next(&self) -> Arrived {
         let mut siginfo = [0; SIGINFO_BYTES];
         loop {
@@ -109,7 +108,7 @@ impl Signals {
         }
     }
 
-    /// The next one that ends a wait.
+    /// The next signal that ends a wait.
     pub(super) async fn ending(&self) -> Signal {
         loop {
             let Arrived { signal, .. } = self.next().await;
@@ -119,7 +118,7 @@ impl Signals {
         }
     }
 
-    /// One that ends a wait, if it has arrived already; the runtime may not have seen it yet.
+    /// A signal that ends a wait and has already arrived; the runtime may not have seen it yet.
     pub(super) fn ended(&self) -> Option<Signal> {
         let mut siginfo = [0; SIGINFO_BYTES];
         while rustix::io::read(&self.arriving, &mut siginfo).is_ok() {
@@ -133,8 +132,8 @@ impl Signals {
 }
 
 impl Ends {
-    /// From now on none of them ends a service unheard. HUP and QUIT stay ignored if they were from
-    /// the start (`nohup`).
+    /// Catches the signals that end a service. HUP and QUIT stay ignored if they were from the
+    /// start (`nohup`).
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = ignored();
         let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
@@ -143,7 +142,7 @@ impl Ends {
         caught.collect::<io::Result<_>>().map(Self)
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     pub(super) async fn next(&mut self) {
         poll_fn(|context| {
             let mut arrived = self.0.iter_mut().map(|arriving| arriving.poll_recv(context));
@@ -178,12 +177,12 @@ impl Inherited {
         Ok(Self(blocked))
     }
 
-    /// Reads the number that `Display` has written.
+    /// Parses the output of `Display`.
     pub(super) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 
-    /// Gives this thread the mask that we were started with.
+    /// Restores the signal mask of our start in this thread.
     pub(super) fn restore(self) -> io::Result<()> {
         let ours = || FORWARDED.into_iter().chain([Signal::CHILD]);
         set(ours().filter(|kind| self.0 & bit(*kind) != 0))?.thread_block()?;
@@ -197,14 +196,14 @@ impl std::fmt::Display for Inherited {
     }
 }
 
-/// Reads the name or the number of a signal.
+/// Parses the name or number of a signal.
 pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
     let name = text.to_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
     let number = text.parse().ok().and_then(Signal::from_named_raw);
     let named = NAMED.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
     let known = || NAMED.map(|(name, _)| name).join(", ");
-    number.or(named).ok_or_else(|| format!("it is a number or one of {}", known()))
+    number.or(named).ok_or_else(|| format!("expected a number or one of {}", known()))
 }
 
 fn set(kinds: impl IntoIterator<Item = Signal>) -> io::Result<SigSet> {
@@ -219,7 +218,7 @@ fn bit(kind: Signal) -> u64 {
     1 << (kind.as_raw() - 1)
 }
 
-/// Which signals this process was started to ignore, a bit for each.
+/// The signals that this process ignores from its start, one bit each.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,4 +1,4 @@
-//! Answers as the verbs print them: a row of columns, or a line of JSON.
+//! Output of the verbs: rows of columns, or lines of JSON.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use serde::de::IgnoredAny;
 use crate::cli::voice::plain;
 use crate::wire::StatusBody;
 
-/// What a column shows that has nothing to show.
+/// The text of an empty column.
 const NOTHING: &str = "-";
 
-/// A key as it stands, its columns separated by tabs; no key and no owner holds one.
+/// The state of a key, its columns separated by tabs; keys and owners contain none.
 pub(super) fn row(status: &StatusBody) -> String {
     let seconds = |ms: u64| format!("{:.1}", Duration::from_millis(ms).as_secs_f64());
     let shown = |text: Option<String>| text.unwrap_or_else(|| NOTHING.to_owned());
@@ -25,8 +25,8 @@ pub(super) fn row(status: &StatusBody) -> String {
     .join("\t")
 }
 
-/// The JSON of an answer in one line. JSON allows no other control characters than these outside of
-/// strings, and in strings none but those that are left.
+/// The JSON of an answer in one line. Outside of strings JSON allows only these control characters,
+/// inside only the remaining ones.
 pub(super) fn json_line(body: &str) -> Result<String, serde_json::Error> {
     let _: IgnoredAny = serde_json::from_str(body)?;
     let mut line = String::with_capacity(body.len());

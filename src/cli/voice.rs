@@ -1,7 +1,7 @@
-//! Lines of a command on standard error: errors only, unless more is asked for.
+//! Lines of a command on standard error: only errors, unless it is verbose.
 //!
-//! A thread writes them. Standard error may be a full pipe that nobody reads, or a stopped terminal;
-//! the thread then blocks, and the command goes on without it.
+//! A thread writes them. If standard error is a full pipe or a stopped terminal, the thread blocks
+//! and the command goes on without it.
 
 use std::io::{Write, stderr};
 use std::sync::OnceLock;
@@ -12,30 +12,30 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Lines that wait for a slow reader; later ones are dropped.
+/// The most lines that wait for a slow reader; later ones are dropped.
 const MAX_LINES: usize = 256;
 
-/// How long the end of the process waits for a slow reader.
+/// The longest that the process waits for a slow reader at its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// The thread that writes; `None` if it cannot be started.
+/// The writing thread; `None` if it cannot be started.
 static WRITER: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
 
-/// How much is said.
+/// The verbosity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Voice {
     /// Nothing.
     Quiet,
     /// Errors.
     Usual,
-    /// All.
+    /// Errors and events.
     Verbose,
 }
 
-/// A message to the thread that writes.
+/// A message to the writing thread.
 enum Message {
     Line(String),
-    /// Answered when all lines before it are written.
+    /// Answered when all earlier lines are written.
     Flush(Sender<()>),
 }
 
@@ -60,7 +60,7 @@ pub(super) fn say(what: &dyn std::fmt::Display) {
     let line = format!("lockkeeper: {}\n", plain(&what.to_string()));
     match WRITER.get_or_init(start) {
         Some(writer) => {
-            // Full: the reader has stopped reading.
+            // Full because the reader stopped reading.
             let _ = writer.try_send(Message::Line(line));
         }
         None if takes_a_line() => {
@@ -70,7 +70,7 @@ pub(super) fn say(what: &dyn std::fmt::Display) {
     }
 }
 
-/// Waits a moment for lines that are not written yet; for the end of the process.
+/// Waits briefly for unwritten lines, before the process ends.
 pub(super) fn flush() {
     let Some(Some(writer)) = WRITER.get() else { return };
     let (written, all_written) = channel();
@@ -79,7 +79,7 @@ pub(super) fn flush() {
     }
 }
 
-/// The text with its control characters escaped: a terminal would obey those of a hostile service.
+/// The text with escaped control characters: a terminal would obey those of a hostile service.
 pub(super) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -91,7 +91,7 @@ pub(super) fn plain(text: &str) -> String {
     shown
 }
 
-/// Starts the thread with every signal blocked, because signals are for the main thread.
+/// Starts the thread with all signals blocked: the main thread handles them.
 fn start() -> Option<SyncSender<Message>> {
     let (lines, messages) = sync_channel(MAX_LINES);
     let before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok()?;

@@ -1,4 +1,4 @@
-//! What came back: a grant, a refusal, or nothing.
+//! The outcome of a request: a grant, a refusal, or no answer.
 
 use std::time::Duration;
 
@@ -9,45 +9,45 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
-/// A lease, as the service told it.
+/// A granted lease.
 #[derive(Clone, Debug)]
 pub struct Granted {
-    /// Its number.
+    /// The fencing token.
     pub fencing_token: FencingToken,
-    /// How long it lasts, from `waited` after the request arrived.
+    /// The TTL, counted from `waited` after the request arrived.
     pub ttl: Duration,
-    /// How long the request waited in line.
+    /// The time that the request waited in line.
     pub waited: Duration,
-    /// All that the service said.
+    /// The whole body.
     pub body: String,
 }
 
-/// Why a request did not do what it was to.
+/// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The service said no.
+    /// The service refused it.
     #[error("{0}")]
     Refused(Refusal),
-    /// Nothing is known: it may have happened.
+    /// The outcome is unknown: the request may have taken effect.
     #[error("{0}")]
     NoAnswer(String),
 }
 
-/// A no of the service, or of a proxy before it.
+/// A refusal by the service, or by a proxy in front of it.
 #[derive(Debug)]
 pub struct Refusal {
     /// The status.
     pub status: u16,
     /// The code of the problem; empty if there was none.
     pub code: String,
-    /// What people read.
+    /// The explanation for people.
     pub detail: String,
-    /// All that was said.
+    /// The whole body.
     pub body: String,
 }
 
 impl Granted {
-    /// The grant in this body, which has to be for this claim: a cache may answer with another's.
+    /// Parses a grant, which has to be for this claim: a cache may answer with another one.
     pub(super) fn of(body: String, key: &LockKey, token: &LeaseToken) -> Result<Self, ClientError> {
         #[derive(Deserialize)]
         struct Body {
@@ -72,29 +72,29 @@ impl Granted {
 }
 
 impl ClientError {
-    /// An answer that a lockkeeper does not give; it proves nothing.
+    /// An answer that is not from lockkeeper; it proves nothing.
     pub(super) fn strange() -> Self {
         Self::NoAnswer("the answer is not from lockkeeper".to_owned())
     }
 }
 
 impl Refusal {
-    /// Whether somebody else has the key, or there is no room to wait for it.
+    /// Returns whether another client holds the key, or there is no room to wait for it.
     pub fn is_busy(&self) -> bool {
         [Code::LockHeld, Code::TooManyWaiters].iter().any(|code| self.code == code.row().0)
     }
 
-    /// Whether the lease is not there any more.
+    /// Returns whether the lease is lost.
     pub fn is_lost(&self) -> bool {
         self.code == Code::LockLost.row().0
     }
 
-    /// Whether the claim was released while it waited.
+    /// Returns whether the claim was released while it waited.
     pub fn is_cancelled(&self) -> bool {
         self.code == Code::WaitCancelled.row().0
     }
 
-    /// The longest lease that the service allows, if it refuses a longer one.
+    /// The longest TTL that the service allows, if it refused a longer one.
     pub fn max_ttl(&self) -> Option<Ttl> {
         #[derive(Deserialize)]
         struct Bounds {
@@ -104,12 +104,12 @@ impl Refusal {
         Some(Ttl::from_millis(bounds.max_ttl_ms))
     }
 
-    /// Whether the same request may be answered differently in a moment.
+    /// Returns whether a retry may be answered differently.
     pub fn may_pass(&self) -> bool {
         self.status >= 500 || self.status == 408 || self.status == 429
     }
 
-    /// The refusal in this answer.
+    /// Parses the refusal in an answer.
     pub(super) fn of(status: u16, body: String) -> Self {
         #[derive(Deserialize)]
         struct ProblemBody {
@@ -119,7 +119,7 @@ impl Refusal {
         match serde_json::from_str(&body) {
             Ok(ProblemBody { code, detail }) => Self { status, code, detail, body },
             Err(_) => {
-                let detail = format!("the answer is {status}, and not from lockkeeper");
+                let detail = format!("the answer is {status} and not from lockkeeper");
                 Self { status, code: String::new(), detail, body }
             }
         }

@@ -10,12 +10,11 @@ use tokio::time::sleep;
 
 use crate::client::Failure;
 
-/// How long one address may take to accept before the next one is tried as well; a host may have
-/// several (RFC 8305).
+/// The time one address gets to accept before the next one is tried as well (RFC 8305).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 
-/// Tries one address after another, and those together that take their time: one that never answers
-/// must not use up the patience.
+/// Tries the addresses one after another, slow ones in parallel: an unresponsive address must not
+/// use up the timeout.
 pub(super) async fn first_to_accept(
     addresses: impl Iterator<Item = SocketAddr>,
 ) -> Result<TcpStream, Failure> {

@@ -1,8 +1,8 @@
 //! The verbs over HTTP, for the command line: one request, one connection, one deadline.
 //!
-//! A request has its own connection, so none meets one that is broken already, and every request
-//! has a deadline, so nothing hangs. No answer is told from a refusal, because the one says
-//! nothing about what happened. Whether to ask again is for the caller to say.
+//! Each request has its own connection, so none meets a broken one, and a deadline, so nothing
+//! hangs. A missing answer is not a refusal: it says nothing about what happened. Retries are up to
+//! the caller.
 
 mod answer;
 mod connect;
@@ -34,16 +34,16 @@ use crate::wire::{LOCK_TOKEN, millis_down};
 
 pub use crate::client::answer::{ClientError, Granted, Refusal};
 
-/// How long an answer may take that waits for nobody: above the deadlines of the stores.
+/// The time limit of an answer without waiting: above the deadlines of the stores.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 
-/// How many keys are on a page of the list: as many as the service allows.
+/// Keys per page of the list: the most that the service allows.
 const PAGE: usize = 1_000;
 
 /// The longest answer that is read: above the largest page of the list.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 
-/// What stays as it is in a key within a path; a slash does, for some proxies refuse `%2F`.
+/// The characters of a key that are not encoded in a path; some proxies refuse `%2F`.
 const KEPT: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
@@ -52,30 +52,30 @@ const KEPT: &AsciiSet =
 pub struct Client {
     scheme: Scheme,
     authority: Authority,
-    /// What stands before the routes, behind some proxies; without a slash at the end.
+    /// The path before the routes, behind some proxies; without a slash at the end.
     prefix: String,
     authorization: Option<HeaderValue>,
 }
 
-/// What a lease is to be like.
+/// The wishes for a lease.
 #[derive(Clone, Debug)]
 pub struct Wish {
-    /// How long it lasts; the service's default if absent.
+    /// The TTL; the service's default if absent.
     pub ttl: Option<Ttl>,
-    /// How long to wait in line. The service may cut it.
+    /// The longest wait in line. The service may cut it.
     pub wait: Duration,
-    /// Who asks.
+    /// The name of the holder, shown to others.
     pub owner: Option<Owner>,
 }
 
-/// A lease, as its holder names it.
+/// A lease as its holder names it.
 #[derive(Clone, Copy, Debug)]
 pub struct LeaseId<'a> {
-    /// Its key.
+    /// The key.
     pub key: &'a LockKey,
-    /// The proof that it is ours.
+    /// The lease token.
     pub token: &'a LeaseToken,
-    /// Its number, where it is known: a later lease of the same token has another.
+    /// The fencing token, if known: a later lease of the same token has another one.
     pub fencing_token: Option<FencingToken>,
 }
 
@@ -88,30 +88,30 @@ pub struct InvalidUrl {
 }
 
 impl Client {
-    /// A client of the service at `url`, with the API key that it wants.
+    /// Makes a client of the service at `url`, with the API key that it requires.
     ///
     /// # Errors
     ///
-    /// [`InvalidUrl`] says what is wrong with it; an API key that fits into no header is, as well.
+    /// [`InvalidUrl`] says what is wrong with the URL or with the API key.
     pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, InvalidUrl> {
         let wrong = |reason| InvalidUrl { url: without_password(url), reason };
-        let uri: Uri = url.parse().map_err(|_| wrong("it is written as in http://host:8080"))?;
+        let uri: Uri = url.parse().map_err(|_| wrong("write it like http://host:8080"))?;
         let scheme = uri.scheme().filter(|known| [Scheme::HTTP, Scheme::HTTPS].contains(known));
-        let scheme = scheme.ok_or_else(|| wrong("it begins with http:// or https://"))?.clone();
+        let scheme = scheme.ok_or_else(|| wrong("use http:// or https://"))?.clone();
         let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?.clone();
         if authority.as_str().contains('@') || uri.query().is_some() {
-            return Err(wrong("it has a host, a port and a path at most"));
+            return Err(wrong("only a host, a port and a path are allowed"));
         }
         let prefix = uri.path().trim_end_matches('/').to_owned();
         if prefix.ends_with("/locks") {
-            // It would do, with other keys than everybody else.
-            return Err(wrong("it ends before /locks, as in http://host:8080"));
+            // It would work, but with other keys than every other client's.
+            return Err(wrong("leave out /locks, as in http://host:8080"));
         }
         let authorization = match api_key {
             None => None,
             Some(secret) => {
                 let mut value = HeaderValue::try_from(format!("Bearer {secret}"))
-                    .map_err(|_| wrong("the API key holds what no header may"))?;
+                    .map_err(|_| wrong("the API key has characters that a header must not have"))?;
                 value.set_sensitive(true);
                 Some(value)
             }
@@ -119,7 +119,7 @@ impl Client {
         Ok(Self { scheme, authority, prefix, authorization })
     }
 
-    /// Whether the API key goes over a network unencrypted.
+    /// Returns whether the API key goes over a network unencrypted.
     pub fn exposes_api_key(&self) -> bool {
         let is_local = match self.host().parse::<IpAddr>() {
             Ok(address) => address.is_loopback(),
@@ -128,20 +128,20 @@ impl Client {
         self.authorization.is_some() && self.scheme == Scheme::HTTP && !is_local
     }
 
-    /// The name or the address of the service's host.
+    /// The name or address of the service's host.
     pub fn host(&self) -> &str {
         self.authority.host().trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// Asks for the lease, and waits in line for as long as `wish` says.
+    /// Acquires the lease, and waits in line as long as `wish` says.
     ///
     /// # Errors
     ///
-    /// After [`ClientError::NoAnswer`] the lease may be granted: ask again with the same token.
+    /// After [`ClientError::NoAnswer`] the lease may be granted: retry with the same token.
     ///
     /// # Cancel safety
     ///
-    /// Dropping it hangs up, which gives up the place in line; what was granted stays granted.
+    /// Dropping it disconnects, which gives up the place in line; a grant stays.
     pub async fn acquire(
         &self,
         key: &LockKey,
@@ -159,16 +159,16 @@ impl Client {
         Granted::of(body, key, token)
     }
 
-    /// Starts the time of the lease anew.
+    /// Restarts the TTL of the lease.
     ///
     /// # Errors
     ///
-    /// [`Refusal::is_lost`] says that it is not there any more. After [`ClientError::NoAnswer`]
-    /// it may be refreshed.
+    /// [`Refusal::is_lost`] says that the lease is lost. After [`ClientError::NoAnswer`] it may be
+    /// refreshed.
     ///
     /// # Cancel safety
     ///
-    /// As with no answer.
+    /// The request may or may not have taken effect.
     pub async fn refresh(
         &self,
         lease: LeaseId<'_>,
@@ -189,15 +189,15 @@ impl Client {
         }
     }
 
-    /// Ends the lease, or gives up the place in line.
+    /// Releases the lease, or gives up the place in line.
     ///
     /// # Errors
     ///
-    /// As for a refresh; a release that is repeated may find that it was done.
+    /// As for a refresh; a repeated release may find that the first one succeeded.
     ///
     /// # Cancel safety
     ///
-    /// As with no answer.
+    /// The request may or may not have taken effect.
     pub async fn release(&self, lease: LeaseId<'_>) -> Result<(), ClientError> {
         let mut path = locks(lease.key);
         if let Some(number) = lease.fencing_token {
@@ -205,16 +205,16 @@ impl Client {
         }
         match self.call(Call::new(Method::DELETE, path).token(lease.token)).await? {
             (204, _) => Ok(()),
-            // A page of a proxy releases nothing.
+            // A proxy's page means that nothing was released.
             _ => Err(ClientError::strange()),
         }
     }
 
-    /// How a key stands, and whether `token` has it, if there is one.
+    /// Returns the state of a key, and whether `token`, if given, holds it.
     ///
     /// # Errors
     ///
-    /// A look changes nothing: ask again.
+    /// It changes nothing and may be retried.
     ///
     /// # Cancel safety
     ///
@@ -246,15 +246,15 @@ impl Client {
         Ok(self.call(Call::new(Method::GET, path)).await?.1)
     }
 
-    /// Ends the lease of whoever has it.
+    /// Ends the lease of any holder.
     ///
     /// # Errors
     ///
-    /// [`Refusal::is_lost`] says that nobody had it.
+    /// [`Refusal::is_lost`] says that the key was not held.
     ///
     /// # Cancel safety
     ///
-    /// As with no answer.
+    /// The request may or may not have taken effect.
     pub async fn force_release(&self, key: &LockKey) -> Result<String, ClientError> {
         Ok(self.call(Call::new(Method::DELETE, format!("/admin{}", locks(key)))).await?.1)
     }
@@ -271,7 +271,7 @@ impl Client {
             Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
             Ok(Ok((status, body))) => Err(ClientError::Refused(Refusal::of(status, body))),
             Ok(Err(error)) => Err(told(chain(&*error))),
-            Err(_) => Err(told(format!("none within {:.1} s", within.as_secs_f64()))),
+            Err(_) => Err(told(format!("timeout after {:.1} s", within.as_secs_f64()))),
         }
     }
 
@@ -312,7 +312,7 @@ impl Client {
     }
 }
 
-/// A URL as it may be shown.
+/// A URL that is safe to show.
 fn without_password(url: &str) -> String {
     match url.rsplit_once('@') {
         Some((_, host)) => format!("...@{host}"),
@@ -374,7 +374,7 @@ mod tests {
         }
         for url in ["http://a/locks", "https://proxy/lockkeeper/locks/"] {
             let told = Client::new(url, None).unwrap_err().to_string();
-            assert!(told.contains("ends before /locks"), "{told}");
+            assert!(told.contains("leave out /locks"), "{told}");
         }
         assert!(Client::new("http://a", Some("two\nlines")).is_err());
         let told = Client::new("http://jane:secret@a", None).unwrap_err().to_string();

@@ -1,5 +1,5 @@
-//! A connection with or without TLS. Whom it trusts is what the system trusts, or what
-//! `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+//! A connection with or without TLS. It trusts the system's authorities, or those in
+//! `SSL_CERT_FILE` and `SSL_CERT_DIR`.
 
 use std::sync::Arc;
 
@@ -11,18 +11,18 @@ use tokio_rustls::TlsConnector;
 
 use crate::client::Failure;
 
-/// What HTTP is spoken over.
+/// The transport of HTTP.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Speaks TLS over a connection, with the host that this certificate has to name.
+/// Starts TLS on a connection; the certificate has to name `host`.
 pub(super) async fn secured(stream: TcpStream, host: &str) -> Result<Box<dyn Stream>, Failure> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
     if roots.is_empty() {
-        return Err("no authority is trusted: name its certificate in SSL_CERT_FILE".into());
+        return Err("no trusted certificate authorities: set SSL_CERT_FILE".into());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)

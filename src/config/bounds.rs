@@ -6,29 +6,29 @@ use std::time::Duration;
 use crate::config::{Config, Span};
 use crate::lock::token::TokenMaker;
 
-/// Longer deadlines would outlast the patience of every client.
+/// Longer deadlines would outlast the timeout of every client.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The bounds of `redlock.longest_lease`: nodes are looked at several times in it, and wait for it.
+/// The bounds of `redlock.longest_lease`: nodes are checked several times in it, and wait for it.
 const LONGEST_LEASE: RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(86_400);
 
-/// Two rounds of this are to end within a second.
+/// Two rounds of this have to end within a second.
 const LONGEST_NODE_TIMEOUT: Duration = Duration::from_millis(400);
 
-/// What hyper needs at least to read a head.
+/// The least that hyper needs to read a head.
 const LEAST_HEAD_BYTES: usize = 8_192;
 
-/// More bytes of a request than any client could mean; each connection may cost as many.
+/// More bytes than any request needs; each connection may cost as many.
 const MOST_BYTES: usize = 1 << 20;
 
 /// More of anything at a time than a machine could serve.
 const MOST: usize = 10_000_000;
 
-/// Longer than any connection or shutdown is meant to take; beyond it timers would overflow.
+/// Longer than any connection or shutdown takes; beyond it timers would overflow.
 const LONGEST: Duration = Duration::from_secs(86_400);
 
-/// A setting, whether it is within its bounds, and what they are.
+/// A setting, whether it is within its bounds, and the error if not.
 pub(super) type Bound = (&'static str, bool, &'static str);
 
 impl Config {
@@ -42,23 +42,23 @@ impl Config {
         let some = |span: Span| above_zero(span) && span.get() <= LONGEST;
         let within = (ttl.min.get()..=ttl.max.get()).contains(&ttl.default.get());
         vec![
-            ("ttl.min", above_zero(ttl.min), "has to be above 0"),
+            ("ttl.min", above_zero(ttl.min), "must be above 0"),
             ("ttl.max", ttl.max.get() >= ttl.min.get(), "must not be less than ttl.min"),
-            ("ttl.max", ttl.max.get() <= Duration::from_secs(31_536_000), "is a year at most"),
-            ("ttl.default", within, "has to be within ttl.min and ttl.max"),
-            ("limits.head_time", some(limits.head_time), "has to be above 0, and is 24h at most"),
-            ("limits.body_time", some(limits.body_time), "has to be above 0, and is 24h at most"),
-            ("limits.idle_time", some(limits.idle_time), "has to be above 0, and is 24h at most"),
-            ("limits.shutdown_time", limits.shutdown_time.get() <= LONGEST, "is 24h at most"),
+            ("ttl.max", ttl.max.get() <= Duration::from_secs(31_536_000), "must be a year at most"),
+            ("ttl.default", within, "must be within ttl.min and ttl.max"),
+            ("limits.head_time", some(limits.head_time), "must be above 0 and 24h at most"),
+            ("limits.body_time", some(limits.body_time), "must be above 0 and 24h at most"),
+            ("limits.idle_time", some(limits.idle_time), "must be above 0 and 24h at most"),
+            ("limits.shutdown_time", limits.shutdown_time.get() <= LONGEST, "must be 24h at most"),
             (
                 "limits.max_wait",
                 limits.max_wait.get() <= Duration::from_secs(3_600),
-                "is an hour at most",
+                "must be an hour at most",
             ),
             (
                 "limits.position_kept",
                 limits.position_kept.get() <= Duration::from_secs(60),
-                "is 60s at most",
+                "must be 60s at most",
             ),
         ]
     }
@@ -69,14 +69,14 @@ impl Config {
         let head = (LEAST_HEAD_BYTES..=MOST_BYTES).contains(&limits.head_bytes);
         let body = (1..=MOST_BYTES).contains(&limits.body_bytes);
         let mut bounds = vec![
-            ("limits.connections", some(limits.connections), "is 1 to 10000000"),
+            ("limits.connections", some(limits.connections), "must be 1 to 10000000"),
             (
                 "limits.connections_per_address",
                 some(limits.connections_per_address),
-                "is 1 to 10000000",
+                "must be 1 to 10000000",
             ),
-            ("limits.head_bytes", head, "is 8192 to 1048576"),
-            ("limits.body_bytes", body, "is 1 to 1048576"),
+            ("limits.head_bytes", head, "must be 8192 to 1048576"),
+            ("limits.body_bytes", body, "must be 1 to 1048576"),
         ];
         for (path, number) in [
             ("limits.waiters_per_key", limits.waiters_per_key),
@@ -88,7 +88,7 @@ impl Config {
             ("quotas.waiters", quotas.waiters),
             ("quotas.streams", quotas.streams),
         ] {
-            bounds.push((path, number <= MOST, "is 10000000 at most"));
+            bounds.push((path, number <= MOST, "must be 10000000 at most"));
         }
         bounds
     }
@@ -103,22 +103,22 @@ impl Config {
         let maker = TokenMaker::new(&redis.token_prefix);
         let embedded = timeout(self.embedded.command_timeout);
         vec![
-            ("embedded.command_timeout", embedded, "is 1ms to 10s"),
-            ("redis.command_timeout", timeout(redis.command_timeout), "is 1ms to 10s"),
-            ("redis.connect_timeout", timeout(redis.connect_timeout), "is 1ms to 10s"),
-            ("redis.min_replicas", redis.min_replicas <= 100, "is 100 at most"),
-            ("redlock.node_timeout", node_timeout, "is 1ms to 400ms"),
-            ("redlock.longest_lease", LONGEST_LEASE.contains(&longest_lease), "is 1s to 24h"),
+            ("embedded.command_timeout", embedded, "must be 1ms to 10s"),
+            ("redis.command_timeout", timeout(redis.command_timeout), "must be 1ms to 10s"),
+            ("redis.connect_timeout", timeout(redis.connect_timeout), "must be 1ms to 10s"),
+            ("redis.min_replicas", redis.min_replicas <= 100, "must be 100 at most"),
+            ("redlock.node_timeout", node_timeout, "must be 1ms to 400ms"),
+            ("redlock.longest_lease", LONGEST_LEASE.contains(&longest_lease), "must be 1s to 24h"),
             (
                 "redlock.longest_lease",
                 !self.is_redlock() || longest_lease >= self.ttl.default.get(),
                 "must not be less than ttl.default",
             ),
-            ("redis.key_prefix", plain, "must not hold control characters"),
+            ("redis.key_prefix", plain, "must not have control characters"),
             (
                 "redis.token_prefix",
                 maker.is_ok(),
-                "has at most 92 characters of A-Z a-z 0-9 . _ ~ + / = -",
+                "must be at most 92 characters of A-Z a-z 0-9 . _ ~ + / = -",
             ),
         ]
     }

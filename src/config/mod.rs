@@ -1,8 +1,8 @@
 //! The settings: flags over environment over file over defaults, parsed once.
 //!
-//! `config/lockkeeper.toml` is both the documentation and the defaults; what is not in it is no
-//! setting. [`Sources`] lays the layers over one another and remembers where each value came
-//! from; here they become a [`Config`], or one sentence that says which is wrong.
+//! `config/lockkeeper.toml` is both the documentation and the defaults of every setting.
+//! [`Sources`] merges the layers and remembers the origin of each value; here they become a
+//! [`Config`], or one sentence about the first error.
 
 mod bounds;
 mod sources;
@@ -20,35 +20,35 @@ use crate::lock::waiting::WaitLimits;
 
 pub use crate::config::sources::{Flags, Sources};
 
-/// All settings, valid.
+/// All settings, validated.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where to listen: an address or a name, and a port.
+    /// The address or name, and the port, to listen on.
     pub listen: String,
-    /// Where the locks are kept.
+    /// The store of the locks.
     pub store: StoreUrl,
-    /// Whether anybody may call from other machines.
+    /// Allows callers without API keys from other machines.
     pub allow_anonymous: bool,
-    /// Under which host names a service without API keys may be called.
+    /// The host names under which a service without API keys may be called.
     pub allowed_hosts: AllowedHosts,
-    /// Which proxies say where a client is.
+    /// The proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: TrustedProxies,
-    /// How long leases may be.
+    /// The bounds of TTLs.
     pub ttl: TtlSettings,
-    /// What clients may cost.
+    /// The limits for clients.
     pub limits: Limits,
-    /// How the embedded store is used.
+    /// The settings of the embedded store.
     pub embedded: EmbeddedSection,
-    /// What one API key may have.
+    /// The quota of one API key.
     pub quotas: QuotaSection,
-    /// How Redis is used.
+    /// The settings of Redis.
     pub redis: RedisSection,
-    /// How several Redis nodes are.
+    /// The settings of Redlock.
     pub redlock: RedlockSection,
-    /// What is logged.
+    /// The settings of the log.
     pub log: Log,
-    /// Who may call.
+    /// The API keys.
     #[serde(default)]
     pub api_keys: Vec<ApiKey>,
 }
@@ -66,35 +66,35 @@ pub struct TtlSettings {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Clients at a time.
+    /// Connections at a time.
     pub connections: usize,
-    /// Clients at a time from one address.
+    /// Connections at a time from one address.
     pub connections_per_address: usize,
-    /// Bytes of a head.
+    /// Bytes of a request head.
     pub head_bytes: usize,
-    /// How long a head may take.
+    /// The time limit for a head.
     pub head_time: Span,
-    /// Bytes of a body.
+    /// Bytes of a request body.
     pub body_bytes: usize,
-    /// How long a body may take.
+    /// The time limit for a body.
     pub body_time: Span,
-    /// How long a connection may stay without a request.
+    /// The time limit for a connection without a request.
     pub idle_time: Span,
-    /// How long a request may wait in line.
+    /// The longest wait of a request in line.
     pub max_wait: Span,
     /// Requests that wait for one key.
     pub waiters_per_key: usize,
-    /// Requests that wait.
+    /// Requests that wait for any key.
     pub waiters_per_instance: usize,
-    /// Keys that are waited for.
+    /// Keys with waiting requests.
     pub waited_keys_per_instance: usize,
     /// Streams of `POST /hold/{key}`.
     pub hold_streams: usize,
     /// Lists at a time.
     pub lists: usize,
-    /// How long a claim that is away keeps its place in line.
+    /// The time that an absent claim keeps its place in line.
     pub position_kept: Span,
-    /// How long the end may take.
+    /// The time limit for a graceful shutdown.
     pub shutdown_time: Span,
 }
 
@@ -102,7 +102,7 @@ pub struct Limits {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmbeddedSection {
-    /// How long a call may take.
+    /// The time limit of a call.
     pub command_timeout: Span,
 }
 
@@ -122,14 +122,14 @@ pub struct QuotaSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedisSection {
-    /// What stands before every key.
+    /// The prefix of every key.
     pub key_prefix: String,
     token_prefix: String,
-    /// How long a command may take.
+    /// The time limit of a command.
     pub command_timeout: Span,
-    /// How long making a connection may take.
+    /// The time limit of a connection attempt.
     pub connect_timeout: Span,
-    /// How many replicas have to have a grant.
+    /// The number of replicas that have to have a grant.
     pub min_replicas: u32,
 }
 
@@ -137,10 +137,10 @@ pub struct RedisSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RedlockSection {
-    /// How long one node may take.
+    /// The time limit of one node.
     pub node_timeout: Span,
     longest_lease: Span,
-    /// Whether a node votes as soon as it has restarted.
+    /// Lets a node vote as soon as it has restarted.
     pub trust_restarted: bool,
 }
 
@@ -148,13 +148,13 @@ pub struct RedlockSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Log {
-    /// The least that is logged.
+    /// The lowest level that is logged.
     pub level: Level,
-    /// In which form.
+    /// The format of the lines.
     pub format: LogFormat,
 }
 
-/// The least that is logged.
+/// The lowest level that is logged.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
@@ -167,7 +167,7 @@ pub enum Level {
     Trace,
 }
 
-/// The form of the log.
+/// The format of the log.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LogFormat {
@@ -179,19 +179,19 @@ pub enum LogFormat {
     Json,
 }
 
-/// Where the locks are kept.
+/// The store of the locks.
 #[derive(Clone, PartialEq, Eq)]
 pub enum StoreUrl {
-    /// In this directory.
+    /// The embedded store in this directory.
     Embedded(PathBuf),
-    /// On the Redis, or the several, of this URL.
+    /// Redis, Sentinel or Cluster at this URL.
     Redis(String),
-    /// On these, independent of one another.
+    /// Redlock on these independent nodes.
     Redlock(Vec<String>),
 }
 
 impl StoreUrl {
-    /// Parses what `store` says.
+    /// Parses the setting `store`.
     fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once(':').unwrap_or((text, ""));
         match scheme {
@@ -204,9 +204,9 @@ impl StoreUrl {
                 Ok(Self::Redis(text.to_owned()))
             }
             _ => Err(format!(
-                "`{}` is none of embedded:DIRECTORY, redis://host:port, \
-                 redis-sentinel://host:port/master, redis-cluster://host:port, nor one of these \
-                 over TLS, with rediss",
+                "`{}` is not a store: use embedded:DIRECTORY, redis://host:port, \
+                 redis-sentinel://host:port/master or redis-cluster://host:port, the last \
+                 three with rediss over TLS",
                 sources::redacted(text)
             )),
         }
@@ -214,21 +214,21 @@ impl StoreUrl {
 }
 
 impl StoreUrl {
-    /// Several nodes that are independent of one another.
+    /// Parses several independent nodes.
     fn redlock(urls: &[String]) -> Result<Self, String> {
         for (number, url) in urls.iter().enumerate() {
             if !["redis://", "rediss://"].iter().any(|scheme| url.starts_with(scheme)) {
-                // What has no scheme may be a part of a password with a space in it.
+                // A part without a scheme may belong to a password with a space.
                 let whole = urls.join(" ");
                 let is_whole = url.contains("://") || url.starts_with("embedded:");
                 let url = sources::redacted(if is_whole { url } else { &whole });
                 return Err(format!(
-                    "several URLs mean Redlock, and `{url}` is no redis://host:port"
+                    "several URLs mean Redlock, and `{url}` is not of the form redis://host:port"
                 ));
             }
             if urls[..number].contains(url) {
                 let url = sources::redacted(url);
-                return Err(format!("`{url}` is there twice: each node has one vote"));
+                return Err(format!("`{url}` is listed twice: each node has one vote"));
             }
         }
         urls.iter().try_for_each(|url| Self::parse(url).map(|_| ()))?;
@@ -269,7 +269,7 @@ impl<'de> Deserialize<'de> for StoreUrl {
     }
 }
 
-/// A duration as people write it: `30s`.
+/// A duration as written in settings: `30s`.
 #[derive(Clone, Copy, Debug)]
 pub struct Span(Duration);
 
@@ -288,22 +288,22 @@ impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_duration(&text).map(Self).ok_or_else(|| {
-            D::Error::custom(format!("`{text}` is no duration: digits and ms, s, m or h"))
+            D::Error::custom(format!("`{text}` is not a duration: use digits and ms, s, m or h"))
         })
     }
 }
 
-/// Which setting is wrong, and what would do.
+/// An error in a setting, with its remedy.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct ConfigError(pub(crate) String);
 
 impl Config {
-    /// The settings of `sources`.
+    /// Builds the settings from `sources`.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] names the setting that is wrong and where it came from.
+    /// [`ConfigError`] names the wrong setting and its origin.
     pub fn of(sources: &Sources) -> Result<Self, ConfigError> {
         let config: Self = serde_path_to_error::deserialize(sources.table()).map_err(|error| {
             let path = error.path().to_string();
@@ -320,7 +320,7 @@ impl Config {
         }
     }
 
-    /// How long leases may be; on several nodes also no longer than [`Config::longest_lease`].
+    /// The bounds of TTLs; with Redlock the longest is at most [`Config::longest_lease`].
     pub fn ttl_bounds(&self) -> TtlBounds {
         let TtlSettings { default, min, max } = &self.ttl;
         let [default, min, max] = [default, min, max].map(|span| Ttl::from_millis(span.millis()));
@@ -328,7 +328,7 @@ impl Config {
         TtlBounds { min, default, max }
     }
 
-    /// The longest lease on several nodes: so long one that may have forgotten leases waits.
+    /// The longest lease with Redlock: nodes that may have forgotten leases wait this long.
     pub fn longest_lease(&self) -> Ttl {
         Ttl::from_millis(self.redlock.longest_lease.millis())
     }
@@ -337,7 +337,7 @@ impl Config {
         matches!(self.store, StoreUrl::Redlock(_))
     }
 
-    /// How many may wait in line.
+    /// The limits of the line.
     pub fn wait_limits(&self) -> WaitLimits {
         WaitLimits {
             per_key: self.limits.waiters_per_key,
@@ -346,16 +346,16 @@ impl Config {
         }
     }
 
-    /// How long a claim that is away keeps its place in line.
+    /// The time that an absent claim keeps its place in line.
     pub fn position_kept(&self) -> Ttl {
         Ttl::from_millis(self.limits.position_kept.millis())
     }
 
-    /// What makes the tokens of clients that bring none.
+    /// The maker of tokens for clients that send none.
     ///
     /// # Panics
     ///
-    /// Never: the prefix was tried when the settings were read.
+    /// Never: the prefix was checked when the settings were read.
     pub fn token_maker(&self) -> TokenMaker {
         TokenMaker::new(&self.redis.token_prefix).expect("the prefix was tried")
     }

@@ -1,4 +1,4 @@
-//! The layers of settings, laid over one another.
+//! The layers of settings, merged.
 
 use std::path::{Path, PathBuf};
 
@@ -9,11 +9,11 @@ use crate::config::ConfigError;
 /// Every setting with its default.
 const DEFAULTS: &str = include_str!("../../config/lockkeeper.toml");
 
-/// What every variable of ours begins with.
+/// The prefix of all our variables.
 const PREFIX: &str = "LOCKKEEPER_";
 
-/// Variables of ours that are no settings of the service: which file, and what the command line
-/// uses as a client.
+/// Variables that are not settings of the service: the settings file, and the options of the
+/// command line as a client.
 const OTHERS: &[&str] = &[
     "LOCKKEEPER_CONFIG",
     "LOCKKEEPER_URL",
@@ -22,21 +22,21 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_PLAIN_HTTP",
 ];
 
-/// The list that only a file can hold.
+/// The list that only a file can contain.
 const API_KEYS: &str = "api_keys";
 
-/// What the command line says.
+/// The settings given as flags.
 #[derive(Clone, Debug, Default)]
 pub struct Flags {
     /// `--config`.
     pub config: Option<PathBuf>,
     /// `--listen`.
     pub listen: Option<String>,
-    /// `--store`, as often as it was given.
+    /// All values of `--store`.
     pub store: Vec<String>,
 }
 
-/// The settings as they were found, each with where it came from.
+/// The settings, each with its origin.
 #[derive(Debug)]
 pub struct Sources {
     settings: Vec<Setting>,
@@ -51,11 +51,11 @@ struct Setting {
 }
 
 impl Sources {
-    /// Finds all settings.
+    /// Reads all settings.
     ///
     /// # Errors
     ///
-    /// [`ConfigError`] for a file that cannot be read, and for whatever is no setting.
+    /// [`ConfigError`] for an unreadable file or an unknown setting.
     pub fn find(
         flags: &Flags,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -79,7 +79,7 @@ impl Sources {
         Ok(sources)
     }
 
-    /// All of them as one table.
+    /// The settings as one table.
     pub(super) fn table(&self) -> Table {
         let mut table = Table::new();
         for Setting { path, value, .. } in &self.settings {
@@ -98,7 +98,7 @@ impl Sources {
         table
     }
 
-    /// The sentence that says that a setting is wrong, and where it came from.
+    /// An error about a setting, with its origin.
     pub(super) fn wrong(&self, path: &str, what: &str) -> ConfigError {
         let setting = self.settings.iter().find(|setting| setting.path == path);
         let origin = setting.map(|setting| setting.origin.as_str());
@@ -106,7 +106,7 @@ impl Sources {
         ConfigError(format!("`{path}` (from {}): {what}", origin.unwrap_or("nowhere")))
     }
 
-    /// What is in force, as a settings file, each value with where it came from; no secrets.
+    /// The settings in force as a settings file with origins, without secrets.
     pub fn show(&self) -> String {
         let mut shown = String::new();
         let mut section = "";
@@ -137,13 +137,13 @@ impl Sources {
     fn lay_file(&mut self, file: &Path) -> Result<(), ConfigError> {
         let origin = file.display().to_string();
         let text = std::fs::read_to_string(file)
-            .map_err(|error| ConfigError(format!("{origin} cannot be read: {error}")))?;
+            .map_err(|error| ConfigError(format!("cannot read {origin}: {error}")))?;
         let mut table: Table = text.parse().map_err(|error: toml::de::Error| {
-            // Not the line itself, which may hold a password.
+            // Without the line itself, which may contain a password.
             let before = error.span().and_then(|span| text.get(..span.start)).unwrap_or_default();
             let line = before.matches('\n').count() + 1;
             let what = error.message().replace('\n', ", ");
-            ConfigError(format!("{origin} is no TOML in line {line}: {what}"))
+            ConfigError(format!("{origin} is not valid TOML in line {line}: {what}"))
         })?;
         if let Some(keys) = table.remove(API_KEYS) {
             self.api_keys = Some((keys, origin.clone()));
@@ -165,10 +165,10 @@ impl Sources {
             }
             let is = |setting: &&mut Setting| variable(&setting.path) == name;
             let Some(setting) = self.settings.iter_mut().find(is) else {
-                let detail = "is no setting; `lockkeeper config` lists all";
+                let detail = "is not a setting; `lockkeeper config` lists all";
                 return Err(ConfigError(format!("the variable {name} {detail}")));
             };
-            let wrong = |what| ConfigError(format!("the variable {name} has to be {what}"));
+            let wrong = |what| ConfigError(format!("the variable {name} must be {what}"));
             setting.value = match setting.value {
                 Value::Integer(_) => {
                     Value::Integer(text.trim().parse().map_err(|_| wrong("a whole number"))?)
@@ -191,13 +191,13 @@ impl Sources {
                 Ok(())
             }
             None => Err(ConfigError(format!(
-                "{origin}: there is no setting `{path}`; `lockkeeper config` lists all"
+                "{origin}: unknown setting `{path}`; `lockkeeper config` lists all"
             ))),
         }
     }
 }
 
-/// Every value of a table with its path, sections opened up.
+/// Every value of a table with its path; sections are flattened.
 fn leaves(section: &str, table: Table) -> Vec<(String, Value)> {
     let mut found = Vec::new();
     for (name, value) in table {
@@ -214,9 +214,9 @@ fn variable(path: &str) -> String {
     format!("{PREFIX}{}", path.replace('.', "_").to_uppercase())
 }
 
-/// Whether a variable is one that Kubernetes and Docker set for a service called `lockkeeper...`,
-/// as in `LOCKKEEPER_PORT_8080_TCP_ADDR`. That of the form `..._PORT` is a URL; a number there is
-/// somebody's wish for a setting.
+/// Returns whether Kubernetes or Docker sets this variable for a service called `lockkeeper...`,
+/// as in `LOCKKEEPER_PORT_8080_TCP_ADDR`. Their `..._PORT` is a URL; a number there is meant as a
+/// setting.
 fn is_service_link(rest: &str, text: &str) -> bool {
     let rest = format!("_{rest}");
     rest.contains("_PORT_")
@@ -236,8 +236,8 @@ fn without_secrets(value: &Value) -> String {
     }
 }
 
-/// URLs without their passwords: that of the login, and whatever stands behind a `?`. A blank
-/// separates two URLs only if a scheme follows; otherwise it may be a part of a password.
+/// URLs without their passwords: the login's, and everything behind a `?`. A space separates two
+/// URLs only if a scheme follows; otherwise it may be part of a password.
 pub(super) fn redacted(text: &str) -> String {
     let mut urls: Vec<String> = Vec::new();
     for word in text.split_whitespace() {
@@ -254,9 +254,9 @@ fn redacted_url(url: &str) -> String {
         Some((scheme, rest)) if !scheme.contains(['@', ':']) => (format!("{scheme}://"), rest),
         _ => (String::new(), url),
     };
-    // A `?` may be part of a password that somebody forgot to encode.
+    // A `?` may be part of a password that was not encoded.
     let (login, rest) = match rest.rsplit_once('@') {
-        // Without a scheme nothing tells a user from a password.
+        // Without a scheme the user cannot be told from the password.
         Some((_, rest)) if scheme.is_empty() => ("...@".to_owned(), rest),
         Some((login, rest)) => {
             let user = login.split_once(':').map_or("", |(user, _)| user);
@@ -273,7 +273,7 @@ mod tests {
     use super::{Flags, Sources};
     use crate::config::{Config, ConfigError};
 
-    /// The settings of a file and variables, found; the file's directory is gone again.
+    /// The settings of a file and variables; the file's directory is removed again.
     fn found(file: &str, environment: &[(&str, &str)]) -> Result<Sources, ConfigError> {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("mine.toml");
@@ -325,21 +325,21 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_where_it_came_from() {
         for (file, environment, expected) in [
-            ("lisen = \"a\"", vec![], "there is no setting `lisen`"),
-            ("[redis]\nprefix = \"a\"", vec![], "there is no setting `redis.prefix`"),
+            ("lisen = \"a\"", vec![], "unknown setting `lisen`"),
+            ("[redis]\nprefix = \"a\"", vec![], "unknown setting `redis.prefix`"),
             ("listen = 5", vec![], "/mine.toml): invalid type"),
-            ("listen = \"a", vec![], "is no TOML"),
-            ("[ttl]\nmin = \"1 day\"", vec![], "`1 day` is no duration"),
-            ("[ttl]\nmin = \"0s\"", vec![], "/mine.toml): has to be above 0"),
+            ("listen = \"a", vec![], "is not valid TOML"),
+            ("[ttl]\nmin = \"1 day\"", vec![], "`1 day` is not a duration"),
+            ("[ttl]\nmin = \"0s\"", vec![], "/mine.toml): must be above 0"),
             (
                 "",
                 vec![("LOCKKEEPER_TTL_DEFAULT", "25h")],
                 "`ttl.default` (from LOCKKEEPER_TTL_DEFAULT)",
             ),
-            ("", vec![("LOCKKEEPER_REDIS_PREFIX", "x")], "LOCKKEEPER_REDIS_PREFIX is no setting"),
-            ("", vec![("LOCKKEEPER_LIMITS_CONNECTIONS", "many")], "has to be a whole number"),
+            ("", vec![("LOCKKEEPER_REDIS_PREFIX", "x")], "REDIS_PREFIX is not a setting"),
+            ("", vec![("LOCKKEEPER_LIMITS_CONNECTIONS", "many")], "must be a whole number"),
             ("", vec![("LOCKKEEPER_REDIS_TOKEN_PREFIX", "a b")], "`redis.token_prefix`"),
-            ("", vec![("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s")], "is 1ms to 10s"),
+            ("", vec![("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s")], "must be 1ms to 10s"),
             (
                 "",
                 vec![("LOCKKEEPER_LIMITS_HOLD_STREAMS", "9223372036854775807")],
@@ -347,7 +347,7 @@ mod tests {
             ),
             ("", vec![("LOCKKEEPER_LIMITS_HEAD_BYTES", "9223372036854775807")], "8192 to 1048576"),
             ("", vec![("LOCKKEEPER_LIMITS_IDLE_TIME", "18446744073709551615ms")], "24h at most"),
-            ("", vec![("LOCKKEEPER_LIMITS_IDLE_TIME", "0s")], "has to be above 0"),
+            ("", vec![("LOCKKEEPER_LIMITS_IDLE_TIME", "0s")], "must be above 0"),
             ("allowed_hosts = [\"http://a\"]", vec![], "is not a host name"),
             ("allowed_hosts = 5", vec![], "a list of texts"),
             ("trusted_proxies = [\"proxy\"]", vec![], "is neither an address nor a network"),
@@ -357,14 +357,14 @@ mod tests {
                 vec![],
                 "`api_keys` (from",
             ),
-            ("", vec![("LOCKKEEPER_STORE", "memcached://a")], "none of embedded:DIRECTORY"),
+            ("", vec![("LOCKKEEPER_STORE", "memcached://a")], "is not a store: use embedded:"),
             ("", vec![("LOCKKEEPER_STORE", "embedded:")], "name a directory"),
-            ("", vec![("LOCKKEEPER_REDIS_MIN_REPLICAS", "101")], "is 100 at most"),
+            ("", vec![("LOCKKEEPER_REDIS_MIN_REPLICAS", "101")], "must be 100 at most"),
             ("", vec![("LOCKKEEPER_REDIS_MIN_REPLICAS", "-1")], "`redis.min_replicas`"),
-            ("store = [\"redis://a\", \"redis://a\"]", vec![], "is there twice"),
+            ("store = [\"redis://a\", \"redis://a\"]", vec![], "is listed twice"),
             ("store = [\"redis://a\", \"redis-cluster://b\"]", vec![], "several URLs mean Redlock"),
-            ("", vec![("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "401ms")], "is 1ms to 400ms"),
-            ("", vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "999ms")], "is 1s to 24h"),
+            ("", vec![("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "401ms")], "must be 1ms to 400ms"),
+            ("", vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "999ms")], "must be 1s to 24h"),
             (
                 "store = [\"redis://a\", \"redis://b\"]",
                 vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "29s")],
@@ -401,7 +401,7 @@ mod tests {
     #[test]
     fn a_port_that_is_meant_as_a_setting_is_not_taken_for_a_link_of_kubernetes() {
         for name in ["LOCKKEEPER_PORT", "LOCKKEEPER_LISTEN_PORT"] {
-            assert!(refused("", &[(name, "9090")]).contains("is no setting"), "{name}");
+            assert!(refused("", &[(name, "9090")]).contains("is not a setting"), "{name}");
         }
         for (name, text) in [
             ("LOCKKEEPER_PORT", "tcp://10.0.0.1:8080"),

@@ -1,4 +1,4 @@
-//! The log's own count of the lines that it lost, as a metric.
+//! The number of lost log lines, as a metric.
 
 use std::fmt;
 use std::fmt::Debug;
@@ -8,7 +8,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
 use prometheus_client::metrics::counter::ConstCounter;
 
-/// The log's own count of the lines that it lost; 0 where there is no log.
+/// A callback into the log's counter of lost lines; 0 without a log.
 #[derive(Default)]
 pub(super) struct LostLines(pub(super) OnceLock<Box<dyn Fn() -> u64 + Send + Sync>>);
 

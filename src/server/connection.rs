@@ -1,4 +1,4 @@
-//! Connections: accepted up to a limit, served, ended gracefully.
+//! Connections: accepted up to a limit, served, closed gracefully.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -29,25 +29,25 @@ use crate::server::house::{Full, Guest, Guests, Membership, Waiting};
 use crate::server::timed::TimedHead;
 use crate::server::turns::{Turn, Turns};
 
-/// How long a client may be silent before it is asked whether it is still there.
+/// The silence of a client after which keepalive probes begin.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-/// How often it is asked then.
+/// The interval of the probes.
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-/// How often it may leave that unanswered: a peer that vanished is noticed within 20 s.
+/// The unanswered probes allowed: a vanished peer is noticed within 20 s.
 const KEEPALIVE_TRIES: u32 = 2;
-/// How long what was sent may stay unacknowledged.
+/// The time that sent data may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
-/// Between two tries to accept where the system has no descriptor left.
+/// The pause between attempts to accept while descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often a connection in the hall looks for a place.
+/// The interval at which a connection in the hall tries to get a place.
 const LOOK_FOR_PLACE: Duration = Duration::from_millis(20);
 
-/// How often it asks an idle one to leave: the one that was asked has gone by then.
+/// The tries between two requests to an idle connection to leave, which has gone by then.
 const ASK_TO_LEAVE: u32 = 50;
 
-/// Health checks, which are answered in the hall.
+/// Health checks, which are answered in the hall too.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// Accepts connections and serves them.
@@ -61,13 +61,13 @@ pub(super) struct Acceptor {
     metrics: Arc<Metrics>,
 }
 
-/// A connection that was turned away while a request waited for its place.
+/// A connection that was turned away while its request waited for a place.
 #[derive(Debug, thiserror::Error)]
-#[error("there is no room for one more connection")]
+#[error("no room for one more connection")]
 struct TurnedAway;
 
 impl Acceptor {
-    /// Serves `api` to the clients that there is room for.
+    /// Serves `api` within `limits`.
     pub(super) fn new(
         api: Api,
         limits: &Limits,
@@ -76,7 +76,7 @@ impl Acceptor {
     ) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())
-            // hyper counts from the end of the answer before, so this is the idle time.
+            // hyper counts from the end of the previous answer, so this is the idle time.
             .header_read_timeout(limits.idle_time.get())
             .max_buf_size(limits.head_bytes);
         Self {
@@ -90,22 +90,22 @@ impl Acceptor {
         }
     }
 
-    /// Accepts for as long as it is polled. Where the hall is full as well it leaves new clients in
-    /// the system's queue.
+    /// Accepts connections while it is polled. If the hall is full too, new clients wait in the
+    /// system's queue.
     pub(super) async fn accept(&mut self, listener: &TcpListener) {
         loop {
             match listener.accept().await {
                 Ok((stream, address)) => self.receive(stream, address.ip()).await,
                 Err(error) => {
-                    tracing::debug!(%error, "a connection could not be accepted");
+                    tracing::debug!(%error, "cannot accept a connection; retrying");
                     sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Answers what is under way, closes idle connections, and returns after `patience` even if
-    /// some are left. Returns whether none was cut.
+    /// Answers requests under way, closes idle connections, and returns after `patience` in any
+    /// case. Returns whether no connection was cut.
     pub(super) async fn finish(self, patience: Duration) -> bool {
         self.tasks.close();
         let finished = async {
@@ -114,12 +114,12 @@ impl Acceptor {
         };
         let all = tokio::time::timeout(patience, finished).await.is_ok();
         if !all {
-            tracing::warn!("some connections were cut: their requests took too long");
+            tracing::warn!("shutdown time is over; remaining connections cut");
         }
         all
     }
 
-    /// Gives a connection a place in the house or in the hall, and has it served.
+    /// Gives a connection a place in the house or in the hall, and serves it.
     async fn receive(&self, stream: TcpStream, peer: IpAddr) {
         let turns = Turns::new();
         let guest = Guest::new(peer, turns.clone());
@@ -142,7 +142,7 @@ impl Acceptor {
                     Place::House(membership) => membership,
                     Place::Hall(waiting) => find_place(&house, &guest, waiting).await,
                 };
-                // A connection that has ended needs to know nothing.
+                // An error means that the connection has ended.
                 let _ = entered.send(true);
                 std::future::pending::<()>().await;
             };
@@ -172,7 +172,7 @@ impl Acceptor {
         entry: watch::Receiver<bool>,
     ) -> impl Future<Output = ()> + Send + 'static {
         if let Err(error) = set_options(&stream) {
-            tracing::debug!(%error, "a connection has no keepalive");
+            tracing::debug!(%error, "cannot set socket options; no keepalive");
         }
         let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
         let (api, moments) = (self.api.clone(), turns.clone());
@@ -210,19 +210,19 @@ impl Acceptor {
                 connection.as_mut().poll(context)
             });
             if let Err(error) = ended.await {
-                tracing::debug!(%error, "a connection ended early");
+                tracing::debug!(%error, "connection ended early");
             }
         }
     }
 }
 
-/// Where a new connection is.
+/// The place of a new connection.
 enum Place {
     House(Membership),
     Hall(Waiting),
 }
 
-/// Waits in the hall until there is a place in the house.
+/// Waits in the hall for a place in the house.
 async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: Waiting) -> Membership {
     let mut looks = 0;
     loop {
@@ -241,7 +241,7 @@ async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: Waiting) -
     }
 }
 
-/// Whether a request names its host as HTTP has it: once, and in HTTP/1.0 not necessarily.
+/// Returns whether a request has exactly one host, or none in HTTP/1.0.
 fn has_one_host(request: &Request<Incoming>) -> bool {
     match request.headers().get_all(HOST).iter().count() {
         0 => request.version() == Version::HTTP_10,
@@ -249,7 +249,7 @@ fn has_one_host(request: &Request<Incoming>) -> bool {
     }
 }
 
-/// What the parser says to what is no request.
+/// The answer to a malformed request, as hyper's parser gives it.
 fn malformed() -> Response<Body> {
     let mut answer = Response::new(Body::empty());
     *answer.status_mut() = StatusCode::BAD_REQUEST;

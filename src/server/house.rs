@@ -1,9 +1,9 @@
-//! Who is connected, and who gives way when the house is full.
+//! The house: the connections with a place, and which of them leaves when there is no room.
 //!
-//! There is room for so many connections, and for so many from one address. Beyond that a new one
-//! waits in the hall: it gets health checks answered, and a place once somebody has left or an idle
-//! connection was asked to. Of the idle ones, one of the address with the most connections goes
-//! first. A hall that is full turns away whoever has waited longest.
+//! Places are limited in all and per address. Beyond that a new connection waits in the hall: there
+//! it gets answers to health checks, and a place once another connection leaves. For it an idle
+//! connection is asked to leave, preferably of the address with the most connections. If the hall
+//! is full, it turns away the connection that has waited longest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -17,17 +17,16 @@ use tokio::time::Instant;
 use crate::auth::TrustedProxies;
 use crate::server::turns::Turns;
 
-/// Connections that wait for a place, and health checks that pass them.
+/// The connections in the hall: those that wait for a place, and health checks.
 pub(super) const HALL: usize = 64;
 
-/// How long a connection is silent before it has to give way: one that has just come is about to
-/// speak.
+/// The silence after which a connection may be asked to leave: a new one is about to send.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// How long a connection may wait in a hall that is full.
+/// The time that a connection may wait in a full hall.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Between two lines of the log about one house.
+/// The pause between log lines about a full house.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
 /// All connections.
@@ -48,7 +47,7 @@ struct Inside {
     noticed: Option<Instant>,
 }
 
-/// A connection, as the house knows it.
+/// A connection as the house knows it.
 #[derive(Debug)]
 pub(super) struct Guest {
     peer: IpAddr,
@@ -60,7 +59,7 @@ pub(super) struct Guest {
     leave: Notify,
 }
 
-/// A connection's place, until it is dropped.
+/// A connection's place, until dropped.
 #[derive(Debug)]
 pub(super) struct Membership {
     house: Arc<Guests>,
@@ -68,17 +67,17 @@ pub(super) struct Membership {
     address: IpAddr,
 }
 
-/// Why there is no place.
+/// The reason why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Full {
-    /// Everywhere.
+    /// The total limit is reached.
     House,
-    /// For this address.
+    /// The limit of this address is reached.
     Address,
 }
 
 impl Guests {
-    /// A house with room for so many, and for so many from an address that is no proxy.
+    /// A house with `room` places, and `per_address` for each address that is not a trusted proxy.
     pub(super) fn new(room: usize, per_address: usize, proxies: TrustedProxies) -> Arc<Self> {
         Arc::new(Self { room, per_address, proxies, inside: Mutex::default() })
     }
@@ -102,7 +101,7 @@ impl Guests {
         })
     }
 
-    /// Lets a connection wait for a place. `None`: the hall is full, and nobody in it has waited
+    /// Lets a connection wait for a place. `None`: the hall is full, and no connection has waited
     /// long enough to be turned away.
     pub(super) fn wait(self: &Arc<Self>, guest: &Arc<Guest>) -> Option<Waiting> {
         self.with(|inside| {
@@ -118,7 +117,7 @@ impl Guests {
         })
     }
 
-    /// Asks an idle connection to leave, for a new one that found no place.
+    /// Asks an idle connection to leave, for one that found no place.
     pub(super) fn make_room(&self, guest: &Guest, full: Full) {
         self.with(|inside| {
             let of_address = |one: &Guest| full == Full::House || one.address == guest.address;
@@ -135,7 +134,7 @@ impl Guests {
         });
     }
 
-    /// Says in the log that there is no place, but not for each connection.
+    /// Logs that there is no place, but not for each connection.
     pub(super) fn notice(&self, address: IpAddr, full: Full) {
         let news = self.with(|inside| {
             let news = inside.noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY);
@@ -145,12 +144,12 @@ impl Guests {
         match full {
             Full::House => tracing::warn!(
                 connections,
-                "no room for more connections; idle ones are closed, others wait"
+                "no room for more connections; closing idle ones, others wait"
             ),
             Full::Address => tracing::warn!(
                 connections,
                 client.address = %address,
-                "too many connections from one address; more are closed"
+                "too many connections from one address; closing new ones"
             ),
         }
     }
@@ -169,8 +168,8 @@ impl Guest {
         Arc::new(Self { peer, address, turns, since, leaving, turned_away, leave })
     }
 
-    /// Waits to be asked to leave the house, which ends nothing that is under way, or to be turned
-    /// away from the hall, where nothing is.
+    /// Waits until the connection has to leave: asked while it is idle, or turned away from the
+    /// hall. Neither ends a request under way.
     pub(super) async fn has_to_leave(&self) {
         loop {
             self.leave.notified().await;
@@ -182,7 +181,7 @@ impl Guest {
     }
 }
 
-/// A connection's place in the hall, until it is dropped.
+/// A connection's place in the hall, until dropped.
 #[derive(Debug)]
 pub(super) struct Waiting {
     house: Arc<Guests>,
@@ -209,7 +208,7 @@ impl Drop for Membership {
     }
 }
 
-/// The addresses of one machine: with IPv6 it has a whole network of 64 bits.
+/// The network of one machine: with IPv6 its 64-bit prefix.
 fn neighbourhood(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),

@@ -1,5 +1,5 @@
-//! The service as a whole: store, locks and HTTP edge, wired together. Binds nothing itself and
-//! reads no signal.
+//! The service as a whole: wires store, locks and HTTP edge together. It binds nothing and reads no
+//! signal.
 
 mod connection;
 mod house;
@@ -30,37 +30,37 @@ use crate::store::redis::RedisSettings;
 use crate::store::redlock::operator::Operator;
 use crate::store::redlock::{RedlockSettings, Restarted, Rules};
 
-/// Descriptors that are not for clients with a place: the store, the log, the listener, room to be
-/// looked at with, and the connections that wait for a place.
+/// Descriptors that are not for served clients: the store, the log, the listener, spares for
+/// inspection, and the connections that wait for a place.
 const RESERVED_DESCRIPTORS: u64 = 64 + HALL as u64;
 
-/// How many leases are looked at in one call to the store.
+/// Leases per call to the store when they are counted.
 const FOUND_AT_ONCE: usize = 1_000;
 
-/// How long requests that are under way may take to be answered once the service has failed.
+/// The time to answer requests under way once the service has failed.
 const LAST_ANSWERS: Duration = Duration::from_secs(1);
 
-/// How a service ended that was told to.
+/// The end of a service that was told to shut down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// All that was under way was answered, and all that was owed was taken back.
+    /// All requests were answered, and all undelivered grants undone.
     Well,
-    /// Time was over before that.
+    /// The time limit came first.
     Early,
 }
 
-/// The service failed while it served; what is on disk, or on Redis, is as it was answered.
+/// The service failed while it served; the store has what was answered.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failed(String);
 
-/// Why the service cannot start.
+/// The reason why the service cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
-    /// A setting that only shows to be wrong now.
+    /// A setting that is wrong on this machine.
     #[error("{0}")]
     Setting(String),
-    /// The store.
+    /// The store cannot be opened.
     #[error(transparent)]
     Store(#[from] store::OpenError),
 }
@@ -74,7 +74,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Opens the store and makes the service. `address` is where it will listen.
+    /// Opens the store and makes the service, which will listen on `address`.
     ///
     /// # Errors
     ///
@@ -82,8 +82,8 @@ impl Server {
     pub fn open(mut config: Config, address: SocketAddr) -> Result<Self, StartError> {
         if config.api_keys.is_empty() && !config.allow_anonymous && !address.ip().is_loopback() {
             return Err(StartError::Setting(format!(
-                "{address} can be reached from other machines, and without [[api_keys]] anybody \
-                 could do anything: add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
+                "{address} can be reached from other machines, and there are no [[api_keys]]: \
+                 add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
             )));
         }
         let reach = match address.ip().to_canonical().is_loopback() {
@@ -115,17 +115,17 @@ impl Server {
         Ok(Self { app, config, connections })
     }
 
-    /// Has the log lines that were lost counted so among the metrics.
+    /// Adds the log's counter of lost lines to the metrics.
     pub fn count_lost_log_lines(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
         self.app.metrics.log_lines_dropped(count);
     }
 
-    /// Serves the clients of `listener` until `shutdown`, and then ends: no new connections and
-    /// no new leases; what is under way is answered, within the time of the settings.
+    /// Serves the clients of `listener` until `shutdown`. Then it accepts no connections, grants no
+    /// leases, and answers the requests under way within the time limit of the settings.
     ///
     /// # Errors
     ///
-    /// [`Failed`] if a part that the service cannot work without ended before that.
+    /// [`Failed`] if an essential part of the service ended before that.
     ///
     /// # Cancel safety
     ///
@@ -138,8 +138,12 @@ impl Server {
         let limits = &self.config.limits;
         let (wanted, room) = (limits.connections, self.connections);
         if room < wanted {
-            // Said only by a service that serves: who cannot start says just why.
-            tracing::info!(wanted, room, "the limit of descriptors leaves room for fewer clients");
+            // Only a service that serves logs this: a failed start shows only its reason.
+            tracing::info!(
+                wanted,
+                room,
+                "open-file limit allows fewer connections than configured"
+            );
         }
         self.count_found_leases().await;
         let api = Api::new(self.app.clone());
@@ -150,29 +154,29 @@ impl Server {
             () = acceptor.accept(&listener) => limits.shutdown_time.get(),
             () = shutdown => limits.shutdown_time.get(),
             reason = watched::failed() => {
-                tracing::error!(reason, "the service has failed, and ends");
+                tracing::error!(reason, "the service failed; shutting down");
                 LAST_ANSWERS.min(limits.shutdown_time.get())
             }
         };
         drop(listener);
-        tracing::info!("going down: no new leases, answering what is under way");
+        tracing::info!("shutting down; no new leases, answering requests under way");
         self.app.locks.drain();
         let began = Instant::now();
         let answered = acceptor.finish(patience).await;
         let left = patience.saturating_sub(began.elapsed());
         let settled = self.app.locks.settle(left).await;
-        drop(self); // The store brings what is left to the disk.
+        drop(self); // The store writes the rest to disk.
         if let Some(reason) = watched::failure() {
             return Err(Failed(reason.to_owned()));
         }
-        tracing::info!("ended");
+        tracing::info!("shutdown complete");
         Ok(if answered && settled { Ended::Well } else { Ended::Early })
     }
 }
 
 impl Server {
-    /// Counts the leases that the embedded store has on disk among those of the API keys that may
-    /// have acquired them. On Redis other instances may have, and will see their end.
+    /// Counts the leases on disk among those of the API keys that may have acquired them. Not on
+    /// Redis, where other instances may have acquired them and will see their end.
     async fn count_found_leases(&self) {
         if self.app.keyring.is_open() || !matches!(self.config.store, StoreUrl::Embedded(_)) {
             return;
@@ -195,7 +199,7 @@ impl Server {
     }
 }
 
-/// What one of so many API keys may have: of what one could take from the others, half at most.
+/// The quota of one API key: at most half of a limit of the instance if there are several keys.
 fn quota(config: &Config, api_keys: usize) -> Quota {
     let (limits, quotas) = (&config.limits, &config.quotas);
     let share = |limit: usize| if api_keys > 1 { limit.div_ceil(2) } else { limit };
@@ -219,7 +223,7 @@ pub fn operator(config: &Config) -> Result<Operator, StartError> {
             Ok(Operator::new(&settings).map_err(store::OpenError::from)?)
         }
         _ => Err(StartError::Setting(
-            "`store` names no several redis:// nodes, so there is nothing to look at".to_owned(),
+            "`store` is not several redis:// nodes, which this command needs".to_owned(),
         )),
     }
 }
@@ -262,8 +266,8 @@ fn redis_settings(config: &Config, url: &str) -> RedisSettings {
     }
 }
 
-/// How many clients there is room for: what the settings say, within the limit of descriptors,
-/// which is raised as far as it goes.
+/// The number of connections: as configured, within the open-file limit, which is raised to its
+/// maximum.
 fn connections(wanted: usize) -> Result<usize, StartError> {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
@@ -275,7 +279,7 @@ fn connections(wanted: usize) -> Result<usize, StartError> {
     let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS);
     if room == 0 {
         return Err(StartError::Setting(format!(
-            "the limit of descriptors is {descriptors}: {RESERVED_DESCRIPTORS} are needed beside \
+            "the open-file limit is {descriptors}, but {RESERVED_DESCRIPTORS} are needed beside \
              those of clients; raise it with `ulimit -n`"
         )));
     }

@@ -1,5 +1,5 @@
-//! A connection's stream with its timers, and what it tells of the client: whether it is idle, gone,
-//! or only done with sending.
+//! A connection's stream with its timers. It tells whether the client is idle, gone, or has only
+//! closed its sending side.
 
 use std::io;
 use std::pin::Pin;
@@ -14,59 +14,59 @@ use tokio::time::{Instant, Sleep, sleep};
 
 use crate::server::turns::Turns;
 
-/// How long a handler is at work before a client that has sent more behind its request is watched:
-/// one that waits. What is answered at once is not worth the trouble.
+/// The time a handler runs before a client that sent more behind its request is watched. Faster
+/// answers are not worth the effort.
 const WATCH_AFTER: Duration = Duration::from_millis(50);
-/// How much is read ahead to see the end behind it.
+/// The most bytes read ahead to find the end of the stream behind them.
 const AHEAD: usize = 16 * 1024;
 
-/// Between two looks at whether a client that sends no more is gone, and how many of them there are
-/// before its request goes on: the reset takes a round trip, and a client that is gone must not be
-/// granted anything meanwhile.
+/// The interval and number of looks at whether a client that closed its sending side is gone,
+/// before its request goes on: the reset takes a round trip, and a gone client must not be granted
+/// anything.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 const LOOKS_IN_DOUBT: u32 = 20;
-/// Between two looks from then on.
+/// The interval of looks after that.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// How long a client may keep the service waiting to send, and how much it has to take meanwhile.
-/// What is to be sent is kept in memory, so readers that do not read are cut.
+/// The time a client may block sending, and the bytes that it has to take in it. Unsent data is
+/// in memory, so clients that do not read are cut.
 const SEND_TIME: Duration = Duration::from_secs(10);
 const LEAST_SENT: usize = 10_000;
 
-/// A stream on which a head may take only so long from its first byte on, and whose end is not
-/// found in the same moment as what came before it.
+/// A stream with a time limit for heads, from their first byte on, which never reports its end in
+/// the same poll as data before it.
 ///
-/// hyper has one timer for a head and for the silence before it; the silence may be long, a head
-/// that comes byte by byte must not be. And where it finds a request and the end at once, it drops
-/// the handler before its first step; but who sends a release and hangs up has released.
-/// hyper reads no further, either, once it has a byte of the next request: then the stream reads
-/// ahead itself while a handler is at work, lest that byte hide that the client is gone.
+/// It closes three gaps of hyper. hyper has one timer for a head and the silence before it, but
+/// only the silence may be long. If it reads a request and the end at once, it drops the handler
+/// before its first poll, but a client that sends DELETE and hangs up must still release. And it
+/// stops reading at the first byte of the next request: so this stream reads ahead while a handler
+/// runs, so that a pipelined byte cannot hide a disconnect.
 ///
-/// A client that has only closed its own direction looks like one that is gone. What tells them
-/// apart is an interim answer: the system of a client that is gone answers it with a reset.
+/// A client that only closed its sending side looks like one that is gone. An interim answer tells
+/// them apart: the system of a gone client answers it with a reset.
 pub(super) struct TimedHead {
     stream: TcpStream,
     turns: Arc<Turns>,
     allowed: Duration,
-    /// How many heads were complete when the one under way began.
+    /// The number of complete heads when the current one began.
     complete: u32,
     began: Option<Instant>,
     timer: Option<Pin<Box<Sleep>>>,
-    /// At which moment of the connection there was something to read.
+    /// The run of the connection's task that last read something.
     read_at: u32,
-    /// At which moment hyper waited for more: as long as it does, it sees the end itself.
+    /// The run in which hyper waited for more: while it does, it sees the end itself.
     wanted_at: u32,
-    /// When to begin to read ahead.
+    /// The timer before reading ahead.
     watch: Option<Pin<Box<Sleep>>>,
-    /// What was read ahead.
+    /// The data read ahead.
     ahead: Vec<u8>,
-    /// Whether the end of the request line under way was read.
+    /// The position in the current request line.
     line: Line,
-    /// The turn in which something was written last.
+    /// The turn of the last write.
     written_in: u32,
-    /// How often a client that sends no more is looked at, once it is known to be there.
+    /// The looks at a client that closed its sending side.
     look: Option<Look>,
-    /// What the client has taken since it kept the service waiting.
+    /// The progress of a client that blocks sending.
     stall: Option<Stall>,
 }
 
@@ -79,7 +79,7 @@ enum Line {
 
 struct Look {
     timer: Pin<Box<Sleep>>,
-    /// How many looks are left before it is taken to be there.
+    /// The looks left before the client counts as connected.
     left: u32,
 }
 
@@ -108,7 +108,7 @@ impl TimedHead {
         }
     }
 
-    /// Whether a head is under way that has taken too long; wakes the task when it will have.
+    /// Returns whether the current head takes too long; wakes the task when it does.
     fn late(&mut self, context: &mut Context<'_>) -> bool {
         let Some(began) = self.began else { return false };
         let timer = self
@@ -117,8 +117,8 @@ impl TimedHead {
         timer.as_mut().poll(context).is_ready()
     }
 
-    /// Whether a client that sends no more still wants its answer; wakes the task to look again. One
-    /// that waits in line has left it.
+    /// Returns whether a client that closed its sending side still wants its answer; wakes the task
+    /// for the next look. One that waits in line has left it.
     fn wants_answer(&mut self, context: &mut Context<'_>) -> bool {
         const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
         let turns = &self.turns;
@@ -149,7 +149,7 @@ impl TimedHead {
         }
     }
 
-    /// Looks for a `#` in a request line. Bytes that were sent ahead of an answer are not looked at.
+    /// Looks for a `#` in a request line, except in bytes that were sent ahead of an answer.
     fn look_for_fragment(&mut self, bytes: &[u8]) {
         for byte in bytes {
             match (&self.line, byte) {
@@ -165,7 +165,7 @@ impl TimedHead {
         }
     }
 
-    /// Fails if the client has taken too little for too long of what was written.
+    /// Fails if the client takes too little of the data in the time limit.
     fn wait_to_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let anew = || Stall { timer: Box::pin(sleep(SEND_TIME)), sent: 0 };
         let stall = self.stall.get_or_insert_with(anew);
@@ -192,7 +192,7 @@ impl TimedHead {
         polled
     }
 
-    /// Reads what was read ahead, and then the stream.
+    /// Reads the data read ahead, then the stream.
     fn read(
         &mut self,
         context: &mut Context<'_>,
@@ -207,7 +207,7 @@ impl TimedHead {
         Poll::Ready(Ok(()))
     }
 
-    /// Fails if a handler is at work, hyper does not look, and the client is gone.
+    /// Fails if a handler runs, hyper does not read, and the client is gone.
     fn watch(&mut self, context: &mut Context<'_>) -> io::Result<()> {
         let moment = self.turns.moments.load(Ordering::Relaxed);
         if !self.turns.is_answering() || self.wanted_at == moment {
@@ -231,7 +231,7 @@ impl TimedHead {
             self.ahead.extend_from_slice(buffer.filled());
         }
         if self.ahead.len() >= AHEAD {
-            // The end behind so much could not be seen any more.
+            // The end behind so much data could not be seen.
             return Err(io::ErrorKind::QuotaExceeded.into());
         }
         Ok(())
@@ -261,7 +261,7 @@ impl AsyncRead for TimedHead {
                 self.look_for_fragment(&buffer.filled()[filled..]);
             }
         } else if answering && polled.is_ready() && self.read_at == moment {
-            // The end will be found again at the next moment, after the handler's first step.
+            // The end is found again at the next run, after the handler's first poll.
             context.waker().wake_by_ref();
             return Poll::Pending;
         } else if answering && matches!(polled, Poll::Ready(Ok(()))) && self.wants_answer(context) {
@@ -291,7 +291,7 @@ impl AsyncWrite for TimedHead {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes at every moment, once there is nothing left to be written.
+        // hyper flushes at every run, once everything is written.
         self.stall = None;
         self.watch(context)?;
         Pin::new(&mut self.stream).poll_flush(context)

@@ -1,4 +1,4 @@
-//! Whose turn it is on a connection, as its handlers and its stream tell each other.
+//! The turns on a connection, shared by its handlers and its stream.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -14,42 +14,41 @@ use tokio::time::Instant;
 
 use crate::api::InLine;
 
-/// What the milliseconds of a connection count from.
+/// The start of the connections' millisecond clock.
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
 
-/// Whose turn it is on a connection: the client's to send a head, or the service's to answer; and
-/// how time goes by on it.
+/// Shows whether the client has to send a head or the service has to answer, and when.
 #[derive(Debug)]
 pub(super) struct Turns {
     pub(super) begun: AtomicU32,
     ended: AtomicU32,
-    /// How often the connection's task has run.
+    /// The number of runs of the connection's task.
     pub(super) moments: AtomicU32,
-    /// When the last turn ended, in milliseconds since [`STARTED`].
+    /// The end of the last turn, in milliseconds since [`STARTED`].
     quiet_since: AtomicU64,
-    /// Whether the request under way, or the last one, was read to the end of its body.
+    /// Set if the current or last request was read to the end of its body.
     pub(super) whole: AtomicBool,
-    /// Whether its client knows interim answers.
+    /// Set if its client knows interim answers.
     pub(super) modern: AtomicBool,
-    /// Whether the request under way waits in line.
+    /// Set if the current request waits in line.
     pub(super) in_line: InLine,
-    /// Whether the client of the request under way may be gone.
+    /// Set if the client of the current request may be gone.
     pub(super) doubtful: AtomicBool,
-    /// Whether the request line under way has a `#`.
+    /// Set if the current request line has a `#`.
     pub(super) fragment: AtomicBool,
 }
 
-/// The service's turn, until it is dropped.
+/// The service's turn, until dropped.
 pub(super) struct Turn(Arc<Turns>);
 
-/// A request's body that tells the connection when it has been read.
+/// A request body that tells the connection when it has been read.
 pub(super) struct Read {
     body: Incoming,
     turns: Arc<Turns>,
 }
 
 impl Turns {
-    /// A connection on which nothing has been sent.
+    /// The turns of a new connection.
     pub(super) fn new() -> Arc<Self> {
         let turns = Self {
             begun: AtomicU32::new(0),
@@ -66,18 +65,18 @@ impl Turns {
         Arc::new(turns)
     }
 
-    /// How long no request has been under way; `None` while there is one.
+    /// The time without a request under way; `None` during one.
     pub(super) fn idle(&self) -> Option<Duration> {
         let since = Duration::from_millis(self.quiet_since.load(Ordering::Relaxed));
         (!self.is_answering()).then(|| STARTED.elapsed().saturating_sub(since))
     }
 
-    /// Whether the request line that was read last has a `#`, which hyper cuts off with the rest.
+    /// Returns whether the last request line has a `#`, which hyper cuts off with the rest.
     pub(super) fn had_fragment(&self) -> bool {
         self.fragment.swap(false, Ordering::Relaxed)
     }
 
-    /// Whether a request is under way.
+    /// Returns whether a request is under way.
     pub(super) fn is_answering(&self) -> bool {
         self.ended.load(Ordering::Relaxed) != self.begun.load(Ordering::Relaxed)
     }
@@ -89,7 +88,7 @@ impl Turns {
 }
 
 impl Turn {
-    /// Begins with the request whose head was read.
+    /// Begins a turn with a request whose head was read.
     pub(super) fn begin(turns: &Arc<Turns>, request: &Request<Incoming>) -> Self {
         turns.begun.fetch_add(1, Ordering::Relaxed);
         turns.whole.store(request.body().is_end_stream(), Ordering::Relaxed);
@@ -99,8 +98,8 @@ impl Turn {
         Self(turns.clone())
     }
 
-    /// Goes on with the answer only while the client is known to be there. The connection's task
-    /// runs again when that is known.
+    /// Runs `answer` only while the client is known to be connected. The connection's task runs
+    /// again once that is known.
     pub(super) async fn unless_in_doubt<T>(&self, answer: impl Future<Output = T>) -> T {
         let mut answer = pin!(answer);
         poll_fn(|context| match self.0.doubtful.load(Ordering::Relaxed) {
@@ -110,12 +109,12 @@ impl Turn {
         .await
     }
 
-    /// Where the request says whether it waits in line.
+    /// The flag by which the request says whether it waits in line.
     pub(super) fn in_line(&self) -> InLine {
         self.0.in_line.clone()
     }
 
-    /// The body of that request.
+    /// The body of the request.
     pub(super) fn reading(&self, body: Incoming) -> Read {
         Read { body, turns: self.0.clone() }
     }

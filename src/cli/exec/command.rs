@@ -1,5 +1,5 @@
-//! COMMAND as a process: started so that it dies with the wrapper, signalled with all that it
-//! started, and waited for.
+//! COMMAND as a process: starts it so that it dies with the wrapper, signals it and its
+//! descendants, and waits for them.
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -23,30 +23,30 @@ use crate::cli::exit;
 use crate::cli::signals::{Arrived, Inherited, Sender};
 use crate::cli::voice::{flush, say};
 
-/// This very program, even if its file was replaced since.
+/// This program, even if its file has been replaced.
 const OURSELVES: &str = "/proc/self/exe";
 
-/// The word of the process that is about to be COMMAND.
+/// The argument of the process that becomes COMMAND.
 pub(super) const BECOME: &str = "exec:command";
 
-/// The most children from before COMMAND that are spared: an order has to fit into a pipe at once.
+/// The most earlier children that are spared: an order has to fit into a pipe at once.
 const MAX_SPARED: usize = 300;
 
-/// How COMMAND is started.
+/// The parameters of a start of COMMAND.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     pub(super) words: &'a [OsString],
-    /// Variables that it has or, with `None`, has not.
+    /// Variables to set, or with `None` to remove.
     pub(super) changes: &'a [(&'a str, Option<String>)],
-    /// The signal mask that it has.
+    /// The signal mask of COMMAND.
     pub(super) mask: Inherited,
-    /// After this moment it does not begin.
+    /// The latest moment to begin.
     pub(super) latest: Option<Moment>,
-    /// When the warden kills it.
+    /// The moment at which the warden kills it.
     pub(super) end: Option<Moment>,
 }
 
-/// COMMAND while it runs, and its warden.
+/// The running COMMAND and its warden.
 #[derive(Debug)]
 pub(super) struct Running {
     first: Pid,
@@ -56,8 +56,9 @@ pub(super) struct Running {
 }
 
 impl Running {
-    /// Starts the warden, and COMMAND by way of [`become_command`]. COMMAND has our descriptors and
-    /// our environment. Its death signal is bound to this thread, which has to be the last.
+    /// Starts the warden, then COMMAND by way of [`become_command`]. COMMAND inherits our
+    /// descriptors and environment. Its death signal is bound to this thread, which has to be the
+    /// last.
     ///
     /// An error means that COMMAND was not started.
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
@@ -81,7 +82,7 @@ impl Running {
         if !on_terminal {
             command.process_group(0);
         }
-        // A process whose parent has ended is our child then, and can be found and reaped.
+        // Orphans become our children then, and can be found and reaped.
         set_child_subreaper(Some(us))?;
         let reach = Reach { wrapper: us, first: None, group: None, spared, mark };
         let warden = Warden::start(Order { reach, end: start.end })?;
@@ -99,8 +100,8 @@ impl Running {
         Ok(Self { first, warden, deaths: RefCell::new(deaths), status: Cell::new(None) })
     }
 
-    /// Waits until its first process has ended, and after that until all have that it has
-    /// started; gives how the first one ended.
+    /// Waits until its first process has ended; called again, until all descendants have. Returns
+    /// the status of the first.
     pub(super) async fn next_end(&self) -> ExitStatus {
         let death = || poll_fn(|context| self.deaths.borrow_mut().poll_recv(context));
         let had_ended = self.status.get().is_some();
@@ -122,24 +123,24 @@ impl Running {
         }
     }
 
-    /// Passes a signal on that was sent to us.
+    /// Passes on a signal that was sent to us.
     pub(super) fn forward(&self, arrived: Arrived) {
         self.warden.reach().send(arrived.signal, arrived.sender);
     }
 
-    /// Tells all to end; one that is stopped could not hear it.
+    /// Tells all processes to end; stopped ones are continued to hear it.
     pub(super) fn tell(&self, signal: Signal) {
         let reach = self.warden.reach();
         reach.send(signal, Sender::Process);
         reach.send(Signal::CONT, Sender::Process);
     }
 
-    /// Kills all that are found, and gives those that were alive.
+    /// Kills all processes that are found, and returns those that were alive.
     pub(super) fn kill(&self) -> HashSet<Pid> {
         self.warden.reach().kill()
     }
 
-    /// A process whose parent has ended is our child, and nobody else waits for it.
+    /// Reaps children: orphans are ours too, and nothing else waits for them.
     pub(super) fn reap(&self) {
         while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             self.warden.note(pid, status);
@@ -156,22 +157,21 @@ impl Running {
     }
 }
 
-/// The exit code that tells how a process ended, as shells have it.
+/// The exit code of a process, as in shells.
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| exit::SIGNALLED + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL)
 }
 
-/// A process of our own program, with this word.
+/// A process of this program with this first argument.
 pub(super) fn ourselves(word: &str) -> Command {
     let mut command = Command::new(OURSELVES);
     command.arg0("lockkeeper").arg(word);
     command
 }
 
-/// Becomes COMMAND, which is killed when its parent dies: what has to be done from within the new
-/// process. The words are the parent, the moment after which it is too late, the signal mask, and
-/// COMMAND's.
+/// Becomes COMMAND, which dies with its parent: the steps that need the new process. The arguments
+/// are the parent, the latest moment to begin, the signal mask, and COMMAND's.
 pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     let mut number = || words.next()?.to_str()?.parse::<u64>().ok();
     let (Some(parent), Some(latest), Some(mask)) = (number(), number(), number()) else {
@@ -179,17 +179,17 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     };
     let Some(program) = words.next() else { return exit::INTERNAL };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
-        return cannot(&format_args!("COMMAND cannot be bound to us: {error}"), exit::INTERNAL);
+        return cannot(&format_args!("cannot bind COMMAND to its parent: {error}"), exit::INTERNAL);
     }
     let found = getppid().map(Pid::as_raw_pid).and_then(|pid| u64::try_from(pid).ok());
     if found != Some(parent) {
-        return exit::INTERNAL; // It died before we were bound to it.
+        return exit::INTERNAL; // The parent died before we were bound to it.
     }
     if latest > 0 && Moment::from_micros(latest).has_come() {
-        return exit::LOST; // Everything was suspended since the lease was granted.
+        return exit::LOST; // The machine was suspended since the grant.
     }
     if let Err(error) = Inherited::from_bits(mask).restore() {
-        return cannot(&format_args!("COMMAND cannot have its signals: {error}"), exit::INTERNAL);
+        return cannot(&format_args!("cannot restore the signals: {error}"), exit::INTERNAL);
     }
     let error = Command::new(&program).args(words).exec();
     let code = match error.kind() {

@@ -1,7 +1,7 @@
-//! The lease of `exec`: how it is got, kept and given back.
+//! The lease of `exec`: how it is acquired, kept and released.
 //!
-//! Its end is counted from when the request was sent that was answered last, so it comes before
-//! the end that the service knows. What has to be done before it has come is for `supervise`.
+//! Its end is counted from the sending of the last answered request, so it comes before the end
+//! that the service knows. `supervise` does what has to be done before it.
 
 use std::cell::Cell;
 use std::io;
@@ -15,32 +15,32 @@ use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 
-/// Between two attempts to refresh, at least and at most.
+/// The shortest and the longest pause between attempts to refresh.
 const REFRESH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
 
-/// How long one attempt to refresh may take, at least.
+/// The least time limit of one attempt to refresh.
 const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 
-/// How much earlier than the lease's end COMMAND is dead, at least: a machine may be busy.
+/// The least time between COMMAND's death and the end of the lease, for busy machines.
 const LEAST_MARGIN: Duration = Duration::from_millis(200);
 
-/// A fiftieth of the lease is more than two clocks differ in it.
+/// The part of the TTL kept as a margin: more than two clocks drift apart in it.
 const MARGIN_PART: u32 = 50;
 
-/// What is waited for rather than made a TTL of: the service has a shortest one.
+/// The longest rest that is waited out instead of refreshed: the service has a shortest TTL.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
-/// The longest lease of a service whose refusal does not name it: the default of `ttl.max`.
+/// The longest TTL if the service's refusal does not name it: the default of `ttl.max`.
 const USUAL_MAX_TTL: Ttl = Ttl::from_millis(86_400_000);
 
-/// Why a lease that should be given back may be gone. Nobody can tell which it was.
-const GONE: &str = "the lease was gone when it was to be given back: it was ended by force, or a \
-                    proxy has sent the request twice";
+/// Possible reasons why a lease is gone at its release; they cannot be told apart.
+const GONE: &str = "the lease was gone before its release: it was ended by force, or a proxy sent \
+                    the release twice";
 
-/// How often a release is tried.
+/// The most attempts to release.
 const RELEASES: usize = 3;
 
-/// What a lease has to be like.
+/// The terms of a lease.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     ttl: Duration,
@@ -48,13 +48,13 @@ pub(super) struct Terms {
 }
 
 impl Terms {
-    /// Refuses a lease too short for COMMAND to be ended within it after failed refreshes.
+    /// Refuses a TTL too short to end COMMAND within it after failed refreshes.
     pub(super) fn new(ttl: Duration, kill_after: Duration) -> Result<Self, String> {
         let terms = Self { ttl, kill_after };
         let least = terms.ending_time().saturating_mul(2);
         if ttl < least {
             return Err(format!(
-                "a TTL of {} is too short: COMMAND may take {} to end (--kill-after), for which the \
+                "a TTL of {} is too short: COMMAND may take {} to end (--kill-after), so the \
                  TTL has to be at least {}",
                 Seconds(ttl),
                 Seconds(kill_after),
@@ -89,17 +89,17 @@ impl std::fmt::Display for Seconds {
     }
 }
 
-/// A lease as far as it is known.
+/// A lease as far as this process knows it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lease {
     pub(super) fencing_token: FencingToken,
-    /// When to refresh it.
+    /// The time of the next refresh.
     renew: Moment,
-    /// When COMMAND has to be told to end.
+    /// The time to tell COMMAND to end.
     pub(super) terminate: Moment,
-    /// When COMMAND has to be killed.
+    /// The time to kill COMMAND.
     pub(super) kill: Moment,
-    /// When it is over.
+    /// The time when it expires.
     pub(super) end: Moment,
 }
 
@@ -117,16 +117,16 @@ impl Lease {
     }
 }
 
-/// Why a lease is not kept any more.
+/// The reason why a lease is no longer kept.
 #[derive(Debug)]
 pub(super) enum Loss {
-    /// The service says that it is lost.
+    /// The service answered that it is lost.
     Told(String),
     /// It could not be refreshed in time.
     Late(String),
 }
 
-/// Whoever gets, keeps and gives back the lease.
+/// Acquires, keeps and releases the lease.
 #[derive(Debug)]
 pub(super) struct Keeper {
     pub(super) claimant: Claimant,
@@ -134,14 +134,14 @@ pub(super) struct Keeper {
 }
 
 impl Keeper {
-    /// Waits for the lease, for ever if there is no `wait`. Dropping it leaves the line.
+    /// Waits for the lease, forever without `wait`. Dropping it leaves the line.
     pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Lease, NoLease> {
         let (sent, granted) = self.claimant.acquire(wait).await?;
         Ok(Lease::of(&granted, sent, self.terms))
     }
 
-    /// Refreshes the lease until that fails for too long: to `limit`, a moment of the lease.
-    /// `lease` is what is known of it; `refreshed` hears of each change.
+    /// Refreshes the lease until that has failed up to `limit`, a moment of the lease. `lease`
+    /// holds the current state; `refreshed` is called after each change.
     pub(super) async fn keep(
         &self,
         lease: &Cell<Lease>,
@@ -163,7 +163,7 @@ impl Keeper {
         }
     }
 
-    /// Tries to refresh until `end`, at once after a failure.
+    /// Tries to refresh until `end`, with short pauses after failures.
     async fn refresh(
         &self,
         alarm: &Alarm,
@@ -176,7 +176,7 @@ impl Keeper {
             if left.is_zero() {
                 return Ok(Err(Loss::Late(why)));
             }
-            // Half of what is left: one that is stuck leaves time for the next.
+            // Half of the rest: a stuck attempt leaves time for the next.
             let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
             let sent = Moment::now();
             let ttl = Some(self.terms.ttl());
@@ -194,7 +194,7 @@ impl Keeper {
                     if !lease.terminate.has_come() {
                         return Ok(Ok(lease));
                     }
-                    // Also where the service gives much less than was asked for.
+                    // Also if the service grants a much shorter TTL than requested.
                     why = "the answer leaves too little time".to_owned();
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
@@ -208,7 +208,7 @@ impl Keeper {
         }
     }
 
-    /// Gives the lease back, or lets it go on until `earliest`. Whether that was not done is said.
+    /// Releases the lease, or lets it last until `earliest`. Reports a failure.
     pub(super) async fn give_back(&self, number: FencingToken, earliest: Moment) {
         let (key, voice) = (&self.claimant.key, self.claimant.voice);
         let mut again = false;
@@ -220,7 +220,7 @@ impl Keeper {
                 Ok(()) => {
                     if rest == most {
                         let most = Seconds(Duration::from_millis(most.as_millis()));
-                        voice.complain(|| format!("'{key}' is kept for {most}: the longest TTL"));
+                        voice.complain(|| format!("'{key}' is kept for {most}, the longest TTL"));
                     }
                     return;
                 }
@@ -235,7 +235,7 @@ impl Keeper {
                     }
                     return voice.complain(|| format!("'{key}': {refusal}"));
                 }
-                Err(error) => voice.tell(|| format!("not given back: {error}")),
+                Err(error) => voice.tell(|| format!("not released: {error}")),
             }
             again = true;
             sleep(PAUSE).await;
@@ -243,10 +243,10 @@ impl Keeper {
         self.not_given_back();
     }
 
-    /// Says that the lease goes on.
+    /// Reports that the lease lasts until it expires.
     pub(super) fn not_given_back(&self) {
         let key = &self.claimant.key;
-        self.claimant.voice.complain(|| format!("'{key}' was not given back; it ends by itself"));
+        self.claimant.voice.complain(|| format!("'{key}' was not released; it will expire"));
     }
 
     async fn give_back_once(

@@ -1,8 +1,8 @@
-//! `lockkeeper exec`: runs COMMAND while it holds a lease, and only while it does.
+//! `lockkeeper exec`: runs COMMAND while it holds a lease, and only then.
 //!
-//! `lease` gets and keeps the lease, `command` is the process, `reach` all that it consists of,
-//! `supervise` holds them together, and `warden` is a second process for when this one cannot. What COMMAND leaves behind when it
-//! ends by itself goes on, without the lease.
+//! `lease` acquires and keeps the lease, `command` is the process, `reach` its processes,
+//! `supervise` holds them together, and `warden` is a second process for when this one cannot act.
+//! Processes that COMMAND leaves behind when it ends by itself go on without the lease.
 
 mod command;
 mod lease;
@@ -30,81 +30,83 @@ use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::voice::flush;
 use crate::lock::lease::Owner;
 
-/// What a signal leaves for giving the lease back.
+/// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
 
 /// Run a command while holding a lease on a key.
 ///
-/// The command sees LOCK_KEY, LOCK_TOKEN, LOCK_FENCING_TOKEN and LOCK_URL, and has standard input,
-/// output and error for itself. When the lease cannot be kept, it is killed before the lease ends.
+/// The command inherits standard input, output and error, and gets LOCK_KEY, LOCK_TOKEN,
+/// LOCK_FENCING_TOKEN and LOCK_URL. If the lease cannot be kept, it is killed before the lease
+/// ends.
 ///
-/// Exit codes: that of the command, and 128+N if signal N ended it; 75 somebody else has the key;
-/// 69 the service does not answer; 79 the lease was lost, and the command killed; 124 it ran for
-/// longer than --max-run; 125 wrong usage or a fault; 126 it cannot be executed; 127 not found.
+/// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
+/// key; 69 the service is unreachable; 79 the lease was lost, and the command killed; 124 it ran
+/// longer than --max-run; 125 wrong usage or an internal error; 126 it cannot be executed; 127 not
+/// found.
 #[derive(Args, Debug)]
 #[command(override_usage = "lockkeeper exec [OPTIONS] KEY [--] COMMAND [ARG]...\n       \
                             lockkeeper exec [OPTIONS] -c STRING KEY")]
 pub(super) struct Exec {
     #[command(flatten)]
     contention: Contention,
-    /// How long the lease lasts if we die; it is refreshed every third of that.
+    /// TTL of the lease, in case this host dies; it is refreshed every third of that.
     #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     ttl: Duration,
-    /// Keep the key so long from the start, even if COMMAND ends earlier: clocks of hosts differ.
+    /// Keep the key this long from the start, even if COMMAND ends earlier: clocks of hosts differ.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
     min_hold: Duration,
     /// End COMMAND after this time [default: never].
     #[arg(short = 'T', long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
-    /// The signal that COMMAND is told to end with.
+    /// Signal that tells COMMAND to end.
     #[arg(short, long, value_name = "SIGNAL", value_parser = parse_signal, default_value = "TERM")]
     signal: Signal,
-    /// How long it may take to end before it is killed.
+    /// Time that COMMAND has to end before it is killed.
     #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
     kill_after: Duration,
-    /// What to do when the lease cannot be kept.
+    /// Action when the lease cannot be kept.
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     on_lost: OnLost,
     /// Run STRING by the shell instead of a COMMAND.
     #[arg(short, long, value_name = "STRING")]
     command: Option<OsString>,
-    /// What to do when the service does not answer at the start: give up, or run without a lease.
+    /// Action when the service is unreachable at the start: fail, or run without a lease.
     #[arg(long, value_name = "WHAT", default_value = "fail")]
     if_down: IfDown,
-    /// Leave LOCKKEEPER_API_KEY in the environment of COMMAND, for verbs that it calls.
+    /// Keep LOCKKEEPER_API_KEY in the environment of COMMAND, for verbs that it calls.
     #[arg(long)]
     pass_api_key: bool,
-    /// Who asks, for others to read; without it USER@HOST:PID COMMAND.
+    /// Name of the holder, shown to others [default: USER@HOST:PID COMMAND].
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
     #[command(flatten)]
     remote: Remote,
-    /// The key, then the command; all that follows the key belongs to the command.
+    /// The key, then the command with its arguments.
     #[arg(required = true, trailing_var_arg = true, value_names = ["KEY", "COMMAND"])]
     words: Vec<OsString>,
 }
 
-/// What to do when the lease cannot be kept.
+/// The action when the lease cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnLost {
     Kill,
     Warn,
 }
 
-/// What to do when the service does not answer.
+/// The action when the service is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum IfDown {
     Fail,
     Run,
 }
 
-/// Runs COMMAND under a lease, and gives the exit code.
+/// Runs COMMAND under a lease and returns the exit code.
 pub(super) fn exec(exec: Exec) -> u8 {
     let voice = exec.remote.voice();
     let code = match prepared(&exec).and_then(|(keeper, command)| {
         let runtime = runtime()?;
         let done = runtime.block_on(run(&exec, &keeper, &command));
-        // A look-up of a name that hangs must not keep us.
+        // A hanging name look-up must not keep us.
         runtime.shutdown_background();
         done.map_err(|error| error.to_string())
     }) {
@@ -118,8 +120,8 @@ pub(super) fn exec(exec: Exec) -> u8 {
     code
 }
 
-/// What the processes do that `exec` starts from its own program: no commands for anybody else,
-/// so the command line does not have them.
+/// Runs the processes that `exec` starts from its own program. They are internal, so the command
+/// line does not list them.
 pub(super) fn as_part_of_exec() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
     let first = words.next()?;
@@ -145,7 +147,7 @@ fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
         }
         (None, Some(_)) => (),
         (Some(_), Some(_)) => return Err("give a COMMAND or --command, not both".to_owned()),
-        (None, None) => return Err("name a COMMAND behind the key".to_owned()),
+        (None, None) => return Err("no COMMAND after the key".to_owned()),
     }
     let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(exec, &command));
     let terms = Terms::new(exec.ttl, exec.kill_after)?;
@@ -160,7 +162,7 @@ fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
     Ok((Keeper { claimant, terms }, command))
 }
 
-/// Who runs what; of COMMAND no more than its name, for its arguments may be secret.
+/// The default owner. It has only the name of COMMAND, because its arguments may be secret.
 fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     let user = user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
@@ -180,7 +182,7 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
         signal = signals.ending() => Err(signal),
         acquired = keeper.acquire(exec.contention.wait()) => Ok(acquired),
     };
-    // Between the grant and the start as well: nobody who was told to end starts anything.
+    // Also between the grant and the start: after a signal to end, nothing may be started.
     let acquired = match signals.ended() {
         Some(signal) => Err(signal),
         None => acquired,
@@ -193,7 +195,7 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
         }
         Ok(Ok(lease)) => Some(lease),
         Ok(Err(NoLease::Unreachable(why))) if exec.if_down == IfDown::Run => {
-            keeper.claimant.voice.complain(|| format!("{why}: COMMAND runs without a lease"));
+            keeper.claimant.voice.complain(|| format!("{why}; COMMAND runs without a lease"));
             None
         }
         Ok(Err(why)) => {
@@ -201,10 +203,8 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
         }
     };
     if let Some(lease) = &lease {
-        keeper
-            .claimant
-            .voice
-            .tell(|| format!("'{}' is ours: {}", keeper.claimant.key, lease.fencing_token));
+        let (key, voice) = (&keeper.claimant.key, keeper.claimant.voice);
+        voice.tell(|| format!("acquired '{key}', fencing token {}", lease.fencing_token));
     }
     let began = Moment::now();
     let supervisor = Supervisor {
@@ -222,12 +222,12 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
     });
     let (code, left, earliest) = match started {
         Ok(running) => {
-            // If it fails nobody knows whether COMMAND runs; the lease has to last if it does.
+            // After an error COMMAND may still run; the lease has to last if it does.
             let outcome = supervisor.run(&running, lease, &signals).await?;
             (outcome.code, outcome.lease, began.after(exec.min_hold))
         }
         Err(error) => {
-            keeper.claimant.voice.complain(|| format!("COMMAND cannot be started: {error}"));
+            keeper.claimant.voice.complain(|| format!("cannot start COMMAND: {error}"));
             (exit::INTERNAL, LeaseLeft::Ours, began)
         }
     };
@@ -241,7 +241,7 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
     Ok(code)
 }
 
-/// Gives the lease back. A signal that ends us gives it a moment more.
+/// Releases the lease. A signal to end allows it a moment more.
 async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &Signals) {
     let given_back = keeper.give_back(lease.fencing_token, earliest);
     tokio::pin!(given_back);
@@ -255,7 +255,7 @@ async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &S
     }
 }
 
-/// What COMMAND sees of the lease; nothing of another one if it has none.
+/// The variables of COMMAND; without a lease those of an outer one are removed.
 fn environment(
     exec: &Exec,
     keeper: &Keeper,

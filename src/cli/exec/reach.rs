@@ -1,5 +1,5 @@
-//! The processes that COMMAND consists of: its process group and all that descends from it, whatever
-//! groups and sessions they have made (`timeout`, `set -m`, `setsid`).
+//! The processes of COMMAND: its process group and all its descendants, whatever groups and
+//! sessions they have made (`timeout`, `set -m`, `setsid`).
 //!
 //! While the wrapper lives, orphans become its children, so all of them are below it. Once it is
 //! dead they are found by the mark in their environment.
@@ -14,34 +14,34 @@ use rustix::process::{
 use crate::cli::exec::tree;
 use crate::cli::signals::Sender;
 
-/// How often it is looked for processes that others have started while they were stopped.
+/// The most searches for processes that were started while others were stopped.
 const SEARCHES: usize = 20;
 
-/// Whom signals for COMMAND reach.
+/// The processes that signals for COMMAND reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach {
     /// The wrapper.
     pub(super) wrapper: Pid,
     /// COMMAND's first process, until it is reaped.
     pub(super) first: Option<Pid>,
-    /// COMMAND's process group. It has none of its own on a terminal: there it shares the wrapper's
-    /// group, and with it Ctrl-C, Ctrl-Z and the right to read.
+    /// COMMAND's process group. On a terminal it has none of its own: it shares the wrapper's, and
+    /// so Ctrl-C, Ctrl-Z and the right to read.
     pub(super) group: Option<Pid>,
-    /// Children of the wrapper that are not COMMAND's: the warden, and those from before.
+    /// Children of the wrapper that are not COMMAND's: the warden, and earlier ones.
     pub(super) spared: Vec<Pid>,
     /// The mark in the environment.
     pub(super) mark: String,
 }
 
 impl Reach {
-    /// Sends a signal to all. The terminal has sent its own to its foreground group already.
+    /// Sends a signal to all. The terminal has already sent its own to its foreground group.
     pub(super) fn send(&self, signal: Signal, sender: Sender) {
         let served = |group: Option<Pid>| match sender {
             Sender::Terminal => group == Some(getpgrp()),
             Sender::Process => group.is_some() && group == self.group,
         };
         if let Some(group) = self.group.filter(|_| sender == Sender::Process) {
-            // One that has ended already needs no signal; nor below.
+            // An error means that it has ended and needs no signal; so below.
             let _ = kill_process_group(group, signal);
         }
         for pid in self.found() {
@@ -51,8 +51,8 @@ impl Reach {
         }
     }
 
-    /// Kills all that are found. They are stopped first, so that none starts another meanwhile.
-    /// Gives those that were alive: call it until there are none.
+    /// Kills all processes that are found. Stops them first, so that none starts another meanwhile.
+    /// Returns those that were alive: call it until there are none.
     pub(super) fn kill(&self) -> HashSet<Pid> {
         let mut stopped = HashSet::new();
         for _ in 0..SEARCHES {
@@ -75,7 +75,7 @@ impl Reach {
         stopped
     }
 
-    /// Those that have not ended.
+    /// The processes that have not ended.
     pub(super) fn alive(&self) -> HashSet<Pid> {
         let mut found = self.found();
         if tree::is_ours() {
@@ -86,7 +86,7 @@ impl Reach {
         found
     }
 
-    /// Reads what `Display` has written.
+    /// Parses the output of `Display`.
     pub(super) fn parse<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Self> {
         let mark = words.next()?.to_owned();
         let mut pids = words.map(|pid| pid.parse().map(Pid::from_raw));

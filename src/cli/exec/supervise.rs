@@ -1,6 +1,6 @@
-//! COMMAND and its lease together: whatever ends first, ends the other.
+//! COMMAND and its lease together: the end of one ends the other.
 //!
-//! COMMAND is ended first and spoken of after.
+//! COMMAND is ended first and reported after.
 
 use std::cell::Cell;
 use std::collections::HashSet;
@@ -19,65 +19,65 @@ use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exit;
 use crate::cli::signals::Signals;
 
-/// Why a lease was not refreshed, if nobody tried.
+/// The reason of a loss without any attempt to refresh.
 const SUSPENDED: &str = "this process was suspended";
 
-/// What is done when.
+/// Decides what happens to COMMAND, and when.
 #[derive(Debug)]
 pub(super) struct Supervisor<'a> {
     pub(super) keeper: &'a Keeper,
-    /// How COMMAND is told to end.
+    /// The signal that tells COMMAND to end.
     pub(super) signal: Signal,
-    /// How long it may run.
+    /// The time limit of COMMAND.
     pub(super) max_run: Option<Duration>,
-    /// What to do when the lease cannot be kept.
+    /// The action when the lease cannot be kept.
     pub(super) on_lost: OnLost,
 }
 
-/// How it ended.
+/// The outcome of COMMAND.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) code: u8,
     pub(super) lease: LeaseLeft,
 }
 
-/// What is left of the lease.
+/// The state of the lease afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaseLeft {
-    /// It can be given back.
+    /// It can be released.
     Ours,
     /// It was lost.
     Lost,
-    /// It has to last: some of COMMAND cannot be killed.
+    /// It has to last: some processes of COMMAND cannot be killed.
     Needed,
 }
 
-/// What has happened to COMMAND so far.
+/// The events of COMMAND so far.
 #[derive(Debug, Default)]
 struct Course {
-    /// How its first process ended.
+    /// The status of its first process.
     status: Option<ExitStatus>,
     /// The exit code, if it is not COMMAND's own.
     code: Option<u8>,
-    /// Somebody told it to end, so nothing of it is to be left.
+    /// It was told to end, so none of its processes may be left.
     told: bool,
-    /// When to kill it.
+    /// The time to kill it.
     kill: Option<Moment>,
-    /// Since when it is killed, again and again.
+    /// The time of the first kill, which is repeated.
     killed: Option<Moment>,
     lost: bool,
-    /// Those that cannot be killed.
+    /// The processes that cannot be killed.
     left: HashSet<Pid>,
 }
 
 impl Supervisor<'_> {
-    /// When the warden kills COMMAND, should we not have done so ourselves.
+    /// The time when the warden kills COMMAND, unless this process did.
     pub(super) fn last_moment(&self, lease: Option<&Lease>) -> Option<Moment> {
         let lease = lease.filter(|_| self.on_lost == OnLost::Kill)?;
         Some(lease.kill)
     }
 
-    /// Attends COMMAND to its end.
+    /// Supervises COMMAND to its end.
     pub(super) async fn run(
         &self,
         running: &Running,
@@ -97,7 +97,7 @@ impl Supervisor<'_> {
         Ok(Outcome { code: course.code.unwrap_or(own), lease: left })
     }
 
-    /// Until COMMAND has ended, with all of it that had to.
+    /// Waits until COMMAND has ended, with all processes that have to end with it.
     async fn attend(
         &self,
         running: &Running,
@@ -113,8 +113,8 @@ impl Supervisor<'_> {
         loop {
             let next = match course.killed {
                 None => course.kill.or(most),
-                // Those that were started meanwhile; and what no signal reaches, because it waits for
-                // a disk or is another user's, must not keep us busy.
+                // Catches processes started meanwhile. Processes that no signal reaches, because
+                // they wait for a disk or are another user's, must not keep us busy.
                 Some(since) if since.after(BURIAL).has_come() => Some(Moment::now().after(BURIAL)),
                 Some(_) => Some(Moment::now().after(ROUND)),
             };
@@ -125,7 +125,7 @@ impl Supervisor<'_> {
                     if !course.told || !first {
                         return Ok(course);
                     }
-                    // What it has started has as much time to end as it had itself.
+                    // Its descendants get as much time to end as it had.
                     course.kill.get_or_insert_with(|| self.latest_kill());
                 }
                 arrived = signals.next() => {
@@ -158,7 +158,7 @@ impl Supervisor<'_> {
         self.keeper.keep(lease, limit, refreshed).await
     }
 
-    /// It is time to end COMMAND, or to kill what is there of it.
+    /// Ends COMMAND, or kills what is left of it.
     fn ring(&self, course: &mut Course, running: &Running) {
         let voice = self.keeper.claimant.voice;
         match (course.killed, course.kill) {
@@ -178,7 +178,7 @@ impl Supervisor<'_> {
             (None, None) => {
                 course.code = Some(exit::TIMED_OUT);
                 self.end(course, running, self.latest_kill());
-                voice.complain(|| "COMMAND has run for too long");
+                voice.complain(|| "COMMAND ran longer than --max-run");
             }
         }
     }
@@ -190,7 +190,7 @@ impl Supervisor<'_> {
     fn lose(&self, loss: Loss, course: &mut Course, running: &Running, lease: Option<Lease>) {
         let voice = self.keeper.claimant.voice;
         let (why, end) = match loss {
-            // Somebody else may be at work already.
+            // Another client may already hold the key.
             Loss::Told(why) => (why, Moment::now()),
             Loss::Late(why) => (late(&why), lease.map_or_else(Moment::now, |lease| lease.kill)),
         };
@@ -205,7 +205,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Tells COMMAND to end, and when it is killed if it has not.
+    /// Tells COMMAND to end, and sets the time to kill it.
     fn end(&self, course: &mut Course, running: &Running, kill: Moment) {
         course.told = true;
         course.kill = Some(kill);
@@ -217,7 +217,7 @@ impl Supervisor<'_> {
         }
     }
 
-    /// What has become of COMMAND if the warden had a part in it.
+    /// Corrects the outcome if the warden had to kill COMMAND.
     async fn judged(&self, mut course: Course, running: &Running, lease: Option<&Lease>) -> Course {
         running.warden.dismiss();
         if course.lost {
@@ -226,7 +226,7 @@ impl Supervisor<'_> {
         let past = self.last_moment(lease).is_some_and(Moment::has_come);
         let by_signal = course.status.and_then(|status| status.signal());
         let killed = by_signal == Some(Signal::KILL.as_raw()) && course.killed.is_none();
-        // The answer to a refresh may have been there when we went on, but too late.
+        // The answer to a refresh may have arrived during the suspension, but too late.
         if past || killed && running.warden.has_killed().await {
             let limit = Moment::now().after(BURIAL);
             while !running.kill().is_empty() && !limit.has_come() {

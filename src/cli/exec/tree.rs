@@ -1,5 +1,5 @@
-//! Processes as /proc shows them: the descendants of one, and those that carry a mark in their
-//! environment, which is inherited by whatever they start.
+//! Processes as /proc shows them: the descendants of one, and those with a mark in their
+//! environment, which their children inherit.
 
 use std::collections::{HashMap, HashSet};
 use std::fs;
@@ -7,23 +7,23 @@ use std::path::Path;
 
 use rustix::process::{Pid, getpid};
 
-/// The variable with the marks of all `exec` that a process runs under, outermost first.
+/// The variable with the marks of all `exec` above a process, outermost first.
 pub(super) const MARKS: &str = "LOCK_EXEC";
 
-/// Between two marks of one variable.
+/// The separator of marks in the variable.
 const BETWEEN: char = ':';
 
-/// The most descendants that one search finds: a fork bomb must not keep us from killing.
+/// The most descendants that one search finds: a fork bomb must not delay the kill.
 const MAX_FOUND: usize = 10_000;
 
-/// Whether /proc shows the numbers that we know processes by. It may be that of another namespace;
-/// a signal to one of its numbers would reach a stranger.
+/// Returns whether /proc shows our pid namespace. In another one, a signal to a number from /proc
+/// would reach a stranger.
 pub(super) fn is_ours() -> bool {
     let shown = fs::read_link("/proc/self");
     shown.is_ok_and(|shown| shown == Path::new(&getpid().as_raw_pid().to_string()))
 }
 
-/// The descendants of `roots`, without `spared` and what descends from those.
+/// The descendants of `roots`, without `spared` and their descendants.
 pub(super) fn below(roots: &[Pid], spared: &[Pid]) -> HashSet<Pid> {
     let children = Children::find();
     let mut found = HashSet::new();
@@ -38,7 +38,7 @@ pub(super) fn below(roots: &[Pid], spared: &[Pid]) -> HashSet<Pid> {
     found
 }
 
-/// The processes that have this mark, whoever is their parent now.
+/// The processes with this mark, whatever their parent is now.
 pub(super) fn marked(mark: &str) -> HashSet<Pid> {
     let bears = |pid: &Pid| {
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
@@ -52,7 +52,7 @@ pub(super) fn our_children() -> Vec<Pid> {
     Children::find().of(getpid())
 }
 
-/// The marks of a process that is started by one with these marks.
+/// The marks of a child that gets `mark` in addition.
 pub(super) fn with_mark(marks: Option<String>, mark: &str) -> String {
     match marks.filter(|marks| !marks.is_empty()) {
         Some(marks) => format!("{marks}{BETWEEN}{mark}"),
@@ -60,12 +60,12 @@ pub(super) fn with_mark(marks: Option<String>, mark: &str) -> String {
     }
 }
 
-/// Whether a process runs; one that has ended and is not reaped yet does not.
+/// Returns whether a process runs; zombies do not.
 pub(super) fn lives(pid: Pid) -> bool {
     stat(pid).is_some_and(|stat| stat.state != "Z" && stat.state != "X")
 }
 
-/// Whether this process has a controlling terminal.
+/// Returns whether this process has a controlling terminal.
 pub(super) fn has_terminal() -> bool {
     let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
@@ -83,11 +83,11 @@ fn has_mark(environment: &[u8], mark: &str) -> bool {
     })
 }
 
-/// Who is whose child.
+/// The children of each process.
 enum Children {
-    /// The kernel lists them for each task.
+    /// Listed by the kernel for each task.
     Listed,
-    /// It does not (CONFIG_PROC_CHILDREN); this is what the processes say of their parents.
+    /// Gathered from the parents of all processes, without CONFIG_PROC_CHILDREN.
     Gathered(HashMap<Pid, Vec<Pid>>),
 }
 
@@ -128,7 +128,7 @@ struct Stat {
 
 fn stat(pid: Pid) -> Option<Stat> {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
-    // The name before it may hold anything.
+    // The name before it may contain anything.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     Some(Stat { state: fields.next()?.to_owned(), parent: fields.next()?.parse().ok()? })
 }

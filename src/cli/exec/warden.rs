@@ -1,8 +1,8 @@
-//! The warden: a process beside the wrapper that kills COMMAND when the wrapper cannot: when it was
-//! killed, which the end of the warden's input tells, or stopped past the end of the lease.
+//! The warden: a process beside the wrapper that kills COMMAND when the wrapper was killed, which
+//! the end of the warden's input shows, or is still stopped at the end of the lease.
 //!
-//! COMMAND's death signal alone would spare what COMMAND has started, and does nothing while the
-//! wrapper is only stopped. Each line of the input is an order; the newest counts.
+//! COMMAND's death signal alone would spare its descendants, and does nothing while the wrapper is
+//! only stopped. Each line of the input is an order; the newest counts.
 
 use std::cell::RefCell;
 use std::io;
@@ -22,41 +22,41 @@ use crate::cli::exec::reach::Reach;
 use crate::cli::exit;
 use crate::cli::runtime::runtime;
 
-/// The word of the process.
+/// The argument of the warden's process.
 pub(super) const WARDEN: &str = "exec:warden";
 
-/// There is nothing to watch any more.
+/// The order that ends the watch.
 const DISMISSED: &str = "-";
 
-/// Wardens that are started between two orders: one that cannot run must not keep us busy.
+/// The most replacements between two orders: a warden that cannot run must not keep us busy.
 const REPLACEMENTS: usize = 5;
 
-/// Limit for the warden to end after its dismissal.
+/// The time limit for the warden to end after its dismissal.
 const LAST_WORD: Duration = Duration::from_secs(1);
 
-/// Limit for what was killed to be gone.
+/// The time limit for killed processes to be gone.
 pub(super) const BURIAL: Duration = Duration::from_secs(5);
 
-/// Pause between two rounds of killing.
+/// The pause between two rounds of killing.
 pub(super) const ROUND: Duration = Duration::from_millis(10);
 
-/// Rounds in a row that find nobody, before it is believed: a process that is just becoming another
-/// program shows no environment.
+/// The empty rounds in a row that count as done: a process in the middle of an exec shows no
+/// environment.
 const EMPTY_ROUNDS: usize = 3;
 
-/// The warden as the wrapper sees it. One that dies is replaced.
+/// The warden as the wrapper sees it. If it dies it is replaced.
 #[derive(Debug)]
 pub(super) struct Warden(RefCell<State>);
 
 #[derive(Debug)]
 struct State {
     process: Process,
-    /// The newest order; the warden spares itself.
+    /// The newest order; `reach` adds the warden to the spared.
     order: Order,
-    /// How the last process ended, if no other could be started.
+    /// The status of the last process, if no other could be started.
     ended: Option<WaitStatus>,
     dismissed: bool,
-    /// How many more are started before the next order.
+    /// The replacements left before the next order.
     replacements: usize,
 }
 
@@ -67,7 +67,7 @@ struct Process {
 }
 
 impl Warden {
-    /// Starts it with its first order.
+    /// Starts the warden with its first order.
     pub(super) fn start(order: Order) -> io::Result<Self> {
         let state = State {
             process: Process::start(&order)?,
@@ -79,7 +79,7 @@ impl Warden {
         Ok(Self(RefCell::new(state)))
     }
 
-    /// Whom signals for COMMAND reach.
+    /// The processes that signals for COMMAND reach.
     pub(super) fn reach(&self) -> Reach {
         let state = self.0.borrow();
         let mut reach = state.order.reach.clone();
@@ -87,14 +87,14 @@ impl Warden {
         reach
     }
 
-    /// Changes whom it watches.
+    /// Changes the processes that it watches.
     pub(super) fn change(&self, change: impl FnOnce(&mut Reach)) {
         let mut state = self.0.borrow_mut();
         change(&mut state.order.reach);
         state.tell();
     }
 
-    /// COMMAND has to be dead by `end`, if there is one.
+    /// Orders COMMAND to be dead by `end`, if there is one.
     pub(super) fn watch(&self, end: Option<Moment>) {
         let mut state = self.0.borrow_mut();
         state.order.end = end;
@@ -103,15 +103,15 @@ impl Warden {
         state.tell();
     }
 
-    /// COMMAND has ended: its number may soon be another's.
+    /// Dismisses the warden: COMMAND has ended, and its pid may soon be another process's.
     pub(super) fn dismiss(&self) {
         let mut state = self.0.borrow_mut();
         state.dismissed = true;
         tell(&state.process.orders, DISMISSED);
     }
 
-    /// Takes note of what a child did that may be the warden: one that has died is replaced, one that
-    /// was stopped goes on.
+    /// Notes the status of a child: if it is the warden, a dead one is replaced and a stopped one
+    /// continued.
     pub(super) fn note(&self, pid: Pid, status: WaitStatus) {
         let mut state = self.0.borrow_mut();
         if pid != state.process.pid {
@@ -125,8 +125,8 @@ impl Warden {
         state.stand_in();
     }
 
-    /// Whether it was the warden that killed COMMAND because the wrapper was suspended; after its
-    /// dismissal.
+    /// Returns whether the warden killed COMMAND because the wrapper was suspended; call it after
+    /// the dismissal.
     pub(super) async fn has_killed(&self) -> bool {
         let end = Moment::now().after(LAST_WORD);
         loop {
@@ -146,13 +146,13 @@ impl Warden {
 }
 
 impl State {
-    /// Starts another if the last one has died without having done its work.
+    /// Starts another process if the last one died before its work was done.
     fn stand_in(&mut self) {
         let died =
             self.ended.is_some_and(|ended| ended.exit_status() != Some(i32::from(exit::LOST)));
         if died && !self.dismissed && self.replacements > 0 {
             self.replacements -= 1;
-            // If it cannot be started now, the next order tries again.
+            // After a failure the next order tries again.
             if let Ok(process) = Process::start(&self.order) {
                 (self.process, self.ended) = (process, None);
             }
@@ -165,27 +165,27 @@ impl State {
 }
 
 impl Process {
-    /// Starts it with an order that it has from its first moment on.
+    /// Starts a process that has its order from the first moment.
     fn start(order: &Order) -> io::Result<Self> {
         let (input, orders) = io::pipe()?;
         let orders = OwnedFd::from(orders);
-        // One that is stopped and reads nothing must not make us wait.
+        // Non-blocking: a stopped warden must not block us.
         ioctl_fionbio(&orders, true)?;
         tell(&orders, &order.to_string());
         let mut command = ourselves(WARDEN);
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
-        // What is sent to our group is not for it.
+        // Signals to our group are not for it.
         let child = command.process_group(0).spawn()?;
         Ok(Self { pid: Pid::from_child(&child), orders })
     }
 }
 
 fn tell(orders: &OwnedFd, order: &str) {
-    // A warden that has died is replaced when that is noticed.
+    // A dead warden is replaced when its death is noticed.
     let _ = write(orders, format!("{order}\n").as_bytes());
 }
 
-/// What the warden is told.
+/// An order to the warden.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     pub(super) reach: Reach,
@@ -207,7 +207,7 @@ impl Order {
     }
 }
 
-/// Runs the process, and gives its exit code: whether the lease was over.
+/// Runs the warden and returns its exit code, which tells whether the lease was over.
 pub(super) fn warden() -> u8 {
     let watched =
         runtime().and_then(|runtime| runtime.block_on(watch()).map_err(|error| error.to_string()));
@@ -215,7 +215,7 @@ pub(super) fn warden() -> u8 {
 }
 
 async fn watch() -> io::Result<u8> {
-    // Whatever ends every process of this name must not end this one before the others.
+    // A signal to all processes of this name must not end this one first.
     let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let _deaf = kinds.map(signal);
     let input = Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?)?;
@@ -256,7 +256,7 @@ async fn watch() -> io::Result<u8> {
     Ok(code)
 }
 
-/// Kills until nobody is left, for at most [`BURIAL`].
+/// Kills until no process is left, for at most [`BURIAL`].
 async fn kill(reach: &Reach) {
     let limit = Moment::now().after(BURIAL);
     let mut empty = 0;

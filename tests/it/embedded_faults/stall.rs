@@ -159,7 +159,7 @@ async fn a_second_signal_ends_the_service_whatever_the_disk_does() {
     })
     .await;
     service.signal("TERM");
-    eventually(PATIENCE, async || service.log().contains("going down").then_some(())).await;
+    eventually(PATIENCE, async || service.log().contains("shutting down").then_some(())).await;
     let began = Instant::now();
     service.signal("TERM");
     assert_eq!(service.wait(), Some(3));

@@ -69,16 +69,16 @@ fn wrong_usage_is_125_and_says_what_is_wrong() {
     let url = format!("http://127.0.0.1:{}", free_port());
     for (arguments, told) in [
         (&[][..], "Usage: lockkeeper exec"),
-        (&["key"], "name a COMMAND"),
-        (&["key", "--"], "name a COMMAND"),
+        (&["key"], "no COMMAND after the key"),
+        (&["key", "--"], "no COMMAND after the key"),
         (&["-c", "true", "key", "true"], "not both"),
         (&["a//b", "true"], "the key has an empty segment"),
-        (&["-w", "soon", "key", "true"], "a duration is digits"),
+        (&["-w", "soon", "key", "true"], "expected digits"),
         (&["-n", "-w", "5", "key", "true"], "cannot be used with"),
         (&["--no-such-flag", "key", "true"], "--no-such-flag"),
         (&["-s", "NONE", "key", "true"], "a number or one of HUP, INT,"),
         (&["-t", "8s", "key", "true"], "a TTL of 8 s is too short: COMMAND may take 5 s"),
-        (&["-u", "ftp://a", "key", "true"], "begins with http:// or https://"),
+        (&["-u", "ftp://a", "key", "true"], "use http:// or https://"),
     ] {
         let ran = Ran::of(exec(&url, arguments).output().unwrap());
         assert_eq!(ran.code, Some(125), "{arguments:?}: {ran:?}");
@@ -103,14 +103,14 @@ fn what_the_service_refuses_is_125_and_an_api_key_comes_from_the_environment() {
         stage.exec(&["-t", "48h", "key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output();
     let ran = Ran::of(ran.unwrap());
     assert_eq!(ran.code, Some(125));
-    assert_eq!(ran.err, "lockkeeper: a TTL is 100 to 86400000 milliseconds\n");
+    assert_eq!(ran.err, "lockkeeper: a TTL has to be 100 to 86400000 ms\n");
 }
 
 #[test]
 fn a_command_that_runs_for_too_long_is_ended_and_then_killed() {
     let stage = Stage::new();
     let ran = stage.ran(&["-T", "300ms", "key", "sleep", "60"]);
-    assert_eq!(ran, ends(124, "lockkeeper: COMMAND has run for too long\n"));
+    assert_eq!(ran, ends(124, "lockkeeper: COMMAND ran longer than --max-run\n"));
     let deaf = ["sh", "-c", "trap '' TERM; while :; do sleep 0.02; done"];
     let ran = stage.ran(&[&["-q", "-T", "300ms", "-k", "200ms", "key"][..], &deaf].concat());
     assert_eq!(ran, ends(124, SILENT));

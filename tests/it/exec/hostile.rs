@@ -52,7 +52,7 @@ async fn a_list_that_does_not_end_is_an_error() {
     let proxy = Proxy::before(stage.service.http().address).await;
     proxy.set(Mode::Answer(ENDLESS));
     let ran = run(&proxy, &["list"]);
-    let told = "lockkeeper: the list begins anew and does not end\n";
+    let told = "lockkeeper: the service repeats a page of the list\n";
     assert_eq!((ran.code, &*ran.err), (Some(125), told));
 }
 
@@ -74,7 +74,7 @@ async fn a_page_of_a_proxy_gives_nothing_back() {
     let proxy = Proxy::before(stage.service.http().address).await;
     proxy.plan(&[Mode::Pass, Mode::Answer(PAGE), Mode::Answer(PAGE), Mode::Answer(PAGE)]);
     let ran = Ran::of(exec(&proxy.url(), &["k", "true"]).output().unwrap());
-    let told = "lockkeeper: 'k' was not given back; it ends by itself\n";
+    let told = "lockkeeper: 'k' was not released; it will expire\n";
     assert_eq!((ran.code, &*ran.err), (Some(0), told));
     assert_eq!(stage.look("k").await["held"], true);
 }
@@ -86,7 +86,7 @@ async fn a_lease_that_is_gone_at_the_end_was_not_surely_lost() {
     proxy.plan(&[Mode::Pass, Mode::Answer(LOST)]);
     let ran = Ran::of(exec(&proxy.url(), &["k", "true"]).output().unwrap());
     assert_eq!(ran.code, Some(0));
-    assert!(ran.err.contains("or a proxy has sent the request twice"), "{}", ran.err);
+    assert!(ran.err.contains("or a proxy sent the release twice"), "{}", ran.err);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -89,7 +89,7 @@ async fn a_key_is_kept_for_its_least_time_after_a_short_command() {
     assert_eq!(stage.look("rest").await["held"], false);
     // A time that the service allows nobody is cut.
     let ran = stage.ran(&["--min-hold", "48h", "longest", "true"]);
-    let told = "lockkeeper: 'longest' is kept for 86400 s: the longest TTL\n";
+    let told = "lockkeeper: 'longest' is kept for 86400 s, the longest TTL\n";
     assert_eq!((ran.code, &*ran.err), (Some(0), told));
     assert!(stage.look("longest").await["ttl_ms"].as_u64().unwrap() > 80_000_000);
     // A command that took longer than that gives the key back.

@@ -7,7 +7,7 @@ use crate::exec::{Going, Stage, dead, exec};
 use crate::support::process::{BINARY, command};
 use crate::support::{PATIENCE, eventually};
 
-const NOT_GIVEN_BACK: &str = "lockkeeper: 'key' was not given back; it ends by itself\n";
+const NOT_GIVEN_BACK: &str = "lockkeeper: 'key' was not released; it will expire\n";
 
 /// Ends with 41 when it gets the signal.
 const HEARS: &str = r#"$SIG{$ARGV[0]} = sub { exit 41 }; $| = 1; print "ready\n"; sleep 60;"#;

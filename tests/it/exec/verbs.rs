@@ -124,12 +124,12 @@ fn what_cannot_be_done_has_the_codes_of_exec() {
     let stage = Stage::new();
     let nowhere = format!("http://127.0.0.1:{}", free_port());
     for (arguments, code, told) in [
-        (&["refresh", "key"][..], 125, "name the token: LOCK_TOKEN, or --token-file"),
+        (&["refresh", "key"][..], 125, "no lease token: set LOCK_TOKEN or --token-file"),
         (&["release", "--token-file", "/no/such/file", "key"], 125, "no token in /no/such/file"),
-        (&["acquire", "-t", "1ms", "key"], 125, "a TTL is 100 to 86400000 milliseconds"),
+        (&["acquire", "-t", "1ms", "key"], 125, "a TTL has to be 100 to 86400000 ms"),
         (&["acquire", "a//b"], 125, "an empty segment"),
         (&["get"], 125, "Usage: lockkeeper get"),
-        (&["force-release", "key"], 79, "nobody holds the key"),
+        (&["force-release", "key"], 79, "the key is not held"),
         (&["get", "-u", &nowhere, "key"], 69, "no answer from http://127.0.0.1:"),
         (&["list", "-q", "-u", &nowhere], 69, ""),
     ] {

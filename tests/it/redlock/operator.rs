@@ -153,7 +153,7 @@ async fn what_cannot_be_admitted_is_told_in_a_sentence() {
     refused(&site, &node, &node);
     let (told, error, code) = run("embedded:./nowhere", &["status"], longest);
     assert_eq!((told.as_str(), code), ("", Some(1)));
-    assert!(error.contains("`store` names no several redis:// nodes"), "{error}");
+    assert!(error.contains("`store` is not several redis:// nodes"), "{error}");
     assert!(!std::path::Path::new("./nowhere").exists());
 }
 

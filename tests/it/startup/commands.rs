@@ -67,10 +67,10 @@ async fn healthcheck_tells_a_living_service_from_anything_else() {
     assert_eq!(run(&["healthcheck", "--listen", &everywhere], &[]).status.code(), Some(0));
 
     service.kill();
-    assert_unhealthy(&address, "cannot be asked");
+    assert_unhealthy(&address, "cannot reach");
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     assert_unhealthy(&silent.local_addr().unwrap().to_string(), "did not answer within 3 s");
-    assert_unhealthy(&format!("127.0.0.1:{}", free_port()), "cannot be asked");
+    assert_unhealthy(&format!("127.0.0.1:{}", free_port()), "cannot reach");
 }
 
 fn assert_unhealthy(address: &str, expected: &str) {

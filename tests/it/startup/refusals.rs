@@ -31,21 +31,21 @@ fn a_wrong_flag_is_one_sentence() {
         (vec!["--store", "redis-cluster://a:1/1"], "`store`: a Cluster has the database 0 only"),
         (vec!["--store", "redis-cluster://a:1?db=1"], "a Cluster has the database 0 only"),
         (vec!["--store", "redis-cluster://a:1,b"], "`store`: `b` is no host:port"),
-        (vec!["--store", "redis-cluster://"], "is none of embedded:DIRECTORY"),
+        (vec!["--store", "redis-cluster://"], "is not a store: use embedded:DIRECTORY"),
         (vec!["--store", "redis-sentinel://a:1"], "`store`: name the master"),
         (vec!["--store", "redis-sentinel://a:1/"], "`store`: name the master"),
         (vec!["--store", "redis-sentinel://a:x/m"], "`store`: `a:x` is no host:port"),
         (vec!["--store", "redis-sentinel://a:1/m/one"], "is the number of a database"),
         (vec!["--store", "redis-sentinel://a:1/m?password=x"], "behind `?` are sentinel_user"),
         (vec!["--store", "redis-sentinel://a:1/m?sentinel_user=x"], "needs sentinel_password"),
-        (vec!["--store", "redis-elsewhere://a:1"], "is none of embedded:DIRECTORY"),
-        (vec!["--store", "memcached://a"], "is none of embedded:DIRECTORY"),
+        (vec!["--store", "redis-elsewhere://a:1"], "is not a store: use embedded:DIRECTORY"),
+        (vec!["--store", "memcached://a"], "is not a store: use embedded:DIRECTORY"),
         (vec!["--store", "embedded:"], "name a directory"),
-        (vec!["--store", ""], "`` is none of embedded:DIRECTORY"),
+        (vec!["--store", ""], "`` is not a store: use embedded:DIRECTORY"),
         (vec!["--store", "redis://a:no-port"], "`store` is no URL of a Redis"),
         (vec!["--listen", "nonsense"], "cannot listen on nonsense (setting `listen`)"),
         (vec!["--listen", "192.0.2.123:0"], "cannot listen on 192.0.2.123:0"),
-        (vec!["--config", "/nonexistent/mine.toml"], "/nonexistent/mine.toml cannot be read"),
+        (vec!["--config", "/nonexistent/mine.toml"], "cannot read /nonexistent/mine.toml"),
     ] {
         let mut all = vec!["serve"];
         if !arguments.contains(&"--listen") {
@@ -63,16 +63,16 @@ fn nodes_that_cannot_be_a_set_are_one_sentence() {
     let directory = tempfile::tempdir().unwrap();
     let (a, b) = ("redis://user:s3cret@a:1", "redis://user:s3cret@b:1");
     for (urls, expected) in [
-        (vec![a, b, a], "`redis://user:...@a:1` is there twice: each node has one vote"),
-        (vec![a, a], "is there twice"),
-        (vec![a, "embedded:./data"], "several URLs mean Redlock, and `embedded:./data` is no"),
-        (vec!["embedded:./data", a], "several URLs mean Redlock, and `embedded:./data` is no"),
+        (vec![a, b, a], "`redis://user:...@a:1` is listed twice: each node has one vote"),
+        (vec![a, a], "is listed twice"),
+        (vec![a, "embedded:./data"], "several URLs mean Redlock, and `embedded:./data` is not"),
+        (vec!["embedded:./data", a], "several URLs mean Redlock, and `embedded:./data` is not"),
         (vec!["embedded:./data", "embedded:./more"], "several URLs mean Redlock"),
         (
             vec![a, "redis-cluster://b:1"],
-            "several URLs mean Redlock, and `redis-cluster://b:1` is no",
+            "several URLs mean Redlock, and `redis-cluster://b:1` is not",
         ),
-        (vec![a, "nats://user:s3cret@b"], "`nats://user:...@b` is no redis://host:port"),
+        (vec![a, "nats://user:s3cret@b"], "`nats://user:...@b` is not of the form redis://"),
         (vec![a, "redis://b:no-port"], "`store` is no URL of a Redis"),
     ] {
         let flags: Vec<_> = urls.iter().flat_map(|&url| ["--store", url]).collect();
@@ -90,36 +90,36 @@ fn nodes_that_cannot_be_a_set_are_one_sentence() {
         }
     }
     for (value, expected) in [
-        ("0ms", "`redlock.node_timeout` (from LOCKKEEPER_REDLOCK_NODE_TIMEOUT): is 1ms to 400ms"),
-        ("401ms", "is 1ms to 400ms"),
-        ("1s", "is 1ms to 400ms"),
-        ("soon", "`soon` is no duration"),
+        ("0ms", "`redlock.node_timeout` (from LOCKKEEPER_REDLOCK_NODE_TIMEOUT): must be 1ms to"),
+        ("401ms", "must be 1ms to 400ms"),
+        ("1s", "must be 1ms to 400ms"),
+        ("soon", "`soon` is not a duration"),
     ] {
         let variables = [("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", value)];
         assert_refused(&["--store", a, "--store", b], &variables, expected);
     }
     let trust = [("LOCKKEEPER_REDLOCK_TRUST_RESTARTED", "perhaps")];
-    assert_refused(&["--store", a, "--store", b], &trust, "has to be true or false");
+    assert_refused(&["--store", a, "--store", b], &trust, "must be true or false");
 }
 
 #[test]
 fn a_wrong_variable_is_one_sentence() {
     for (name, value, expected) in [
-        ("LOCKKEEPER_LISTN", "127.0.0.1:0", "the variable LOCKKEEPER_LISTN is no setting"),
-        ("LOCKKEEPER_LIMITS_CONNECTIONS", "many", "has to be a whole number"),
+        ("LOCKKEEPER_LISTN", "127.0.0.1:0", "the variable LOCKKEEPER_LISTN is not a setting"),
+        ("LOCKKEEPER_LIMITS_CONNECTIONS", "many", "must be a whole number"),
         ("LOCKKEEPER_LIMITS_CONNECTIONS", "0", "`limits.connections`"),
-        ("LOCKKEEPER_ALLOW_ANONYMOUS", "perhaps", "has to be true or false"),
+        ("LOCKKEEPER_ALLOW_ANONYMOUS", "perhaps", "must be true or false"),
         ("LOCKKEEPER_TTL_DEFAULT", "25h", "`ttl.default` (from LOCKKEEPER_TTL_DEFAULT)"),
-        ("LOCKKEEPER_TTL_MIN", "soon", "`soon` is no duration"),
-        ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s", "is 1ms to 10s"),
+        ("LOCKKEEPER_TTL_MIN", "soon", "`soon` is not a duration"),
+        ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s", "must be 1ms to 10s"),
         ("LOCKKEEPER_LOG_LEVEL", "loud", "`log.level` (from LOCKKEEPER_LOG_LEVEL)"),
         ("LOCKKEEPER_STORE", "redis://user:s3cret@host:x", "`store` is no URL of a Redis"),
         ("LOCKKEEPER_STORE", "redis-sentinel://a:s3cret@b/m?x=s3cret", "`b` is no host:port"),
         ("LOCKKEEPER_STORE", "redis-cluster://a:s3cret@b,c:1", "`b` is no host:port"),
         ("LOCKKEEPER_STORE", "redis-elsewhere://b?password=s3cret", "redis-elsewhere://b?..."),
-        ("LOCKKEEPER_REDIS_MIN_REPLICAS", "101", "is 100 at most"),
+        ("LOCKKEEPER_REDIS_MIN_REPLICAS", "101", "must be 100 at most"),
         ("LOCKKEEPER_STORE", "nats://user:s3cret@host", "nats://user:...@host"),
-        ("LOCKKEEPER_CONFIG", "/nonexistent", "/nonexistent cannot be read"),
+        ("LOCKKEEPER_CONFIG", "/nonexistent", "cannot read /nonexistent"),
     ] {
         assert_refused(&["--listen", "127.0.0.1:0"], &[(name, value)], expected);
         let told = text(&run(&["--listen", "127.0.0.1:0"], &[(name, value)]).stderr);
@@ -138,10 +138,10 @@ fn a_wrong_file_is_one_sentence() {
         )
     };
     for (content, expected) in [
-        ("listen = \"127.0.0.1:0\nstore = \"s3cret\"".to_owned(), "is no TOML in line 1: "),
-        ("\n\nttl = [".to_owned(), "is no TOML in line 3: "),
-        ("lisen = \"127.0.0.1:0\"".to_owned(), "there is no setting `lisen`"),
-        ("[redis]\nprefix = \"a\"".to_owned(), "there is no setting `redis.prefix`"),
+        ("listen = \"127.0.0.1:0\nstore = \"s3cret\"".to_owned(), "is not valid TOML in line 1: "),
+        ("\n\nttl = [".to_owned(), "is not valid TOML in line 3: "),
+        ("lisen = \"127.0.0.1:0\"".to_owned(), "unknown setting `lisen`"),
+        ("[redis]\nprefix = \"a\"".to_owned(), "unknown setting `redis.prefix`"),
         ("[ttl]\nmax = \"50ms\"".to_owned(), "`ttl.max`"),
         ("store = 6379".to_owned(), "`store` (from "),
         (key(digest, "read"), "`api_keys[0].sha256`"),
