@@ -1,4 +1,4 @@
-//! Which nodes of Redis the locks are on, and which of them a call goes to: one, the master that
+//! The Redis nodes of the locks, and the choice of one for a call: a single node, the master that
 //! sentinels name, or the master of the key's slot in a Cluster.
 
 use std::fmt;
@@ -18,17 +18,17 @@ use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
 use crate::store::redis::{RedisSettings, SettingsError};
 
-/// What the line promises wherever all instances meet on one master for a key.
+/// The promised order where all instances use one master for a key.
 const ORDER: &str = "first come, first served, among those who wait, across instances";
 
-/// The nodes, as they belong together.
+/// The nodes in their arrangement.
 pub(super) enum Topology {
     Single(Arc<Node>),
     Sentinel(Sentinel),
     Cluster(Cluster),
 }
 
-/// What every node is made of.
+/// The common parts of every node.
 pub(super) struct Nodes {
     pub(super) settings: RedisSettings,
     pub(super) channel: String,
@@ -70,7 +70,7 @@ impl Topology {
         })
     }
 
-    /// Whether the store has answered once.
+    /// Returns true once the store has answered.
     pub(super) fn contacted(&self) -> bool {
         match self {
             Self::Single(node) => node.contacted(),
@@ -79,7 +79,7 @@ impl Topology {
         }
     }
 
-    /// Makes a call where the first of its keys is.
+    /// Calls the node of the first key.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -106,7 +106,7 @@ impl Topology {
         Ok(Answered { reply: reply?, node })
     }
 
-    /// The node that has a lock, as far as is known by then.
+    /// The node that has a lock; waits for one until `until`.
     pub(super) async fn node_of(
         &self,
         verb: Verb,
@@ -135,7 +135,7 @@ impl Topology {
         }
     }
 
-    /// What is promised of locks there.
+    /// The promises for locks on these nodes.
     pub(super) fn guarantees(&self) -> Guarantees {
         let fencing = "rises with every lease, over a loss of Redis' data and over a step of its \
                        clock; after both at once only while this process lives";
