@@ -10,8 +10,8 @@ tokio::task_local! {
     static ALONE: ();
 }
 
-/// Returns true if the caller of the call being polled is gone: then what it has not begun is not
-/// needed.
+/// Returns true if the caller of the call being polled is gone. Work that the call has not begun is
+/// not needed then.
 pub(crate) fn caller_is_gone() -> bool {
     ALONE.try_with(|()| ()).is_ok()
 }

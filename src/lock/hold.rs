@@ -1,5 +1,4 @@
-//! A lease that lives as long as its connection: acquired, kept, and let go when the client is
-//! gone.
+//! A lease that lives as long as its connection: acquired, kept, and let go when the client goes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -44,7 +43,7 @@ pub enum HoldEvent {
     Draining,
     /// The claim was released while it waited; the last event.
     Cancelled,
-    /// The store did not answer, and no grant is left behind untold; the last event.
+    /// The store did not answer, and no grant was told; the last event.
     Failed(StoreError),
 }
 
@@ -296,7 +295,7 @@ impl Hold {
 }
 
 impl Drop for Hold {
-    /// The client is gone: the lease is ended or shortened, unless another request has renewed it.
+    /// The client is gone: the lease ends or lingers, unless another request has renewed it.
     fn drop(&mut self) {
         if self.registered.was_told() {
             return;

@@ -43,7 +43,7 @@ struct Standing {
     /// The number of claims ahead of it in the store's last answer.
     ahead: u64,
     requests: Vec<Request>,
-    /// The receiver of its requests when it is released.
+    /// The releasing call, which gets its requests.
     released: Option<oneshot::Sender<Vec<Request>>>,
 }
 
@@ -125,7 +125,7 @@ impl KeyLine {
     pub(super) fn enter(&mut self, claim: Claim, number: u64, tell: oneshot::Sender<Told>) {
         self.requests += 1;
         let token = claim.token.clone();
-        // It is back before the store was told that it left, so it never did.
+        // The claim is back before the store was told that it left, so it never did.
         self.leaving.remove(&token);
         let standing = self.claims.entry(token.clone()).or_insert_with(|| {
             self.joining.push_back(token);

@@ -157,7 +157,7 @@ impl Locks {
         self.waiters.len()
     }
 
-    /// Extends the lease of `token` to `ttl` from now, or to its last TTL. `None`: the lease is
+    /// Renews the lease of `token` for `ttl` from now, or for its last TTL. `None`: the lease is
     /// lost, or does not have the number `named`.
     ///
     /// # Errors

@@ -79,7 +79,8 @@ pub(crate) struct Undelivered {
 }
 
 impl Undelivered {
-    /// Hands over the answer. If its effect is unknown, a token of the service is undone.
+    /// Hands over the answer. If its effect is unknown, a possible grant to a token of the service
+    /// is undone.
     pub(crate) fn deliver(mut self) -> Answer {
         let answer = self.answer.take().expect("an answer is delivered once");
         if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {

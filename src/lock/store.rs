@@ -36,7 +36,7 @@ pub trait Store: Send + Sync + 'static {
     /// asking, so that no hand-off falls between the question and the sleep.
     fn listen(&self, key: &LockKey) -> Wakeup;
 
-    /// Extends the lease of `token` to `ttl` from now, or to its last TTL. Returns `None` if the
+    /// Renews the lease of `token` for `ttl` from now, or for its last TTL. Returns `None` if the
     /// token no longer holds the key, or if its lease does not have the number `named`. Nothing is
     /// ever re-created.
     async fn refresh(
@@ -50,7 +50,7 @@ pub trait Store: Send + Sync + 'static {
     /// Refreshes a lease for its keeper, unless its token has acquired it elsewhere since.
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
 
-    /// Ends the lease of a keeper, or shortens it to `linger`, unless it has been renewed since. A
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it has been renewed since. A
     /// later lease of the same token stays. Atomic; needs no clean-up afterwards.
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError>;
 
@@ -82,7 +82,7 @@ pub trait Store: Send + Sync + 'static {
     /// exactly one of consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
 
-    /// True once the store has answered since the start.
+    /// Returns true once the store has answered since the start.
     fn contacted(&self) -> bool;
 
     /// The store's promises.

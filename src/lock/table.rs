@@ -138,7 +138,7 @@ impl Table {
         self.forget_empty_line(key);
     }
 
-    /// Extends the lease of a token to `ttl` from now, or to its last TTL; only the lease with the
+    /// Renews the lease of a token for `ttl` from now, or for its last TTL; only the lease with the
     /// number `named`, if one is named.
     pub fn refresh(
         &mut self,
@@ -163,7 +163,7 @@ impl Table {
         }
     }
 
-    /// Ends the lease of a keeper, or shortens it to `linger`, unless it has been renewed since.
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it has been renewed since.
     pub fn let_go(&mut self, holding: &Holding, linger: Option<Ttl>, now: Timestamp) {
         let entry = self.kept(holding, now).filter(|entry| entry.renewals == holding.renewals);
         match (entry, linger) {

@@ -28,7 +28,7 @@ impl Locks {
         Answering { owed: self.owed.clone(), claim: claim.clone() }
     }
 
-    /// Waits, at most `patience`, for calls without their callers and for pending undos. Returns
+    /// Waits, at most `patience`, for calls whose callers are gone and for pending undos. Returns
     /// true if all are done.
     ///
     /// # Cancel safety

@@ -25,8 +25,8 @@ const UNDO_TRIES: u32 = 3;
 const FRESH: &str = "0";
 
 /// The lease for its holder. If the answer took more than half of the TTL, the TTL is shortened to
-/// the time left, counted from the question. A shorter delay is left to the client, which counts
-/// its own way too.
+/// the time left, counted from the question. The client counts a shorter delay itself, as it does
+/// the network's.
 ///
 /// If this process or Redis was suspended in between, the lease may have expired by now.
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {

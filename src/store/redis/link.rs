@@ -33,7 +33,7 @@ pub(super) struct Inner {
     pub(super) channel: String,
     pub(super) hints: Arc<dyn Hints>,
     pub(super) metrics: Arc<Metrics>,
-    /// The number of answers that the node takes no writes.
+    /// The number of answers that say that the node takes no writes.
     pub(super) demotions: watch::Sender<u64>,
     /// True once the node must not be used any more.
     pub(super) retired: watch::Sender<bool>,

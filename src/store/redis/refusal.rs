@@ -92,8 +92,8 @@ fn code_of(error: &RedisError) -> Option<&str> {
     is_answer(error).then(|| error.code()).flatten()
 }
 
-/// The code of a command that failed within a script, in the format of Redis before 7.0: `Error
-/// running script (call to f_...): @user_script:1: @user_script: 1: -OOM command not ...`.
+/// The code of a command that failed within a script, in the format of Redis before 7.0:
+/// `Error running script (call to f_...): @user_script:1: @user_script: 1: -OOM command not ...`.
 fn wrapped_code(error: &RedisError) -> Option<&str> {
     let text = error.detail().filter(|text| text.starts_with("Error running script"))?;
     text.rsplit_once(": -")?.1.split_whitespace().next()

@@ -154,7 +154,7 @@ impl Redlock {
         Ok(replies.into_iter().filter_map(held).collect())
     }
 
-    /// Ends the lease of a keeper, or shortens it to `linger`, unless it was renewed.
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed.
     pub(super) async fn let_go_all(
         &self,
         holding: &Holding,

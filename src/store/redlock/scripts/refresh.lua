@@ -1,4 +1,4 @@
--- refresh.lua: extends the lease of a token from now, on this node; never revives a lost lease. A keeper is refused after a take-over, and its last word after any renewal.
+-- refresh.lua: renews the lease of a token for a TTL from now, on this node; never revives a lost lease. A keeper is refused after a take-over, and its last word after any renewal.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 proposed fencing token (us)  7 fencing floor  8 fencing token of the lease, or empty  9 renewals that the keeper knows, empty for a client  10 "1" for the keeper's last word; the last one is the instance's settings
 -- Returns: {now, "again", fencing token, renewals, ttl (ms), owner} | {now, "taken_over"} | {now, "lost"} | {now, "blank" | "foreign"} | {now, "late"}
