@@ -301,10 +301,10 @@ impl Store for EmbeddedStore {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             store: "embedded",
-            order: "first come, first served, among those who wait",
-            fencing: "rises with every lease, over restarts, crashes and clock steps",
-            survives: "crash and restart of the process: every answered change is on disk; \
-                       not the loss of the disk",
+            order: "first come, first served, among waiting requests",
+            fencing: "rises with every lease, also after restarts, crashes and clock steps",
+            survives: "crash and restart of the process: every answered change is on disk; not the \
+                       loss of the disk",
         }
     }
 }

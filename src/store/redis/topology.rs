@@ -19,7 +19,7 @@ use crate::store::redis::sentinel::Sentinel;
 use crate::store::redis::{RedisSettings, SettingsError};
 
 /// The promised order where all instances use one master for a key.
-const ORDER: &str = "first come, first served, among those who wait, across instances";
+const ORDER: &str = "first come, first served, among waiting requests, across instances";
 
 /// The nodes in their arrangement.
 pub(super) enum Topology {
@@ -137,33 +137,33 @@ impl Topology {
 
     /// The promises for locks on these nodes.
     pub(super) fn guarantees(&self) -> Guarantees {
-        let fencing = "rises with every lease, over a loss of Redis' data and over a step of its \
+        let fencing = "rises with every lease, also after a loss of Redis' data or a step of its \
                        clock; after both at once only while this process lives";
         let (store, fencing, survives) = match self {
             Self::Single(_) => (
                 "redis",
                 fencing,
-                "crash and restart of the service; of Redis what its persistence keeps; not an \
-                 asynchronous failover and not a step of Redis' clock: there the fencing token is \
-                 the protection",
+                "crash and restart of the service; a restart of Redis, as far as it persists its \
+                 data; not an asynchronous failover or a step of Redis' clock, where the fencing \
+                 token protects",
             ),
             Self::Sentinel(_) => (
                 "redis-sentinel",
-                "rises with every lease, over failovers between nodes whose clocks agree within a \
-                 second and over a loss of Redis' data",
-                "crash and restart of the service; a failover what was replicated before it: \
-                 leases that were not are forgotten, and their keys may have two holders, fewer \
-                 with redis.min_replicas; not a step of Redis' clock; there the fencing token is \
-                 the protection",
+                "rises with every lease, also after failovers between nodes whose clocks agree \
+                 within a second, and after a loss of Redis' data",
+                "crash and restart of the service; a failover, if the lease was replicated before \
+                 it: other leases are forgotten, and their keys may have two holders (fewer with \
+                 redis.min_replicas); not a step of Redis' clock; in both, the fencing token \
+                 protects",
             ),
             Self::Cluster(_) => (
                 "redis-cluster",
-                "rises with every lease, over failovers and moved slots between nodes whose clocks \
-                 agree within a second and over a loss of Redis' data",
-                "crash and restart of the service; slots that move; a failover what was replicated \
-                 before it: leases that were not are forgotten, and their keys may have two \
-                 holders, fewer with redis.min_replicas; not a step of Redis' clock; there the \
-                 fencing token is the protection",
+                "rises with every lease, also after failovers and moved slots between nodes whose \
+                 clocks agree within a second, and after a loss of Redis' data",
+                "crash and restart of the service; moved slots; a failover, if the lease was \
+                 replicated before it: other leases are forgotten, and their keys may have two \
+                 holders (fewer with redis.min_replicas); not a step of Redis' clock; in both, the \
+                 fencing token protects",
             ),
         };
         Guarantees { store, order: ORDER, fencing, survives }

@@ -70,8 +70,8 @@ impl Redlock {
             return Ok(attempted(lease));
         }
         let may_hold = self.give_up(claim, &poll, &name, patience).await;
-        // Only a rival makes this a loss: without one, the nodes themselves failed. And nodes that did
-        // not answer may hold the key for this very token.
+        // Only a rival makes this a loss: without one, the nodes themselves failed. And nodes that
+        // did not answer may hold the key for this very token.
         let others = poll.rival().is_some() && !poll.may_have_been_held();
         if !poll.won() && others && poll.answered() >= self.quorum().needed() {
             self.metrics.redlock_attempt(if poll.held() { "held" } else { "split" });
@@ -99,8 +99,8 @@ impl Redlock {
         self.won(number, began, claim.ttl)
     }
 
-    /// Asks the nodes to confirm the fencing token of a lease. With the renewals of a `refreshed`
-    /// lease, they also take the lease if they miss it.
+    /// The question to confirm the fencing token of a lease. With the renewals of a `refreshed`
+    /// lease, the nodes also take the lease if they miss it.
     pub(super) fn confirmation(
         &self,
         claim: &Claim,
@@ -119,7 +119,7 @@ impl Redlock {
         self.nodes.question(&CONFIRM, &claim.key, args, timing)
     }
 
-    /// The time left of a lease of `ttl` that was requested at `began`.
+    /// A lease of `ttl` that was requested at `began`, with the time left now.
     pub(super) fn won(&self, number: u64, began: Duration, ttl: Ttl) -> Option<Won> {
         // The clock is read last, so that every earlier delay counts.
         let elapsed = self.time.monotonic().saturating_sub(began);

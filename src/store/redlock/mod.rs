@@ -170,7 +170,7 @@ impl Redlock {
         Uuid::new_v4().simple().to_string()
     }
 
-    /// Repeats the attempt while votes are split, so that no claim has won.
+    /// Attempts to win the key, again while votes are split and no claim has won.
     async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
         if let Some(obstacle) = self.view.obstacle() {
             let reason = obstacle.text(&self.nodes);
@@ -344,14 +344,14 @@ impl Store for RedlockStore {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             store: "redlock",
-            order: "first come, first served, among those who wait at the same instance; instances \
+            order: "first come, first served, among waiting requests of one instance; instances \
                     take turns by chance",
-            fencing: "rises with every lease, whatever the clocks of the nodes show; where nodes \
-                      lose their data, as far as all clocks agree to within redlock.longest_lease",
+            fencing: "rises with every lease, whatever the clocks of the nodes show; after a loss \
+                      of their data, if all clocks agree to within redlock.longest_lease",
             survives: "crash and restart of the service; the loss of any number of nodes, and \
                        their return without their data, after which they wait for \
-                       redlock.longest_lease; not a step forward of a node's clock: there the \
-                       fencing token is the protection",
+                       redlock.longest_lease; not a step forward of a node's clock, where the \
+                       fencing token protects",
         }
     }
 }

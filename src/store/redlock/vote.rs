@@ -2,9 +2,9 @@
 //!
 //! A lease exists while more than half of all nodes hold its token. Its fencing token follows one
 //! rule: a number may be answered only after such a majority has confirmed, each node atomically,
-//! that it holds the token and knows no smaller number; and that number is the greatest that any of
-//! them drew. So the next majority, which shares a node with this one, draws a greater number; no
-//! clock is involved.
+//! that it holds the token and that the highest number it knows is not below this one; and this
+//! number is the greatest that any of them drew. So the next majority, which shares a node with
+//! this one, draws a greater number; no clock is involved.
 
 use std::time::Duration;
 
