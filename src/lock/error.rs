@@ -25,7 +25,7 @@ pub enum LockError {
 
 /// A store call without an answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the store did not {verb}")]
+#[error("{verb} failed")]
 pub struct StoreError {
     /// The verb that was called.
     pub verb: Verb,

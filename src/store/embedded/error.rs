@@ -14,7 +14,7 @@ pub(super) enum LogError {
     Newer { path: PathBuf, format: u64 },
     #[error(
         "{} was moved, deleted or replaced under the running service: put it back, or stop the \
-         service and start it without the file", .0.display()
+         service, wait for the longest lease, and start it", .0.display()
     )]
     Misplaced(PathBuf),
     #[error(

@@ -56,10 +56,10 @@ pub(super) async fn connect(
     let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
     let told = tokio::time::timeout(patience, asked)
         .await
-        .map_err(|_| "it did not answer in time".to_owned())?
+        .map_err(|_| "no answer in time".to_owned())?
         .map_err(|error| error.to_string())?;
     if setting(&told, "role:") == Some("slave") {
-        return Err("it is a replica, which takes no writes".to_owned());
+        return Err("it is a replica and takes no writes".to_owned());
     }
     if setting(&told, "loading:") == Some("1") {
         return Err("it is loading its data".to_owned());

@@ -226,11 +226,11 @@ impl Node {
             Ok(answered) => answered.map_err(|error| self.failed(verb, shared, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
-                return Err(self.unreachable(verb, Effect::Unknown, "it did not answer in time"));
+                return Err(self.unreachable(verb, Effect::Unknown, "no answer in time"));
             }
         };
         let reply = Reply::read(value)
-            .ok_or_else(|| failure(verb, Effect::Unknown, "an answer of unknown form"))?;
+            .ok_or_else(|| failure(verb, Effect::Unknown, "malformed answer"))?;
         self.inner.clock.learn(sent, reply.now);
         Ok(reply)
     }
@@ -248,7 +248,7 @@ impl Node {
         };
         timeout_at(deadline.into(), asked)
             .await
-            .unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
+            .unwrap_or_else(|_| Err("no answer in time".to_owned()))
             .map_err(|reason| failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
     }
 
@@ -273,9 +273,9 @@ impl Node {
             Ok(Ok(link)) => match &*link {
                 Link::Up(connection) => return Ok((shared, connection.clone())),
                 Link::Down(reason) => reason.to_string(),
-                Link::Connecting => "it is being connected".to_owned(),
+                Link::Connecting => "connecting".to_owned(),
             },
-            _ => "it is not connected yet".to_owned(),
+            _ => "not connected yet".to_owned(),
         };
         self.inner.metrics.redis_error("disconnected");
         Err(self.unreachable(verb, Effect::None, &reason))

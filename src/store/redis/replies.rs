@@ -70,5 +70,5 @@ pub(super) fn owner(reply: &mut Reply) -> Option<Owner> {
 }
 
 pub(super) fn malformed(verb: Verb) -> StoreError {
-    failure(verb, Effect::Unknown, "an answer of unknown form")
+    failure(verb, Effect::Unknown, "malformed answer")
 }

@@ -134,12 +134,12 @@ impl Follower {
         let connection = pool.get().await.map_err(|error| error.to_string())?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
-        subscribed.map_err(|_| "it did not answer in time")?.map_err(|error| error.to_string())?;
+        subscribed.map_err(|_| "no answer in time")?.map_err(|error| error.to_string())?;
         loop {
             // Before the question, so that trouble during it leads to another question.
             let trouble = self.trouble.notified();
             let word = timeout(patience, ask(&mut connection, &self.sentinels.master)).await;
-            let word = word.map_err(|_| "it did not answer in time".to_owned())??;
+            let word = word.map_err(|_| "no answer in time".to_owned())??;
             self.hear(address, word);
             tokio::select! {
                 push = pushes.recv() => {

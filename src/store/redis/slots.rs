@@ -89,11 +89,11 @@ async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<View, St
         })
     };
     let answered = tokio::time::timeout(patience, asked).await;
-    let (info, slots) = answered.map_err(|_| "it did not answer in time")??;
+    let (info, slots) = answered.map_err(|_| "no answer in time")??;
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let view = read(&info, slots, host).ok_or("an answer of unknown form")?;
+    let view = read(&info, slots, host).ok_or("malformed answer")?;
     if view.ranges.is_empty() {
-        return Err("it knows of no slots".to_owned());
+        return Err("it knows no slots".to_owned());
     }
     Ok(view)
 }

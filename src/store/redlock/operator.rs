@@ -182,7 +182,7 @@ impl Operator {
 
     /// Asks a node without a script, so that nothing is written.
     async fn ask<T: FromRedisValue>(&self, node: usize, words: &[&str]) -> Result<T, String> {
-        let redis = self.nodes.peer(node).node().ok_or("it is no Redis")?;
+        let redis = self.nodes.peer(node).node().ok_or("not a Redis")?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         let answer = redis.query(Verb::Guard, &command).await;

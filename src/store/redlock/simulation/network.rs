@@ -261,7 +261,7 @@ impl State {
                 (answered_at, Err(failure(verb, Effect::None, "too late")))
             }
             Some(reply) => (answered_at, Ok(reply)),
-            None => (answered_at, Err(failure(verb, Effect::Unknown, "of unknown form"))),
+            None => (answered_at, Err(failure(verb, Effect::Unknown, "malformed answer"))),
         };
         self.network.push(at, What::Answer { instance, call, answer });
     }
