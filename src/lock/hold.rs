@@ -164,7 +164,6 @@ impl Hold {
         }
     }
 
-    /// Begins to keep the granted lease.
     fn begin(&mut self) -> Option<HoldEvent> {
         let State::Granted(grant, asked) = std::mem::replace(&mut self.state, State::Ended) else {
             return None;
@@ -346,5 +345,4 @@ fn until(moment: Option<Instant>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     }
 }
 
-/// The receiver of a hold's losses.
 pub(crate) type Losses = mpsc::UnboundedReceiver<Loss>;

@@ -10,7 +10,6 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease};
 use crate::lock::token::LeaseToken;
 
-/// The registered holds, by key.
 #[derive(Default)]
 pub(crate) struct Holds {
     keepers: Mutex<HashMap<LockKey, Vec<Keeper>>>,

@@ -32,7 +32,6 @@ pub(super) struct KeyLine {
     bell: Arc<Notify>,
 }
 
-/// A claim and its requests.
 struct Standing {
     claim: Claim,
     /// True once the store may have it in line.
@@ -65,7 +64,6 @@ pub(crate) enum Stop {
 
 /// The outcome of a wait. No question that is still under way can grant the claim afterwards.
 pub(crate) enum Told {
-    /// The store's answer.
     Answer(Delivery),
     /// The key is held, by the answer to the last question.
     Held(LockStatus),
@@ -92,7 +90,6 @@ pub(super) struct Work {
 }
 
 impl KeyLine {
-    /// An empty line with this bell.
     pub(super) fn new(bell: Arc<Notify>) -> Self {
         Self {
             claims: HashMap::new(),
@@ -106,12 +103,10 @@ impl KeyLine {
         }
     }
 
-    /// The number of waiting requests.
     pub(super) fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Returns true if no claim waits.
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
@@ -242,7 +237,6 @@ impl KeyLine {
         self.claims.get(token).map(|standing| (standing.claim.clone(), standing.place))
     }
 
-    /// The claim at a place, and that place.
     pub(super) fn at(&self, place: u64) -> Option<(Claim, Option<u64>)> {
         self.claim(self.order.get(&place)?)
     }
@@ -344,7 +338,6 @@ impl KeyLine {
 }
 
 impl Standing {
-    /// Returns true if all of its requests stop.
     fn stops(&self) -> bool {
         self.requests.iter().all(|request| request.stop.is_some())
     }

@@ -89,7 +89,6 @@ impl Line {
         self.handed.as_ref()
     }
 
-    /// Forgets the hand-off.
     pub(crate) fn take_handed(&mut self) {
         self.handed = None;
     }

@@ -294,17 +294,14 @@ impl Locks {
         self.draining.cancel();
     }
 
-    /// Enters a claim into the line.
     pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
         self.waiters.enter(claim)
     }
 
-    /// The holds of this instance.
     pub(crate) fn holds(&self) -> &Arc<Holds> {
         &self.holds
     }
 
-    /// Waits for the shutdown to begin.
     pub(crate) async fn drained(&self) {
         self.draining.cancelled().await;
     }

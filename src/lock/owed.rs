@@ -34,7 +34,6 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Undoes grants of `store`, in `tasks`.
     pub(crate) fn new(store: Arc<dyn Store>, tasks: TaskTracker) -> Self {
         Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }

@@ -314,7 +314,6 @@ impl Table {
         self.status(key, self.leases.get(key), None, now)
     }
 
-    /// Begins a new lease.
     fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Lease> {
         let next = self.last_fencing_token + 1;
         let fencing_token = FencingToken::from_number(proposal.max(next))

@@ -26,7 +26,6 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The ticket of a request that waits with a claim.
     pub(super) fn new(
         waiters: Arc<Waiters>,
         claim: Claim,

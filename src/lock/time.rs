@@ -108,7 +108,6 @@ impl Clock {
 pub(crate) struct Uptime(Duration);
 
 impl Uptime {
-    /// The current moment.
     pub(crate) fn now() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Self(Duration::try_from(now).unwrap_or_default())
@@ -119,7 +118,6 @@ impl Uptime {
         Self(Self::now().0.saturating_sub(moment.elapsed()))
     }
 
-    /// The time since that moment.
     pub(crate) fn elapsed(self) -> Duration {
         Self::now().0.saturating_sub(self.0)
     }

@@ -74,7 +74,6 @@ impl Waiters {
         Self { store, owed, tasks, limits, lines: Mutex::default() }
     }
 
-    /// The number of waiting requests.
     pub(crate) fn len(&self) -> usize {
         self.with(|lines| lines.requests)
     }
@@ -114,7 +113,6 @@ impl Waiters {
         ReleasedRequests(requests)
     }
 
-    /// Uses the line of a key, if it has one.
     pub(super) fn with_line<T>(
         &self,
         key: &LockKey,
@@ -303,7 +301,6 @@ impl Waiters {
         }
     }
 
-    /// Handles the answer to a last question.
     fn note_last(&self, key: &LockKey, claim: Claim, asked: Instant, answer: Answer) {
         let taken = |line: &mut KeyLine| line.take_stopping(&claim.token);
         match answer {
@@ -372,7 +369,6 @@ impl ReleasedRequests {
     }
 }
 
-/// The store's answer for a claim.
 struct Answered {
     claim: Claim,
     asked: Instant,

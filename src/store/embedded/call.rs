@@ -31,7 +31,6 @@ pub(super) enum Manner {
 }
 
 impl Manner {
-    /// The manner of a claim's call.
     pub(super) fn of(claim: &Claim) -> Self {
         match claim.origin {
             Origin::Service => Self::ForCaller,
@@ -52,7 +51,6 @@ impl<T> Answered<T> {
         Self { answer, ends_at: table.entry(key).map(|entry| entry.ends_at) }
     }
 
-    /// An answer without a lease.
     pub(super) fn plain(answer: T) -> Self {
         Self { answer, ends_at: None }
     }

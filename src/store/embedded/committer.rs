@@ -99,7 +99,6 @@ impl Committer {
         Ok(Self { log, shared, settings, metrics, state, clock_on_disk, swept, looked })
     }
 
-    /// The shared state, for callers.
     pub(super) fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }
@@ -260,7 +259,6 @@ impl Committer {
         Err(Failure::new(Effect::None, reason))
     }
 
-    /// Reads the table from disk.
     fn read_again(&mut self) -> Result<(), LogError> {
         let (table, _) = self.log.reopen()?;
         {

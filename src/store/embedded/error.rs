@@ -3,7 +3,6 @@
 use std::io;
 use std::path::PathBuf;
 
-/// A fault of the file.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogError {
     #[error("{} cannot be used: {source}", path.display())]

@@ -14,7 +14,6 @@ use redb::{BackendError, DatabaseError, StorageBackend};
 #[error("sync failed; the data may not be on disk: {0}")]
 struct NotSafe(io::Error);
 
-/// A file for redb.
 #[derive(Debug)]
 pub(super) struct DatabaseFile(FileBackend);
 

@@ -67,7 +67,6 @@ impl Home {
         Ok(Self { path, file, _directory: handle, _name: name })
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -64,10 +64,8 @@ struct Meta {
     checksum: u64,
 }
 
-/// A lease and its key.
 type Lease = (LockKey, Entry);
 
-/// The contents of a file.
 struct Contents {
     meta: Meta,
     leases: Vec<Lease>,
@@ -141,7 +139,6 @@ impl Log {
         self.home.check_place()
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         self.home.path()
     }

@@ -15,7 +15,6 @@ pub(super) type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
 /// More renewals than a lease can have.
 const MAX_RENEWALS: u64 = 1 << 62;
 
-/// The row of a lease.
 pub(super) fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
     (
         entry.token.expose(),
@@ -61,7 +60,6 @@ impl Sum {
         }
     }
 
-    /// The number of leases.
     pub(super) fn leases(self) -> u64 {
         self.leases
     }

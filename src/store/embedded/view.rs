@@ -18,7 +18,6 @@ pub(super) type Before = BTreeMap<LockKey, Option<Entry>>;
 /// The table and its uncommitted changes, behind one lock.
 pub(super) struct View(Mutex<State>);
 
-/// The committer's state.
 pub(super) struct State {
     /// `None` while the content of the disk is unknown.
     pub(super) table: Option<Table>,
@@ -28,7 +27,6 @@ pub(super) struct State {
 
 /// The result of a read.
 pub(super) struct Seen<T> {
-    /// The state on disk.
     pub(super) on_disk: T,
     /// True if nothing in it has expired: an end counts only once the committer has written it.
     pub(super) current: bool,

@@ -64,7 +64,6 @@ struct Shared {
     outdated: Notify,
 }
 
-/// The map of the slots.
 struct Map {
     /// The address of each slot's master; shared, because most of them are equal.
     owners: Vec<Option<Arc<str>>>,

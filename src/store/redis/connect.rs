@@ -93,7 +93,6 @@ fn note_eviction(info: &str, inner: &Inner) {
     }
 }
 
-/// The value of a line of `INFO`.
 fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name))
 }

@@ -16,7 +16,6 @@ use crate::lock::key::LockKey;
 /// `key_prefix` that begins with it is refused.
 pub(in crate::store) const SIDE_PREFIX: &str = "lk//";
 
-/// The number of slots of a Cluster.
 pub(super) const SLOTS: usize = 16_384;
 const SLOT_HASH: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 

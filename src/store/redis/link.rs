@@ -52,12 +52,10 @@ pub(in crate::store) trait Hints: Send + Sync {
     fn away(&self) {}
 }
 
-/// The state of a shared connection.
 #[derive(Clone)]
 pub(super) enum Link {
     /// Just lost, or not yet made: worth waiting for.
     Connecting,
-    /// Connected.
     Up(MultiplexedConnection),
     /// The last attempt to connect failed; the next one follows by itself.
     Down(Arc<str>),

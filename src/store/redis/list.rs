@@ -34,7 +34,6 @@ pub(in crate::store) trait Listed: Sync {
     /// The first `wanted` keys of a page that may be held.
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError>;
 
-    /// The status of a key.
     async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError>;
 
     /// A page of the held keys.

@@ -156,7 +156,6 @@ impl Node {
         let _ = retired.wait_for(|retired| *retired).await;
     }
 
-    /// Its host.
     pub(super) fn host(&self) -> &str {
         self.inner.name.rsplit_once(':').map_or(&self.inner.name, |(host, _)| host)
     }
@@ -166,12 +165,10 @@ impl Node {
         self.replicas.as_ref()
     }
 
-    /// The estimate of its clock.
     pub(in crate::store) fn clock(&self) -> &StoreClock {
         &self.inner.clock
     }
 
-    /// The time limit of a call.
     pub(in crate::store) fn deadline(&self) -> Duration {
         self.deadline
     }

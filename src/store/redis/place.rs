@@ -22,7 +22,6 @@ impl Scheme {
     }
 }
 
-/// The place of a store.
 pub(super) enum Place {
     /// One Redis, at the URL itself.
     Single,
@@ -37,7 +36,6 @@ pub(super) struct Sentinels {
     pub(super) master: String,
     /// The scheme of the nodes that they name.
     pub(super) nodes: Scheme,
-    /// The scheme of the sentinels.
     pub(super) sentinels: Scheme,
     pub(super) addresses: Vec<String>,
 }

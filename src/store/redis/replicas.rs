@@ -36,7 +36,6 @@ pub(super) struct Replicas {
     patience: Duration,
 }
 
-/// A waiting grant.
 struct Ask {
     /// The key to write after it, in its slot.
     mark: String,

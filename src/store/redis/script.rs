@@ -51,12 +51,10 @@ impl Script {
         redis::Script::new(seeded::script(self.source)).get_hash().to_owned()
     }
 
-    /// The verb that it implements.
     pub(in crate::store) fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// The source that the server runs.
     #[cfg(test)]
     pub(in crate::store) fn source(&self) -> &'static str {
         self.source
@@ -98,7 +96,6 @@ impl Reply {
         Some(Self { now, word, rest })
     }
 
-    /// The outcome.
     pub(in crate::store) fn word(&self) -> &str {
         &self.word
     }

@@ -55,7 +55,6 @@ struct Said {
     followed: Option<String>,
 }
 
-/// A sentinel's answer.
 #[derive(Clone)]
 struct Word {
     epoch: u64,
@@ -185,7 +184,6 @@ fn best(said: &Said) -> Option<String> {
     (!followed(best)).then(|| best.address.clone())
 }
 
-/// Asks a sentinel for the master.
 async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Word, String> {
     let mut both = redis::pipe();
     // The address is new as soon as it is decided; the epoch comes only with the rest.

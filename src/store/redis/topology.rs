@@ -36,7 +36,6 @@ pub(super) struct Nodes {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// A reply, and the node that gave it.
 pub(super) struct Answered {
     pub(super) reply: Reply,
     pub(super) node: Arc<Node>,

@@ -17,7 +17,6 @@ impl Background {
         (Self { tasks: TaskTracker::new(), end: end.clone() }, end.drop_guard())
     }
 
-    /// Runs `task` in the background.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let end = self.end.clone();
         self.tasks.spawn(async move {

@@ -87,7 +87,6 @@ impl Listed for Redlock {
         Ok(found.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().take(wanted).collect())
     }
 
-    /// The status by majority.
     async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
         self.inspect_all(key, None).await
     }

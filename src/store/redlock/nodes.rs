@@ -71,17 +71,14 @@ impl Nodes {
         Quorum::of(self.peers.len())
     }
 
-    /// A node.
     pub(super) fn peer(&self, node: usize) -> &Arc<dyn Peer> {
         &self.peers[node]
     }
 
-    /// The prefix of every key.
     pub(super) fn key_prefix(&self) -> &str {
         &self.key_prefix
     }
 
-    /// A question about the lock of `key`.
     pub(super) fn question(
         &self,
         script: &'static Script,
@@ -109,12 +106,10 @@ impl Nodes {
         self.question(&RELEASE, key, args, (when, patience))
     }
 
-    /// The question for the holder of the key.
     pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
         self.question(&INSPECT, key, Vec::new(), (When::AnyTime, patience))
     }
 
-    /// Asks one node.
     pub(super) async fn ask(&self, node: usize, question: &Question) -> Result<Reply, StoreError> {
         question.clone().put(self.peers[node].clone()).await
     }
@@ -174,7 +169,6 @@ pub(super) fn guard(key_prefix: &str) -> String {
     format!("{SIDE_PREFIX}guard:{key_prefix}")
 }
 
-/// The ballot in a node's reply.
 fn ballot(reply: Result<Reply, StoreError>) -> Ballot {
     match reply {
         Err(error) => Ballot::Silent(error.effect),

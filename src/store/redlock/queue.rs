@@ -49,7 +49,6 @@ impl Queues {
         line.head().is_some_and(|(_, head)| head != token)
     }
 
-    /// The number of waiting claims.
     pub(super) fn len(&self, key: &LockKey) -> u64 {
         self.lines().get(key).map_or(0, Line::len)
     }

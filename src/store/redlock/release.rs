@@ -197,7 +197,6 @@ fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
     Some(most.swap_remove(settled))
 }
 
-/// The public view of a node's holder.
 pub(super) fn holder(other: &Other) -> Holder {
     Holder {
         owner: Owner::parse(&other.owner).ok().flatten(),

@@ -45,7 +45,6 @@ pub(super) trait Time: Send + Sync {
     fn wall_micros(&self) -> u64;
 }
 
-/// The clocks of this machine.
 pub(super) struct Machine;
 
 impl Time for Machine {

@@ -22,7 +22,6 @@ impl Quorum {
         Self { nodes }
     }
 
-    /// All nodes.
     pub(super) const fn nodes(self) -> usize {
         self.nodes
     }
@@ -63,7 +62,6 @@ pub(super) enum Ballot {
     Blank,
     /// The node serves instances with other settings.
     Foreign,
-    /// No answer.
     Silent(Effect),
 }
 
@@ -125,7 +123,6 @@ impl Poll {
         Self { quorum, ballots: vec![None; quorum.nodes()] }
     }
 
-    /// Counts the answer of a node.
     pub(super) fn count(&mut self, node: usize, ballot: Ballot) {
         self.ballots[node] = Some(ballot);
     }

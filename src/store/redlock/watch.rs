@@ -67,7 +67,6 @@ pub(super) struct Obstacle {
 }
 
 impl View {
-    /// The number of nodes that vote.
     pub(super) fn voting(&self) -> usize {
         self.sights().iter().filter(|sight| sight.votes).count()
     }

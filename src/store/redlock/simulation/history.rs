@@ -12,7 +12,6 @@ pub(super) struct History {
     faults: Vec<Fault>,
 }
 
-/// One answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
     pub(super) key: usize,
@@ -63,7 +62,6 @@ pub(super) struct Fault {
 }
 
 impl History {
-    /// Notes an answer.
     pub(super) fn stays(&mut self, stay: Stay) {
         self.stays.push(stay);
     }
@@ -77,12 +75,10 @@ impl History {
         }
     }
 
-    /// Notes a fault.
     pub(super) fn wrong(&mut self, wrong: Wrong, story: String) {
         self.faults.push(Fault { wrong, story });
     }
 
-    /// All faults of the run.
     pub(super) fn judge(self) -> Vec<Fault> {
         let mut faults = self.faults;
         let mut keys: HashMap<usize, Vec<Stay>> = HashMap::new();

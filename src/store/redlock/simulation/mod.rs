@@ -48,7 +48,6 @@ fn grants() -> u64 {
     std::env::var("GRANTS").map_or(GRANTS, |text| text.parse().expect("a number"))
 }
 
-/// The result of a run.
 struct Run {
     plan: Plan,
     counts: Counts,
@@ -64,7 +63,6 @@ impl Run {
     }
 }
 
-/// Runs a plan from beginning to end.
 fn run(plan: Plan) -> Run {
     leave_out(plan.without);
     fastrand::seed(plan.seed);

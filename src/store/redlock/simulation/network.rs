@@ -218,7 +218,6 @@ impl World {
 }
 
 impl State {
-    /// A command arrives at its node.
     pub(super) fn arrive(&mut self, now: u64, message: Message) {
         let Message { instance, node, call, deadline, command } = &message;
         let (instance, node, call) = (*instance, *node, *call);

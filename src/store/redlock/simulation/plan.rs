@@ -7,10 +7,8 @@ use crate::lock::time::Ttl;
 use crate::store::redlock::Rules;
 use crate::store::redlock::simulation::rule::Rule;
 
-/// The longest lease.
 pub(super) const LONGEST_TTL_MS: u64 = 4_000;
 
-/// The requested TTLs.
 pub(super) const TTLS_MS: [u64; 3] = [1_000, 2_000, LONGEST_TTL_MS];
 
 /// The rules, in the proportions of production.

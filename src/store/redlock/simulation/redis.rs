@@ -68,7 +68,6 @@ pub(super) fn run(node: usize, us: u64, command: &Command) -> Ran {
     REDIS.with(|redis| redis.execute(node, us, command))
 }
 
-/// Makes a node take a snapshot.
 pub(super) fn save(node: usize) {
     REDIS.with(|redis| redis.does::<()>("save", node + 1));
 }

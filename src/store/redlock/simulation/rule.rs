@@ -8,7 +8,6 @@ thread_local! {
     static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// A rule of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::store::redlock) enum Rule {
     /// A majority confirms a fencing token before it is answered.

@@ -24,18 +24,15 @@ impl Wish {
     }
 }
 
-/// The key of this number.
 pub(super) fn name(key: usize) -> LockKey {
     LockKey::parse(&format!("key-{key}")).expect("a key")
 }
 
-/// The outcome of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Granted,
     Held,
     /// Without an effect.
     Refused,
-    /// Not known.
     Unknown,
 }

@@ -23,7 +23,6 @@ const PATIENCE_MS: u64 = 3_000;
 /// The repeats of a request without an answer.
 const REPEATS: u32 = 3;
 
-/// One client.
 pub(super) struct Worker {
     world: Arc<World>,
     rng: Rng,

@@ -56,7 +56,6 @@ pub(super) struct NodeState {
     pub(super) forgot: bool,
 }
 
-/// One instance of the service.
 #[derive(Clone)]
 pub(super) struct Instance {
     /// `None` while the process does not run.
@@ -68,7 +67,6 @@ pub(super) struct Instance {
     pub(super) stands_until: u64,
 }
 
-/// An instance's clocks.
 struct Clocks {
     world_began: Instant,
     offset_us: i64,
@@ -156,7 +154,6 @@ impl World {
         old.ended.cancel();
     }
 
-    /// Ends an instance's process.
     pub(super) fn stop(&self, instance: usize) {
         let mut state = self.state();
         let stopped = state.instances[instance].store.take();
@@ -165,7 +162,6 @@ impl World {
         drop(stopped);
     }
 
-    /// Makes a node forget.
     pub(super) fn forget(&self, node: usize, forgets: Forgets, rng: &mut Rng) {
         let mut state = self.state();
         let one = &mut state.nodes[node];
