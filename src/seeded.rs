@@ -1,8 +1,8 @@
 //! Bugs seeded on purpose, so that the proof can show that it finds them.
 //!
-//! Only a build with the feature `seeded-bugs`, which is never shipped, has them; there the
-//! variable `SEEDED_BUG` names the active one. Bugs of the scripts replace lines; bugs of the code
-//! ask [`Bug::is_in`]. Each was once a fault of this service or of another.
+//! Only a build with the feature `seeded-bugs`, which is never shipped, has them; the variable
+//! `SEEDED_BUG` names the active one. Bugs of the scripts replace lines; bugs of the code ask
+//! [`Bug::is_in`]. Each was once a fault of this service or another.
 
 /// A bug of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

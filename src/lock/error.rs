@@ -37,8 +37,8 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// The error of a call that claims a key. If the call did nothing, a token of the service has
-    /// nothing; a token that a client chose may have a lease from an earlier call.
+    /// The error of a call that claims a key. If the call did nothing, a token of the service holds
+    /// nothing; a client's token may hold a lease from an earlier call.
     pub(crate) fn of_claim(self, origin: Origin) -> Self {
         let effect = match origin {
             Origin::Service => self.effect,

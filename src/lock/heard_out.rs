@@ -20,9 +20,8 @@ type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A future that, dropped before its end, continues in a task of its own.
 ///
-/// hyper drops a handler with its client. A store call that was dropped half-way could neither be
-/// told from one that never happened, nor be followed by one that undoes it. A caller that stays
-/// costs no task.
+/// hyper drops a handler with its client. A store call dropped half-way could neither be told from
+/// one that never happened nor be undone. A caller that stays costs no task.
 pub(crate) struct HeardOut<T: Send + 'static> {
     call: Option<Call<T>>,
     tasks: TaskTracker,

@@ -16,8 +16,8 @@ use crate::lock::store::{Attempt, Kept};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
 use crate::lock::time::{Ttl, Uptime};
 
-/// The interval of heartbeats: below the idle timeout of any proxy, and often enough that a proxy
-/// notices within two of them that its client is gone.
+/// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
+/// within two of them that its client is gone.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
 /// The pause before asking again for a place that the store has not told yet.
@@ -229,7 +229,7 @@ impl Hold {
     }
 
     /// Takes the line's answer. If another request of the same claim was told of the same lease,
-    /// here or on another instance, the lease is that request's to end.
+    /// here or on another instance, that request ends it.
     fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
         let began = match &self.state {
             State::Waiting(line) => line.began,

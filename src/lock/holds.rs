@@ -39,7 +39,7 @@ pub(crate) struct Registered {
 
 impl Holds {
     /// Registers a hold with its lease, or with `None` while it waits. Only the newest hold under a
-    /// token goes on; the store's answers decide which that is, in whatever order they register.
+    /// token goes on; the store's answers decide which it is, not the order of registration.
     pub(crate) fn register(
         self: &Arc<Self>,
         key: &LockKey,
@@ -72,9 +72,8 @@ impl Holds {
         });
     }
 
-    /// Tells the holds of the lease that ended, or of an earlier one. Without a fencing token, the
-    /// store ended the lock of a direct Redis client or has lost its record: then the next refresh
-    /// tells.
+    /// Tells the holds of the lease that ended, or of an earlier one. Without a fencing token, a
+    /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
         let Some(last) = ended.fencing_token else { return };
         let concerned = |grant: Grant| grant.fencing_token <= last.number();

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest key, in bytes: long enough for any path or URL, short enough that a page of 10 000
-/// keys stays within a few megabytes.
+/// The longest key, in bytes: enough for any path or URL, and a page of 10 000 keys stays within a
+/// few megabytes.
 const MAX_BYTES: usize = 512;
 
 /// No key ends in this segment, because `PUT /locks/{key}/refresh` is the refresh of `{key}`.

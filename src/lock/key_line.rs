@@ -1,6 +1,6 @@
-//! The claims of one key in this instance, with their requests and places: which have to join,
-//! which have to leave. The task of the key takes its work between two rounds, so no question for a
-//! claim is under way while the claim is taken out.
+//! The claims of one key in this instance, with their requests and places. The task of the key
+//! takes its work between two rounds, so no question for a claim is under way when the claim is
+//! taken out.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
@@ -149,7 +149,7 @@ impl KeyLine {
         self.bell.notify_one();
     }
 
-    /// Marks a claim as released, to be taken out in the next round; the caller tells its requests.
+    /// Marks a claim as released; the next round takes it out, and the caller tells its requests.
     /// `None` if no request waits with it.
     pub(super) fn release(
         &mut self,
@@ -163,8 +163,8 @@ impl KeyLine {
         Some(told)
     }
 
-    /// Takes out a request whose client is gone, and its claim with the last one. An answer to a
-    /// question under way then finds no request.
+    /// Takes out a request whose client is gone, and its claim with the last one. An answer under
+    /// way then finds no request.
     pub(super) fn withdraw(&mut self, token: &LeaseToken, number: u64) {
         if !self.take_requests(token, |request| request.number == number).is_empty() {
             self.bell.notify_one();
@@ -214,8 +214,8 @@ impl KeyLine {
         self.leaving.extend(gone);
     }
 
-    /// Notes the departure of a claim that was handed the key but is gone. Its place is kept
-    /// because the client may be back in a moment.
+    /// Notes the departure of a claim that was handed the key. Its place is kept because the client
+    /// may be back in a moment.
     pub(super) fn leave_handed(&mut self, token: LeaseToken) {
         self.leaving.entry(token).or_insert(Keep::Place);
     }
@@ -257,15 +257,15 @@ impl KeyLine {
     }
 
     /// Takes out the requests of a claim that asked the last question. Returns them, and the number
-    /// of claims in line that leave with them.
+    /// of claims in line that left with them.
     pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<Request>, u64) {
         let stood = self.claims.get(token).is_some_and(|standing| standing.place.is_some());
         let requests = self.take_requests(token, |request| request.stop.is_some());
         (requests, u64::from(stood && !self.claims.contains_key(token)))
     }
 
-    /// Notes the place of a claim. If the store did not know a claim that was in line before, it
-    /// has lost its data, and all claims of this instance join again.
+    /// Notes the place of a claim. If the store did not know a claim that was in line, it has lost
+    /// its data, and all other claims of this instance join again.
     pub(super) fn note(&mut self, token: &LeaseToken, waiting: &Waiting) {
         let Some(standing) = self.claims.get_mut(token) else { return };
         let before = standing.place.replace(waiting.place);
@@ -283,7 +283,7 @@ impl KeyLine {
     }
 
     /// Returns true for a waiting claim that never had a place. A claim that lost its place with
-    /// the store's data joins again in the next round.
+    /// the store's data joins again.
     pub(super) fn is_joining(&mut self, token: &LeaseToken) -> bool {
         let Some(standing) = self.claims.get(token) else { return false };
         if standing.joined && standing.place.is_none() {
@@ -321,8 +321,8 @@ impl KeyLine {
         }
     }
 
-    /// Makes all claims but one join again in the order of their old places. Old places mean
-    /// nothing any more: the store may give the same number to another claim.
+    /// Makes all claims but one join again, in the order of their old places. These are void: the
+    /// store may give the same number to another claim.
     fn rejoin_but(&mut self, token: &LeaseToken) {
         let others = self.claims.iter_mut().filter(|(other, _)| *other != token);
         let mut again: Vec<_> = others

@@ -63,11 +63,11 @@ pub struct Claim {
 /// The maker of a claim's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The client, which may repeat the request with it at any moment, here or elsewhere: only the
-    /// client's release or the TTL ends such a lease.
+    /// The client, which may repeat its request at any moment, here or elsewhere: only its release
+    /// or the TTL ends such a lease.
     Client,
-    /// The service, for this request alone: the client learns the token with the answer, and the
-    /// service undoes the grant if that is never received.
+    /// The service, for this request alone: the client learns the token with the answer, and an
+    /// undelivered grant is undone.
     Service,
 }
 
@@ -87,9 +87,9 @@ pub struct Lease {
 }
 
 /// A count of the refreshes of a lease by its client, and of its repeated acquisitions. It tells
-/// the keeper of a lease whether another request has renewed the lease meanwhile. The keeper's own
-/// refreshes do not count, so a refresh whose answer was lost changes nothing. The count restarts
-/// with each lease, so it identifies a lease only together with the fencing token.
+/// the keeper of a lease whether another request has renewed it. The keeper's own refreshes do not
+/// count, so one whose answer was lost changes nothing. Restarts with each lease, so it identifies
+/// a lease only with the fencing token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewals(u64);
 
@@ -147,8 +147,8 @@ pub struct Grant {
     pub waited: Duration,
 }
 
-/// The holder of a key, as far as the store can tell. A client that locks on Redis directly has
-/// neither an owner nor a fencing token.
+/// The holder of a key, as far as the store can tell. A direct Redis client has neither an owner
+/// nor a fencing token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// The holder's label, if given.

@@ -1,8 +1,7 @@
 //! The verbs over one store, for callers that may vanish at any moment.
 //!
-//! It ensures that a call once sent is completed, that a grant that no client received is undone,
-//! and that a draining instance accepts no claims. The store decides who holds a lock; the waiting
-//! loop is in `waiting.rs`.
+//! It completes every call once sent, undoes grants that no client received, and refuses claims
+//! while it drains. The store decides who holds a lock; the waiting loop is in `waiting.rs`.
 
 mod ending;
 
@@ -95,15 +94,15 @@ impl Locks {
     /// # Errors
     ///
     /// [`LockError::Draining`] after [`Locks::drain`]; [`LockError::TooManyWaiters`] if there is no
-    /// room to wait; [`LockError::WaitCancelled`] if the claim was released meanwhile;
-    /// [`LockError::Store`] without an answer. A grant to a token of the service that may have
-    /// happened all the same is undone in the background.
+    /// room to wait; [`LockError::WaitCancelled`] if the claim was released; [`LockError::Store`]
+    /// without an answer. A possible grant to a token of the service is then undone in the
+    /// background.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future gives the claim up. The store call is completed and the claim leaves the
-    /// line; the place is kept for a while if the client chose the token. A grant to a token of the
-    /// service goes on to the next claim; a token that the client chose keeps its lease.
+    /// line; a client's token keeps its place for a while, and a lease. A grant to a token of the
+    /// service goes on to the next claim.
     pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
         let began = Instant::now();
         let first = self.try_acquire(claim.clone(), Duration::ZERO).await?;

@@ -13,8 +13,8 @@ use crate::lock::locks::Answer;
 use crate::lock::store::{Attempt, Store};
 use crate::seeded::Bug;
 
-/// The most grants to undo at once: a store outage with thousands of callers must not fill the
-/// memory. Further leases expire by their TTL, and the log says so.
+/// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
+/// by their TTL, and the log says so.
 const MAX_OWED: usize = 10_000;
 
 /// The first pause between two attempts, doubled up to [`MAX_PAUSE`].

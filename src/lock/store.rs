@@ -16,29 +16,28 @@ use crate::lock::wakeup::Wakeup;
 /// A store of locks.
 ///
 /// Each call gives one answer, never waits for another client, has its own deadline, and may be
-/// repeated. Only the store's clock decides that a lease has expired. Dropping a call's future
-/// leaves its effect unknown; [`crate::lock::locks::Locks`] never does so.
+/// repeated. Only the store's clock decides that a lease has expired. A dropped call has an unknown
+/// effect; [`crate::lock::locks::Locks`] never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Grants the key if it is free, or again to the token that already holds it.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
 
     /// Joins the line for the key, or asks again for a claim in line, at the place `stood` as far
-    /// as this instance knows. Idempotent by token: a claim has one place, and gets it back if it
-    /// was away no longer than its place is kept.
+    /// as this instance knows. Idempotent by token: a claim has one place, and gets it back while
+    /// it is kept.
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError>;
 
     /// Takes claims of this instance out of the line; `Keep` says whether a place is kept for a
-    /// while. A hand-off that was not confirmed goes on to the next claim. A confirmed lease stays.
+    /// while. An unconfirmed hand-off goes on to the next claim. A confirmed lease stays.
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError>;
 
     /// Listens for hints that the key was handed to a claim of this instance. Call it before
-    /// asking, so that no hand-off falls between the question and the sleep.
+    /// asking, so that no hand-off falls between question and sleep.
     fn listen(&self, key: &LockKey) -> Wakeup;
 
     /// Renews the lease of `token` for `ttl` from now, or for its last TTL. Returns `None` if the
-    /// token no longer holds the key, or if its lease does not have the number `named`. Nothing is
-    /// ever re-created.
+    /// token does not hold the key, or not by the lease `named`. Never re-creates a lease.
     async fn refresh(
         &self,
         key: &LockKey,
@@ -50,12 +49,12 @@ pub trait Store: Send + Sync + 'static {
     /// Refreshes a lease for its keeper, unless its token has acquired it elsewhere since.
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
 
-    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it has been renewed since. A
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed since. A
     /// later lease of the same token stays. Atomic; needs no clean-up afterwards.
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError>;
 
-    /// Ends the token's lease of the key, or gives up its place in line; only the lease with the
-    /// number `named`, if one is named. Other tokens' leases stay.
+    /// Ends the token's lease of the key, or gives up its place in line; only the lease `named`, if
+    /// given. Other tokens' leases stay.
     async fn release(
         &self,
         key: &LockKey,
@@ -63,9 +62,9 @@ pub trait Store: Send + Sync + 'static {
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError>;
 
-    /// Undoes what earlier calls with this token did or may still do: after `Ok`, the token holds
-    /// nothing and never will. May take a store's deadline longer than other calls. Only for tokens
-    /// that the service made.
+    /// Undoes what earlier calls with this token did or may still do: after `Ok`, the token never
+    /// holds anything. May take a store's deadline longer than other calls. Only for tokens of the
+    /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
     /// Ends the lease of the key and returns its holder; `None` if the key was free.
@@ -78,8 +77,8 @@ pub trait Store: Send + Sync + 'static {
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError>;
 
-    /// The held keys of a page, in the order of their bytes. A key that is held throughout is on
-    /// exactly one of consecutive pages.
+    /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of
+    /// consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
 
     /// Returns true once the store has answered since the start.
@@ -124,8 +123,8 @@ pub struct Waiting {
     pub new: bool,
     /// The longest sleep before asking again.
     pub recheck_after: Duration,
-    /// A claim of this instance to which the key was handed and that has not asked since; in a
-    /// store without hand-offs, the claim whose turn it is.
+    /// A claim of this instance that was handed the key and has not asked since; in a store without
+    /// hand-offs, the claim whose turn it is.
     pub handed: Option<LeaseToken>,
 }
 

@@ -1,9 +1,9 @@
 //! The rules of a lock as a pure state machine: no I/O, no clock, no randomness. Time, tokens and
 //! the proposed fencing token are arguments.
 //!
-//! The embedded store is this table with a durable log beneath; the tests compare every other store
-//! with it. When a lease ends, the key is handed to the head of its line for a short while; the
-//! next lease begins when the head confirms the hand-off by asking.
+//! The embedded store is this table with a durable log; the tests compare every other store with
+//! it. When a lease ends, the key is handed to the head of its line for a short while; the next
+//! lease begins when the head confirms by asking.
 
 mod look;
 
@@ -77,8 +77,8 @@ impl Table {
         Self { slack, ..self }
     }
 
-    /// Grants the key if it is free and no present claim is ahead, or again to the token that holds
-    /// it. The fencing token is `proposal`, or the next number if that is higher.
+    /// Grants the key if it is free and no present claim is ahead, or again to its holder's token.
+    /// The fencing token is `proposal`, or the next number if that is higher.
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
@@ -138,8 +138,8 @@ impl Table {
         self.forget_empty_line(key);
     }
 
-    /// Renews the lease of a token for `ttl` from now, or for its last TTL; only the lease with the
-    /// number `named`, if one is named.
+    /// Renews the lease of a token for `ttl` from now, or for its last TTL; only the lease `named`,
+    /// if given.
     pub fn refresh(
         &mut self,
         key: &LockKey,
@@ -173,8 +173,7 @@ impl Table {
         }
     }
 
-    /// Ends the token's lease, or gives up its place in line; only the lease with the number
-    /// `named`, if one is named.
+    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
     pub fn release(
         &mut self,
         key: &LockKey,
@@ -280,7 +279,7 @@ impl Table {
     }
 
     /// Returns true if a token would get the key by asking: the key is free, and was handed to this
-    /// token, or it was handed to no claim and no present claim is ahead.
+    /// token, or to no claim while no present claim is ahead.
     fn is_turn_of(&self, key: &LockKey, token: &LeaseToken) -> bool {
         if self.leases.contains_key(key) {
             return false;

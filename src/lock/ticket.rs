@@ -12,8 +12,8 @@ use crate::lock::lease::{Claim, LockStatus};
 use crate::lock::waiting::Waiters;
 use crate::seeded::Bug;
 
-/// The time for which a stopping request still waits for the store; a later grant was reported as
-/// unknown. Longer than a hiccup, and short enough for a client that allows its wait a few seconds
+/// The time that a stopping request still waits for the store; a later grant was reported as
+/// unknown. Longer than a hiccup, and short enough for clients that allow their wait a few seconds
 /// more.
 pub(super) const HEAR_OUT: Duration = Duration::from_secs(3);
 

@@ -46,8 +46,8 @@ impl TtlBounds {
 
 /// A moment on a store's own clock, in microseconds since that store was made.
 ///
-/// The clock of the embedded store follows the monotonic clock while the process lives and stops
-/// while it does not, so no step of the wall clock can end a lease.
+/// The clock of the embedded store runs with the monotonic clock while the process lives and stops
+/// otherwise, so no step of the wall clock can end a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
@@ -102,8 +102,7 @@ impl Clock {
     }
 }
 
-/// A moment on the clock that keeps running while the machine is suspended. The rest of a lease
-/// that a store has confirmed is counted by it.
+/// A moment on the clock that keeps running in suspend, which counts the rest of a confirmed lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptime(Duration);
 

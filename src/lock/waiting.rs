@@ -1,10 +1,10 @@
 //! Waiting in line, within one instance: the only waiting loop.
 //!
-//! The requests for a key wait behind claims, one claim for each token; the store has the order of
-//! the claims. One task a key makes all calls about the key's line, round after round. It takes out
-//! claims whose requests are gone, lets new claims join, asks the last question for claims that
-//! stop waiting, and asks for the head when it is rung or due. So no call overtakes another, none
-//! is dropped half-way, and a request is told no only while no question for its claim is under way.
+//! Requests wait behind claims, one claim a token; the store has the order of the claims. One task
+//! a key makes all calls about the key's line, round after round: it takes out claims whose
+//! requests are gone, lets new claims join, asks the last question for claims that stop waiting,
+//! and asks for the head when rung or due. So no call overtakes another, none is dropped half-way,
+//! and a request is told no only while no question for its claim is under way.
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -30,8 +30,8 @@ use crate::lock::watched;
 /// The most claims that join in one round of a key.
 const ROUND: usize = 256;
 
-/// The pause after a grant before the next claim asks. The lease may be released soon by a client
-/// that sends no hint; where there are hints, one comes sooner.
+/// The pause after a grant before the next claim asks. A client that sends no hint may release
+/// soon; where there are hints, one comes sooner.
 const AFTER_A_GRANT: Duration = Duration::from_millis(200);
 
 /// The pause after a store call without an answer.
@@ -240,9 +240,9 @@ impl Waiters {
             let ask_at = self.note(key, answered);
             match handed.filter(|handed| *handed != token) {
                 None if failed => return Instant::now() + AFTER_A_FAILURE,
-                // The key was free without a hint, or the claim had ended elsewhere: the store may
-                // have lost the line. The question of the next claim restores it, or tells how long
-                // the lease lasts.
+                // The key was free without a hint, or the claim ended elsewhere: the store may have
+                // lost the line. The next claim's question restores it, or tells how long the lease
+                // lasts.
                 None if found_free || gone => {
                     next = self.with_line(key, |line| line.head()).flatten();
                 }
@@ -322,8 +322,8 @@ impl Waiters {
         }
     }
 
-    /// Tells all requests of a claim about its lease, and takes the claim out of the line. With no
-    /// request left, a grant to a token of the service is undone.
+    /// Tells all requests of a claim about its lease, and takes the claim out. With no request
+    /// left, a grant to a token of the service is undone.
     fn granted(&self, key: &LockKey, claim: Claim, asked: Instant, attempt: Attempt) -> Instant {
         // Only this request knows a token of the service: an earlier answer with the grant was
         // lost.

@@ -1,8 +1,8 @@
-//! The tasks that the service cannot work without. If one of them ends too early, the process must
-//! end: half a service looks healthy, and no supervisor restarts it.
+//! The tasks that the service cannot work without. If one ends too early, the process must end:
+//! half a service looks healthy, and no supervisor restarts it.
 //!
 //! [`endless`] and [`sound`] wrap such a task, [`fail`] reports another cause, and the server waits
-//! for [`failed`]. A task that is aborted by its owner reports nothing.
+//! for [`failed`]. An aborted task reports nothing.
 
 use std::cell::Cell;
 use std::future::poll_fn;

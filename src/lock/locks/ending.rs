@@ -22,7 +22,7 @@ impl Drop for Answering {
 }
 
 impl Locks {
-    /// Guards a claim while it is acquired and answered: if that panics, a lease whose token the
+    /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
     /// service made is undone, because no client has received it.
     pub fn answering(&self, claim: &Claim) -> Answering {
         Answering { owed: self.owed.clone(), claim: claim.clone() }

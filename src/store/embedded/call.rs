@@ -103,8 +103,8 @@ impl Shared {
 
     /// The lease for its holder, with the time left at this moment as its TTL.
     ///
-    /// The disk may have taken longer than the lease lasts. The lease has expired then, but a crash
-    /// before its end is on disk would bring it back, so this is not a definite no.
+    /// If the disk took longer, the lease has expired. But a crash before its end is on disk would
+    /// bring it back, so this is not a definite no.
     pub(super) fn tell<T>(
         &self,
         verb: Verb,

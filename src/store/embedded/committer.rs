@@ -21,8 +21,8 @@ use crate::store::embedded::view::View;
 /// long.
 const MAX_BATCH: usize = 1_024;
 
-/// The longest lag of the clock on disk while keys are held: after a crash a lease lasts at most
-/// this much longer than the time it had left.
+/// The longest lag of the clock on disk while keys are held: after a crash a lease gains at most
+/// this much.
 const CLOCK_LAG: Duration = Duration::from_secs(5);
 
 /// The interval of the search for abandoned lines.
@@ -73,8 +73,8 @@ enum State {
     Serving,
     /// The disk was full or the file gone at this moment; everything has to be read again.
     Waiting(Instant, Arc<str>),
-    /// A write failed in another way. Its effect on the disk is unknown, and a retry may report a
-    /// false success, so nothing is written any more.
+    /// A write failed in another way. Its effect is unknown, and a retry may report a false
+    /// success, so nothing more is written.
     Failed(Arc<str>),
 }
 
@@ -136,8 +136,8 @@ impl Committer {
         self.look().map_err(|error| self.wait(&error, Effect::None))?;
         let now = self.shared.clock.now();
         let changed = self.apply(batch, now);
-        // Every answer is on disk before, the end of a lease included: a lease that was called lost
-        // must not come back after a crash.
+        // Every answer is on disk first, even the end of a lease: a lease that was called lost must
+        // not come back after a crash.
         let late = Bug::AnswerBeforeCommit.is_in() && self.looked.elapsed() < LOOK_EVERY / 2;
         if changed && !late {
             let began = Instant::now();

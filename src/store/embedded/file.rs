@@ -8,8 +8,8 @@ use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 
 /// A failed sync. The data may not be on disk, and a second sync may report a false success,
-/// because the system forgets what it could not write. So this is never a mere lack of room, even
-/// if the error says so.
+/// because the system forgets what it could not write. So this is never mere lack of room, even if
+/// the error says so.
 #[derive(Debug, thiserror::Error)]
 #[error("sync failed; the data may not be on disk: {0}")]
 struct NotSafe(io::Error);

@@ -1,5 +1,5 @@
 //! The directory and the file of a store, locked against other processes. Neither may be moved,
-//! deleted or replaced while the store is served.
+//! deleted or replaced while it is served.
 
 use std::fs::File;
 use std::os::linux::net::SocketAddrExt;
@@ -18,8 +18,8 @@ const UNFINISHED: &str = "locks.redb.new";
 /// Only the owner has access, because the file contains the tokens.
 const FILE_MODE: u32 = 0o600;
 
-/// The offset of the number of the last answered commit: in a sector of its own in the first page,
-/// of which the database uses 320 bytes.
+/// The offset of the number of the last answered commit: its own sector in the first page, of which
+/// the database uses 320 bytes.
 const WITNESS_AT: u64 = 2_048;
 /// The mark before the number.
 const WITNESS: &[u8; 8] = b"commits\0";
@@ -103,8 +103,8 @@ impl Home {
         }
     }
 
-    /// Notes the number of an answered commit. The file is not synced for it: a crash of the
-    /// process loses no written data, and after a loss of power an older number does no harm.
+    /// Notes the number of an answered commit, without a sync: a crash of the process loses no
+    /// written data, and after a loss of power an older number does no harm.
     pub(super) fn witness(&self, commits: u64) -> io::Result<()> {
         let mut record = [0; 24];
         record[..8].copy_from_slice(WITNESS);

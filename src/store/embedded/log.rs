@@ -1,8 +1,8 @@
-//! The file: one redb database with the leases, the store's clock and the last fencing token. It
-//! proves on reading that it is whole, and not older than the last answer.
+//! The file: one redb database with the leases, the store's clock and the last fencing token.
+//! Reading it proves that it is whole, and not older than the last answer.
 //!
 //! Format 2: format 1, with the number of leases and a checksum over all in `meta`. A change needs
-//! a new number, a way to read the old one, and a test with a file of the old one.
+//! a new number, a way to read the old one, and a test with an old file.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -96,14 +96,14 @@ impl Log {
         Ok((log, table, clock))
     }
 
-    /// Opens the file again and reads it. Fails if it is not the same file, or has fewer commits
-    /// than it is known to have.
+    /// Opens the file again and reads it. Fails if it is another file, or has fewer commits than
+    /// known.
     pub(super) fn reopen(&mut self) -> Result<(Table, Timestamp), LogError> {
         self.read(Check::Leases)
     }
 
-    /// Writes changes to the disk, with the highest fencing token and their time. They are safe on
-    /// disk when it returns without an error.
+    /// Writes changes, the highest fencing token and their time. They are safe on disk when it
+    /// returns without an error.
     pub(super) fn commit(
         &mut self,
         changes: &[Change],

@@ -1,8 +1,8 @@
 //! The embedded store: a [`Table`] in memory, with every change on disk before its answer.
 //!
-//! One thread, the committer, changes the table and the log. It takes the waiting calls, up to a
-//! batch, applies them to the table, writes the changes in one transaction, and answers: the
-//! callers of a batch share one fsync. Reads do not wait for the disk. The rules are in [`Table`].
+//! One thread, the committer, changes the table and the log. It takes a batch of waiting calls,
+//! applies them to the table, writes the changes in one transaction, and answers: the callers of a
+//! batch share one fsync. Reads do not wait for the disk. The rules are in [`Table`].
 
 mod call;
 mod committer;
@@ -47,8 +47,8 @@ const ASK_EVERY: Duration = Duration::from_secs(5);
 /// Added to the end of a lease, where a question would come a moment too early.
 const PAST_THE_END: Duration = Duration::from_millis(1);
 
-/// The time that a read waits until the end of a lease is on disk; a healthy disk takes less. After
-/// it, the read returns what is on disk: a lease with no time left.
+/// The time that a read waits until the end of a lease is on disk; a healthy disk takes less. Then
+/// it returns what is on disk: a lease with no time left.
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// The time that a shutdown waits for the last commit.
@@ -126,8 +126,8 @@ impl EmbeddedStore {
 }
 
 impl Drop for EmbeddedStore {
-    /// Waits for the calls already made to be on disk, but not for a disk that does not respond:
-    /// calls that are not on disk then were not answered.
+    /// Waits for calls already made to be on disk, but not for a disk that does not respond: the
+    /// remaining calls were not answered.
     fn drop(&mut self) {
         self.shared.queue.close();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);

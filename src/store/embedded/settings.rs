@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::lock::table::Table;
 use crate::lock::time::Ttl;
 
-/// The time that a commit may take without shortening the TTL of a new lease: the lease lasts this
-/// much longer. A healthy disk takes less.
+/// The time that a commit may take without shortening a new lease: the lease lasts this much longer
+/// than its TTL. A healthy disk takes less.
 const SLACK: Duration = Duration::from_millis(100);
 
 /// The settings of the embedded store.

@@ -8,16 +8,16 @@ use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
 use crate::metrics::{ClockLead, Metrics};
 
-/// The lead over the service's clock up to which the store's clock may propose a fencing token: one
-/// node an hour ahead would use up an hour of the protection against loss.
+/// The lead over the service's clock up to which the store's clock proposes fencing tokens: a node
+/// an hour ahead would use up an hour of the protection against loss.
 const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
 /// An estimate of the store's clock from its replies.
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
     began: Instant,
-    /// Milliseconds to add to those since `began`: the least that the calls since the last step of
-    /// a clock allow. The estimate is ahead by at most the fastest round trip.
+    /// Milliseconds to add to those since `began`: the least that the calls since the last clock
+    /// step allow. The estimate is ahead by at most the fastest round trip.
     offset: AtomicI64,
     node: String,
     lead: ClockLead,
@@ -79,8 +79,8 @@ impl StoreClock {
     }
 }
 
-/// One above the highest fencing token that this process has given, over all keys, so that they
-/// rise even if the store loses its data and its clock steps back.
+/// One above the highest fencing token of this process, over all keys, so that they rise even if
+/// the store loses its data and its clock steps back.
 #[derive(Debug)]
 pub(in crate::store) struct FencingFloor {
     floor: AtomicU64,

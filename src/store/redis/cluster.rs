@@ -1,8 +1,8 @@
 //! A Cluster: each call goes to the master of its slot, over this store's own nodes, and follows
-//! redirections. A call is sent again only if it was refused.
+//! redirections. Only a refused call is sent again.
 //!
-//! The map of the slots is read again when a node is lost or the Cluster says that it is down, and
-//! every few seconds.
+//! The map of the slots is read again when a node is lost, when the Cluster is down, and every few
+//! seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,7 +30,7 @@ use crate::store::redis::topology::{Answered, Nodes};
 const MAX_HOPS: u32 = 8;
 
 /// The first pause between two attempts while a slot moves: its keys take milliseconds. Doubled
-/// after each, because many calls may wait, and many keys may move.
+/// each time, because many calls may wait, and many keys may move.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 

@@ -1,5 +1,5 @@
-//! Grants: the TTL that their holder is told, and the undo of grants that were not received or have
-//! not reached the configured number of replicas.
+//! Grants: the TTL that their holder is told, and the undo of grants that were not received or not
+//! replicated enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -62,8 +62,8 @@ impl RedisStore {
 
     /// Waits until a grant has reached the replicas, if the settings require it.
     ///
-    /// A new grant that has not is undone, unless its token has asked again meanwhile and was told
-    /// of the lease: that lease is not this call's to end.
+    /// A new grant that has not is undone, unless its token has asked again and was told of the
+    /// lease: then it is not this call's to end.
     pub(super) async fn replicated(
         &self,
         script: &'static Script,
@@ -102,7 +102,7 @@ impl RedisStore {
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
         // An earlier call may still be on its way, on a lost connection or in a suspended Redis.
-        // None of them acts later than this, on that node's clock.
+        // None acts later than this, on that node's clock.
         let (verb, keys) = (Verb::Release, self.keys(key));
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;

@@ -2,9 +2,9 @@
 //!
 //! The lock is `<key_prefix><key>`, the key that an application on Redis directly would use. Its
 //! record, and while clients wait its line and the line's crew, are beside it in the same Cluster
-//! slot. Redis finds the slot of the lock from its name, with the user's braces; a tag made of that
-//! name would often land elsewhere. So the tag of the other names comes from a table with one short
-//! text for each slot.
+//! slot. Redis finds the lock's slot from its name, with the user's braces; a tag made of that name
+//! would often land elsewhere. So the other names' tag comes from a table with one short text for
+//! each slot.
 
 use std::sync::LazyLock;
 
@@ -75,8 +75,8 @@ pub(super) fn spread(lock: &str) -> usize {
     hash(lock.as_bytes())
 }
 
-/// The Cluster slot of a key: by the Cluster specification, the text between the first `{` and the
-/// next `}` is hashed, or the whole key if there is none.
+/// The Cluster slot of a key: the hash of the text between the first `{` and the next `}`, or of
+/// the whole key if there is none.
 pub(super) fn slot(key: &[u8]) -> usize {
     let tagged = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let length = key[open + 1..].iter().position(|byte| *byte == b'}')?;

@@ -1,5 +1,5 @@
-//! The shared connections to one Redis: a task keeps each, notices its loss at once and makes it
-//! again, for as long as the node is in use.
+//! The shared connections to one Redis: while the node is in use, a task keeps each, notices its
+//! loss at once and makes it again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,8 +16,8 @@ use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{RECONNECT_PAUSE, connect, look_at_eviction};
 use crate::store::redis::refusal::shows_life;
 
-/// The interval of `PING`s on a connection, and the time limit of their answers: something between
-/// this machine and Redis may accept data that it never forwards.
+/// The interval of `PING`s on a connection, and their time limit: something on the way to Redis may
+/// accept data that it never forwards.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 
 /// The interval of the eviction check: an operator can change the setting at any time.

@@ -1,8 +1,8 @@
 //! The list of held keys on Redis, found by `SCAN`.
 //!
-//! `SCAN` may report a key more than once, and in any order. So a page is the smallest keys after
-//! the previous page, out of a whole scan: in order, without duplicates, and with every key that
-//! was held throughout. A page costs a scan of the keyspace; it is for people, not for code.
+//! `SCAN` may report a key more than once, in any order. So a page is the smallest keys after the
+//! previous page, out of a whole scan: in order, without duplicates, and with every key that was
+//! held throughout. A page scans the whole keyspace; it is for people, not for code.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -24,8 +24,8 @@ const SCAN_COUNT: usize = 1_000;
 /// The time limit of a page: beyond it there are millions of keys.
 const PAGE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// The keys that are looked at together: enough to hide the round trip to Redis, and few enough to
-/// be answered within the time limit of one call.
+/// The keys looked at together: enough to hide the round trip, and few enough to be answered within
+/// one call's time limit.
 const LOOKS_AT_ONCE: usize = 8;
 
 /// A store whose keys can be listed.

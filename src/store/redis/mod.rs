@@ -1,8 +1,8 @@
 //! Locks on Redis: for each verb its keys, its arguments, one script, and the reading of the reply.
 //!
 //! The lock is a plain string, `SET <key_prefix><key> <token> NX PX <ttl>`, so that the service and
-//! applications that lock on Redis directly exclude each other. Fencing token, TTL and owner are in
-//! one record beside it, kept for a day after the lease.
+//! applications on Redis directly exclude each other. Fencing token, TTL and owner are in one
+//! record beside it, kept for a day after the lease.
 //!
 //! Repeats: every script but release recognizes a repeat by the token; the service never repeats a
 //! release that was not answered.
@@ -57,12 +57,12 @@ use crate::store::redis::topology::{Answered, Nodes, Topology};
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 
-/// The time for which the last fencing token of a key is kept beyond its lease: longer than any
-/// unnoticed step of a clock. After it, an unused key costs nothing.
+/// The time that a key's last fencing token outlives its lease: longer than any unnoticed clock
+/// step. After it, an unused key costs nothing.
 pub(in crate::store) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// The time for which the waiters of a dead instance may hold up the line. Each question of an
-/// instance moves this window, so it has to be several times their longest sleep.
+/// The time that the waiters of a dead instance may hold up the line. Each question of an instance
+/// moves this window, so it must be several times their longest sleep.
 const WINDOW_MS: &str = "3000";
 
 /// The most claims that one script takes out of a line: at most 5 ms of Redis' time.

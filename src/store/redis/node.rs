@@ -1,8 +1,8 @@
 //! One Redis: its connections, and the calls of scripts within their deadlines.
 //!
 //! All requests share two connections from a deadpool pool, so that requests in flight share a
-//! pipeline; a checkout for each command costs one more round trip. A task of `link.rs` keeps each
-//! connection. `topology.rs` decides which node has a key.
+//! pipeline; a checkout for each command costs another round trip. `link.rs` keeps the connections,
+//! `topology.rs` decides which node has a key.
 
 use std::fmt;
 use std::sync::Arc;

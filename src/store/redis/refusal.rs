@@ -4,8 +4,8 @@ use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::lock::error::{Effect, StoreError};
 
-/// Error codes of Redis itself that precede a script's first write. Redis checks them before the
-/// script runs, or on a write only while the script has not written.
+/// Error codes of Redis itself that precede a script's first write: checked before the script runs,
+/// or on a write only while the script has not written.
 const BEFORE_THE_FIRST_WRITE: &[&str] = &[
     "ASK",
     "BUSY",
@@ -47,8 +47,8 @@ pub(super) struct Unreachable {
     pub(super) reason: String,
 }
 
-/// The effect of a script that failed with this error. Only a code that is known to precede the
-/// first write proves that it did nothing: a proxy before Redis has errors of its own.
+/// The effect of a script that failed with this error. Only a code known to precede the first write
+/// proves that it did nothing: a proxy before Redis has its own errors.
 pub(super) fn effect(error: &RedisError) -> Effect {
     let refused = match wrapped_code(error) {
         Some(code) => INSIDE_A_SCRIPT.contains(&code),

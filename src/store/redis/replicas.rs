@@ -1,12 +1,11 @@
 //! Confirms that grants have reached replicas: a group commit over its own connection.
 //!
 //! `WAIT` blocks its connection, so it cannot use the shared ones. One task for each node takes all
-//! waiting grants, writes one small key after them and waits until that has reached the replicas:
-//! replication keeps the order, so the grants have as well. `grants.rs` decides what becomes of a
-//! grant that has not.
+//! waiting grants, writes one small key after them and waits until replicas have it: replication
+//! keeps the order, so they have the grants too. `grants.rs` decides what becomes of other grants.
 //!
 //! The connection counts only for grants requested after it was made. So it is kept alive between
-//! grants, and made again as soon as it is lost, not when the next grant needs it.
+//! grants, and made again as soon as it is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,8 +38,8 @@ pub(super) struct Replicas {
 struct Ask {
     /// The key to write after it, in its slot.
     mark: String,
-    /// The moment of the grant's request: a later connection may lead to a server that has
-    /// restarted since, and does not know the grant.
+    /// The moment of the grant's request: a later connection may lead to a restarted server that
+    /// does not know the grant.
     since: Instant,
     tell: oneshot::Sender<Result<(), String>>,
 }

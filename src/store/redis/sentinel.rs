@@ -1,7 +1,7 @@
-//! The master that sentinels name. A task for each sentinel subscribes to it and asks it, so that
-//! one that is unreachable, or behind the others, does not matter: the answer of the highest epoch
-//! wins. The old master's connections close at the same moment, so that it is not written to if it
-//! comes back and still believes to be the master.
+//! The master that sentinels name. A task for each sentinel subscribes to it and asks it, so one
+//! that is unreachable or behind does not matter: the answer of the highest epoch wins. The old
+//! master's connections close at once, so that it is not written to if it comes back and still
+//! believes it is the master.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,8 +28,8 @@ const SWITCHED: &str = "+switch-master";
 /// The interval of questions to a silent sentinel: a message may be lost.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// The time for which the word of an unreachable sentinel counts: later, its epoch may be from
-/// before the sentinels were set up again.
+/// The time that an unreachable sentinel's word counts: later, its epoch may be from before the
+/// sentinels were set up again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The store on the master that sentinels name.

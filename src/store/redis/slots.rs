@@ -13,7 +13,7 @@ use crate::store::redis::place::Scheme;
 /// One node's view of its Cluster.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
-    /// Higher is better: first a node that serves, because failed elections raise the epoch of a
+    /// Higher is better: a node that serves first, because failed elections raise the epoch of a
     /// node that is cut off; then the higher epoch.
     pub(super) rank: (Standing, u64),
     /// First slot, last slot, and the address of their master.
@@ -37,8 +37,8 @@ impl View {
     }
 }
 
-/// One connection to each node of a Cluster, to read its slots. They are separate from those of the
-/// calls, because a node may never have been called, or not be called any more.
+/// One connection to each node of a Cluster, to read its slots; separate from those of the calls,
+/// because a node may never have been called, or no longer be.
 pub(super) struct Lookouts {
     scheme: Scheme,
     patience: Duration,

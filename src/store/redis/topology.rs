@@ -1,5 +1,5 @@
-//! The Redis nodes of the locks, and the choice of one for a call: a single node, the master that
-//! sentinels name, or the master of the key's slot in a Cluster.
+//! The choice of a Redis node for a call: a single node, the master that sentinels name, or the
+//! master of the key's slot in a Cluster.
 
 use std::fmt;
 use std::sync::Arc;

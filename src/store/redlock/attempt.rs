@@ -82,9 +82,8 @@ impl Redlock {
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
 
-    /// Settles the fencing token of the votes for a claim once a majority has confirmed it, and the
-    /// time left of its TTL then. `None` if the nodes were too slow, or too few still hold the
-    /// token.
+    /// Settles the fencing token of the votes for a claim once a majority has confirmed it, with
+    /// the time left then. `None` if the nodes were too slow, or too few still hold the token.
     async fn settle(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
         let number = match poll.number() {
             Number::Settled(number) => number,
@@ -165,8 +164,8 @@ impl Redlock {
         let left = self.cleanup.once(left, &question).await;
         let may_hold = match claim.origin {
             Origin::Service => left.len() + before,
-            // The clean-up takes the votes of this attempt. An earlier call with the token may have
-            // left a lease on each node that did not deny it.
+            // The clean-up takes this attempt's votes. An earlier call may have left a lease on
+            // each node that did not deny it.
             Origin::Client => left.len().max(self.quorum().nodes() - reached),
         };
         self.cleanup.owe(left, &question, claim.ttl.as_duration() + patience * 2);

@@ -92,7 +92,7 @@ impl Nodes {
     }
 
     /// A question that gives up what the token has; `meant` restricts it to the renewals, the
-    /// attempt and the highest fencing token, each of which may be empty.
+    /// attempt and the highest fencing token; each may be empty.
     pub(super) fn release(
         &self,
         key: &LockKey,
@@ -132,8 +132,8 @@ impl Nodes {
         self.peers[node].call(&call, patience).await
     }
 
-    /// Asks all nodes at once until `enough` of them have answered. The other calls still run, and
-    /// their answers are ignored: a late vote makes the lease more robust.
+    /// Asks all nodes at once until `enough` have answered. The other calls still run, unheard: a
+    /// late vote makes the lease more robust.
     pub(super) async fn poll(&self, question: &Question, enough: impl Fn(&Poll) -> bool) -> Poll {
         let mut poll = Poll::new(self.quorum());
         let calls = self.peers.iter().cloned().enumerate().map(|(node, peer)| {

@@ -15,8 +15,8 @@ use crate::store::redlock::attempt::Won;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::{Ballot, Number, Poll};
 
-/// The time after its question in which a refresh may bring a lease to nodes that miss it. A
-/// release in between leaves a mark on its nodes for longer than this and one more deadline.
+/// The time after its question in which a refresh may bring a lease to nodes that miss it. The mark
+/// of a release in between outlives this and one more deadline.
 const BRING_WITHIN: Duration = Duration::from_secs(2);
 
 impl Redlock {
@@ -82,9 +82,9 @@ impl Redlock {
         }))
     }
 
-    /// Settles the fencing token of a lease that a majority has refreshed, and brings the lease to
-    /// the nodes that miss it: otherwise it would be lost node by node. Returns when all nodes have
-    /// answered, or are too late to act: a release may follow.
+    /// Settles the fencing token of a refreshed lease, and brings the lease to the nodes that miss
+    /// it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
+    /// too late to act: a release may follow.
     async fn settle_refreshed(
         &self,
         claim: &Claim,

@@ -49,9 +49,9 @@ impl Given {
         }
     }
 
-    /// The result of the release. A node that may have forgotten, or does not answer, may have been
-    /// part of a majority. A node that had nothing may still get a late vote. So if a node is
-    /// silent, only a majority that gave up proves that no lease is left.
+    /// The result of the release. A node that may have forgotten, or is silent, may have been part
+    /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
+    /// only a majority that gave up proves that no lease is left.
     fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
         let needed = quorum.needed();
         let perhaps = self.up.len() + self.silent.len() + self.blank >= needed;
@@ -71,11 +71,11 @@ impl Given {
 }
 
 impl Redlock {
-    /// Gives up what the token has of the key, on all nodes; only the lease with the fencing token
-    /// `named`, and with the renewals that its keeper knows, unless these are empty.
+    /// Gives up what the token has of the key, on all nodes; only with the fencing token `named`,
+    /// and with the renewals that its keeper knows, unless these are empty.
     ///
     /// Returns when all nodes have answered, or are too late to act: the token may be used again
-    /// after the answer, and a command still on its way would take its next lease.
+    /// then, and a late command would take its next lease.
     pub(super) async fn release_all(
         &self,
         key: &LockKey,
@@ -88,12 +88,12 @@ impl Redlock {
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
         }
-        // The least of these numbers is not above the number of the lease: a late vote may have a
-        // greater one, which no majority ever confirmed.
+        // The least of these is not above the number of the lease: a late vote may have a greater
+        // one, which no majority ever confirmed.
         let most = given.up.iter().map(|(number, _)| *number).min();
         let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
-        // If the outcome is unknown, the lease may still exist and be granted to its token again:
-        // then nothing may be cleaned up later.
+        // If the outcome is unknown, the lease may be granted to its token again: then nothing may
+        // be cleaned up later.
         let released = given.outcome(quorum)?;
         if let Some(most) = most {
             // A later lease of the same token has a greater number, and is not this release's.
@@ -163,9 +163,8 @@ impl Redlock {
         let Holding { key, token, fencing_token, renewals } = holding;
         let question = self.nodes.inspection(key, self.rules.node_timeout);
         let votes = self.holders(Verb::LetGo, &question).await?;
-        // A majority knows of a renewal, so a majority tells of it; a single node that missed it
-        // must not give up the others' lease. A late vote has a greater number, but on fewer nodes
-        // than a later lease.
+        // A majority tells of a renewal; a single node that missed it must not give up the others'
+        // lease. A late vote has a greater number, but on fewer nodes than a later lease.
         let mine = |other: &&Other| other.holder == token.expose().as_bytes();
         let later = |other: &Other| {
             other.renewals > renewals.number() || other.number > fencing_token.number()
@@ -185,7 +184,7 @@ impl Redlock {
 }
 
 /// The holder with most votes, with the number that `needed` of its nodes knew: a single node may
-/// have drawn a greater one for a repeat, or for a rival that never had a majority.
+/// have drawn a greater one for a repeat, or for a rival without a majority.
 fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
     let mut by_holder: HashMap<Vec<u8>, Vec<Other>> = HashMap::new();
     for vote in votes {

@@ -169,7 +169,7 @@ impl Poll {
     /// Returns true if further answers cannot improve the result.
     ///
     /// If some nodes had the token before, its lease may be an old one whose number must not change
-    /// needlessly: then all nodes are awaited, unless a majority already agrees on the number.
+    /// needlessly: then all nodes are awaited, unless a majority agrees on the number.
     pub(super) fn decided(&self) -> bool {
         let open = self.ballots.iter().filter(|ballot| ballot.is_none()).count();
         let (votes, needed, answered) = (self.votes(), self.quorum.needed(), self.answered());
@@ -218,7 +218,7 @@ impl Poll {
     }
 
     /// Returns true if one rival may hold the key by majority, counting nodes that did not answer.
-    /// If not, votes are split and no token holds it.
+    /// Otherwise votes are split and no token holds it.
     pub(super) fn held(&self) -> bool {
         let unheard = self.quorum.nodes() - self.answered();
         self.rival().is_some_and(|(_, nodes)| nodes + unheard >= self.quorum.needed())
@@ -246,8 +246,8 @@ impl Poll {
 }
 
 /// The time left of a lease of `ttl` that was requested `elapsed` ago, less a margin for clocks of
-/// different speed: 1 % and the 2 ms of the server's precision. `None` if that is less than half of
-/// the TTL: the nodes were too slow.
+/// different speed: 1 % and the 2 ms of the server's precision. `None` if less than half of the TTL
+/// is left: the nodes were too slow.
 pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
     #[cfg(test)]
     if crate::store::redlock::simulation::Rule::TimeIsLookedAt.is_left_out() {

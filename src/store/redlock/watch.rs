@@ -1,4 +1,4 @@
-//! One instance's check of the nodes, about once a second: which of them vote, whether they serve
+//! One instance's check of the nodes, about once a second: which of them vote, which serve
 //! instances with other settings, and whether each is a different Redis.
 
 use std::collections::BTreeMap;
@@ -186,7 +186,7 @@ fn served(sights: &[Sight]) -> (usize, BTreeMap<Settings, Vec<usize>>) {
 }
 
 /// Returns true if instances of these settings may have a majority, of the nodes seen to serve them
-/// or of those that serve no others. If lists differ by one node, their majorities meet; if they
+/// or of those that serve no others. The majorities of lists that differ by one node meet; if they
 /// differ by more, this keeps both from granting at once.
 fn may_grant(settings: Settings, seen: usize, own: usize) -> bool {
     #[cfg(test)]

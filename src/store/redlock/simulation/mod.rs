@@ -2,7 +2,7 @@
 //! lost or come late, nodes are paused and forget, and instances end.
 //!
 //! The simulation runs the production code. The full rules hold in all runs; without any one of
-//! them the same runs fail, so the checks can see its absence.
+//! them the same runs fail, which shows that the checks work.
 
 mod counterexamples;
 mod counts;

@@ -1,5 +1,5 @@
-//! The plan of a run: its faults and times. All times are ten times those of a network, because the
-//! virtual clock knows nothing shorter than a millisecond.
+//! The plan of a run: its faults and times, which are ten times those of a network, because the
+//! virtual clock counts milliseconds.
 
 use std::time::Duration;
 
