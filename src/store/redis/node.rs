@@ -226,8 +226,8 @@ impl Node {
                 return Err(self.unreachable(verb, Effect::Unknown, "no answer in time"));
             }
         };
-        let reply = Reply::read(value)
-            .ok_or_else(|| failure(verb, Effect::Unknown, "malformed answer"))?;
+        let reply =
+            Reply::read(value).ok_or_else(|| failure(verb, Effect::Unknown, "malformed answer"))?;
         self.inner.clock.learn(sent, reply.now);
         Ok(reply)
     }
