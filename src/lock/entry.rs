@@ -22,8 +22,7 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns true if this is the lease of `token`, and has the fencing token `named` if one is
-    /// given.
+    /// Returns true if this is the lease of `token`, and the one `named` if given.
     pub(super) fn is_lease_of(&self, token: &LeaseToken, named: Option<FencingToken>) -> bool {
         self.token == *token && named.is_none_or(|named| named == self.fencing_token)
     }

@@ -1,4 +1,4 @@
-//! The failures of a verb. Losing is not one of them: it is an answer.
+//! The failures of a verb. Losing is an answer, not a failure.
 
 use std::error::Error;
 use std::fmt;

@@ -10,8 +10,8 @@ tokio::task_local! {
     static ALONE: ();
 }
 
-/// Returns true if the caller of the call being polled is gone. Work that the call has not begun is
-/// not needed then.
+/// Returns true if the caller of the call being polled is gone: what it has not begun is not
+/// needed.
 pub(crate) fn caller_is_gone() -> bool {
     ALONE.try_with(|()| ()).is_ok()
 }
@@ -38,8 +38,7 @@ impl<T: Send + 'static> Future for HeardOut<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out while it is polled: a call that panics has ended, and must not continue when
-        // dropped.
+        // Taken out while polled: a call that panics has ended, and must not continue when dropped.
         let mut call = self.call.take().expect("polled no more once it is ready");
         let polled = call.as_mut().poll(context);
         if polled.is_pending() {

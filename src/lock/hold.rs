@@ -20,7 +20,7 @@ use crate::lock::time::{Ttl, Uptime};
 /// within two of them that its client is gone.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// The pause before asking again for a place that the store has not told yet.
+/// The pause before asking again for a place that is not known yet.
 const JOINING: Duration = Duration::from_millis(50);
 
 /// The pause between two refreshes while the store does not answer.
@@ -52,7 +52,7 @@ pub enum HoldEvent {
 pub enum Loss {
     /// It expired.
     Expired,
-    /// Its token released it, or it ended early in a way that this instance cannot tell.
+    /// Its token released it, or it ended early in another way that this instance cannot tell.
     Released,
     /// An administrator ended it by force.
     Forced,
@@ -112,8 +112,7 @@ struct Care {
     /// The moment when the last answered request was sent, and the TTL from then on.
     confirmed: (Uptime, Duration),
     beat: Instant,
-    /// True if no other request was told of this grant, so that the end of this hold ends the
-    /// lease.
+    /// True if no other request was told of this grant: then the end of this hold ends the lease.
     alone: bool,
 }
 

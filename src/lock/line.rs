@@ -73,8 +73,8 @@ impl Line {
         self.waiting.len() as u64
     }
 
-    /// Hands the key to the head until `until`, keeping its place until `keep_until`. Returns
-    /// `None` if no claim is present.
+    /// Hands the key to the head until `until`, keeping its place until `keep_until`. `None` if no
+    /// claim is present.
     pub(crate) fn hand_on(&mut self, until: Timestamp, keep_until: Timestamp) -> Option<()> {
         self.handed = None;
         let (_, token) = self.head()?;
@@ -93,8 +93,8 @@ impl Line {
         self.handed = None;
     }
 
-    /// Ends expired places, and a hand-off that was not confirmed in time. Returns true if that
-    /// hand-off lapsed.
+    /// Ends expired places, and an unconfirmed hand-off whose time is up. Returns true if that
+    /// lapsed.
     pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
         while let Some(&(until, place)) = self.away_ends.first() {
             if until > now {

@@ -157,7 +157,7 @@ impl Locks {
     }
 
     /// Renews the lease of `token` for `ttl` from now, or for its last TTL. `None`: the lease is
-    /// lost, or does not have the number `named`.
+    /// lost, or is not the one `named`.
     ///
     /// # Errors
     ///
@@ -178,8 +178,7 @@ impl Locks {
         Ok(call.await?)
     }
 
-    /// Ends the token's lease, or gives up its place in line; only the lease with the number
-    /// `named`, if one is named.
+    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
     ///
     /// # Errors
     ///
@@ -196,8 +195,8 @@ impl Locks {
     ) -> Result<Released, LockError> {
         let Self { store, holds, waiters, .. } = self.clone();
         let call = self.hear_out(async move {
-            // Waiting requests of the claim leave the line first: none of their questions may grant
-            // again what is released.
+            // Its waiting requests leave the line first: none of their questions may grant it
+            // again.
             let waiting = match named {
                 Some(_) => None,
                 None => Some(waiters.release(&key, &token).await),
@@ -287,8 +286,7 @@ impl Locks {
         self.store.contacted() && !self.draining.is_cancelled()
     }
 
-    /// Begins the shutdown: claims are refused from here on, and waiting requests are told. Leases
-    /// stay.
+    /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.
     pub fn drain(&self) {
         self.draining.cancel();
     }

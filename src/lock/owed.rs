@@ -22,8 +22,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Short enough that a key is free within a second of the store's return.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// Longer than any store call, including its own deadline: a TTL and this time later, a grant that
-/// is not refreshed has expired.
+/// Longer than any store call with its deadline: a TTL and this later, a grant without refresh has
+/// expired.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 
 /// Undoes grants, retrying until the store confirms.
@@ -38,7 +38,7 @@ impl Owed {
         Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
 
-    /// Wraps an answer to the claim so that a grant in it is undone unless it is delivered.
+    /// Wraps an answer so that a grant in it is undone unless it is delivered.
     pub(crate) fn undelivered(self: Arc<Self>, claim: Claim, answer: Answer) -> Undelivered {
         Undelivered { owed: self, claim, answer: Some(answer) }
     }
@@ -78,8 +78,7 @@ pub(crate) struct Undelivered {
 }
 
 impl Undelivered {
-    /// Hands over the answer. If its effect is unknown, a possible grant to a token of the service
-    /// is undone.
+    /// Hands over the answer. If its effect is unknown, a token of the service is undone.
     pub(crate) fn deliver(mut self) -> Answer {
         let answer = self.answer.take().expect("an answer is delivered once");
         if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {

@@ -19,8 +19,7 @@ use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::seeded::Bug;
 
-/// The time limit to confirm a hand-off: within one process that takes microseconds, unless the
-/// process is suspended.
+/// The time limit to confirm a hand-off: microseconds within one process, unless it is suspended.
 const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
 
 /// The slack of a short lease: a usual disk write.
@@ -37,8 +36,8 @@ pub struct Table {
     handed_on: Vec<LockKey>,
     /// The same leases by their ends, to find expired ones without a search.
     ends: BTreeSet<(Timestamp, LockKey)>,
-    /// The highest fencing token so far, over all keys: one number outlives every key, so a free
-    /// key costs nothing.
+    /// The highest fencing token so far, over all keys: one number for all, so a free key costs
+    /// nothing.
     last_fencing_token: u64,
     /// The time by which a lease may outlast its TTL.
     slack: Duration,
@@ -47,7 +46,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// A table of earlier leases, where `last_fencing_token` is the highest number given so far.
+    /// A table of earlier leases; `last_fencing_token` is the highest number given so far.
     pub fn restore(
         leases: impl IntoIterator<Item = (LockKey, Entry)>,
         last_fencing_token: u64,
@@ -242,8 +241,7 @@ impl Table {
         !self.changes.is_empty()
     }
 
-    /// Takes the keys that were granted, refreshed or ended since the last call, with the leases
-    /// that they had then.
+    /// Takes the keys changed since the last call, with their leases before.
     pub fn take_changes(&mut self) -> BTreeMap<LockKey, Option<Entry>> {
         std::mem::take(&mut self.changes)
     }

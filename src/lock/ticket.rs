@@ -94,8 +94,8 @@ impl Ticket {
 }
 
 impl Drop for Ticket {
-    /// Removes the request, and its claim with the last one. Dropping an outcome that was not
-    /// received undoes a grant in it.
+    /// Removes the request, and its claim with the last one. Dropping an outcome undoes a grant in
+    /// it.
     fn drop(&mut self) {
         if Bug::GoneStays.is_in() {
             return;

@@ -103,7 +103,7 @@ impl Waiters {
     ///
     /// # Cancel safety
     ///
-    /// The claim is taken out all the same, and its requests are told that the outcome is unknown.
+    /// The claim is still taken out, and its requests are told that the outcome is unknown.
     pub(crate) async fn release(&self, key: &LockKey, token: &LeaseToken) -> ReleasedRequests {
         let taken_out = self.with_line(key, |line| line.release(token)).flatten();
         let requests = match taken_out {
@@ -127,7 +127,7 @@ impl Waiters {
         })
     }
 
-    /// Wraps an answer to a claim so that a grant in it is undone unless it is delivered.
+    /// Wraps an answer so that a grant in it is undone unless it is delivered.
     pub(super) fn undelivered(&self, claim: Claim, answer: Answer) -> Undelivered {
         self.owed.clone().undelivered(claim, answer)
     }
@@ -143,7 +143,7 @@ impl Waiters {
         KeyLine::new(bell)
     }
 
-    /// The task of a key: ends when the key has no waiters any more and the store knows it.
+    /// The task of a key, until the key has no waiters and the store knows it.
     async fn serve(self: Arc<Self>, key: LockKey, bell: Arc<Notify>) {
         let wakeup = self.store.listen(&key);
         let mut ask_at = Instant::now() + AFTER_A_FAILURE;
@@ -177,8 +177,8 @@ impl Waiters {
         }
     }
 
-    /// The work of this round. Returns `None` and removes the line if nothing waits. Departures are
-    /// included from `leave_at` on.
+    /// The work of this round, with departures from `leave_at` on. Returns `None` and removes the
+    /// line if nothing waits.
     fn take_work(&self, key: &LockKey, leave_at: Instant) -> Option<Work> {
         let due = Instant::now() >= leave_at;
         let work = self.with_line(key, |line| line.take_work(ROUND, due))?;
@@ -358,8 +358,7 @@ impl Waiters {
     }
 }
 
-/// The requests of a claim that is being released. If they are dropped, they are told that the
-/// outcome is unknown.
+/// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
 pub(crate) struct ReleasedRequests(Vec<Request>);
 
 impl ReleasedRequests {

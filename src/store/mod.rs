@@ -49,8 +49,8 @@ pub enum OpenError {
 ///
 /// # Errors
 ///
-/// [`OpenError`] says in one sentence what is wrong. An unreachable Redis is not an error: the
-/// store serves as soon as Redis answers.
+/// [`OpenError`] says in one sentence what is wrong. An unreachable Redis is no error: the store
+/// serves as soon as Redis answers.
 pub fn open(settings: StoreSettings, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, OpenError> {
     Ok(match settings {
         StoreSettings::Embedded(directory, settings) => {

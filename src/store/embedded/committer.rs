@@ -17,7 +17,7 @@ use crate::store::embedded::queue::{Job, Queue};
 use crate::store::embedded::settings::EmbeddedSettings;
 use crate::store::embedded::view::View;
 
-/// The most calls that share one fsync: beyond it the gain is small and the first caller waits
+/// The most calls that share one fsync: with more the gain is small and the first caller waits
 /// long.
 const MAX_BATCH: usize = 1_024;
 
@@ -119,8 +119,7 @@ impl Committer {
             }
         }
         if let State::Serving = self.state {
-            // The clock on disk is brought up to date, so that remaining leases last no longer than
-            // they must.
+            // With the clock on disk up to date, remaining leases last no longer than they must.
             let now = self.shared.clock.now();
             if let Err(error) = self.commit(now) {
                 tracing::warn!(
@@ -197,8 +196,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Handles a failed commit. The transaction is on disk whole or not at all, so reading it tells
-    /// what to answer.
+    /// Handles a failed commit. The transaction is on disk whole or not at all; reading it tells
+    /// which.
     fn fail(&mut self, error: &LogError) -> Result<(), Failure> {
         if !error.is_full() {
             return Err(self.give_up(error));

@@ -82,8 +82,8 @@ enum Check {
 }
 
 impl Log {
-    /// Opens or creates the log in `directory`. Returns it with the leases on disk and the time of
-    /// the last commit.
+    /// Opens or creates the log in `directory`. Returns the leases on disk and the time of the last
+    /// commit with it.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
         let home = Home::take(directory, |file| {
             let begin = || write(&create(file)?, Meta::default(), Sum::default(), &[]);

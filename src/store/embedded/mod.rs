@@ -40,8 +40,7 @@ use crate::store::embedded::view::Seen;
 
 pub use crate::store::embedded::settings::EmbeddedSettings;
 
-/// The longest sleep of a waiter: no hint is lost within a process, so this only bounds the effect
-/// of a bug.
+/// The longest sleep of a waiter: hints are not lost within a process, so this only limits a bug.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
 /// Added to the end of a lease, where a question would come a moment too early.
@@ -70,8 +69,8 @@ impl EmbeddedStore {
     ///
     /// # Errors
     ///
-    /// One sentence if the directory cannot be used, if another process uses it, or if its file is
-    /// damaged.
+    /// One sentence if the directory cannot be used, is used by another process, or has a damaged
+    /// file.
     pub fn open(
         directory: &Path,
         settings: EmbeddedSettings,

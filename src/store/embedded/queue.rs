@@ -1,4 +1,4 @@
-//! The calls that have not begun: in the order of their arrival, up to a limit. The caller can
+//! The calls that have not begun, in the order of their arrival, up to a limit. Callers can
 //! withdraw them.
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
-//! The readers' view of the table: a reader sees the state before a change until the change is on
-//! disk.
+//! The readers' view of the table: a change is visible once it is on disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -51,8 +51,8 @@ impl StoreClock {
         }
     }
 
-    /// Records the difference between the store's clock and this machine's, and logs when it
-    /// becomes too large.
+    /// Records the difference between the store's clock and this machine's, and logs if it is
+    /// large.
     fn compare(&self, now: u64) {
         let lead = now as f64 / 1e3 - wall_clock_micros() as f64 / 1e6;
         self.lead.set(lead);

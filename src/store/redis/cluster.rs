@@ -37,8 +37,8 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 /// The longest time between two reads of the map.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The shortest time between two reads of the map, however many calls fail. Doubled while they
-/// fail, because an election takes seconds.
+/// The shortest time between two reads of the map. Doubled while calls fail, because an election
+/// takes seconds.
 const FIRST_LOOK_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(500);
 

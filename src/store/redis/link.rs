@@ -47,8 +47,7 @@ pub(in crate::store) trait Hints: Send + Sync {
     /// Reports that hints may have been lost.
     fn lost(&self);
 
-    /// Reports that the node is unreachable, or takes no writes any more: another one may have
-    /// replaced it.
+    /// Reports that the node is unreachable or takes no writes: another one may have replaced it.
     fn away(&self) {}
 }
 

@@ -4,8 +4,8 @@
 //! applications on Redis directly exclude each other. Fencing token, TTL and owner are in one
 //! record beside it, kept for a day after the lease.
 //!
-//! Repeats: every script but release recognizes a repeat by the token; the service never repeats a
-//! release that was not answered.
+//! Every script but release recognizes a repeat by its token; the service never repeats an
+//! unanswered release.
 
 pub(in crate::store) mod clock;
 mod cluster;

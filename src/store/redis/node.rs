@@ -143,8 +143,8 @@ impl Node {
             && self.replicas.as_ref().is_none_or(Replicas::contacted)
     }
 
-    /// Ends the use of a node that another one has replaced: its connections close at once, and
-    /// callers fail instead of waiting.
+    /// Ends the use of a node that another one has replaced: its connections close, and callers
+    /// fail instead of waiting.
     pub(super) fn retire(&self) {
         self.inner.retired.send_replace(true);
     }

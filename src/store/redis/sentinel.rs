@@ -176,8 +176,7 @@ impl Follower {
     }
 }
 
-/// The address of a new master to follow: that of the highest epoch. If two differ within an epoch,
-/// the followed one stays.
+/// The address of a new master, by the highest epoch. Within one epoch, the followed master stays.
 fn best(said: &Said) -> Option<String> {
     let followed = |word: &Word| said.followed.as_deref() == Some(&word.address);
     let best = said.words.values().max_by_key(|word| (word.epoch, followed(word)))?;

@@ -134,7 +134,7 @@ fn address_of(node: Value, asked: &str) -> Option<String> {
     Some(whole(&format!("{host}:{port}"), asked))
 }
 
-/// Completes the address of a redirection, which leaves out the host of the node that was asked.
+/// Completes the address of a redirection, which leaves out the host that was asked.
 pub(super) fn whole(address: &str, asked: &str) -> String {
     match address.rsplit_once(':') {
         Some(("" | "?", port)) => format!("{asked}:{port}"),

@@ -128,8 +128,8 @@ impl Redlock {
         Some(Won { fencing_token, left: Ttl::from_millis(millis(left)) })
     }
 
-    /// Gives up what a failed attempt may have got. Returns the number of nodes on which the token
-    /// may still have something.
+    /// Gives up what a failed attempt may have got. Returns the number of nodes where the token may
+    /// still have something.
     async fn give_up(
         &self,
         claim: &Claim,

@@ -1,5 +1,4 @@
-//! Clean-up after failed attempts and releases: single nodes are asked to give up until they have
-//! confirmed it.
+//! Clean-up after failed attempts and releases: nodes are asked to give up until they confirm it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

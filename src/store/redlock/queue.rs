@@ -35,8 +35,7 @@ impl Queues {
         line.expire(self.clock.now());
         let (place, new) = line.join(token);
         let head = line.head().map(|(_, head)| head.clone());
-        // A claim behind learns whose turn it is, because that claim may have no waiting request
-        // any more.
+        // A claim behind learns whose turn it is: that claim may have no waiting request any more.
         let handed = head.filter(|head| head != token);
         Waiting { place, ahead: line.ahead(place), new, recheck_after: RECHECK, handed }
     }

@@ -1,5 +1,4 @@
-//! Releases on several nodes: all are asked, and nodes that do not answer are asked again until
-//! they do.
+//! Releases on several nodes: all are asked, and silent nodes are asked again until they answer.
 
 use std::collections::HashMap;
 use std::time::Duration;

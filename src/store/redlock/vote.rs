@@ -43,7 +43,7 @@ impl Quorum {
         self.nodes - self.needed()
     }
 
-    /// The number of nodes that share a node with every majority: without them there is none.
+    /// The size of a group of nodes that meets every majority, and so can block it.
     pub(super) fn peers(self) -> usize {
         self.nodes - self.needed() + 1
     }
@@ -177,8 +177,8 @@ impl Poll {
             return true;
         }
         if votes.len() + open < needed {
-            // It is lost. With a majority of answers, or without a chance of one, the cause is
-            // known: rivals or silence.
+            // It is lost. The cause, rivals or silence, is known with a majority of answers, or
+            // without a chance of one.
             return answered >= needed || answered + open < needed;
         }
         let fresh = votes.iter().all(|yes| yes.since == Since::Now);
@@ -224,8 +224,8 @@ impl Poll {
         self.rival().is_some_and(|(_, nodes)| nodes + unheard >= self.quorum.needed())
     }
 
-    /// The time until a majority of nodes is free, as far as is known: the time left on the node
-    /// that completes it.
+    /// The time until a majority of nodes is free, as far as known: the time left on the node that
+    /// completes it.
     pub(super) fn left(&self) -> Option<Duration> {
         let mut left: Vec<_> = self
             .ballots
