@@ -1,7 +1,7 @@
 //! Waiting in line, within one instance: the only waiting loop.
 //!
-//! Requests wait behind claims, one claim a token; the store has the order of the claims. One task
-//! a key makes all calls about the key's line, round after round: it takes out claims whose
+//! Requests wait behind claims, one claim per token; the store has the order of the claims. One
+//! task per key makes all calls about the key's line, round after round: it takes out claims whose
 //! requests are gone, lets new claims join, asks the last question for claims that stop waiting,
 //! and asks for the head when rung or due. So no call overtakes another, none is dropped half-way,
 //! and a request is told no only while no question for its claim is under way.

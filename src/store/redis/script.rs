@@ -1,4 +1,4 @@
-//! The scripts, one file a verb, and the reading of their replies.
+//! The scripts, one file per verb, and the reading of their replies.
 
 use std::sync::LazyLock;
 
