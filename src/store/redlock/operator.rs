@@ -135,9 +135,8 @@ impl Operator {
         let all = 0..self.nodes.quorum().nodes();
         let node = all.clone().find(|&node| self.nodes.peer(node).name() == name);
         let names = || all.clone().map(|node| self.nodes.peer(node).name()).collect::<Vec<_>>();
-        let node = node.ok_or_else(|| {
-            format!("`{name}` is not a node: name one of {}", names().join(", "))
-        })?;
+        let node = node
+            .ok_or_else(|| format!("`{name}` is not a node: name one of {}", names().join(", ")))?;
         let admitted = self.nodes.ask_guard(node, &ADMIT, self.patience).await;
         let mut reply = admitted.map_err(|error| format!("{name}: {}", error.reason))?;
         match reply.word() {
