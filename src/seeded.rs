@@ -1,9 +1,8 @@
-//! Bugs that are put in on purpose, so that the proof can show that it finds them.
+//! Bugs seeded on purpose, so that the proof can show that it finds them.
 //!
-//! Only a build with the feature `seeded-bugs` has them, and it is never shipped; there the
-//! variable `SEEDED_BUG` names the one that is in. Those of the scripts are other lines in place of
-//! the right ones, those of the code ask [`Bug::is_in`]. Each was a fault of this service once, or
-//! of another.
+//! Only a build with the feature `seeded-bugs`, which is never shipped, has them; the variable
+//! `SEEDED_BUG` names the active one. Bugs of the scripts replace lines; bugs of the code ask
+//! [`Bug::is_in`]. Each was once a fault of this service or another.
 
 /// A bug of the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,43 +11,43 @@ pub(crate) enum Bug {
     AnswerBeforeCommit,
     /// Embedded: leases follow the wall clock.
     WallClock,
-    /// A lease that was over before its client heard of it is told with its whole TTL.
+    /// A lease that expired before its client was told has its whole TTL in the answer.
     WholeTtl,
     /// Embedded: leases end 20 ms early.
     EndsEarly,
     /// Embedded: TTLs are whole seconds, rounded up.
     WholeSeconds,
-    /// A wait that is over is told so while the store may still grant it.
+    /// A wait is answered with no while the store may still grant it.
     NoBeforeTheLastAnswer,
-    /// A request that is gone stays in line.
+    /// A request whose client is gone stays in line.
     GoneStays,
-    /// What nobody received is not taken back.
+    /// A grant that no client received is not undone.
     NothingTakenBack,
     /// Redlock: half of the nodes are a majority.
     HalfIsEnough,
-    /// Redlock: the time that the nodes took is not counted.
+    /// Redlock: the time spent on the nodes is not counted.
     NoTimeCheck,
-    /// Redlock: a fencing token is told that one node alone knows.
+    /// Redlock: a fencing token is answered that only one node knows.
     NoWriteBack,
     /// Redlock: votes for an attempt that failed stay.
     VotesStay,
 }
 
 impl Bug {
-    /// Whether the bug is in.
+    /// Returns true if the bug is active.
     #[cfg(not(feature = "seeded-bugs"))]
     pub(crate) const fn is_in(self) -> bool {
         false
     }
 
-    /// Whether the bug is in.
+    /// Returns true if the bug is active.
     #[cfg(feature = "seeded-bugs")]
     pub(crate) fn is_in(self) -> bool {
         imp::seeded().is_some_and(|name| *name == format!("{self:?}"))
     }
 }
 
-/// A script as it is run.
+/// The source of a script as it is run.
 #[cfg(not(feature = "seeded-bugs"))]
 pub(crate) const fn script(source: &'static str) -> &'static str {
     source
@@ -67,7 +66,7 @@ mod imp {
 
     static SEEDED: LazyLock<Option<String>> = LazyLock::new(|| {
         let name = std::env::var("SEEDED_BUG").ok()?;
-        // Nobody may be there to read it, and that is no reason to end.
+        // A closed standard error is no reason to end.
         let _ = writeln!(std::io::stderr(), "this build has the bug {name}");
         Some(name)
     });
@@ -76,7 +75,7 @@ mod imp {
         SEEDED.as_ref()
     }
 
-    /// A script as it is run, with the bug that is in.
+    /// The source of a script, with the active bug.
     pub(crate) fn script(source: &'static str) -> &'static str {
         let Some(name) = seeded() else { return source };
         let of_name = bugs().filter(|(bug, ..)| bug == name);
@@ -85,7 +84,7 @@ mod imp {
         if wrong == source { source } else { wrong.leak() }
     }
 
-    /// Each bug of a script: its name, the right lines, and what stands in their place.
+    /// The bugs of the scripts: name, right lines and wrong lines.
     fn bugs() -> impl Iterator<Item = (&'static str, String, String)> {
         OF_SCRIPTS.split("\n\n").skip(1).map(|block| {
             let (name, lines) = block.split_once('\n').unwrap_or((block, ""));

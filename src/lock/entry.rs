@@ -1,38 +1,38 @@
-//! A held key as the table knows it and the embedded store keeps it.
+//! A held key in the table and in the embedded store.
 
 use crate::lock::lease::{Holder, Owner, Renewals};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// What the table knows of a held key; over once `ends_at` has come.
+/// A lease in the table; expired once `ends_at` has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The holder's secret.
     pub token: LeaseToken,
-    /// Who the holder is.
+    /// The holder's label.
     pub owner: Option<Owner>,
-    /// The number of the lease.
+    /// The fencing token.
     pub fencing_token: FencingToken,
-    /// The TTL last asked for.
+    /// The TTL last requested.
     pub ttl: Ttl,
-    /// When the lease is over.
+    /// The moment at which the lease expires.
     pub ends_at: Timestamp,
-    /// How often others than its keeper have renewed it since the grant.
+    /// The renewals since the grant, without those by its keeper.
     pub renewals: Renewals,
 }
 
 impl Entry {
-    /// Whether this is the lease of `token`; of the one with that fencing token, if one is named.
+    /// Returns true if this is the lease of `token`, and the one `named` if given.
     pub(super) fn is_lease_of(&self, token: &LeaseToken, named: Option<FencingToken>) -> bool {
         self.token == *token && named.is_none_or(|named| named == self.fencing_token)
     }
 
-    /// Who holds the key, as others may know it.
+    /// The public view of the holder.
     pub(super) fn holder(&self, now: Timestamp) -> Holder {
         Holder {
             owner: self.owner.clone(),
             fencing_token: Some(self.fencing_token),
-            // It may last a little longer than anybody is told.
+            // The lease may last a little longer than any client is told.
             left: Some(self.ends_at.left(now).min(self.ttl.as_duration())),
         }
     }

@@ -1,4 +1,4 @@
-//! What can go wrong with a verb. Losing is no error: it is one of the answers.
+//! The failures of a verb. Losing is an answer, not a failure.
 
 use std::error::Error;
 use std::fmt;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use crate::lock::lease::Origin;
 
-/// What a caller can do about a verb that has no answer.
+/// The failure of a verb, by what the caller can do about it.
 #[derive(Debug, thiserror::Error)]
 pub enum LockError {
-    /// The instance is going down and takes nothing on; another one will.
-    #[error("this instance is going down")]
+    /// The instance is shutting down and accepts no new claims; another one will.
+    #[error("this instance is shutting down")]
     Draining,
-    /// The line, or this instance, has no room for one more.
+    /// The line, or this instance, is full.
     #[error("{0}")]
     TooManyWaiters(&'static str),
-    /// The claim was released after so long a wait.
+    /// The claim was released after waiting this long.
     #[error("the claim was released while it waited")]
     WaitCancelled(Duration),
     /// The store did not answer.
@@ -25,20 +25,20 @@ pub enum LockError {
 
 /// A store call without an answer.
 #[derive(Debug, thiserror::Error)]
-#[error("the store did not {verb}")]
+#[error("{verb} failed")]
 pub struct StoreError {
-    /// What was asked of the store.
+    /// The verb that was called.
     pub verb: Verb,
-    /// Whether it may have happened, or may still.
+    /// The effect that the call may have had.
     pub effect: Effect,
-    /// Why there is no answer.
+    /// The cause.
     #[source]
     pub reason: Box<dyn Error + Send + Sync>,
 }
 
 impl StoreError {
-    /// The same of a call that claims a key: one that did nothing leaves a token of the service
-    /// with nothing, but an earlier call may have got a lease for one that a client chose.
+    /// The error of a call that claims a key. If the call did nothing, a token of the service holds
+    /// nothing; a client's token may hold a lease from an earlier call.
     pub(crate) fn of_claim(self, origin: Origin) -> Self {
         let effect = match origin {
             Origin::Service => self.effect,
@@ -49,48 +49,48 @@ impl StoreError {
 }
 
 impl StoreError {
-    /// The same failure for another request that waited for the same answer.
+    /// The same error for another request that waited for the same answer.
     pub(crate) fn again(&self) -> Self {
         let Self { verb, effect, reason } = self;
         Self { verb: *verb, effect: *effect, reason: reason.to_string().into() }
     }
 }
 
-/// What a call without an answer has done.
+/// The effect of a call without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// Nothing, and it never will.
+    /// Nothing happened, and nothing will.
     None,
-    /// Nobody knows: it may have happened, or may within the store's deadline.
+    /// Unknown: it may have happened, or may within the store's deadline.
     Unknown,
 }
 
-/// The verbs, with one name from the URL to the store.
+/// A verb, under one name from the URL to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verb {
     /// Take a key, if it is free.
     TryAcquire,
     /// Join the line for a key, or ask again.
     WaitTurn,
-    /// Step out of the line.
+    /// Leave the line.
     Leave,
     /// Confirm the fencing token of a lease on several nodes.
     Confirm,
     /// Make a lease last longer.
     Refresh,
-    /// Refresh a lease that a connection keeps.
+    /// Refresh the lease of a hold.
     Keep,
-    /// End a lease that a connection kept.
+    /// End the lease of a hold.
     LetGo,
-    /// Give a lease up.
+    /// Give up a lease.
     Release,
-    /// End whoever holds a key.
+    /// End the lease of a key, whoever its holder is.
     ForceRelease,
     /// Look at one key.
     Inspect,
-    /// Look at all held keys.
+    /// List the held keys.
     List,
-    /// Watch over who of several nodes may vote.
+    /// Check which of several nodes may vote.
     Guard,
 }
 
@@ -120,7 +120,7 @@ impl fmt::Display for Verb {
     }
 }
 
-/// An error and all that caused it, as one line.
+/// An error and its causes, as one line.
 pub(crate) fn chain(error: &dyn Error) -> String {
     let mut line = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! A call that goes to its end even if its caller is gone.
+//! A call that runs to its end even if its caller is gone.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -10,26 +10,25 @@ tokio::task_local! {
     static ALONE: ();
 }
 
-/// Whether the call that is being polled goes on without its caller: then nobody needs what it has
-/// not begun to do.
+/// Returns true if the caller of the call being polled is gone: what it has not begun is not
+/// needed.
 pub(crate) fn caller_is_gone() -> bool {
     ALONE.try_with(|()| ()).is_ok()
 }
 
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// A future that, dropped before its end, goes on in a task of its own.
+/// A future that, dropped before its end, continues in a task of its own.
 ///
-/// hyper drops a handler with its client; a store call that was dropped half-way could neither be
-/// told from one that never happened, nor be followed by one that takes it back. Nothing is
-/// spawned for a caller that stays.
+/// hyper drops a handler with its client. A store call dropped half-way could neither be told from
+/// one that never happened nor be undone. A caller that stays costs no task.
 pub(crate) struct HeardOut<T: Send + 'static> {
     call: Option<Call<T>>,
     tasks: TaskTracker,
 }
 
 impl<T: Send + 'static> HeardOut<T> {
-    /// Hears `call` out on `tasks` if it must.
+    /// Runs `call` to its end, on `tasks` if its caller goes.
     pub(crate) fn new(tasks: &TaskTracker, call: impl Future<Output = T> + Send + 'static) -> Self {
         Self { call: Some(Box::pin(call)), tasks: tasks.clone() }
     }
@@ -39,7 +38,7 @@ impl<T: Send + 'static> Future for HeardOut<T> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out meanwhile: a call that panics is at its end, and must not go on when dropped.
+        // Taken out while polled: a call that panics has ended, and must not continue when dropped.
         let mut call = self.call.take().expect("polled no more once it is ready");
         let polled = call.as_mut().poll(context);
         if polled.is_pending() {

@@ -1,4 +1,4 @@
-//! A lease that lives as long as somebody listens: acquired, kept, and let go when they are gone.
+//! A lease that lives as long as its connection: acquired, kept, and let go when the client goes.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -16,59 +16,58 @@ use crate::lock::store::{Attempt, Kept};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
 use crate::lock::time::{Ttl, Uptime};
 
-/// How often a listener hears that all is well: below every idle time of a proxy, and often
-/// enough that a proxy notices within two of them that its client is gone.
+/// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
+/// within two of them that its client is gone.
 const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// Between two looks at a place that the store has not told yet.
+/// The pause before asking again for a place that is not known yet.
 const JOINING: Duration = Duration::from_millis(50);
 
-/// Between two tries to refresh where the store does not answer.
+/// The pause between two refreshes while the store does not answer.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What a listener is told, one after another.
+/// An event of a hold.
 #[derive(Debug)]
 pub enum HoldEvent {
-    /// In line, with so many ahead as far as this instance knows.
+    /// In line, with this many claims ahead as far as this instance knows.
     Waiting(u64),
-    /// The lease is there.
+    /// The lease is granted.
     Acquired(Grant),
-    /// It goes on, with so much left.
+    /// The lease goes on, with this much time left.
     Alive(Duration),
-    /// It is lost; the last event.
+    /// The lease is lost; the last event.
     Lost(Loss),
-    /// The wait is over; the last event.
+    /// The wait timed out; the last event.
     TimedOut,
-    /// The instance is going down; the last event. A lease stays for what is left of it.
+    /// The instance is shutting down; the last event. A lease stays until it expires.
     Draining,
     /// The claim was released while it waited; the last event.
     Cancelled,
-    /// The store did not answer, and nothing is granted that was not told; the last event.
+    /// The store did not answer, and no grant was told; the last event.
     Failed(StoreError),
 }
 
-/// How a lease was lost.
+/// The reason why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// It ran out.
+    /// It expired.
     Expired,
-    /// Its token released it; or it was ended otherwise before its time, where this instance
-    /// cannot tell how.
+    /// Its token released it, or it ended early in another way that this instance cannot tell.
     Released,
-    /// An administrator ended it.
+    /// An administrator ended it by force.
     Forced,
-    /// Its token acquired it elsewhere, and cares for it there.
+    /// Its token acquired it elsewhere, and another request keeps it there.
     TakenOver,
 }
 
-/// What one hold is to be like.
+/// A request for a hold.
 #[derive(Clone, Debug)]
 pub struct HoldWish {
-    /// What is to be held.
+    /// The claim to hold.
     pub claim: Claim,
-    /// How long to wait for it; `None` for as long as it takes.
+    /// The longest wait for it; `None` for no limit.
     pub patience: Option<Duration>,
-    /// How long the lease stays when the listener is gone; `None` for not at all.
+    /// The TTL of the lease once the client is gone; `None` to end it at once.
     pub linger: Option<Ttl>,
 }
 
@@ -76,21 +75,21 @@ pub struct HoldWish {
 pub enum HoldStart {
     /// A stream of events.
     Hold(Box<Hold>),
-    /// Somebody else has the key, and waiting was not asked for.
+    /// The key is held, and the request allows no wait.
     Held(LockStatus),
 }
 
-/// A lease that is kept, or waited for, until this is dropped.
+/// A lease that is kept, or waited for, until this value is dropped.
 pub struct Hold {
     locks: Locks,
     wish: HoldWish,
     state: State,
-    /// From its first moment on, so that of two that wait under one token the newer is served.
+    /// Registered from the start, so that of two waits under one token the newer is served.
     registered: Registered,
 }
 
 enum State {
-    /// Granted at a call that was sent at this moment, and not yet told.
+    /// Granted by a call sent at this moment, and not yet told.
     Granted(Grant, Instant),
     Waiting(Box<InLine>),
     Holding(Box<Care>),
@@ -101,24 +100,24 @@ struct InLine {
     ticket: Ticket,
     began: Instant,
     beat: Instant,
-    /// Until when the store is heard out, once the wait is over.
+    /// The deadline of the store's last answer, once the wait is over.
     stopping: Option<Instant>,
 }
 
-/// The care for a lease.
+/// A lease that is being kept.
 struct Care {
-    /// Shared with the refresh under way, so that nobody lets go of the lease before it is heard.
+    /// Shared with the refresh under way, so that the lease is let go only after that was answered.
     holding: Arc<Mutex<Holding>>,
     ttl: Ttl,
-    /// When the request was sent that was answered last, and how long the lease lasts from then.
+    /// The moment when the last answered request was sent, and the TTL from then on.
     confirmed: (Uptime, Duration),
     beat: Instant,
-    /// Whether nobody else was told of this grant, so that the end of this hold is the lease's.
+    /// True if no other request was told of this grant: then the end of this hold ends the lease.
     alone: bool,
 }
 
 impl Locks {
-    /// Acquires the key to keep it for as long as the answer lives.
+    /// Acquires the key and keeps it for as long as the answer lives.
     ///
     /// # Errors
     ///
@@ -164,7 +163,6 @@ impl Hold {
         }
     }
 
-    /// Begins to care for the lease that was granted.
     fn begin(&mut self) -> Option<HoldEvent> {
         let State::Granted(grant, asked) = std::mem::replace(&mut self.state, State::Ended) else {
             return None;
@@ -173,7 +171,7 @@ impl Hold {
         Some(HoldEvent::Acquired(grant))
     }
 
-    /// Cares for a lease that was asked for at this moment, and so began no earlier.
+    /// Keeps a lease that was requested at `asked`, and so began no earlier.
     fn care_for(&mut self, lease: &Lease, asked: Instant) {
         self.registered.has(lease);
         let claim = &self.wish.claim;
@@ -182,7 +180,7 @@ impl Hold {
         let holding = Holding { key, token, fencing_token, renewals };
         self.state = State::Holding(Box::new(Care {
             holding: Arc::new(Mutex::new(holding)),
-            // What is left of it may be less than what was asked for.
+            // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
             confirmed: (Uptime::at(asked), lease.ttl.as_duration()),
             beat: asked + interval(lease.ttl),
@@ -194,7 +192,7 @@ impl Hold {
         loop {
             let State::Waiting(line) = &mut self.state else { return HoldEvent::TimedOut };
             let waits = line.stopping.is_none();
-            // What is longer than the clock can count is for as long as it takes.
+            // A wait beyond the range of the clock has no limit.
             let give_up = self.wish.patience.and_then(|patience| line.began.checked_add(patience));
             tokio::select! {
                 biased;
@@ -211,7 +209,7 @@ impl Hold {
                         line.beat = Instant::now() + HEARTBEAT;
                         return HoldEvent::Waiting(ahead);
                     }
-                    // Still joining: it is told its place, or the lease, in a moment.
+                    // Still joining: its place, or the lease, comes in a moment.
                     None => line.beat = Instant::now() + JOINING,
                 },
             }
@@ -229,8 +227,8 @@ impl Hold {
         event
     }
 
-    /// Takes what the line has told. Another request of the same claim may have been told the same
-    /// lease, here or on another instance; then its end is for that one.
+    /// Takes the line's answer. If another request of the same claim was told of the same lease,
+    /// here or on another instance, that request ends it.
     fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
         let began = match &self.state {
             State::Waiting(line) => line.began,
@@ -295,14 +293,14 @@ impl Hold {
 }
 
 impl Drop for Hold {
-    /// The listener is gone: the lease lingers or ends, unless somebody else has cared for it.
+    /// The client is gone: the lease ends or lingers, unless another request has renewed it.
     fn drop(&mut self) {
         if self.registered.was_told() {
             return;
         }
         match std::mem::replace(&mut self.state, State::Ended) {
             State::Granted(grant, asked) => self.care_for(&grant.lease, asked),
-            // It may have been granted in that very moment.
+            // It may have been granted at this very moment.
             State::Waiting(mut line) => {
                 if let Some(Told::Answer(delivery)) = line.ticket.withdraw() {
                     self.delivered(delivery);
@@ -327,14 +325,14 @@ impl InLine {
 }
 
 impl Care {
-    /// What is left of the lease, as far as the store has confirmed it.
+    /// The time left of the lease, as far as the store has confirmed it.
     fn left(&self) -> Duration {
         let (sent, ttl) = self.confirmed;
         ttl.saturating_sub(sent.elapsed())
     }
 }
 
-/// How often a lease is refreshed: three times before it ends, and at every heartbeat.
+/// The interval of refreshes: a third of the TTL, and at most a heartbeat.
 fn interval(ttl: Ttl) -> Duration {
     HEARTBEAT.min(ttl.as_duration() / 3)
 }
@@ -346,5 +344,4 @@ fn until(moment: Option<Instant>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     }
 }
 
-/// Where the losses of a hold come from.
 pub(crate) type Losses = mpsc::UnboundedReceiver<Loss>;

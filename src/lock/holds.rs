@@ -1,4 +1,4 @@
-//! The holds of this instance: who is told at once when their lease ends here.
+//! The holds of this instance, to be told at once when their lease ends here.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,7 +10,6 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease};
 use crate::lock::token::LeaseToken;
 
-/// Who keeps which lease.
 #[derive(Default)]
 pub(crate) struct Holds {
     keepers: Mutex<HashMap<LockKey, Vec<Keeper>>>,
@@ -18,19 +17,19 @@ pub(crate) struct Holds {
 
 struct Keeper {
     token: LeaseToken,
-    /// Nothing while it waits for its lease.
+    /// `None` while it waits for its lease.
     grant: Option<Grant>,
     tell: mpsc::UnboundedSender<Loss>,
 }
 
-/// A store's grant of a lease to a hold. Of two grants to one token the greater is the newer.
+/// A grant of a lease to a hold. Of two grants to one token the greater is the newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Grant {
     fencing_token: u64,
     renewals: u64,
 }
 
-/// A hold's place among them, until it is dropped.
+/// The registration of a hold, until it is dropped.
 pub(crate) struct Registered {
     holds: Arc<Holds>,
     key: LockKey,
@@ -39,8 +38,8 @@ pub(crate) struct Registered {
 }
 
 impl Holds {
-    /// Registers a hold of a lease, or of a wait for one. Of those under one token only the newest
-    /// goes on; the store's answers say which that is, whoever registers first.
+    /// Registers a hold with its lease, or with `None` while it waits. Only the newest hold under a
+    /// token goes on; the store's answers decide which it is, not the order of registration.
     pub(crate) fn register(
         self: &Arc<Self>,
         key: &LockKey,
@@ -73,9 +72,8 @@ impl Holds {
         });
     }
 
-    /// Tells whoever holds the lease that ended that it is lost; a later one is none of it. A
-    /// store that does not know the number ended the lock of a client on Redis, or has lost its
-    /// record: then the next refresh tells.
+    /// Tells the holds of the lease that ended, or of an earlier one. Without a fencing token, a
+    /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
         let Some(last) = ended.fencing_token else { return };
         let concerned = |grant: Grant| grant.fencing_token <= last.number();
@@ -100,7 +98,7 @@ impl Keeper {
     }
 
     fn tell(&self, loss: Loss) {
-        // Whoever has ended in the meantime needs to know nothing.
+        // A hold that has ended meanwhile needs no message.
         let _ = self.tell.send(loss);
     }
 }
@@ -113,7 +111,7 @@ impl Grant {
 }
 
 impl Registered {
-    /// The lease that was waited for is there.
+    /// Notes the lease that was waited for.
     pub(crate) fn has(&self, lease: &Lease) {
         self.holds.with(|keepers| {
             let of_key = keepers.get_mut(&self.key).into_iter().flatten();
@@ -123,11 +121,11 @@ impl Registered {
         });
     }
 
-    /// Waits to be told of the loss.
+    /// Waits until the loss of the lease is told.
     ///
     /// # Cancel safety
     ///
-    /// Nothing that was told is lost.
+    /// No message is lost.
     pub(crate) async fn told(&mut self) -> Loss {
         match self.losses.recv().await {
             Some(loss) => loss,
@@ -135,7 +133,7 @@ impl Registered {
         }
     }
 
-    /// Whether a loss was told that nobody has heard.
+    /// Returns true if a loss was told and not received.
     pub(crate) fn was_told(&mut self) -> bool {
         self.losses.try_recv().is_ok()
     }

@@ -1,22 +1,22 @@
-//! What is locked: the key, valid by construction.
+//! The key of a lock, valid by construction.
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest key in bytes: long enough for any path or URL one would lock, short enough that
-/// 10 000 of them on a page of the list stay within a few megabytes.
+/// The longest key, in bytes: enough for any path or URL, and a page of 10 000 keys stays within a
+/// few megabytes.
 const MAX_BYTES: usize = 512;
 
-/// The segment that no key ends in, because `PUT /locks/{key}/refresh` is the refresh of `{key}`.
+/// No key ends in this segment, because `PUT /locks/{key}/refresh` is the refresh of `{key}`.
 const RESERVED_LAST_SEGMENT: &str = "refresh";
 
-/// The name of what is locked: 1 to 512 bytes of UTF-8 without control characters, its
-/// `/`-separated segments neither empty nor `.` nor `..`. Compared byte by byte, cheap to clone.
+/// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, its `/`-separated
+/// segments neither empty nor `.` nor `..`. Compared byte by byte, cheap to clone.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LockKey(Arc<str>);
 
 impl LockKey {
-    /// Parses a key as it stands, already percent-decoded.
+    /// Parses a key that is already percent-decoded.
     ///
     /// # Errors
     ///
@@ -68,17 +68,17 @@ impl std::borrow::Borrow<str> for LockKey {
     }
 }
 
-/// Why a text is no key.
+/// The rule that an invalid key breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InvalidKey {
-    /// Nothing is left of the path.
+    /// The text is empty.
     #[error("the key is empty")]
     Empty,
     /// More than 512 bytes.
     #[error("the key is longer than {MAX_BYTES} bytes")]
     TooLong,
     /// A character of C0, DEL or C1.
-    #[error("the key holds a control character")]
+    #[error("the key contains a control character")]
     ControlCharacter,
     /// `a//b`, `/a` or `a/`: proxies merge such slashes.
     #[error("the key has an empty segment (a slash at an end, or two in a row)")]
@@ -87,7 +87,7 @@ pub enum InvalidKey {
     #[error("the key has a segment `.` or `..`")]
     DotSegment,
     /// The last segment is `refresh`.
-    #[error("no key ends in the segment `{RESERVED_LAST_SEGMENT}`")]
+    #[error("the key ends in the reserved segment `{RESERVED_LAST_SEGMENT}`")]
     Reserved,
 }
 

@@ -1,6 +1,6 @@
-//! The claims of one key in this instance, and the requests behind them: which are to join, where
-//! each stands, which are to leave. The task of the key tells the store; it takes its work between
-//! two questions, so no question for a claim is under way while the claim is taken out.
+//! The claims of one key in this instance, with their requests and places. The task of the key
+//! takes its work between two rounds, so no question for a claim is under way when the claim is
+//! taken out.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
@@ -17,73 +17,71 @@ use crate::lock::token::LeaseToken;
 /// The claims of one key in this instance.
 pub(super) struct KeyLine {
     claims: HashMap<LeaseToken, Standing>,
-    /// The claims whose places are known.
+    /// The claims with a known place.
     order: BTreeMap<u64, LeaseToken>,
-    /// The claims to join; those that are gone or have joined by now are skipped.
+    /// The claims to join; claims that are gone or have joined by now are skipped.
     joining: VecDeque<LeaseToken>,
-    /// The claims of which a request stops waiting, or that are released.
+    /// The claims with a request that stops waiting, and the claims being released.
     stopping: Vec<LeaseToken>,
-    /// The claims that are gone, and that the store may still have in line.
+    /// The claims that are gone but that the store may still have in line.
     leaving: HashMap<LeaseToken, Keep>,
     requests: usize,
-    /// How many claims of other instances stand before the first of this one.
+    /// The number of claims of other instances ahead of the first claim of this one.
     before_head: u64,
-    /// Rung when there is work for the task of the key.
+    /// Rung when the task of the key has work.
     bell: Arc<Notify>,
 }
 
-/// A claim, and the requests behind it.
 struct Standing {
     claim: Claim,
-    /// Whether the store may have it in line.
+    /// True once the store may have it in line.
     asked: bool,
-    /// Whether the store has ever told its place.
+    /// True once the store has told its place.
     joined: bool,
     place: Option<u64>,
-    /// How many stood before it when the store last told.
+    /// The number of claims ahead of it in the store's last answer.
     ahead: u64,
     requests: Vec<Request>,
-    /// Where its requests go when it is released.
+    /// The releasing call, which gets its requests.
     released: Option<oneshot::Sender<Vec<Request>>>,
 }
 
-/// A request that waits.
+/// A waiting request.
 pub(crate) struct Request {
     number: u64,
     stop: Option<Stop>,
     tell: oneshot::Sender<Told>,
 }
 
-/// How a request stops waiting.
+/// The way in which a request stops waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The store is asked one last time.
+    /// With a last question to the store.
     LastQuestion,
-    /// Without another question, since the instance is going down.
+    /// Without another question, because the instance is shutting down.
     Draining,
 }
 
-/// What a request that waits is told; nothing that is under way can grant its claim afterwards.
+/// The outcome of a wait. No question that is still under way can grant the claim afterwards.
 pub(crate) enum Told {
-    /// The store's answer.
     Answer(Delivery),
-    /// The key is held by another, says the store to the last question.
+    /// The key is held, by the answer to the last question.
     Held(LockStatus),
-    /// It is out of the line.
+    /// The request is out of the line.
     Out,
-    /// Its claim was released.
+    /// The claim was released.
     Cancelled,
 }
 
-/// The store's answer, and when the store was asked for it.
+/// The store's answer, and the moment of the question.
 pub(crate) struct Delivery {
     pub(crate) answer: Undelivered,
     pub(crate) asked: Instant,
-    /// Whether nobody else was told the same.
+    /// True if no other request was told the same.
     pub(crate) alone: bool,
 }
 
-/// What is to be told to the store in one round.
+/// The work of one round.
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) leaving: Vec<(LeaseToken, Keep)>,
@@ -92,7 +90,6 @@ pub(super) struct Work {
 }
 
 impl KeyLine {
-    /// An empty one with this bell.
     pub(super) fn new(bell: Arc<Notify>) -> Self {
         Self {
             claims: HashMap::new(),
@@ -106,26 +103,24 @@ impl KeyLine {
         }
     }
 
-    /// How many requests wait.
     pub(super) fn requests(&self) -> usize {
         self.requests
     }
 
-    /// Whether nobody waits.
     pub(super) fn is_empty(&self) -> bool {
         self.claims.is_empty()
     }
 
-    /// Whether nobody waits, and the store knows it.
+    /// Returns true if no claim waits and the store knows it.
     pub(super) fn is_over(&self) -> bool {
         self.claims.is_empty() && self.leaving.is_empty()
     }
 
-    /// Has a request wait behind its claim, which joins the line if it is new.
+    /// Adds a request behind its claim, which joins the line if it is new.
     pub(super) fn enter(&mut self, claim: Claim, number: u64, tell: oneshot::Sender<Told>) {
         self.requests += 1;
         let token = claim.token.clone();
-        // Back before the store was told that it left: then it never did.
+        // The claim is back before the store was told that it left, so it never did.
         self.leaving.remove(&token);
         let standing = self.claims.entry(token.clone()).or_insert_with(|| {
             self.joining.push_back(token);
@@ -139,12 +134,12 @@ impl KeyLine {
                 released: None,
             }
         });
-        standing.claim = claim; // The newest request says for how long and for whom.
+        standing.claim = claim; // The newest request sets TTL and owner.
         standing.requests.push(Request { number, stop: None, tell });
         self.bell.notify_one();
     }
 
-    /// Has a request stop waiting in the next round.
+    /// Makes a request stop waiting in the next round.
     pub(super) fn stop(&mut self, token: &LeaseToken, number: u64, stop: Stop) {
         let Some(standing) = self.claims.get_mut(token) else { return };
         for request in standing.requests.iter_mut().filter(|request| request.number == number) {
@@ -154,8 +149,8 @@ impl KeyLine {
         self.bell.notify_one();
     }
 
-    /// Has a claim taken out in the next round, for it is released; its requests are still to be
-    /// told. `None` if nobody waits with it.
+    /// Marks a claim as released; the next round takes it out, and the caller tells its requests.
+    /// `None` if no request waits with it.
     pub(super) fn release(
         &mut self,
         token: &LeaseToken,
@@ -168,22 +163,22 @@ impl KeyLine {
         Some(told)
     }
 
-    /// Takes out a request whose client is gone, and its claim with the last one. An answer to a
-    /// question under way finds nobody then.
+    /// Takes out a request whose client is gone, and its claim with the last one. An answer under
+    /// way then finds no request.
     pub(super) fn withdraw(&mut self, token: &LeaseToken, number: u64) {
         if !self.take_requests(token, |request| request.number == number).is_empty() {
             self.bell.notify_one();
         }
     }
 
-    /// What is to be told to the store in the next round, at most `at_most` joins; rings for the
-    /// rest. Departures are taken only if they are `due`.
+    /// Takes the work of the next round, with at most `at_most` joins; rings for the rest.
+    /// Departures are taken only if `due`.
     pub(super) fn take_work(&mut self, at_most: usize, due: bool) -> Work {
         let mut work = Work::default();
         for token in take(&mut self.stopping) {
             let Some(standing) = self.claims.get_mut(&token) else { continue };
             if let Some(released) = standing.released.take() {
-                // A release that nobody waits for any more has its requests told by their drop.
+                // If the releasing call is gone, the requests are told by being dropped.
                 drop(released.send(self.take_requests(&token, |_| true)));
                 continue;
             }
@@ -197,7 +192,7 @@ impl KeyLine {
         while work.joining.len() < at_most
             && let Some(token) = self.joining.pop_front()
         {
-            // One that stops before it has joined need not join.
+            // A claim that stops before it has joined need not join.
             let to_join = |one: &&mut Standing| one.place.is_none() && !one.stops();
             if let Some(standing) = self.claims.get_mut(&token).filter(to_join) {
                 standing.asked = true;
@@ -213,19 +208,19 @@ impl KeyLine {
         work
     }
 
-    /// Has the departure of these claims told again, of which the store did not hear.
+    /// Repeats the departure of these claims, which the store did not hear.
     pub(super) fn leave_again(&mut self, claims: Vec<(LeaseToken, Keep)>) {
         let gone = claims.into_iter().filter(|(token, _)| !self.claims.contains_key(token));
         self.leaving.extend(gone);
     }
 
-    /// Has the store told that a claim is gone to which it handed the key. A client's may be back
-    /// in a moment.
+    /// Notes the departure of a claim that was handed the key. Its place is kept because the client
+    /// may be back in a moment.
     pub(super) fn leave_handed(&mut self, token: LeaseToken) {
         self.leaving.entry(token).or_insert(Keep::Place);
     }
 
-    /// Has a claim that may have joined leave again, as soon as its requests are told.
+    /// Makes a claim that may have joined leave again, as soon as its requests are told.
     pub(super) fn leave_after_failure(&mut self, claim: &Claim) {
         self.leaving.insert(claim.token.clone(), kept(claim));
         self.bell.notify_one();
@@ -237,41 +232,40 @@ impl KeyLine {
         self.claim(token)
     }
 
-    /// A claim that somebody waits for, and its place if it has one.
+    /// A waiting claim, and its place if it has one.
     pub(super) fn claim(&self, token: &LeaseToken) -> Option<(Claim, Option<u64>)> {
         self.claims.get(token).map(|standing| (standing.claim.clone(), standing.place))
     }
 
-    /// The claim at a place, and that place.
     pub(super) fn at(&self, place: u64) -> Option<(Claim, Option<u64>)> {
         self.claim(self.order.get(&place)?)
     }
 
-    /// How many stand before the claim, as far as this instance knows; `None` before the store has
-    /// told its place.
+    /// The number of claims ahead, as far as this instance knows; `None` before the store has told
+    /// the claim's place.
     pub(super) fn ahead(&self, token: &LeaseToken) -> Option<u64> {
         let standing = self.claims.get(token)?;
         let (first, _) = self.order.first_key_value()?;
         Some(standing.ahead.min(standing.place?.saturating_sub(*first) + self.before_head))
     }
 
-    /// Takes a claim out that stands in no line any more, and gives its requests.
+    /// Takes out a claim that is in no line any more, and returns its requests.
     pub(super) fn take_out(&mut self, token: &LeaseToken) -> Vec<Request> {
         let requests = self.take_requests(token, |_| true);
         self.leaving.remove(token);
         requests
     }
 
-    /// Takes out the requests of a claim that have asked the last question, and gives them with
-    /// the number of claims in line that go with them.
+    /// Takes out the requests of a claim that asked the last question. Returns them, and the number
+    /// of claims in line that left with them.
     pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<Request>, u64) {
         let stood = self.claims.get(token).is_some_and(|standing| standing.place.is_some());
         let requests = self.take_requests(token, |request| request.stop.is_some());
         (requests, u64::from(stood && !self.claims.contains_key(token)))
     }
 
-    /// Notes the place of a claim. If the store has only now heard of one that stood in line
-    /// before, it has lost its data, and all of this instance join again.
+    /// Notes the place of a claim. If the store did not know a claim that was in line, it has lost
+    /// its data, and all other claims of this instance join again.
     pub(super) fn note(&mut self, token: &LeaseToken, waiting: &Waiting) {
         let Some(standing) = self.claims.get_mut(token) else { return };
         let before = standing.place.replace(waiting.place);
@@ -288,8 +282,8 @@ impl KeyLine {
         }
     }
 
-    /// Whether a claim waits that has never had a place. One that lost its place with the store's
-    /// data joins again in the next round.
+    /// Returns true for a waiting claim that never had a place. A claim that lost its place with
+    /// the store's data joins again.
     pub(super) fn is_joining(&mut self, token: &LeaseToken) -> bool {
         let Some(standing) = self.claims.get(token) else { return false };
         if standing.joined && standing.place.is_none() {
@@ -298,7 +292,7 @@ impl KeyLine {
         !standing.joined
     }
 
-    /// Takes out some of the requests of a claim, and the claim with the last one.
+    /// Takes out some requests of a claim, and the claim with the last one.
     fn take_requests(
         &mut self,
         token: &LeaseToken,
@@ -320,15 +314,15 @@ impl KeyLine {
         taken
     }
 
-    /// Forgets that the claim has this place; another that has it by now keeps it.
+    /// Forgets the claim's place; another claim that has it by now keeps it.
     fn forget_place(&mut self, place: u64, token: &LeaseToken) {
         if self.order.get(&place).is_some_and(|there| there == token) {
             self.order.remove(&place);
         }
     }
 
-    /// Has all but one claim join again, in the order of the places that they had. These mean
-    /// nothing any more: another claim may be given the same number.
+    /// Makes all claims but one join again, in the order of their old places. These are void: the
+    /// store may give the same number to another claim.
     fn rejoin_but(&mut self, token: &LeaseToken) {
         let others = self.claims.iter_mut().filter(|(other, _)| *other != token);
         let mut again: Vec<_> = others
@@ -344,20 +338,19 @@ impl KeyLine {
 }
 
 impl Standing {
-    /// Whether none of its requests waits on.
     fn stops(&self) -> bool {
         self.requests.iter().all(|request| request.stop.is_some())
     }
 }
 
 impl Request {
-    /// Tells it. A request that is gone drops what it was told, which does what is to be done.
+    /// Tells the request. If it is gone, dropping the message undoes a grant in it.
     pub(super) fn tell(self, told: Told) {
         drop(self.tell.send(told));
     }
 }
 
-/// What a claim that leaves the line keeps.
+/// The fate of a claim's place when the claim leaves.
 fn kept(claim: &Claim) -> Keep {
     match claim.origin {
         Origin::Client => Keep::Place,

@@ -1,4 +1,4 @@
-//! The nouns that pass between a client's wish and a store's answer.
+//! The types between a client's request and a store's answer.
 
 use std::fmt;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// Who asks, for people to read: up to 256 bytes without control characters. Proves nothing.
+/// A label of the client, for people to read: up to 256 bytes without control characters. Proves
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Owner(String);
 
 impl Owner {
-    /// The longest, in bytes: room for a host, a process and a command.
+    /// The longest owner, in bytes: room for a host, a process and a command.
     const MAX_BYTES: usize = 256;
 
-    /// Parses an owner; an empty text is nobody.
+    /// Parses an owner; an empty text is none.
     ///
     /// # Errors
     ///
-    /// [`InvalidOwner`] if it is too long or holds a control character.
+    /// [`InvalidOwner`] if it is too long or contains a control character.
     pub fn parse(text: &str) -> Result<Option<Self>, InvalidOwner> {
         if text.len() > Self::MAX_BYTES || text.chars().any(char::is_control) {
             return Err(InvalidOwner);
@@ -39,84 +40,84 @@ impl fmt::Display for Owner {
     }
 }
 
-/// A text that is no owner.
+/// Not a valid owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("an owner has at most {} bytes and no control characters", Owner::MAX_BYTES)]
 pub struct InvalidOwner;
 
-/// One caller's wish to have a key.
+/// A client's request for a key.
 #[derive(Clone, Debug)]
 pub struct Claim {
-    /// What is to be locked.
+    /// The requested key.
     pub key: LockKey,
-    /// The secret under which it will be held.
+    /// The secret of the future lease.
     pub token: LeaseToken,
-    /// Who made that secret, and so who may take a grant back.
+    /// The maker of that secret, who alone may undo a grant.
     pub origin: Origin,
-    /// How long the lease is to last.
+    /// The requested TTL.
     pub ttl: Ttl,
-    /// Who asks.
+    /// The client's label.
     pub owner: Option<Owner>,
 }
 
-/// Who made a claim's token.
+/// The maker of a claim's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The client, who may repeat the request with it at any moment, here or elsewhere: only the
-    /// client's release or the TTL ends such a lease.
+    /// The client, which may repeat its request at any moment, here or elsewhere: only its release
+    /// or the TTL ends such a lease.
     Client,
-    /// The service, for this request alone: nobody knows it until the request is answered, and
-    /// the service takes the grant back if it never is.
+    /// The service, for this request alone: the client learns the token with the answer, and an
+    /// undelivered grant is undone.
     Service,
 }
 
-/// The right to a key for a limited time, as the public may know it.
+/// The right to a key for a limited time, without its secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// What is held.
+    /// The held key.
     pub key: LockKey,
-    /// Who holds it, if they said so.
+    /// The holder's label, if given.
     pub owner: Option<Owner>,
-    /// The number of this lease.
+    /// The fencing token of this lease.
     pub fencing_token: FencingToken,
-    /// How long it lasts from the moment of the grant or refresh.
+    /// The TTL from the moment of the grant or refresh.
     pub ttl: Ttl,
-    /// How often others than its keeper have renewed it since the grant.
+    /// The renewals since the grant, without those by its keeper.
     pub renewals: Renewals,
 }
 
-/// How often a lease was refreshed by its client, and how often its token acquired it again. The
-/// keeper of a lease can tell from it whether somebody else has renewed the lease meanwhile; its
-/// own refreshes do not count, so one whose answer was lost changes nothing. It restarts with each
-/// lease, so it names a lease only beside the fencing token.
+/// A count of the refreshes of a lease by its client, and of its repeated acquisitions. It tells
+/// the keeper of a lease whether another request has renewed it. The keeper's own refreshes do not
+/// count, so one whose answer was lost changes nothing. Restarts with each lease, so it identifies
+/// a lease only with the fencing token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Renewals(u64);
 
 impl Renewals {
-    /// What taking over adds: more than any lease is refreshed.
+    /// The weight of a take-over: more than the refreshes that any lease has.
     const TAKE_OVER: u64 = 1 << 20;
 
-    /// As the store keeps it.
+    /// The number in the store's record.
     pub const fn from_number(number: u64) -> Self {
         Self(number)
     }
 
-    /// As the store keeps it.
+    /// The number in the store's record.
     pub const fn number(self) -> u64 {
         self.0
     }
 
-    /// After one more refresh by the client.
+    /// The count after one more refresh by the client.
     pub const fn refreshed(self) -> Self {
         Self(self.0 + 1)
     }
 
-    /// After the token has acquired the lease once more.
+    /// The count after the token has acquired the lease once more.
     pub const fn taken_over(self) -> Self {
         Self(self.0 + Self::TAKE_OVER)
     }
 
-    /// Whether nobody has taken over between the two.
+    /// Returns true if no take-over lies between the two.
     pub const fn same_care(self, other: Self) -> bool {
         self.0 / Self::TAKE_OVER == other.0 / Self::TAKE_OVER
     }
@@ -125,49 +126,49 @@ impl Renewals {
 /// A lease as its keeper knows it.
 #[derive(Clone, Debug)]
 pub struct Holding {
-    /// What is held.
+    /// The held key.
     pub key: LockKey,
     /// The holder's secret.
     pub token: LeaseToken,
-    /// The number of the lease: a later lease of the same token is none of its keeper's.
+    /// The fencing token: a later lease of the same token is not the keeper's.
     pub fencing_token: FencingToken,
-    /// How often it had been renewed when its keeper last refreshed it.
+    /// The renewals at the keeper's last refresh.
     pub renewals: Renewals,
 }
 
-/// What the winner receives: the lease and the secret that proves it.
+/// The winner's answer: the lease and the secret that proves it.
 #[derive(Clone, Debug)]
 pub struct Grant {
     /// The lease.
     pub lease: Lease,
     /// Its secret.
     pub token: LeaseToken,
-    /// How long its holder waited: the lease began no earlier.
+    /// The time that its holder waited: the lease began no earlier.
     pub waited: Duration,
 }
 
-/// Who holds a key, as far as the store can tell. A client that locks on Redis directly has
-/// neither an owner nor a fencing token.
+/// The holder of a key, as far as the store can tell. A direct Redis client has neither an owner
+/// nor a fencing token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Who, if they said so.
+    /// The holder's label, if given.
     pub owner: Option<Owner>,
-    /// The number of their lease.
+    /// The fencing token of the lease.
     pub fencing_token: Option<FencingToken>,
-    /// What is left of it; absent if it never ends by itself.
+    /// The time left; absent if the lease never expires.
     pub left: Option<Duration>,
 }
 
-/// A key as it stands at one moment.
+/// The state of a key at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockStatus {
     /// The key.
     pub key: LockKey,
-    /// Who holds it; nobody if it is free.
+    /// The holder; `None` if the key is free.
     pub holder: Option<Holder>,
-    /// How many wait in line for it.
+    /// The number of waiters in line.
     pub waiters: u64,
-    /// Whether the token that came with the question holds it; absent if none came.
+    /// True if the token in the question holds it; `None` without a token.
     pub mine: Option<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! The line of one key, as the table keeps it: claims by their places, those that are away apart.
-//! Pure, as the table is.
+//! The line of one key in the table: claims by their places, absent ones apart. Pure, as the table
+//! is.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -11,18 +11,18 @@ use crate::lock::token::LeaseToken;
 pub(crate) struct Line {
     next: u64,
     places: HashMap<LeaseToken, u64>,
-    /// Those that are there, and may be handed the key.
+    /// Present claims, which may be handed the key.
     waiting: BTreeMap<u64, LeaseToken>,
-    /// Those that keep a place while nobody waits for them; they are passed over.
+    /// Absent claims that keep a place until this moment; they are passed over.
     away: BTreeMap<u64, (LeaseToken, Timestamp)>,
     away_ends: BTreeSet<(Timestamp, u64)>,
-    /// To whom the key was handed, and until when that has to be confirmed.
+    /// The claim that the key was handed to, and the deadline for its confirmation.
     handed: Option<(LeaseToken, Timestamp)>,
 }
 
 impl Line {
-    /// The place of a claim that is there, a new one at the end unless it has one. The flag says
-    /// whether it is new.
+    /// Joins a claim, at its old place or else at the end. Returns the place, and true if it is
+    /// new.
     pub(crate) fn join(&mut self, token: &LeaseToken) -> (u64, bool) {
         let known = self.places.get(token).copied();
         let place = known.unwrap_or_else(|| {
@@ -35,7 +35,7 @@ impl Line {
         (place, known.is_none())
     }
 
-    /// Keeps the place of a claim until `until`, and passes over it meanwhile.
+    /// Keeps the place of an absent claim until `until`, and passes over it meanwhile.
     pub(crate) fn park(&mut self, token: &LeaseToken, until: Timestamp) {
         if let Some(&place) = self.places.get(token) {
             self.come_back(place);
@@ -45,7 +45,7 @@ impl Line {
         }
     }
 
-    /// Takes a claim out of the line; says whether it had a place.
+    /// Takes a claim out of the line. Returns true if it had a place.
     pub(crate) fn drop(&mut self, token: &LeaseToken) -> bool {
         let Some(place) = self.places.remove(token) else { return false };
         self.come_back(place);
@@ -53,28 +53,28 @@ impl Line {
         true
     }
 
-    /// The oldest claim that is there.
+    /// The oldest present claim.
     pub(crate) fn head(&self) -> Option<(u64, &LeaseToken)> {
         self.waiting.first_key_value().map(|(place, token)| (*place, token))
     }
 
-    /// Where a claim stands, there or away.
+    /// The place of a claim, present or absent.
     pub(crate) fn place(&self, token: &LeaseToken) -> Option<u64> {
         self.places.get(token).copied()
     }
 
-    /// How many claims that are there stand before a place.
+    /// The number of present claims ahead of a place.
     pub(crate) fn ahead(&self, place: u64) -> u64 {
         self.waiting.range(..place).count() as u64
     }
 
-    /// How many claims are there.
+    /// The number of present claims.
     pub(crate) fn len(&self) -> u64 {
         self.waiting.len() as u64
     }
 
-    /// Hands the key to the head until `until`, keeping its place for `keep_until`: `None` if
-    /// nobody is there.
+    /// Hands the key to the head until `until`, keeping its place until `keep_until`. `None` if no
+    /// claim is present.
     pub(crate) fn hand_on(&mut self, until: Timestamp, keep_until: Timestamp) -> Option<()> {
         self.handed = None;
         let (_, token) = self.head()?;
@@ -84,18 +84,17 @@ impl Line {
         Some(())
     }
 
-    /// To whom the key was handed, unless it was confirmed or it lapsed.
+    /// The hand-off, unless it was confirmed or has lapsed.
     pub(crate) fn handed(&self) -> Option<&(LeaseToken, Timestamp)> {
         self.handed.as_ref()
     }
 
-    /// Nobody is handed the key any more.
     pub(crate) fn take_handed(&mut self) {
         self.handed = None;
     }
 
-    /// Ends what is over: kept places, and a hand-off that nobody confirmed. Says whether there
-    /// was one.
+    /// Ends expired places, and an unconfirmed hand-off whose time is up. Returns true if that
+    /// lapsed.
     pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
         while let Some(&(until, place)) = self.away_ends.first() {
             if until > now {
@@ -113,7 +112,7 @@ impl Line {
         lapsed
     }
 
-    /// Whether nothing is left of it.
+    /// Returns true if the line has neither places nor a hand-off.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty() && self.handed.is_none()
     }

@@ -1,8 +1,7 @@
 //! The verbs over one store, for callers that may vanish at any moment.
 //!
-//! What it owns: that a call once sent is heard out, that what nobody received is taken back, and
-//! that a draining instance takes nothing on. What is true of a lock is for the store to say;
-//! the loop in which waiters ask it is next door.
+//! It completes every call once sent, undoes grants that no client received, and refuses claims
+//! while it drains. The store decides who holds a lock; the waiting loop is in `waiting.rs`.
 
 mod ending;
 
@@ -29,10 +28,10 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::waiting::{WaitLimits, Waiters};
 
-/// Between two tries to let go of a lease whose keeper is gone.
+/// The pause between two attempts to let go of a lease whose keeper is gone.
 const LET_GO_PAUSE: Duration = Duration::from_millis(500);
 
-/// The lock service: the verbs, over one store.
+/// The lock service: the verbs over one store.
 #[derive(Clone)]
 pub struct Locks {
     store: Arc<dyn Store>,
@@ -48,18 +47,18 @@ pub struct Locks {
 pub enum Acquired {
     /// A new lease.
     Granted(Grant),
-    /// The lease that the token had already.
+    /// The lease that the token already had.
     Again(Grant),
-    /// Somebody else has the key, also after so long a wait.
+    /// The key is held, after waiting this long.
     Held(LockStatus, Duration),
 }
 
 /// A page of the held keys that a caller may see.
 #[derive(Debug)]
 pub struct Listing {
-    /// The keys, in the order of their bytes, none twice.
+    /// The keys in the order of their bytes, without duplicates.
     pub locks: Vec<LockStatus>,
-    /// Where the next page begins, if there is one.
+    /// The start of the next page, if there is one.
     pub cursor: Option<String>,
 }
 
@@ -90,20 +89,20 @@ impl Locks {
         Self { store, tasks, owed, waiters, holds, draining }
     }
 
-    /// Takes the key for the claim, waiting in line for at most `patience` if it is held.
+    /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
     ///
     /// # Errors
     ///
-    /// [`LockError::Draining`] once [`Locks::drain`] was called; [`LockError::TooManyWaiters`] if
-    /// there is no room to wait; [`LockError::WaitCancelled`] if the claim was released meanwhile;
-    /// [`LockError::Store`] without an answer. A grant to a token of the service that may have
-    /// happened all the same is taken back, by a task of its own.
+    /// [`LockError::Draining`] after [`Locks::drain`]; [`LockError::TooManyWaiters`] if there is no
+    /// room to wait; [`LockError::WaitCancelled`] if the claim was released; [`LockError::Store`]
+    /// without an answer. A possible grant to a token of the service is then undone in the
+    /// background.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the claim up: the call to the store is heard out, a place in line
-    /// is left (for a token that the client chose it is kept for a while), and a grant to a token
-    /// of the service goes on to the next. A token that the client chose keeps its lease.
+    /// Dropping the future gives the claim up. The store call is completed and the claim leaves the
+    /// line; a client's token keeps its place for a while, and a lease. A grant to a token of the
+    /// service goes on to the next claim.
     pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
         let began = Instant::now();
         let first = self.try_acquire(claim.clone(), Duration::ZERO).await?;
@@ -135,7 +134,7 @@ impl Locks {
         }
     }
 
-    /// Takes the key if it is free, and nobody in line stands before the claim.
+    /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(
         &self,
         claim: Claim,
@@ -152,21 +151,21 @@ impl Locks {
         Ok(Acquired::of(attempt.await.deliver()?, token, waited))
     }
 
-    /// How many requests wait in line.
+    /// The number of requests in line.
     pub fn waiting(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
-    /// `None`: the lease is lost, or is not the one that `named` is the number of.
+    /// Renews the lease of `token` for `ttl` from now, or for its last TTL. `None`: the lease is
+    /// lost, or is not the one `named`.
     ///
     /// # Errors
     ///
-    /// [`LockError::Store`] without an answer; it may be repeated.
+    /// [`LockError::Store`] without an answer; the call may be repeated.
     ///
     /// # Cancel safety
     ///
-    /// The call to the store is heard out.
+    /// The store call is completed.
     pub async fn refresh(
         &self,
         key: LockKey,
@@ -179,16 +178,15 @@ impl Locks {
         Ok(call.await?)
     }
 
-    /// Gives up what the token has of the key; only the lease with the number `named`, if one is
-    /// named.
+    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
     ///
     /// # Errors
     ///
-    /// [`LockError::Store`] without an answer; it may be repeated.
+    /// [`LockError::Store`] without an answer; the call may be repeated.
     ///
     /// # Cancel safety
     ///
-    /// The call to the store is heard out: who sends a release and hangs up has released.
+    /// The store call is completed: a client that sends a release and disconnects has released.
     pub async fn release(
         &self,
         key: LockKey,
@@ -197,8 +195,8 @@ impl Locks {
     ) -> Result<Released, LockError> {
         let Self { store, holds, waiters, .. } = self.clone();
         let call = self.hear_out(async move {
-            // Requests that wait with the claim are out of the line first: none of their questions
-            // may grant again what is released.
+            // Its waiting requests leave the line first: none of their questions may grant it
+            // again.
             let waiting = match named {
                 Some(_) => None,
                 None => Some(waiters.release(&key, &token).await),
@@ -215,15 +213,15 @@ impl Locks {
         Ok(call.await?)
     }
 
-    /// Ends whoever holds the key; `None` if nobody did.
+    /// Ends the lease of the key and returns its holder; `None` if the key was free.
     ///
     /// # Errors
     ///
-    /// [`LockError::Store`] without an answer; it may be repeated.
+    /// [`LockError::Store`] without an answer; the call may be repeated.
     ///
     /// # Cancel safety
     ///
-    /// The call to the store is heard out.
+    /// The store call is completed.
     pub async fn force_release(&self, key: LockKey) -> Result<Option<Holder>, LockError> {
         let store = self.store.clone();
         let holds = self.holds.clone();
@@ -237,7 +235,7 @@ impl Locks {
         Ok(call.await?)
     }
 
-    /// Looks at a key, and whether `token` holds it.
+    /// The status of a key, and whether `token` holds it.
     ///
     /// # Errors
     ///
@@ -278,37 +276,34 @@ impl Locks {
         Ok(Listing { locks, cursor })
     }
 
-    /// What the store promises.
+    /// The store's promises.
     pub fn guarantees(&self) -> Guarantees {
         self.store.guarantees()
     }
 
-    /// Whether to send requests here: the store has answered once, and the end has not begun.
+    /// Returns true once the store has answered, until the shutdown begins.
     pub fn ready(&self) -> bool {
         self.store.contacted() && !self.draining.is_cancelled()
     }
 
-    /// Begins the end: from here on nothing is acquired, and who waits is told so. Leases stay.
+    /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.
     pub fn drain(&self) {
         self.draining.cancel();
     }
 
-    /// Lets a claim wait in line.
     pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
         self.waiters.enter(claim)
     }
 
-    /// The holds of this instance.
     pub(crate) fn holds(&self) -> &Arc<Holds> {
         &self.holds
     }
 
-    /// Waits for the end to begin.
     pub(crate) async fn drained(&self) {
         self.draining.cancelled().await;
     }
 
-    /// Refreshes a lease that is kept. Nobody lets go of it before that is heard out.
+    /// Refreshes the lease of a hold. The lease is let go only after the answer.
     pub(crate) fn keep(
         &self,
         holding: Arc<Mutex<Holding>>,
@@ -325,7 +320,7 @@ impl Locks {
         })
     }
 
-    /// Lets go of a lease that was kept; tries on until it would be over anyway.
+    /// Lets go of the lease of a hold; retries until it would have expired anyway.
     pub(crate) fn let_go(
         &self,
         holding: Arc<Mutex<Holding>>,
@@ -349,5 +344,5 @@ impl Locks {
     }
 }
 
-/// What is missing from an answer, or the answer.
+/// A store's answer to a claim, or the error that replaced it.
 pub(crate) type Answer = Result<Attempt, StoreError>;

@@ -1,10 +1,10 @@
-//! The domain: what a lock is, without HTTP, Redis or files.
+//! The domain: the rules of a lock, without HTTP, Redis or files.
 //!
 //! A client states a [`lease::Claim`] for a [`key::LockKey`]. The [`store::Store`] answers with a
-//! [`lease::Lease`] or with who has it. The lease ends when its holder releases it, when its
-//! [`time::Ttl`] passes without a refresh, or by force; it is never revived. Each new lease of a
-//! key has a higher [`token::FencingToken`]. [`table::Table`] states these rules without I/O,
-//! [`locks::Locks`] offers them to callers that may vanish, and lets them wait in line.
+//! [`lease::Lease`] or the current holder. A lease ends by release, by force, or when its
+//! [`time::Ttl`] passes without a refresh; it is never revived. Each new lease of a key has a
+//! higher [`token::FencingToken`]. [`table::Table`] states these rules without I/O;
+//! [`locks::Locks`] offers them, with waiting, to callers that may vanish.
 
 pub mod entry;
 pub mod error;

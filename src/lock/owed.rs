@@ -1,4 +1,4 @@
-//! What the service owes: grants that nobody received are taken back.
+//! Grants that no client received, and that the service still has to undo.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::lock::locks::Answer;
 use crate::lock::store::{Attempt, Store};
 use crate::seeded::Bug;
 
-/// The most that is owed at once; a store outage with thousands of callers must not fill the
-/// memory. What is beyond ends by its TTL, and the log says so.
+/// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
+/// by their TTL, and the log says so.
 const MAX_OWED: usize = 10_000;
 
-/// The first pause between two tries, doubled up to [`MAX_PAUSE`].
+/// The first pause between two attempts, doubled up to [`MAX_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Short enough that a key is free within a second of the store's return.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// Longer than any store call takes, its own deadline included: after a TTL and this, a grant
-/// that nobody refreshes is over by itself.
+/// Longer than any store call with its deadline: a TTL and this later, a grant without refresh has
+/// expired.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 
-/// Takes grants back until the store has confirmed it.
+/// Undoes grants, retrying until the store confirms.
 pub(crate) struct Owed {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
@@ -34,23 +34,22 @@ pub(crate) struct Owed {
 }
 
 impl Owed {
-    /// Owes to `store`, in `tasks`.
     pub(crate) fn new(store: Arc<dyn Store>, tasks: TaskTracker) -> Self {
         Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
 
-    /// An answer to the claim that is taken back unless somebody receives it.
+    /// Wraps an answer so that a grant in it is undone unless it is delivered.
     pub(crate) fn undelivered(self: Arc<Self>, claim: Claim, answer: Answer) -> Undelivered {
         Undelivered { owed: self, claim, answer: Some(answer) }
     }
 
-    /// Takes back whatever the claim's token has or may get.
+    /// Undoes whatever the claim's token has or may get.
     pub(crate) fn take_back(&self, claim: &Claim) {
         if Bug::NothingTakenBack.is_in() {
             return;
         }
         let Ok(room) = self.room.clone().try_acquire_owned() else {
-            tracing::warn!(lock.key = %claim.key, "too much is owed: this lease ends by its TTL");
+            tracing::warn!(lock.key = %claim.key, "undo queue full; lease will expire by its TTL");
             return;
         };
         let (store, claim) = (self.store.clone(), claim.clone());
@@ -62,11 +61,11 @@ impl Owed {
                 if Instant::now() >= over_at {
                     return;
                 }
-                tracing::debug!(lock.key = %claim.key, ?error, "a lease is still to be taken back");
+                tracing::debug!(lock.key = %claim.key, ?error, "cannot undo a grant; retrying");
                 sleep(pause).await;
                 pause = MAX_PAUSE.min(pause * 2);
             }
-            tracing::info!(lock.key = %claim.key, "took back a lease that nobody received");
+            tracing::info!(lock.key = %claim.key, "undid a grant that no client received");
         });
     }
 }
@@ -79,7 +78,7 @@ pub(crate) struct Undelivered {
 }
 
 impl Undelivered {
-    /// Hands the answer over. What may have been granted without an answer is owed.
+    /// Hands over the answer. If its effect is unknown, a token of the service is undone.
     pub(crate) fn deliver(mut self) -> Answer {
         let answer = self.answer.take().expect("an answer is delivered once");
         if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {

@@ -1,4 +1,4 @@
-//! The seam: what the rules of a lock need from whatever keeps the locks.
+//! The seam between the rules of a lock and the store that holds the locks.
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
@@ -13,33 +13,31 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
 
-/// Whatever keeps the locks.
+/// A store of locks.
 ///
-/// Each call gives one answer, never waits for another client, has a deadline of its own, and may
-/// be repeated. Only the store's clock judges that a lease is over. Dropping a call's future
-/// leaves it unknown whether the call happens; [`crate::lock::locks::Locks`] never does so.
+/// Each call gives one answer, never waits for another client, has its own deadline, and may be
+/// repeated. Only the store's clock decides that a lease has expired. A dropped call has an unknown
+/// effect; [`crate::lock::locks::Locks`] never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Grants the key if it is free, or again to the token that holds it already.
+    /// Grants the key if it is free, or again to the token that already holds it.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
 
-    /// Joins the line for the key, or asks again for a claim that stands in it, at the place
-    /// `stood` as far as this instance knows. Idempotent by token: a claim has one place, and has
-    /// it back if it was away for no longer than it keeps.
+    /// Joins the line for the key, or asks again for a claim in line, at the place `stood` as far
+    /// as this instance knows. Idempotent by token: a claim has one place, and gets it back while
+    /// it is kept.
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError>;
 
-    /// Takes claims of this instance out of the line; `Keep` says whether a place stays for a
-    /// while. What was handed to a claim and not yet confirmed goes on to the next. A confirmed
-    /// lease is left alone.
+    /// Takes claims of this instance out of the line; `Keep` says whether a place is kept for a
+    /// while. An unconfirmed hand-off goes on to the next claim. A confirmed lease stays.
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError>;
 
-    /// Listens for hints that the key was handed to a claim of this instance. To be called before
-    /// asking, so that no hand-off falls between the question and the sleep.
+    /// Listens for hints that the key was handed to a claim of this instance. Call it before
+    /// asking, so that no hand-off falls between question and sleep.
     fn listen(&self, key: &LockKey) -> Wakeup;
 
-    /// Makes the lease of `token` last `ttl` from now, or as long as it was last asked for.
-    /// `None`: the token does not hold the key any more, or not the lease that `named` is the
-    /// number of; nothing is ever re-created.
+    /// Renews the lease of `token` for `ttl` from now, or for its last TTL. Returns `None` if the
+    /// token does not hold the key, or not by the lease `named`. Never re-creates a lease.
     async fn refresh(
         &self,
         key: &LockKey,
@@ -51,12 +49,12 @@ pub trait Store: Send + Sync + 'static {
     /// Refreshes a lease for its keeper, unless its token has acquired it elsewhere since.
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
 
-    /// Ends the lease of a keeper, or leaves it `linger`, if nobody has renewed it since. A later
-    /// lease of the same token is left alone. Atomic; needs no clean-up afterwards.
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed since. A
+    /// later lease of the same token stays. Atomic; needs no clean-up afterwards.
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError>;
 
-    /// Gives up what the token has of the key: its lease or its place in line; only the lease with
-    /// the number `named`, if one is named. Nobody else's lease is touched.
+    /// Ends the token's lease of the key, or gives up its place in line; only the lease `named`, if
+    /// given. Other tokens' leases stay.
     async fn release(
         &self,
         key: &LockKey,
@@ -64,29 +62,29 @@ pub trait Store: Send + Sync + 'static {
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError>;
 
-    /// Takes back what earlier calls with this token have done or may still do: once it is `Ok`,
-    /// the token holds nothing and never will. May take a store's deadline longer than other
-    /// calls. Only for tokens that the service made.
+    /// Undoes what earlier calls with this token did or may still do: after `Ok`, the token never
+    /// holds anything. May take a store's deadline longer than other calls. Only for tokens of the
+    /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
-    /// Ends whoever holds the key and says whom; `None` if nobody did.
+    /// Ends the lease of the key and returns its holder; `None` if the key was free.
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError>;
 
-    /// Looks at a key, and whether `token` holds it.
+    /// The status of a key, and whether `token` holds it.
     async fn inspect(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError>;
 
-    /// The held keys that a page asks for, in the order of their bytes. A key that is held
-    /// throughout is on exactly one of the pages that follow one another.
+    /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of
+    /// consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
 
-    /// Whether the store has answered at least once since the start.
+    /// Returns true once the store has answered since the start.
     fn contacted(&self) -> bool;
 
-    /// What the store promises.
+    /// The store's promises.
     fn guarantees(&self) -> Guarantees;
 }
 
@@ -95,58 +93,58 @@ pub trait Store: Send + Sync + 'static {
 pub enum Attempt {
     /// A new lease.
     Granted(Lease),
-    /// The lease that the token has already, its TTL begun anew.
+    /// The lease that the token already has, with a fresh TTL.
     Again(Lease),
-    /// Somebody else has the key.
+    /// The key is held by another token.
     Held(LockStatus),
 }
 
 /// The answer to [`Store::wait_turn`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The lease: a new one, or confirmed after a hand-off.
+    /// A new lease, or one confirmed after a hand-off.
     Granted(Lease),
-    /// The lease that the token has already, its TTL begun anew.
+    /// The lease that the token already has, with a fresh TTL.
     Again(Lease),
     /// Not yet.
     Waiting(Waiting),
-    /// The claim was released, or granted and over, on another instance: it stands nowhere.
+    /// The claim was released, or its grant has ended, on another instance: it is not in line.
     Gone,
 }
 
 /// A claim's standing in the line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiting {
-    /// Its place; places are in the order in which the store saw the claims.
+    /// Its place. Places rise in the order in which the store saw the claims.
     pub place: u64,
-    /// How many live claims stand before it.
+    /// The number of live claims ahead of it.
     pub ahead: u64,
-    /// Whether the store has only now heard of it.
+    /// True if the store did not know the claim before.
     pub new: bool,
-    /// How long one may sleep at most before asking again.
+    /// The longest sleep before asking again.
     pub recheck_after: Duration,
-    /// A claim of this instance to which the key was handed and that has not asked since; where
-    /// keys are not handed on, the one whose turn it is.
+    /// A claim of this instance that was handed the key and has not asked since; in a store without
+    /// hand-offs, the claim whose turn it is.
     pub handed: Option<LeaseToken>,
 }
 
-/// Whether a claim that steps out of the line keeps its place.
+/// The fate of a claim's place when the claim leaves the line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keep {
-    /// For the time of the settings; passed over meanwhile.
+    /// Kept for the configured time; passed over meanwhile.
     Place,
-    /// Not at all.
+    /// Given up.
     Nothing,
 }
 
 /// The answer to [`Store::keep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// The lease, its TTL begun anew.
+    /// The lease, with a fresh TTL.
     Lease(Lease),
-    /// The token has acquired it elsewhere, and whoever did so cares for it now.
+    /// The token has acquired it elsewhere, and another request keeps it now.
     TakenOver,
-    /// The token does not hold the key any more.
+    /// The token no longer holds the key.
     Lost,
 }
 
@@ -163,33 +161,33 @@ impl Kept {
 /// The answer to [`Store::release`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The lease, as it was.
+    /// The lease that was ended.
     Lease(Holder),
     /// A place in line.
     Place,
-    /// The token had nothing of the key.
+    /// The token had neither.
     Nothing,
 }
 
-/// A part of the list of held keys.
+/// A page of the list of held keys.
 #[derive(Clone, Debug)]
 pub struct Page {
-    /// Only keys that begin with one of these.
+    /// Only keys that begin with one of these prefixes.
     pub prefixes: BTreeSet<String>,
     /// Only keys whose bytes come after this.
     pub after: Option<String>,
-    /// At most so many.
+    /// The most keys to return.
     pub limit: usize,
 }
 
 impl Page {
-    /// Whether a key is among those that the list is about.
+    /// Returns true if a key has one of the prefixes.
     pub fn covers(&self, key: &LockKey) -> bool {
         self.prefixes.iter().any(|prefix| key.as_str().starts_with(prefix))
     }
 
-    /// The prefixes in the order of their bytes, without those that begin with another one: no key
-    /// begins with two of them.
+    /// The prefixes in the order of their bytes, without those that begin with another one, so that
+    /// no key matches two.
     pub fn widest_prefixes(&self) -> Vec<&str> {
         let mut widest: Vec<&str> = Vec::new();
         for prefix in &self.prefixes {
@@ -201,7 +199,7 @@ impl Page {
         widest
     }
 
-    /// Where the keys of a prefix begin on the page.
+    /// The range of keys in which the keys of a prefix begin on the page.
     pub fn range<'a>(&'a self, prefix: &'a str) -> (Bound<&'a str>, Bound<&'a str>) {
         let from = match self.after.as_deref() {
             Some(after) if after >= prefix => Bound::Excluded(after),
@@ -211,15 +209,15 @@ impl Page {
     }
 }
 
-/// What a store promises, for `GET /` and for people.
+/// The promises of a store, for `GET /` and for readers.
 #[derive(Clone, Copy, Debug)]
 pub struct Guarantees {
     /// The store's name.
     pub store: &'static str,
-    /// In which order those who ask for a held key get it.
+    /// The order in which waiting claims get a key.
     pub order: &'static str,
-    /// What a fencing token is worth.
+    /// The promise of its fencing tokens.
     pub fencing: &'static str,
-    /// What a lease survives, and what it does not.
+    /// The failures that a lease survives, and those that it does not.
     pub survives: &'static str,
 }

@@ -1,9 +1,9 @@
-//! The rules of a lock as a pure state machine: no I/O, no clock, no random; time, tokens and the
-//! proposal of a fencing token come in as arguments.
+//! The rules of a lock as a pure state machine: no I/O, no clock, no randomness. Time, tokens and
+//! the proposed fencing token are arguments.
 //!
-//! The embedded store is this table with a durable log beneath; the tests hold every other store
-//! against it. A key that ends while somebody waits for it is handed to the head of its line for a
-//! short while; the lease begins when the head confirms it by asking.
+//! The embedded store is this table with a durable log; the tests compare every other store with
+//! it. When a lease ends, the key is handed to the head of its line for a short while; the next
+//! lease begins when the head confirms by asking.
 
 mod look;
 
@@ -19,36 +19,34 @@ use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::seeded::Bug;
 
-/// How long a hand-off waits to be confirmed: within one process that takes microseconds, unless
-/// the process stands still.
+/// The time limit to confirm a hand-off: microseconds within one process, unless it is suspended.
 const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
 
-/// The slack of a short lease: what a disk takes on a usual day.
+/// The slack of a short lease: a usual disk write.
 const LEAST_SLACK: Duration = Duration::from_millis(25);
 
-/// All leases of a store, and who waits for them.
+/// All leases of a store, and their lines.
 #[derive(Debug)]
 pub struct Table {
     leases: BTreeMap<LockKey, Entry>,
     lines: HashMap<LockKey, Line>,
-    /// How long a claim that is away keeps its place.
+    /// The time for which an absent claim keeps its place.
     position_kept: Ttl,
     /// The keys that were handed on since [`Table::take_handed_on`].
     handed_on: Vec<LockKey>,
-    /// The same leases by their ends, so that those that are over are found without a search.
+    /// The same leases by their ends, to find expired ones without a search.
     ends: BTreeSet<(Timestamp, LockKey)>,
-    /// The highest fencing token ever given, over all keys: one number outlives every key, so a
-    /// key that nobody holds costs nothing.
+    /// The highest fencing token so far, over all keys: one number for all, so a free key costs
+    /// nothing.
     last_fencing_token: u64,
-    /// How much longer than its TTL a lease may last.
+    /// The time by which a lease may outlast its TTL.
     slack: Duration,
-    /// The keys that were touched since [`Table::take_changes`], with what was there before.
+    /// The keys changed since [`Table::take_changes`], with their earlier leases.
     changes: BTreeMap<LockKey, Option<Entry>>,
 }
 
 impl Table {
-    /// A table of leases that were granted earlier, the highest fencing token among all that were
-    /// ever given being `last_fencing_token`.
+    /// A table of earlier leases; `last_fencing_token` is the highest number given so far.
     pub fn restore(
         leases: impl IntoIterator<Item = (LockKey, Entry)>,
         last_fencing_token: u64,
@@ -67,21 +65,21 @@ impl Table {
         }
     }
 
-    /// The same table, in which a claim that is away keeps its place so long.
+    /// The same table, in which an absent claim keeps its place for `position_kept`.
     pub fn keeping_positions(self, position_kept: Ttl) -> Self {
         Self { position_kept, ..self }
     }
 
-    /// The same table, in which a lease lasts longer than its TTL by `slack`, or by a twentieth of the
-    /// TTL, at least 25 ms, if that is less: its holder has the whole TTL although an answer takes time.
+    /// The same table, in which a lease outlasts its TTL by `slack`, or by a twentieth of the TTL,
+    /// at least 25 ms, if that is less: its holder has the whole TTL although an answer takes time.
     pub fn with_slack(self, slack: Duration) -> Self {
         Self { slack, ..self }
     }
 
-    /// Grants the key if it is free and nobody stands before the claim, or again to the token
-    /// that holds it. The fencing token is `proposal` unless that is not above all earlier ones.
+    /// Grants the key if it is free and no present claim is ahead, or again to its holder's token.
+    /// The fencing token is `proposal`, or the next number if that is higher.
     ///
-    /// Returns `None` if the fencing tokens are used up: there are 2^53 of them.
+    /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
         self.settle(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
@@ -118,7 +116,8 @@ impl Table {
         }))
     }
 
-    /// Takes claims out of the line. What was handed to one goes on to the next; a lease stays.
+    /// Takes claims out of the line. A hand-off to one of them goes on to the next claim; a lease
+    /// stays.
     pub fn leave(&mut self, key: &LockKey, claims: &[(LeaseToken, Keep)], now: Timestamp) {
         self.settle(key, now);
         let until = now.after(self.position_kept);
@@ -138,8 +137,8 @@ impl Table {
         self.forget_empty_line(key);
     }
 
-    /// Makes the lease of a token last `ttl` from now, or as long as it was last asked for; only
-    /// the lease with the number `named`, if one is named.
+    /// Renews the lease of a token for `ttl` from now, or for its last TTL; only the lease `named`,
+    /// if given.
     pub fn refresh(
         &mut self,
         key: &LockKey,
@@ -154,7 +153,7 @@ impl Table {
         Some(self.grant(key, entry, ttl, now))
     }
 
-    /// Refreshes a lease for its keeper, unless somebody else has taken it over.
+    /// Refreshes a lease for its keeper, unless it was taken over.
     pub fn keep(&mut self, holding: &Holding, ttl: Ttl, now: Timestamp) -> Kept {
         match self.kept(holding, now) {
             None => Kept::Lost,
@@ -163,7 +162,7 @@ impl Table {
         }
     }
 
-    /// Ends the lease of a keeper, or leaves it `linger`, if nobody has renewed it since.
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it has been renewed since.
     pub fn let_go(&mut self, holding: &Holding, linger: Option<Ttl>, now: Timestamp) {
         let entry = self.kept(holding, now).filter(|entry| entry.renewals == holding.renewals);
         match (entry, linger) {
@@ -173,8 +172,7 @@ impl Table {
         }
     }
 
-    /// Gives up what a token has of the key: the lease, or its place in line; only the lease with
-    /// the number `named`, if one is named.
+    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
     pub fn release(
         &mut self,
         key: &LockKey,
@@ -196,7 +194,7 @@ impl Table {
         Released::Lease(holder)
     }
 
-    /// Ends whoever holds the key.
+    /// Ends the lease of the key and returns its holder.
     pub fn force_release(&mut self, key: &LockKey, now: Timestamp) -> Option<Holder> {
         self.settle(key, now);
         let holder = self.leases.get(key)?.holder(now);
@@ -204,7 +202,7 @@ impl Table {
         Some(holder)
     }
 
-    /// Looks at a key.
+    /// The status of a key.
     pub fn inspect(
         &mut self,
         key: &LockKey,
@@ -222,7 +220,7 @@ impl Table {
         held.map(|(key, entry)| self.status(key, Some(entry), None, now)).collect()
     }
 
-    /// Ends every lease that is over. Each of the verbs begins so.
+    /// Ends every expired lease. Each verb does this first.
     pub fn expire(&mut self, now: Timestamp) {
         while let Some((_, key)) = self.ends.first().filter(|(ends_at, _)| *ends_at <= now) {
             let key = key.clone();
@@ -230,7 +228,7 @@ impl Table {
         }
     }
 
-    /// Forgets the lines in which all are away for too long: nobody asks for their keys any more.
+    /// Forgets expired places and empty lines of keys that are no longer asked for.
     pub fn sweep(&mut self, now: Timestamp) {
         self.lines.retain(|_, line| {
             line.expire(now);
@@ -238,23 +236,22 @@ impl Table {
         });
     }
 
-    /// Whether anything was granted, refreshed or ended since [`Table::take_changes`].
+    /// Returns true if a lease was granted, refreshed or ended since [`Table::take_changes`].
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }
 
-    /// The keys that were granted, refreshed or ended since the last time it was asked, with the
-    /// leases that they had then.
+    /// Takes the keys changed since the last call, with their leases before.
     pub fn take_changes(&mut self) -> BTreeMap<LockKey, Option<Entry>> {
         std::mem::take(&mut self.changes)
     }
 
-    /// The keys that were handed on since the last time it was asked.
+    /// Takes the keys that were handed on since the last call.
     pub fn take_handed_on(&mut self) -> Vec<LockKey> {
         std::mem::take(&mut self.handed_on)
     }
 
-    /// Ends what is over, of all leases and of the line of this key.
+    /// Ends expired leases of all keys, and expired places and hand-offs of this key.
     fn settle(&mut self, key: &LockKey, now: Timestamp) {
         self.expire(now);
         if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
@@ -263,7 +260,7 @@ impl Table {
         self.forget_empty_line(key);
     }
 
-    /// The very lease of a keeper, if it is not over.
+    /// The lease that the keeper holds, if it has not ended.
     fn kept(&mut self, holding: &Holding, now: Timestamp) -> Option<Entry> {
         self.settle(&holding.key, now);
         let named = Some(holding.fencing_token);
@@ -271,7 +268,7 @@ impl Table {
         entry.is_lease_of(&holding.token, named).then(|| entry.clone())
     }
 
-    /// The lease once more, if the claim's token holds it.
+    /// Renews the lease if the claim's token holds it.
     fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Lease> {
         let entry = self.leases.get(&claim.key).filter(|entry| entry.token == claim.token)?;
         let renewals = entry.renewals.taken_over();
@@ -279,8 +276,8 @@ impl Table {
         Some(self.grant(&claim.key, entry, claim.ttl, now))
     }
 
-    /// Whether a token would have the key if it asked: the key is free, and was handed to the
-    /// token, or to nobody while nobody who is there stands before it.
+    /// Returns true if a token would get the key by asking: the key is free, and was handed to this
+    /// token, or to no claim while no present claim is ahead.
     fn is_turn_of(&self, key: &LockKey, token: &LeaseToken) -> bool {
         if self.leases.contains_key(key) {
             return false;
@@ -314,7 +311,6 @@ impl Table {
         self.status(key, self.leases.get(key), None, now)
     }
 
-    /// Begins a new lease.
     fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Lease> {
         let next = self.last_fencing_token + 1;
         let fencing_token = FencingToken::from_number(proposal.max(next))
@@ -363,7 +359,7 @@ impl Table {
         lease
     }
 
-    /// Ends a lease; the head of the line is handed the key.
+    /// Ends a lease and hands the key to the head of the line.
     fn end(&mut self, key: &LockKey, now: Timestamp) {
         if let Some(entry) = self.leases.remove(key) {
             self.ends.remove(&(entry.ends_at, key.clone()));

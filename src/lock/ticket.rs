@@ -1,4 +1,4 @@
-//! A request's right to be told, and how it gives that up.
+//! A request's right to an outcome, and the ways to give it up.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use crate::lock::lease::{Claim, LockStatus};
 use crate::lock::waiting::Waiters;
 use crate::seeded::Bug;
 
-/// How long a request that stops waiting hears the store out. What is granted later than that was
-/// told to be unknown. Longer than a hiccup, and short enough for a client that allows its wait a
-/// few seconds more.
+/// The time that a stopping request still waits for the store; a later grant was reported as
+/// unknown. Longer than a hiccup, and short enough for clients that allow their wait a few seconds
+/// more.
 pub(super) const HEAR_OUT: Duration = Duration::from_secs(3);
 
-/// A request's right to be told.
+/// The right of a waiting request to be told its outcome.
 pub(crate) struct Ticket {
     waiters: Arc<Waiters>,
     claim: Claim,
@@ -26,7 +26,6 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// The right of a request that waits with a claim.
     pub(super) fn new(
         waiters: Arc<Waiters>,
         claim: Claim,
@@ -36,11 +35,11 @@ impl Ticket {
         Self { waiters, claim, number, told }
     }
 
-    /// Waits to be told.
+    /// Waits for the outcome.
     ///
     /// # Cancel safety
     ///
-    /// Nothing that was told is lost.
+    /// No outcome is lost.
     pub(crate) async fn told(&mut self) -> Told {
         match (&mut self.told).await {
             Ok(told) => told,
@@ -48,24 +47,24 @@ impl Ticket {
         }
     }
 
-    /// How many stand before the claim, as far as this instance knows; `None` before the store has
-    /// told its place.
+    /// The number of claims ahead, as far as this instance knows; `None` before the store has told
+    /// the claim's place.
     pub(crate) fn ahead(&self) -> Option<u64> {
         self.waiters.with_line(&self.claim.key, |line| line.ahead(&self.claim.token)).flatten()
     }
 
-    /// Begins to stop waiting: [`Ticket::told`] says how that ended, within about [`HEAR_OUT`].
+    /// Begins to stop waiting: [`Ticket::told`] returns the outcome within about [`HEAR_OUT`].
     pub(crate) fn stop(&self, stop: Stop) {
         let (token, number) = (&self.claim.token, self.number);
         self.waiters.with_line(&self.claim.key, |line| line.stop(token, number, stop));
     }
 
-    /// Stops waiting, and hears the store out for [`HEAR_OUT`]. A no is definite: no question for
-    /// the claim is under way then.
+    /// Stops waiting, with up to [`HEAR_OUT`] for the store's last answer. A no is definite: no
+    /// question for the claim is under way then.
     ///
     /// # Cancel safety
     ///
-    /// As [`Ticket::told`]; the request goes on to stop.
+    /// As [`Ticket::told`]; the request still stops.
     pub(crate) async fn stopped(&mut self, stop: Stop) -> Told {
         self.stop(stop);
         if Bug::NoBeforeTheLastAnswer.is_in() {
@@ -78,16 +77,16 @@ impl Ticket {
         }
     }
 
-    /// Stops waiting at once; returns what was told and not received.
+    /// Stops waiting at once. Returns an outcome that was told and not received.
     pub(crate) fn withdraw(&mut self) -> Option<Told> {
         let (token, number) = (&self.claim.token, self.number);
         self.waiters.with_line(&self.claim.key, |line| line.withdraw(token, number));
         self.told.try_recv().ok()
     }
 
-    /// What a request is told of which nobody knows.
+    /// The outcome of a request if the store's answer is unknown.
     pub(crate) fn unknown(&self) -> Told {
-        let reason = "the store was not heard in time".into();
+        let reason = "the store did not answer in time".into();
         let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
         let answer = self.waiters.undelivered(self.claim.clone(), Err(error));
         Told::Answer(Delivery { answer, asked: Instant::now(), alone: false })
@@ -95,8 +94,8 @@ impl Ticket {
 }
 
 impl Drop for Ticket {
-    /// The request is gone: its claim leaves the line with the last one. What was told and not
-    /// received does what is to be done as it is dropped.
+    /// Removes the request, and its claim with the last one. Dropping an outcome undoes a grant in
+    /// it.
     fn drop(&mut self) {
         if Bug::GoneStays.is_in() {
             return;

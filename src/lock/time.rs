@@ -1,37 +1,37 @@
-//! Time: how long a lease lasts, a store's own clock, and the wall clock of fencing tokens.
+//! Time: the TTL of a lease, a store's own clock, and the wall clock of fencing tokens.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::seeded::Bug;
 
-/// How long a lease lasts without a refresh, in whole milliseconds.
+/// The time that a lease lasts without a refresh, in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(u64);
 
 impl Ttl {
-    /// A TTL of `ms` milliseconds; whether it is within bounds is for [`TtlBounds`] to say.
+    /// A TTL of `ms` milliseconds; [`TtlBounds`] checks its bounds.
     pub const fn from_millis(ms: u64) -> Self {
         Self(ms)
     }
 
-    /// Its milliseconds.
+    /// The TTL in milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// The same as a duration.
+    /// The TTL as a duration.
     pub const fn as_duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
 }
 
-/// The shortest, the usual and the longest TTL.
+/// The bounds and the default of TTLs.
 #[derive(Clone, Copy, Debug)]
 pub struct TtlBounds {
     /// The shortest that a client may ask for.
     pub min: Ttl,
-    /// What a client gets that asks for none.
+    /// The TTL of clients that ask for none.
     pub default: Ttl,
     /// The longest that a client may ask for.
     pub max: Ttl,
@@ -46,8 +46,8 @@ impl TtlBounds {
 
 /// A moment on a store's own clock, in microseconds since that store was made.
 ///
-/// The clock of the embedded store follows the monotonic clock while the process lives and
-/// stands still while it does not, so no step of the wall clock can end a lease.
+/// The clock of the embedded store runs with the monotonic clock while the process lives and stops
+/// otherwise, so no step of the wall clock can end a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp(u64);
 
@@ -67,18 +67,18 @@ impl Timestamp {
         Self(self.0.saturating_add(ttl.0.saturating_mul(1_000)))
     }
 
-    /// The moment so much later.
+    /// The moment `span` later.
     pub fn plus(self, span: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(span.as_micros()).unwrap_or(u64::MAX)))
     }
 
-    /// What is left from `now` until this moment; nothing once it has come.
+    /// The time from `now` until this moment; zero once it has come.
     pub fn left(self, now: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(now.0))
     }
 }
 
-/// A clock that goes on from a given moment by the monotonic clock of the process.
+/// A clock that continues from a given moment by the monotonic clock of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     began: Instant,
@@ -91,7 +91,7 @@ impl Clock {
         Self { began: Instant::now(), at }
     }
 
-    /// What it shows.
+    /// The time on this clock.
     pub fn now(&self) -> Timestamp {
         let mut elapsed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         if Bug::WallClock.is_in() {
@@ -102,39 +102,36 @@ impl Clock {
     }
 }
 
-/// A moment on the clock that goes on while the machine is suspended: what is left of a lease that
-/// a store has confirmed is counted by it.
+/// A moment on the clock that keeps running in suspend, which counts the rest of a confirmed lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uptime(Duration);
 
 impl Uptime {
-    /// This moment.
     pub(crate) fn now() -> Self {
         let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         Self(Duration::try_from(now).unwrap_or_default())
     }
 
-    /// A moment of the runtime's clock, which stops in suspend, as long ago as it says.
+    /// Converts a moment of the runtime's clock, which stops in suspend, by its age there.
     pub(crate) fn at(moment: tokio::time::Instant) -> Self {
         Self(Self::now().0.saturating_sub(moment.elapsed()))
     }
 
-    /// How long ago that was.
     pub(crate) fn elapsed(self) -> Duration {
         Self::now().0.saturating_sub(self.0)
     }
 }
 
-/// The wall clock in microseconds since 1970. It may step either way, so it only ever proposes
-/// fencing tokens; nothing is judged to be over by it.
+/// The wall clock in microseconds since 1970. It may step either way, so it only proposes fencing
+/// tokens; no expiry depends on it.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_clock_micros() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Reads a duration as people write it: digits and `ms`, `s`, `m` or `h`; bare digits are seconds.
-/// `None` if it is none, or longer than 2^64 milliseconds.
+/// Parses a duration: digits and `ms`, `s`, `m` or `h`; bare digits are seconds. `None` if it is
+/// invalid, or longer than 2^64 milliseconds.
 pub fn parse_duration(text: &str) -> Option<Duration> {
     let digits = text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);

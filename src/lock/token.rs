@@ -1,5 +1,5 @@
-//! The two tokens of a lease: the secret that proves that one holds it, and the public number
-//! that lets the guarded resource refuse a late writer.
+//! The two tokens of a lease: the secret that proves ownership, and the public number by which the
+//! guarded resource refuses a late writer.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use subtle::ConstantTimeEq;
 use uuid::Uuid;
 
-/// Shorter ones could be guessed, or written down in a crontab that two hosts share.
+/// Shorter tokens could be guessed, or written down in a crontab that two hosts share.
 const MIN_TOKEN_BYTES: usize = 16;
 /// Long enough for any signed or hashed identifier.
 const MAX_TOKEN_BYTES: usize = 128;
@@ -24,7 +24,7 @@ impl LeaseToken {
     ///
     /// # Errors
     ///
-    /// [`InvalidToken`] if it has a wrong length or another character.
+    /// [`InvalidToken`] if its length or a character is not allowed.
     pub fn parse(text: &str) -> Result<Self, InvalidToken> {
         let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._~+/=-".contains(&byte);
         if (MIN_TOKEN_BYTES..=MAX_TOKEN_BYTES).contains(&text.len()) && text.bytes().all(allowed) {
@@ -34,7 +34,7 @@ impl LeaseToken {
         }
     }
 
-    /// The token as it goes to the store and to its owner, and nowhere else.
+    /// The token as text, for the store and its owner only.
     pub fn expose(&self) -> &str {
         &self.0
     }
@@ -60,14 +60,14 @@ impl fmt::Debug for LeaseToken {
     }
 }
 
-/// A text that is no lease token.
+/// Not a valid lease token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "a token has {MIN_TOKEN_BYTES} to {MAX_TOKEN_BYTES} characters of A-Z a-z 0-9 . _ ~ + / = -"
 )]
 pub struct InvalidToken;
 
-/// Makes the tokens of clients that bring none: a random UUID v4 behind a fixed prefix.
+/// Makes tokens for clients that bring none: a random UUID v4 after a fixed prefix.
 #[derive(Clone, Debug)]
 pub struct TokenMaker {
     prefix: String,
@@ -78,20 +78,20 @@ impl TokenMaker {
     ///
     /// # Errors
     ///
-    /// [`InvalidToken`] if the prefix makes them longer than a token may be, or no token at all.
+    /// [`InvalidToken`] if tokens with this prefix are too long or contain another character.
     pub fn new(prefix: &str) -> Result<Self, InvalidToken> {
         let maker = Self { prefix: prefix.to_owned() };
         LeaseToken::parse(&format!("{prefix}{}", Uuid::nil())).map(|_| maker)
     }
 
-    /// A token that nobody else knows: 122 random bits.
+    /// Makes a new token: 122 random bits.
     pub fn make(&self) -> LeaseToken {
         LeaseToken(format!("{}{}", self.prefix, Uuid::new_v4()).into())
     }
 }
 
-/// A number that rises with every new lease of a key, from 1 to 2^53 - 1, which every JSON
-/// reader can hold. Neither dense nor a time, and comparable only within one key.
+/// A number that rises with every new lease of a key, from 1 to 2^53 - 1, which every JSON reader
+/// can hold. Neither dense nor a time, and comparable only within one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -99,7 +99,7 @@ impl FencingToken {
     /// The first number that is too large: JavaScript rounds from here on.
     const END: u64 = 1 << 53;
 
-    /// The fencing token with this number, if it is one.
+    /// The fencing token with this number, if it is in range.
     pub fn from_number(number: u64) -> Option<Self> {
         (1..Self::END).contains(&number).then_some(Self(number))
     }

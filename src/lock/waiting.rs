@@ -1,11 +1,10 @@
 //! Waiting in line, within one instance: the only waiting loop.
 //!
-//! The requests of a key stand behind claims, one for each token; the store has the order of the
-//! claims. One task a key asks the store for all of them: it takes those out whose requests are
-//! gone, lets new claims join, asks the last question for those that stop waiting, and asks for
-//! the head when it is rung or when it is time. All calls about a key's line are made by that
-//! task, one round after another, so none overtakes another, none is dropped half-way, and a
-//! request is told no while no question for its claim is under way.
+//! Requests wait behind claims, one claim per token; the store has the order of the claims. One
+//! task per key makes all calls about the key's line, round after round: it takes out claims whose
+//! requests are gone, lets new claims join, asks the last question for claims that stop waiting,
+//! and asks for the head when rung or due. So no call overtakes another, none is dropped half-way,
+//! and a request is told no only while no question for its claim is under way.
 
 use std::collections::HashMap;
 use std::mem::take;
@@ -28,28 +27,28 @@ use crate::lock::ticket::Ticket;
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
 
-/// How many claims join at once for one key.
+/// The most claims that join in one round of a key.
 const ROUND: usize = 256;
 
-/// How long the next in line is left unasked for after a grant. The lease may be released at once
-/// by a client that tells nobody; a hint comes sooner where there is one.
+/// The pause after a grant before the next claim asks. A client that sends no hint may release
+/// soon; where there are hints, one comes sooner.
 const AFTER_A_GRANT: Duration = Duration::from_millis(200);
 
-/// Before asking again where the store did not answer.
+/// The pause after a store call without an answer.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(500);
 
-/// How many may wait.
+/// The limits of waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitLimits {
     /// Requests for one key.
     pub per_key: usize,
     /// Requests in this instance.
     pub per_instance: usize,
-    /// Keys that are waited for in this instance: each costs the store questions while it is.
+    /// Keys with waiters in this instance: each costs store calls all the time.
     pub keys: usize,
 }
 
-/// All requests of this instance that wait.
+/// The waiting requests of this instance.
 pub(crate) struct Waiters {
     store: Arc<dyn Store>,
     owed: Arc<Owed>,
@@ -75,12 +74,11 @@ impl Waiters {
         Self { store, owed, tasks, limits, lines: Mutex::default() }
     }
 
-    /// How many requests wait.
     pub(crate) fn len(&self) -> usize {
         self.with(|lines| lines.requests)
     }
 
-    /// Has a request wait behind its claim, until it is told or the ticket is dropped.
+    /// Adds a request behind its claim. It waits until it is told or its ticket is dropped.
     pub(crate) fn enter(self: &Arc<Self>, claim: Claim) -> Result<Ticket, LockError> {
         let (tell, told) = oneshot::channel();
         let number = self.with(|lines| {
@@ -100,12 +98,12 @@ impl Waiters {
         Ok(Ticket::new(self.clone(), claim, number?, told))
     }
 
-    /// Takes a claim that is released out of the line of this instance, once no question for it is
-    /// under way. Its requests are told by [`ReleasedRequests::told`].
+    /// Takes a released claim out of this instance's line, once no question for it is under way.
+    /// Its requests are told by [`ReleasedRequests::told`].
     ///
     /// # Cancel safety
     ///
-    /// The claim goes all the same, and its requests are told that nobody knows.
+    /// The claim is still taken out, and its requests are told that the outcome is unknown.
     pub(crate) async fn release(&self, key: &LockKey, token: &LeaseToken) -> ReleasedRequests {
         let taken_out = self.with_line(key, |line| line.release(token)).flatten();
         let requests = match taken_out {
@@ -115,7 +113,6 @@ impl Waiters {
         ReleasedRequests(requests)
     }
 
-    /// Uses the line of a key, if somebody waits for it.
     pub(super) fn with_line<T>(
         &self,
         key: &LockKey,
@@ -130,7 +127,7 @@ impl Waiters {
         })
     }
 
-    /// An answer to a claim that is taken back unless somebody receives it.
+    /// Wraps an answer so that a grant in it is undone unless it is delivered.
     pub(super) fn undelivered(&self, claim: Claim, answer: Answer) -> Undelivered {
         self.owed.clone().undelivered(claim, answer)
     }
@@ -142,11 +139,11 @@ impl Waiters {
     fn begin_line(self: &Arc<Self>, key: &LockKey) -> KeyLine {
         let bell = Arc::new(Notify::new());
         let serving = self.clone().serve(key.clone(), bell.clone());
-        self.tasks.spawn(watched::sound("the task of a key that is waited for", serving));
+        self.tasks.spawn(watched::sound("the waiting task of a key", serving));
         KeyLine::new(bell)
     }
 
-    /// The task of a key: ends when nobody waits for the key any more, and the store knows it.
+    /// The task of a key, until the key has no waiters and the store knows it.
     async fn serve(self: Arc<Self>, key: LockKey, bell: Arc<Notify>) {
         let wakeup = self.store.listen(&key);
         let mut ask_at = Instant::now() + AFTER_A_FAILURE;
@@ -180,8 +177,8 @@ impl Waiters {
         }
     }
 
-    /// What is to be told to the store in this round; `None`, and no line any more, if nobody
-    /// waits. Departures are told from `leave_at` on.
+    /// The work of this round, with departures from `leave_at` on. Returns `None` and removes the
+    /// line if nothing waits.
     fn take_work(&self, key: &LockKey, leave_at: Instant) -> Option<Work> {
         let due = Instant::now() >= leave_at;
         let work = self.with_line(key, |line| line.take_work(ROUND, due))?;
@@ -195,7 +192,7 @@ impl Waiters {
         })
     }
 
-    /// Takes claims out of the store's line; says whether that needs no second try.
+    /// Takes claims out of the store's line. Returns false if that has to be retried.
     async fn leave(&self, key: &LockKey, leaving: Vec<(LeaseToken, Keep)>) -> bool {
         if leaving.is_empty() {
             return true;
@@ -206,7 +203,7 @@ impl Waiters {
         false
     }
 
-    /// The claims at these places, which have ended elsewhere.
+    /// The claims at these places, which ended elsewhere.
     fn ended(&self, key: &LockKey, places: Vec<u64>) -> Vec<(Claim, Option<u64>)> {
         let at = |line: &mut KeyLine| places.iter().filter_map(|place| line.at(*place)).collect();
         self.with_line(key, at).unwrap_or_default()
@@ -218,14 +215,15 @@ impl Waiters {
         Answered { claim, asked, turn }
     }
 
-    /// The last question for a claim: a key that is free by now is not called held.
+    /// The last question for a claim, so that a key that is free by now is not called held.
     async fn ask_last(&self, claim: Claim) -> (Claim, Instant, Answer) {
         let asked = Instant::now();
         let answer = self.store.try_acquire(&claim).await;
         (claim, asked, answer)
     }
 
-    /// Asks for the head, and for whom else the key was handed to; says when to ask again.
+    /// Asks for the head, and for other claims that the key was handed to. Returns the moment to
+    /// ask again.
     async fn ask_for_head(&self, key: &LockKey, rung: bool) -> Instant {
         let mut next = self.with_line(key, |line| line.head()).flatten();
         for _ in 0..ROUND {
@@ -242,8 +240,9 @@ impl Waiters {
             let ask_at = self.note(key, answered);
             match handed.filter(|handed| *handed != token) {
                 None if failed => return Instant::now() + AFTER_A_FAILURE,
-                // Nobody released it to this line: the store may have lost the line, and the next
-                // one hears of that; else it hears how long the lease lasts.
+                // The key was free without a hint, or the claim ended elsewhere: the store may have
+                // lost the line. The next claim's question restores it, or tells how long the lease
+                // lasts.
                 None if found_free || gone => {
                     next = self.with_line(key, |line| line.head()).flatten();
                 }
@@ -251,7 +250,7 @@ impl Waiters {
                 Some(handed) => {
                     next = self.with_line(key, |line| line.claim(&handed)).flatten();
                     if next.is_none() {
-                        // Leaves in the next round, together with all others that are gone.
+                        // It leaves in the next round, together with all others that are gone.
                         self.with_line(key, |line| line.leave_handed(handed));
                         return Instant::now();
                     }
@@ -261,7 +260,7 @@ impl Waiters {
         Instant::now() + AFTER_A_GRANT
     }
 
-    /// Does what an answer asks for: delivers a grant, notes a place. Says when to ask again.
+    /// Handles an answer: delivers a grant, notes a place. Returns the moment to ask again.
     fn note(&self, key: &LockKey, answered: Answered) -> Instant {
         let Answered { claim, asked, turn } = answered;
         match turn {
@@ -277,7 +276,7 @@ impl Waiters {
                 asked
             }
             Err(error) => {
-                // A claim that stands in line waits on; one that could not join is told.
+                // A claim in line keeps waiting; one that could not join is told.
                 if self.with_line(key, |line| line.is_joining(&claim.token)) == Some(true) {
                     let told = self.with_line(key, |line| {
                         let told = line.take_out(&claim.token);
@@ -294,21 +293,20 @@ impl Waiters {
         }
     }
 
-    /// A question for a claim has failed that may have granted it: if nobody waits for it any
-    /// more, it is taken back where that may be done.
+    /// Undoes a failed question that may have granted the claim, if no request waits for it any
+    /// more and its token is the service's.
     fn taken_back_if_gone(&self, key: &LockKey, claim: Claim, error: StoreError) {
         if self.with_line(key, |line| line.claim(&claim.token)).flatten().is_none() {
             drop(self.undelivered(claim, Err(error)));
         }
     }
 
-    /// Does what the answer to a last question asks for.
     fn note_last(&self, key: &LockKey, claim: Claim, asked: Instant, answer: Answer) {
         let taken = |line: &mut KeyLine| line.take_stopping(&claim.token);
         match answer {
             Ok(Attempt::Held(status)) => {
                 let (told, left) = self.with_line(key, taken).unwrap_or_default();
-                // The store still counts a claim that is about to leave.
+                // The store still counts the claim that is about to leave.
                 let waiters = status.waiters.saturating_sub(left);
                 let status = LockStatus { waiters, ..status };
                 told.into_iter().for_each(|request| request.tell(Told::Held(status.clone())));
@@ -324,10 +322,11 @@ impl Waiters {
         }
     }
 
-    /// Tells all requests of a claim that has the lease, and takes it out of the line of this
-    /// instance. Where nobody is left to be told, a grant to a token of the service is taken back.
+    /// Tells all requests of a claim about its lease, and takes the claim out. With no request
+    /// left, a grant to a token of the service is undone.
     fn granted(&self, key: &LockKey, claim: Claim, asked: Instant, attempt: Attempt) -> Instant {
-        // A token of the service is in no other hands: the answer that granted it was lost.
+        // Only this request knows a token of the service: an earlier answer with the grant was
+        // lost.
         let (lease, mut attempt) = match (attempt, claim.origin) {
             (Attempt::Granted(lease), _) | (Attempt::Again(lease), Origin::Service) => {
                 (lease.clone(), Attempt::Granted(lease))
@@ -343,7 +342,7 @@ impl Waiters {
         for request in told {
             let answer = self.undelivered(claim.clone(), Ok(attempt));
             request.tell(Told::Answer(Delivery { answer, asked, alone }));
-            // All but the first have what the first has been granted.
+            // The others share the lease that the first was granted.
             attempt = Attempt::Again(lease.clone());
         }
         asked + after_a_grant(&lease)
@@ -359,24 +358,23 @@ impl Waiters {
     }
 }
 
-/// The requests of a claim that is being released.
+/// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
 pub(crate) struct ReleasedRequests(Vec<Request>);
 
 impl ReleasedRequests {
-    /// Tells them that their claim was released. Without it they are told that nobody knows.
+    /// Tells them that their claim was released.
     pub(crate) fn told(self) {
         self.0.into_iter().for_each(|request| request.tell(Told::Cancelled));
     }
 }
 
-/// A claim, and what the store said to it.
 struct Answered {
     claim: Claim,
     asked: Instant,
     turn: Result<Turn, StoreError>,
 }
 
-/// When to ask for the next in line at the latest: nobody tells of a lease that runs out.
+/// The longest pause before the next claim asks: a lease that expires sends no hint.
 fn after_a_grant(lease: &Lease) -> Duration {
     AFTER_A_GRANT.min(lease.ttl.as_duration())
 }

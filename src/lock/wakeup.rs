@@ -1,4 +1,4 @@
-//! Hints that a key was handed on. A hint may be lost: whoever sleeps asks again in time.
+//! Hints that a key was handed on. A hint may be lost, so waiters also ask periodically.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -7,10 +7,10 @@ use tokio::sync::Notify;
 
 use crate::lock::key::LockKey;
 
-/// The most claims that are noted as ended and not asked for yet: a hint more may be lost.
+/// The most ended claims noted and not yet asked for; further hints may be lost.
 const MAX_ENDED: usize = 10_000;
 
-/// Who listens for which key, in one instance.
+/// The listeners of one instance, by key.
 #[derive(Debug, Default)]
 pub struct Wakeups {
     listeners: Mutex<HashMap<LockKey, Weak<Bell>>>,
@@ -27,7 +27,7 @@ pub struct Wakeup {
 #[derive(Debug, Default)]
 struct Bell {
     rung: Notify,
-    /// The places of claims that have ended on another instance.
+    /// The places of claims that ended on another instance.
     ended: Mutex<Vec<u64>>,
 }
 
@@ -38,7 +38,7 @@ impl Bell {
 }
 
 impl Wakeups {
-    /// Listens for `key`. There is one listener a key: a new one takes the place of an old one.
+    /// Listens for `key`. A key has one listener: a new one replaces an old one.
     pub fn listen(self: &Arc<Self>, key: &LockKey) -> Wakeup {
         let bell = Arc::new(Bell::default());
         self.with(|listeners| listeners.insert(key.clone(), Arc::downgrade(&bell)));
@@ -80,16 +80,16 @@ impl Wakeups {
 }
 
 impl Wakeup {
-    /// Waits for a hint; one that came before the call counts.
+    /// Waits for a hint; an earlier one counts.
     ///
     /// # Cancel safety
     ///
-    /// A hint that was not waited for to the end is not lost.
+    /// No hint is lost.
     pub async fn rung(&self) {
         self.bell.rung.notified().await;
     }
 
-    /// The places of claims that have ended elsewhere since the last time it was asked.
+    /// Takes the places of claims that ended elsewhere since the last call.
     pub fn take_ended(&self) -> Vec<u64> {
         std::mem::take(&mut *self.bell.ended())
     }

@@ -1,8 +1,8 @@
-//! The tasks that the service cannot work without. When one of them ends too early the process has
-//! to end: half of a service looks healthy and is restarted by no supervisor.
+//! The tasks that the service cannot work without. If one ends too early, the process must end:
+//! half a service looks healthy, and no supervisor restarts it.
 //!
 //! [`endless`] and [`sound`] wrap such a task, [`fail`] reports another cause, and the server waits
-//! for [`failed`]. A task that is aborted by its owner reports nothing.
+//! for [`failed`]. An aborted task reports nothing.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -18,7 +18,7 @@ thread_local! {
     static CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a task that has no end of its own. Reports when it panics, and when it returns.
+/// Runs a task that must not end. Reports if it panics or returns.
 ///
 /// # Cancel safety
 ///
@@ -27,7 +27,7 @@ pub async fn endless<T>(name: &'static str, task: impl Future<Output = T>) -> T 
     PROCESS.endless(name, task).await
 }
 
-/// Runs a task that may end, but must not panic. Reports when it panics.
+/// Runs a task that may end but must not panic. Reports if it panics.
 ///
 /// # Cancel safety
 ///
@@ -36,7 +36,7 @@ pub async fn sound<T>(name: &'static str, task: impl Future<Output = T>) -> T {
     PROCESS.sound(name, task).await
 }
 
-/// Reports that the service cannot go on, in one sentence. The first report counts.
+/// Reports in one sentence why the service cannot go on. The first report counts.
 pub fn fail(reason: String) {
     PROCESS.fail(reason);
 }
@@ -50,12 +50,12 @@ pub async fn failed() -> &'static str {
     PROCESS.failed().await
 }
 
-/// The reason why the service cannot go on, if there is one.
+/// The reported reason, if the service cannot go on.
 pub fn failure() -> Option<&'static str> {
     PROCESS.reason.get().map(String::as_str)
 }
 
-/// Calls code of others that panics where it should return an error, such as a parser of damaged
+/// Calls foreign code that panics where it should return an error, such as a parser of damaged
 /// data. `None` if it panicked.
 pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     CAUGHT.set(true);
@@ -64,7 +64,7 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     called
 }
 
-/// Whether a panic of this thread is expected, and not worth a line in the log.
+/// Returns true if a panic of this thread is expected and not worth a log line.
 pub fn is_caught() -> bool {
     CAUGHT.get()
 }
@@ -89,7 +89,7 @@ impl Failure {
     async fn sound<T>(&self, name: &'static str, task: impl Future<Output = T>) -> T {
         let mut task = pin!(task);
         poll_fn(|context| {
-            // Only for the poll: a task that is dropped while others panic has not panicked.
+            // Only during the poll: a task that is dropped while another panics has not panicked.
             let watching = OnPanic(self, name);
             let polled = task.as_mut().poll(context);
             std::mem::forget(watching);
@@ -106,7 +106,7 @@ impl Failure {
 
     async fn failed(&self) -> &str {
         loop {
-            // Listens before it looks, so that no report falls between the two.
+            // Listens before it checks, so that no report falls between the two.
             let reported = self.reported.notified();
             if let Some(reason) = self.reason.get() {
                 return reason;
@@ -116,7 +116,7 @@ impl Failure {
     }
 }
 
-/// Reports a panic when it is dropped, which only a panic does.
+/// Reports a panic when it is dropped; without a panic it is forgotten.
 struct OnPanic<'a>(&'a Failure, &'static str);
 
 impl Drop for OnPanic<'_> {

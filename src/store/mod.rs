@@ -1,4 +1,4 @@
-//! The adapters to the seam. This module alone knows every store.
+//! The adapters to the seam. Only this module knows every store.
 
 pub mod embedded;
 pub mod redis;
@@ -13,18 +13,18 @@ use crate::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use crate::store::redis::{RedisSettings, RedisStore};
 use crate::store::redlock::{RedlockSettings, RedlockStore};
 
-/// Which store, and what it has to know.
+/// The settings of the chosen store.
 pub enum StoreSettings {
     /// The embedded store in this directory.
     Embedded(PathBuf, EmbeddedSettings),
     /// One Redis.
     Redis(RedisSettings),
-    /// Several, independent of one another.
+    /// Several independent Redis.
     Redlock(RedlockSettings),
 }
 
 impl StoreSettings {
-    /// The store's name in the figures.
+    /// The store's name in the metrics.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Embedded(..) => "embedded",
@@ -34,13 +34,13 @@ impl StoreSettings {
     }
 }
 
-/// Why a store cannot be opened.
+/// The reason why a store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The embedded one.
+    /// The embedded store.
     #[error(transparent)]
     Embedded(#[from] embedded::OpenError),
-    /// The one on Redis.
+    /// A store on Redis.
     #[error(transparent)]
     Redis(#[from] redis::SettingsError),
 }
@@ -49,8 +49,8 @@ pub enum OpenError {
 ///
 /// # Errors
 ///
-/// [`OpenError`] says in one sentence what is wrong. A Redis that is away is not wrong: the store
-/// serves as soon as it is there.
+/// [`OpenError`] says in one sentence what is wrong. An unreachable Redis is no error: the store
+/// serves as soon as Redis answers.
 pub fn open(settings: StoreSettings, metrics: Arc<Metrics>) -> Result<Arc<dyn Store>, OpenError> {
     Ok(match settings {
         StoreSettings::Embedded(directory, settings) => {

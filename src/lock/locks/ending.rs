@@ -1,4 +1,4 @@
-//! What is seen to at the end: of an instance, and of a request whose handler panics.
+//! Clean-up at the end of an instance, and of a request whose handler panics.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,14 +22,14 @@ impl Drop for Answering {
 }
 
 impl Locks {
-    /// To be kept while a claim is acquired and answered: if that panics, a lease whose token the
-    /// service made is taken back, because nobody has received it.
+    /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
+    /// service made is undone, because no client has received it.
     pub fn answering(&self, claim: &Claim) -> Answering {
         Answering { owed: self.owed.clone(), claim: claim.clone() }
     }
 
-    /// Waits, at most `patience`, for the calls that go on without their callers, and for what
-    /// is still to be taken back. Returns whether all of them are done.
+    /// Waits, at most `patience`, for calls whose callers are gone and for pending undos. Returns
+    /// true if all are done.
     ///
     /// # Cancel safety
     ///
@@ -38,7 +38,7 @@ impl Locks {
         self.tasks.close();
         let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
         if !done {
-            tracing::warn!(open = self.tasks.len(), "ending with store calls still open");
+            tracing::warn!(open = self.tasks.len(), "shutting down with store calls still open");
         }
         done
     }

@@ -1,4 +1,4 @@
-//! What can be seen of a table without changing it.
+//! The table's read-only view.
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
@@ -10,27 +10,27 @@ use crate::lock::time::Timestamp;
 use crate::lock::token::LeaseToken;
 
 impl Table {
-    /// How many keys are held.
+    /// The number of held keys.
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// Whether no key is held.
+    /// Returns true if no key is held.
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// The highest fencing token ever given; 0 before the first.
+    /// The highest fencing token so far; 0 before the first.
     pub fn last_fencing_token(&self) -> u64 {
         self.last_fencing_token
     }
 
-    /// The lease of a key as it is to be kept.
+    /// The lease of a key, in the form that is stored.
     pub fn entry(&self, key: &LockKey) -> Option<&Entry> {
         self.leases.get(key)
     }
 
-    /// The leases from where a page begins, without its limit and without a look at the time.
+    /// The leases from the start of a page, without its limit and regardless of the time.
     pub fn page(&self, page: &Page) -> impl Iterator<Item = (&LockKey, &Entry)> {
         page.widest_prefixes().into_iter().flat_map(|prefix| {
             let leases = self.leases.range::<str, _>(page.range(prefix));
@@ -38,7 +38,7 @@ impl Table {
         })
     }
 
-    /// How a key stands whose lease is `entry`.
+    /// The status of a key whose lease is `entry`.
     pub fn status(
         &self,
         key: &LockKey,
@@ -58,8 +58,8 @@ impl Table {
         }
     }
 
-    /// Whether a key whose lease is `entry` stands otherwise by now: the lease, or a hand-off, is
-    /// over, and nobody has looked since.
+    /// Returns true if the lease `entry`, or the key's hand-off, has expired but was not removed
+    /// yet.
     pub fn has_ended(&self, key: &LockKey, entry: Option<&Entry>, now: Timestamp) -> bool {
         let handed = self.lines.get(key).and_then(Line::handed);
         entry.is_some_and(|entry| entry.ends_at <= now)

@@ -1,4 +1,4 @@
-//! A call to the committer: asked, waited for with a deadline, and withdrawn where nobody needs it.
+//! A call to the committer, with a deadline; withdrawn if its answer is not needed any more.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -17,21 +17,20 @@ use crate::seeded::Bug;
 use crate::store::embedded::committer::{Failure, Shared};
 use crate::store::embedded::queue::{Job, Order};
 
-/// How a call is waited for.
+/// The way in which a call is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Manner {
-    /// Up to the deadline; then it is withdrawn if it has not begun.
+    /// Until the deadline; then it is withdrawn if it has not begun.
     Withdrawn,
-    /// As above, and withdrawn at once when its caller is gone: only that caller has the token.
+    /// As above, and withdrawn as soon as its caller is gone: only that caller has the token.
     ForCaller,
-    /// Up to the deadline; it happens all the same.
+    /// Until the deadline; the call still runs after it.
     Kept,
-    /// For as long as it takes, and before all others.
+    /// Without a deadline, and ahead of all others.
     Undo,
 }
 
 impl Manner {
-    /// How a claim's call is waited for.
     pub(super) fn of(claim: &Claim) -> Self {
         match claim.origin {
             Origin::Service => Self::ForCaller,
@@ -40,26 +39,25 @@ impl Manner {
     }
 }
 
-/// An answer that is on disk, and when the lease ends that it gives.
+/// An answer that is on disk, and the end of the lease in it.
 pub(super) struct Answered<T> {
     pub(super) answer: T,
     ends_at: Option<Timestamp>,
 }
 
 impl<T> Answered<T> {
-    /// An answer that gives the token of `key` the lease that the table has now.
+    /// An answer with the lease that the table now has for `key`.
     pub(super) fn with_lease(table: &Table, key: &LockKey, answer: T) -> Self {
         Self { answer, ends_at: table.entry(key).map(|entry| entry.ends_at) }
     }
 
-    /// An answer that gives no lease.
     pub(super) fn plain(answer: T) -> Self {
         Self { answer, ends_at: None }
     }
 }
 
 impl Shared {
-    /// Has `op` done on the table, and answered once it is on disk.
+    /// Runs `op` on the table and answers once it is on disk.
     pub(super) async fn call<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -90,7 +88,7 @@ impl Shared {
             biased;
             answered = &mut answer => answered.map_err(|_| ended()).flatten(),
             () = alone => match self.queue.withdraw(ticket) {
-                true => Err(Failure::new(Effect::None, "the caller was gone before it began")),
+                true => Err(Failure::new(Effect::None, "the caller left before the call began")),
                 false => within(deadline, &mut answer, timeout).await,
             },
             () = sleep_until(deadline), if !matches!(manner, Manner::Undo) => {
@@ -103,10 +101,10 @@ impl Shared {
         answered.map_err(failed)
     }
 
-    /// The lease as it is told to its holder: with what is left of it at this moment.
+    /// The lease for its holder, with the time left at this moment as its TTL.
     ///
-    /// The disk may have taken longer than the lease lasts. It is over then, but a crash before
-    /// its end is on disk would bring it back, so this is no definite no.
+    /// If the disk took longer, the lease has expired. But a crash before its end is on disk would
+    /// bring it back, so this is not a definite no.
     pub(super) fn tell<T>(
         &self,
         verb: Verb,
@@ -120,7 +118,7 @@ impl Shared {
         }
         lease.ttl = lease.ttl.min(Ttl::from_millis(left));
         if lease.ttl.as_millis() == 0 {
-            let reason = "the disk took longer than the lease lasts".into();
+            let reason = "the lease expired before it was on disk".into();
             return Err(StoreError { verb, effect: Effect::Unknown, reason });
         }
         Ok(lease)
@@ -161,7 +159,7 @@ impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> Answered<T> + Send> Job for Ca
     fn reply(self: Box<Self>, outcome: Result<(), Failure>) {
         let Self { answer, reply, .. } = *self;
         let never_ran = || Failure::new(Effect::None, "the operation did not run");
-        // The caller may have given up meanwhile; then nobody needs the answer.
+        // The caller may have given up meanwhile.
         let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(never_ran)));
     }
 }

@@ -1,4 +1,4 @@
-//! The thread that changes table and log: it makes batches, and answers what is safe.
+//! The thread that changes table and log: it makes batches, and answers what is on disk.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,24 +17,25 @@ use crate::store::embedded::queue::{Job, Queue};
 use crate::store::embedded::settings::EmbeddedSettings;
 use crate::store::embedded::view::View;
 
-/// The most that shares one fsync: beyond it the gain is small and the first caller waits long.
+/// The most calls that share one fsync: with more the gain is small and the first caller waits
+/// long.
 const MAX_BATCH: usize = 1_024;
 
-/// How far the clock on disk may lag behind while keys are held: after a crash a lease lasts at
-/// most this much longer than it had left.
+/// The longest lag of the clock on disk while keys are held: after a crash a lease gains at most
+/// this much.
 const CLOCK_LAG: Duration = Duration::from_secs(5);
 
-/// How often the lines are looked through for those that nobody asks for any more.
+/// The interval of the search for abandoned lines.
 const SWEEP_EVERY: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether the file has its name still: twice within the second in which a
+/// The interval of the check that the file still has its name: twice within the second in which a
 /// store without its file must have stopped.
 const LOOK_EVERY: Duration = Duration::from_millis(400);
 
-/// How long nothing is tried while the file cannot be used.
+/// The pause between two attempts while the file cannot be used.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// Why a batch is not on disk.
+/// The reason why a batch is not on disk.
 #[derive(Clone, Debug)]
 pub(super) struct Failure {
     pub(super) effect: Effect,
@@ -47,7 +48,7 @@ impl Failure {
     }
 }
 
-/// What the committer has in common with those who ask.
+/// The state that the committer shares with its callers.
 pub(super) struct Shared {
     pub(super) queue: Queue,
     pub(super) view: View,
@@ -55,7 +56,7 @@ pub(super) struct Shared {
     pub(super) wakeups: Arc<Wakeups>,
 }
 
-/// See the module.
+/// The owner of the log, and the only writer of the table.
 pub(super) struct Committer {
     log: Log,
     shared: Arc<Shared>,
@@ -68,17 +69,17 @@ pub(super) struct Committer {
 }
 
 enum State {
-    /// The table is what is on disk, and what is asked is done.
+    /// The table is what is on disk, and calls are served.
     Serving,
-    /// The disk was full or the file gone; all has to be read again, from this moment on.
+    /// The disk was full or the file gone at this moment; everything has to be read again.
     Waiting(Instant, Arc<str>),
-    /// A write failed in another way. What the disk holds of it is unknown, and asking it to
-    /// write the same again may report a success that is none, so nothing is written any more.
+    /// A write failed in another way. Its effect is unknown, and a retry may report a false
+    /// success, so nothing more is written.
     Failed(Arc<str>),
 }
 
 impl Committer {
-    /// Opens the log in `directory`, and goes on from what it holds.
+    /// Opens the log in `directory`, and continues from it.
     pub(super) fn open(
         directory: &Path,
         settings: EmbeddedSettings,
@@ -86,7 +87,7 @@ impl Committer {
     ) -> Result<Self, LogError> {
         let (log, table, clock_on_disk) = Log::open(directory)?;
         let path = log.path().display();
-        tracing::info!(held = table.len(), %path, "the embedded store is open");
+        tracing::info!(held = table.len(), %path, "embedded store opened");
         metrics.embedded(table.len(), None);
         let shared = Arc::new(Shared {
             queue: Queue::default(),
@@ -98,7 +99,6 @@ impl Committer {
         Ok(Self { log, shared, settings, metrics, state, clock_on_disk, swept, looked })
     }
 
-    /// What others need to ask.
     pub(super) fn shared(&self) -> Arc<Shared> {
         self.shared.clone()
     }
@@ -119,10 +119,13 @@ impl Committer {
             }
         }
         if let State::Serving = self.state {
-            // So that the leases that are left last no longer than they have to.
+            // With the clock on disk up to date, remaining leases last no longer than they must.
             let now = self.shared.clock.now();
             if let Err(error) = self.commit(now) {
-                tracing::warn!(%error, "the clock of the embedded store was not kept");
+                tracing::warn!(
+                    %error,
+                    "cannot write the store's clock; leases may last longer after a restart"
+                );
             }
         }
     }
@@ -132,21 +135,21 @@ impl Committer {
         self.look().map_err(|error| self.wait(&error, Effect::None))?;
         let now = self.shared.clock.now();
         let changed = self.apply(batch, now);
-        // Whatever is answered is on disk before, the end of a lease included: what was called
-        // lost must not be found again after a crash.
+        // Every answer is on disk first, even the end of a lease: a lease that was called lost must
+        // not come back after a crash.
         let late = Bug::AnswerBeforeCommit.is_in() && self.looked.elapsed() < LOOK_EVERY / 2;
         if changed && !late {
             let began = Instant::now();
             self.commit(now).or_else(|error| self.fail(&error))?;
             let held = self.shared.view.state().table.as_ref().map_or(0, |table| table.len());
             self.metrics.embedded(held, Some(began.elapsed().as_secs_f64()));
-            // The disk may have taken long.
+            // The commit may have taken long.
             self.look().map_err(|error| self.wait(&error, Effect::Unknown))?;
         }
         Ok(())
     }
 
-    /// Does a batch in memory. Returns whether there is something for the disk.
+    /// Runs a batch in memory. Returns true if there is something to write.
     fn apply(&mut self, batch: &mut [Box<dyn Job>], now: Timestamp) -> bool {
         let mut state = self.shared.view.state();
         let Some(table) = &mut state.table else { return false };
@@ -183,7 +186,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Looks whether the file is where it was, if it is time.
+    /// Checks, if it is time, that the file still has its name.
     fn look(&mut self) -> Result<(), LogError> {
         if self.looked.elapsed() < LOOK_EVERY {
             return Ok(());
@@ -193,8 +196,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Decides what a failed commit means. The transaction is on disk whole or not at all, so a
-    /// look tells what its callers are answered.
+    /// Handles a failed commit. The transaction is on disk whole or not at all; reading it tells
+    /// which.
     fn fail(&mut self, error: &LogError) -> Result<(), Failure> {
         if !error.is_full() {
             return Err(self.give_up(error));
@@ -208,10 +211,10 @@ impl Committer {
         }
     }
 
-    /// Does nothing for a while, and then looks whether it can go on.
+    /// Stops serving until the file can be read again.
     fn wait(&mut self, error: &LogError, effect: Effect) -> Failure {
         if error.is_full() {
-            tracing::error!(%error, "the disk is full: nothing is granted until it has room");
+            tracing::error!(%error, "the disk is full; granting nothing until it has room");
         } else {
             tracing::error!(%error, "nothing is granted until the file can be used again");
         }
@@ -221,10 +224,10 @@ impl Committer {
         Failure { effect, reason }
     }
 
-    /// Writes nothing any more, and has the process end.
+    /// Stops writing for good, and makes the process end.
     fn give_up(&mut self, error: &LogError) -> Failure {
         watched::fail(format!(
-            "the embedded store has failed, and has to be restarted to read what is on disk: {error}"
+            "the embedded store has failed; restart the service to read what is on disk: {error}"
         ));
         let reason: Arc<str> = error.to_string().into();
         self.shared.view.state().table = None;
@@ -232,7 +235,7 @@ impl Committer {
         Failure { effect: Effect::Unknown, reason }
     }
 
-    /// Makes the table what is on disk again after the file could not be used, if it is time.
+    /// Reads the file again after it could not be used, if it is time.
     fn recover(&mut self) -> Result<(), Failure> {
         let (since, reason) = match &self.state {
             State::Serving => return Ok(()),
@@ -248,14 +251,13 @@ impl Committer {
                 Err(error) if error.may_pass() => {
                     self.state = State::Waiting(Instant::now(), reason.clone());
                 }
-                // What is asked now was not tried.
+                // The calls of this batch were not tried.
                 Err(error) => return Err(Failure { effect: Effect::None, ..self.give_up(&error) }),
             }
         }
         Err(Failure::new(Effect::None, reason))
     }
 
-    /// Reads what is on disk.
     fn read_again(&mut self) -> Result<(), LogError> {
         let (table, _) = self.log.reopen()?;
         {
@@ -263,7 +265,8 @@ impl Committer {
             state.table = Some(self.settings.rules(table));
             state.under_way.clear();
         }
-        self.shared.wakeups.ring_all(); // The lines are gone with the old table: all join again.
+        // The lines are gone with the old table: all claims join again.
+        self.shared.wakeups.ring_all();
         Ok(())
     }
 }

@@ -1,4 +1,4 @@
-//! The database's file, whose failures tell a disk that is full from one that has lost something.
+//! The database's file. Its errors tell a full disk from one that has lost data.
 
 use std::fs::File;
 use std::io;
@@ -7,14 +7,13 @@ use std::ops::Bound;
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
 
-/// What was written may not be on the disk, and a second sync may report a success that is none:
-/// the system forgets what it could not write. So this is never mere lack of room, even where a
-/// disk that fills up only while it syncs says so.
+/// A failed sync. The data may not be on disk, and a second sync may report a false success,
+/// because the system forgets what it could not write. So this is never mere lack of room, even if
+/// the error says so.
 #[derive(Debug, thiserror::Error)]
-#[error("what was written is not safe: {0}")]
+#[error("sync failed; the data may not be on disk: {0}")]
 struct NotSafe(io::Error);
 
-/// A file for redb.
 #[derive(Debug)]
 pub(super) struct DatabaseFile(FileBackend);
 

@@ -1,5 +1,5 @@
-//! Where a store lives: its directory and its file, held against other processes, and looked after
-//! for as long as it is served. Neither may be moved, deleted or replaced meanwhile.
+//! The directory and the file of a store, locked against other processes. Neither may be moved,
+//! deleted or replaced while it is served.
 
 use std::fs::File;
 use std::os::linux::net::SocketAddrExt;
@@ -12,31 +12,31 @@ use crate::store::embedded::error::LogError;
 
 const FILE: &str = "locks.redb";
 
-/// The name of a file that is being made. What has the final name is whole.
+/// The name of an unfinished file. A file with the final name is whole.
 const UNFINISHED: &str = "locks.redb.new";
 
-/// Others than the owner may do nothing: the tokens are in it.
+/// Only the owner has access, because the file contains the tokens.
 const FILE_MODE: u32 = 0o600;
 
-/// Where in the file the number of the last answered commit stands: in its first page, of which the
-/// database uses 320 bytes, in a sector of its own.
+/// The offset of the number of the last answered commit: its own sector in the first page, of which
+/// the database uses 320 bytes.
 const WITNESS_AT: u64 = 2_048;
-/// What the number stands behind.
+/// The mark before the number.
 const WITNESS: &[u8; 8] = b"commits\0";
 
-/// See the module.
+/// A locked directory and its file.
 pub(super) struct Home {
     path: PathBuf,
-    /// The file itself, whatever its name is by now.
+    /// The open file, whatever its name is by now.
     file: File,
-    /// Its lock keeps others out, also where the file is gone.
+    /// Its lock keeps other processes out, even if the file is gone.
     _directory: File,
-    /// Keeps others out where the directory was moved. The name goes with the process.
+    /// Keeps other processes out if the directory was moved. The name ends with the process.
     _name: Option<UnixListener>,
 }
 
 impl Home {
-    /// Takes a directory, which is made if it is not there. `make` makes a new file.
+    /// Locks a directory, which is created if missing. `make` writes a new file.
     pub(super) fn take(
         directory: &Path,
         make: impl FnOnce(File) -> Result<(), LogError>,
@@ -45,7 +45,7 @@ impl Home {
         make_directory(directory).map_err(unusable)?;
         let in_use = || LogError::InUse(directory.to_owned());
         let handle = File::open(directory).map_err(unusable)?;
-        // Where a file system has no such locks there is still that of the file.
+        // On a file system without such locks, the lock of the file remains.
         if let Err(fs::TryLockError::WouldBlock) = handle.try_lock() {
             return Err(in_use());
         }
@@ -60,19 +60,18 @@ impl Home {
             options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
             make(options.open(&unfinished).map_err(unusable)?)?;
             fs::rename(&unfinished, &path).map_err(unusable)?;
-            // The new name has to survive a loss of power as well.
+            // The new name must survive a loss of power as well.
             handle.sync_all().map_err(unusable)?;
         }
         let file = open(&path)?;
         Ok(Self { path, file, _directory: handle, _name: name })
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Takes the rights of others away from a file that was copied here, or made otherwise.
+    /// Removes other users' access to a file that was copied here, or made otherwise.
     pub(super) fn keep_private(&self) {
         let mode =
             self.file.metadata().map_or(FILE_MODE, |found| found.permissions().mode() & 0o777);
@@ -88,14 +87,14 @@ impl Home {
         }
     }
 
-    /// Opens the file once more. It is never made anew.
+    /// Opens the file again. Never creates it.
     pub(super) fn open(&self) -> Result<File, LogError> {
         let file = open(&self.path)?;
         self.check(&file.metadata().map_err(|source| self.unusable(source))?)?;
         Ok(file)
     }
 
-    /// Fails if the file does not have its name any more.
+    /// Fails if the file no longer has its name.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         match fs::metadata(&self.path) {
             Ok(found) => self.check(&found),
@@ -104,8 +103,8 @@ impl Home {
         }
     }
 
-    /// Notes that a commit was answered. The file is not synced for it: a crash of the process
-    /// loses nothing that was written, and after a loss of power an older number does no harm.
+    /// Notes the number of an answered commit, without a sync: a crash of the process loses no
+    /// written data, and after a loss of power an older number does no harm.
     pub(super) fn witness(&self, commits: u64) -> io::Result<()> {
         let mut record = [0; 24];
         record[..8].copy_from_slice(WITNESS);
@@ -114,8 +113,7 @@ impl Home {
         self.file.write_all_at(&record, WITNESS_AT)
     }
 
-    /// The number of the last commit that was answered, as far as it is known. `None` if the note
-    /// itself is damaged.
+    /// The noted number of the last answered commit. `None` if the note itself is damaged.
     pub(super) fn witnessed(&self) -> io::Result<Option<u64>> {
         let mut record = [0; 24];
         self.file.read_exact_at(&mut record, WITNESS_AT)?;
@@ -151,7 +149,7 @@ fn open(path: &Path) -> Result<File, LogError> {
     opened.map_err(|source| LogError::Unusable { path: path.to_owned(), source })
 }
 
-/// Makes a directory and those above it, each of which survives a loss of power.
+/// Creates a directory and its parents, each of which survives a loss of power.
 fn make_directory(directory: &Path) -> io::Result<()> {
     if directory.is_dir() {
         return Ok(());
@@ -169,13 +167,13 @@ fn make_directory(directory: &Path) -> io::Result<()> {
     File::open(parent)?.sync_all()
 }
 
-/// Takes a name that says which directory this is, wherever it is moved to.
+/// Takes a name in the kernel that identifies this directory, even after a move.
 fn take_name(directory: &Path) -> io::Result<UnixListener> {
     let directory = directory.canonicalize()?;
     let parent = directory.parent().unwrap_or(&directory).metadata()?;
     let mut name = format!("lockkeeper/{:x}/{:x}/", parent.dev(), parent.ino()).into_bytes();
     let own = directory.file_name().unwrap_or_default().as_encoded_bytes();
-    // There is room for 107 bytes; two long names with the same end have locks of their own still.
+    // There is room for 107 bytes; two long names with the same end still have different locks.
     name.extend_from_slice(&own[own.len().saturating_sub(48)..]);
     UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
 }

@@ -1,8 +1,8 @@
-//! What is on disk: one redb database with the leases, the store's clock and the last fencing
-//! token; and what proves when it is read that it is whole and the newest that was answered.
+//! The file: one redb database with the leases, the store's clock and the last fencing token.
+//! Reading it proves that it is whole, and not older than the last answer.
 //!
-//! Format 2: as format 1, and in `meta` the number of leases and a checksum over all. A change of
-//! it needs a new number, a way to read the old one, and a test with a file of the old one.
+//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. A change needs
+//! a new number, a way to read the old one, and a test with an old file.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -29,13 +29,13 @@ const LEASES: TableDefinition<'_, &str, LeaseRow> = TableDefinition::new("leases
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
 const FORMAT: u64 = 2;
-/// From here on a file says how many leases it has, and their checksum.
+/// The first format with the number of leases and their checksum.
 const SUMMED: u64 = 2;
 
-/// The leases are all in memory anyway; the database needs little more than its write buffer.
+/// All leases are in memory anyway; the database needs little more than its write buffer.
 const CACHE_BYTES: usize = 16 << 20;
 
-/// The database and how far it has come.
+/// The database and its last commit.
 pub(super) struct Log {
     home: Home,
     database: Option<Database>,
@@ -47,13 +47,13 @@ pub(super) struct Log {
 /// A lease that began, changed or ended.
 pub(super) struct Change {
     pub(super) key: LockKey,
-    /// What is on disk.
+    /// The row on disk.
     pub(super) before: Option<Entry>,
-    /// What is to be there.
+    /// The new row.
     pub(super) after: Option<Entry>,
 }
 
-/// What a file holds beside the leases.
+/// The numbers in a file beside the leases.
 #[derive(Clone, Copy, Default)]
 struct Meta {
     format: u64,
@@ -64,28 +64,26 @@ struct Meta {
     checksum: u64,
 }
 
-/// A lease and its key.
 type Lease = (LockKey, Entry);
 
-/// What was found in a file.
 struct Contents {
     meta: Meta,
     leases: Vec<Lease>,
     sum: Sum,
 }
 
-/// How thoroughly a file is looked at.
+/// The thoroughness of a check of the file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
-    /// Every page, also those that are not read: somebody else may have had the file.
+    /// Every page, read or not: another process may have written to the file.
     Pages,
-    /// What is read.
+    /// The pages that are read.
     Leases,
 }
 
 impl Log {
-    /// Opens the log in `directory`, or makes both. Returns the leases on disk as well, and the
-    /// moment they are from.
+    /// Opens or creates the log in `directory`. Returns the leases on disk and the time of the last
+    /// commit with it.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
         let home = Home::take(directory, |file| {
             let begin = || write(&create(file)?, Meta::default(), Sum::default(), &[]);
@@ -98,14 +96,14 @@ impl Log {
         Ok((log, table, clock))
     }
 
-    /// Opens the file anew and reads what is on disk. The file is the one that was opened first,
-    /// and has no fewer commits than it is known to have.
+    /// Opens the file again and reads it. Fails if it is another file, or has fewer commits than
+    /// known.
     pub(super) fn reopen(&mut self) -> Result<(Table, Timestamp), LogError> {
         self.read(Check::Leases)
     }
 
-    /// Brings changes to the disk, the highest fencing token and the moment they are from. When it
-    /// returns without an error they are safe.
+    /// Writes changes, the highest fencing token and their time. They are safe on disk when it
+    /// returns without an error.
     pub(super) fn commit(
         &mut self,
         changes: &[Change],
@@ -129,9 +127,9 @@ impl Log {
         written.map_err(|source| database_error(self.home.path(), source))?;
         self.committed = self.attempted;
         self.sum = sum;
-        // Without this note a damaged file may be taken for one that is a commit older.
+        // Without this note a damaged file could pass for one that is a commit older.
         if let Err(error) = self.home.witness(self.committed) {
-            tracing::debug!(%error, "the number of the last commit could not be noted");
+            tracing::debug!(%error, "cannot note the number of the last commit");
         }
         Ok(())
     }
@@ -141,18 +139,17 @@ impl Log {
         self.home.check_place()
     }
 
-    /// The path of the file.
     pub(super) fn path(&self) -> &Path {
         self.home.path()
     }
 
-    /// Whether the last commit that was tried is known to be on disk.
+    /// Returns true if the last attempted commit is known to be on disk.
     pub(super) fn is_committed(&self) -> bool {
         self.committed >= self.attempted
     }
 
     fn read(&mut self, check: Check) -> Result<(Table, Timestamp), LogError> {
-        self.database = None; // Its lock on the file has to go first.
+        self.database = None; // Releases its lock on the file first.
         let file = self.home.open()?;
         let damaged = |what: String| LogError::Damaged { path: self.home.path().to_owned(), what };
         let opened = caught(|| self.open_and_read(file, check, &damaged));
@@ -165,7 +162,7 @@ impl Log {
         let expected = expected.max(self.committed);
         if found.meta.commits < expected {
             let (is, was) = (found.meta.commits, expected);
-            return Err(damaged(format!("it ends with commit {is}, and {was} was answered")));
+            return Err(damaged(format!("its last commit is {is}, but {was} was answered")));
         }
         self.database = Some(database);
         self.committed = found.meta.commits;
@@ -210,7 +207,7 @@ impl Log {
         }
         if meta.format >= SUMMED && !meta.fits(sum) {
             let (is, was) = (leases.len(), meta.leases);
-            let what = format!("it holds {is} leases and not the {was} that were written");
+            let what = format!("its {is} leases are not the {was} that were written");
             return Err(damaged(what));
         }
         let highest = leases.iter().map(|(_, entry)| entry.fencing_token.number()).max();
@@ -223,7 +220,7 @@ impl Log {
 }
 
 impl Meta {
-    /// What stands in the file under which name. The checksum is the last, and over all others.
+    /// The rows of the file. The checksum is the last, and covers all others.
     fn rows(&self) -> [(&'static str, u64); 6] {
         [
             ("format", self.format),
@@ -250,7 +247,7 @@ impl Meta {
 
 fn create(file: File) -> Result<Database, redb::Error> {
     let file = DatabaseFile::new(file)?;
-    // What is there but not yet safe must not be taken for what is on disk.
+    // Data that is not yet safe must not pass for data on disk.
     file.sync_data()?;
     let created: Result<_, DatabaseError> =
         Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file);
@@ -275,7 +272,7 @@ fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Resul
     Ok(transaction.commit()?)
 }
 
-/// What is in a database; `None` for a lease that cannot be read.
+/// Reads a database; `None` for a lease that cannot be read.
 fn contents(database: &Database) -> Result<(Meta, Vec<Option<Lease>>), redb::Error> {
     let transaction = database.begin_read()?;
     let table = match transaction.open_table(META) {

@@ -1,9 +1,8 @@
-//! The embedded store: [`Table`] in memory, every change of it on disk before it is answered.
+//! The embedded store: a [`Table`] in memory, with every change on disk before its answer.
 //!
-//! One thread, the committer, changes the table and the log. It takes what has been asked
-//! meanwhile, up to a batch, applies it to the table, writes what changed in one transaction, and
-//! answers: the callers of a batch share one fsync. Whoever only looks at a key does not wait for
-//! the disk. Whatever the rules say is in [`Table`]; this is only its keeper.
+//! One thread, the committer, changes the table and the log. It takes a batch of waiting calls,
+//! applies them to the table, writes the changes in one transaction, and answers: the callers of a
+//! batch share one fsync. Reads do not wait for the disk. The rules are in [`Table`].
 
 mod call;
 mod committer;
@@ -41,38 +40,37 @@ use crate::store::embedded::view::Seen;
 
 pub use crate::store::embedded::settings::EmbeddedSettings;
 
-/// How long a waiter sleeps at most: a hint cannot be lost within a process, so this only bounds
-/// what a fault of our own could do.
+/// The longest sleep of a waiter: hints are not lost within a process, so this only limits a bug.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// A question at the very end of a lease would come a moment too early.
+/// Added to the end of a lease, where a question would come a moment too early.
 const PAST_THE_END: Duration = Duration::from_millis(1);
 
-/// How long a look waits for the end of a lease to be on disk; longer than a disk takes that is
-/// well. Then it tells what is on disk: a lease of which nothing is left.
+/// The time that a read waits until the end of a lease is on disk; a healthy disk takes less. Then
+/// it returns what is on disk: a lease with no time left.
 const LOOK_PATIENCE: Duration = Duration::from_millis(250);
 
-/// How long the end of the store waits for what was asked to be on disk.
+/// The time that a shutdown waits for the last commit.
 const LAST_COMMIT: Duration = Duration::from_secs(1);
 
 /// The year 2100. A wall clock beyond it is wrong, and would use up the fencing tokens.
 const LATEST_CLOCK: u64 = 4_102_444_800_000_000;
 
-/// A store in a directory of its own, for one process at a time.
+/// A store in its own directory, for one process at a time.
 pub struct EmbeddedStore {
     shared: Arc<Shared>,
     command_timeout: Duration,
-    /// Hears of the end of the committer.
+    /// Disconnected when the committer ends.
     ended: Mutex<mpsc::Receiver<()>>,
 }
 
 impl EmbeddedStore {
-    /// Opens the store in `directory`, which is made if it is not there.
+    /// Opens the store in `directory`, which is created if missing.
     ///
     /// # Errors
     ///
-    /// One sentence if the directory cannot be used, if another process uses it, or if what is in
-    /// it is damaged.
+    /// One sentence if the directory cannot be used, is used by another process, or has a damaged
+    /// file.
     pub fn open(
         directory: &Path,
         settings: EmbeddedSettings,
@@ -104,7 +102,7 @@ impl EmbeddedStore {
         self.shared.call(verb, manner, self.command_timeout, op).await
     }
 
-    /// What was seen, or, if something of it has ended meanwhile, what the committer says to that.
+    /// Returns what was seen, or asks the committer if a part of it has expired meanwhile.
     async fn look<T: Send + 'static>(
         &self,
         verb: Verb,
@@ -127,13 +125,13 @@ impl EmbeddedStore {
 }
 
 impl Drop for EmbeddedStore {
-    /// Waits for what was asked to be on disk, but not for a disk that stands still: what is not
-    /// on it then was not answered.
+    /// Waits for calls already made to be on disk, but not for a disk that does not respond: the
+    /// remaining calls were not answered.
     fn drop(&mut self) {
         self.shared.queue.close();
         let ended = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(LAST_COMMIT) {
-            tracing::warn!("the disk stands still; ending without the last commit");
+            tracing::warn!("the disk does not respond; shutting down without the last commit");
         }
     }
 }
@@ -144,7 +142,7 @@ impl fmt::Debug for EmbeddedStore {
     }
 }
 
-/// Why the store cannot be opened.
+/// The reason why the store cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub struct OpenError(#[from] LogError);
@@ -153,7 +151,7 @@ fn used_up(verb: Verb) -> StoreError {
     StoreError { verb, effect: Effect::None, reason: "the fencing tokens are used up".into() }
 }
 
-/// What is proposed as the next fencing token; 0 where the wall clock cannot be believed.
+/// The proposed fencing token; 0 if the wall clock is implausible.
 fn proposal() -> u64 {
     let now = wall_clock_micros();
     if now < LATEST_CLOCK { now } else { 0 }
@@ -197,7 +195,7 @@ impl Store for EmbeddedStore {
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         let (key, claims) = (key.clone(), claims.to_vec());
-        // Nobody leaves a second time.
+        // Not withdrawn at the deadline: the claim does not leave a second time.
         let left = self.call(Verb::Leave, Manner::Kept, move |table, now| {
             table.leave(&key, &claims, now);
             Answered::plain(())
@@ -263,7 +261,7 @@ impl Store for EmbeddedStore {
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
         let (key, token) = (key.clone(), token.clone());
-        // Earlier calls with the token have been done or were withdrawn: none is still to come.
+        // Earlier calls with the token have run or were withdrawn: none is still to come.
         let undone = self.call(Verb::Release, Manner::Undo, move |table, now| {
             Answered::plain(table.release(&key, (&token, None), now))
         });
@@ -302,10 +300,10 @@ impl Store for EmbeddedStore {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             store: "embedded",
-            order: "first come, first served, among those who wait",
-            fencing: "rises with every lease, over restarts, crashes and clock steps",
-            survives: "crash and restart of the process: every answered change is on disk; \
-                       not the loss of the disk",
+            order: "first come, first served, among waiting requests",
+            fencing: "rises with every lease, also after restarts, crashes and clock steps",
+            survives: "crash and restart of the process: every answered change is on disk; not the \
+                       loss of the disk",
         }
     }
 }

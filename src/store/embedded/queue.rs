@@ -1,5 +1,5 @@
-//! What was asked and has not begun: in the order in which it was asked, up to a limit, and to be
-//! withdrawn by whoever asked.
+//! The calls that have not begun, in the order of their arrival, up to a limit. Callers can
+//! withdraw them.
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -10,24 +10,23 @@ use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::store::embedded::committer::Failure;
 
-/// The most calls that wait for the disk: as many as there can be clients, and some megabytes. Calls
-/// that take grants back come on top: there are no more of them than `Owed` allows.
+/// The most calls that wait for the disk: as many as there can be clients, and some megabytes.
+/// Undos come on top, limited by `Owed`.
 const MAX_WAITING: usize = 32_768;
 
 /// An operation that waits for its batch.
 pub(super) trait Job: Send {
-    /// Does it on the table, in memory.
+    /// Runs it on the table, in memory.
     fn run(&mut self, table: &mut Table, now: Timestamp);
 
-    /// Answers it, once its batch is on disk, or not.
+    /// Answers it after the commit of its batch, or after the failure.
     fn reply(self: Box<Self>, outcome: Result<(), Failure>);
 }
 
-/// Whether a job waits behind those that came before it.
+/// The order of a job among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
-    /// It goes first: it takes back what an earlier job did, and none of those that wait is of the
-    /// same claim.
+    /// First: it undoes an earlier job, and no waiting job is of the same claim.
     First,
     /// In the order of arrival.
     InTurn,
@@ -37,7 +36,7 @@ pub(super) enum Order {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Ticket(Order, u64);
 
-/// See the module.
+/// The queue between the callers and the committer.
 #[derive(Default)]
 pub(super) struct Queue {
     waiting: Mutex<Waiting>,
@@ -52,7 +51,7 @@ struct Waiting {
 }
 
 impl Queue {
-    /// Lets a job wait. `None` if there is no room, or nobody to do it any more.
+    /// Adds a job. `None` if the queue is full or closed.
     pub(super) fn push(&self, order: Order, job: Box<dyn Job>) -> Option<Ticket> {
         let mut waiting = self.waiting();
         if waiting.closed || (waiting.jobs.len() >= MAX_WAITING && order == Order::InTurn) {
@@ -66,12 +65,12 @@ impl Queue {
         Some(ticket)
     }
 
-    /// Takes a job out that has not begun. Returns whether it had not: then it never happens.
+    /// Removes a job that has not begun. Returns true if it was removed, and so never runs.
     pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
         self.waiting().jobs.remove(&ticket).is_some()
     }
 
-    /// The jobs to be done next, at most `most`; none if none came for so long. `None` once the
+    /// The next jobs, at most `most`, after waiting at most `patience` for one. `None` once the
     /// queue is closed and empty.
     pub(super) fn next(&self, most: usize, patience: Duration) -> Option<Vec<Box<dyn Job>>> {
         let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.closed;
@@ -84,13 +83,13 @@ impl Queue {
         Some(next.take(most).collect())
     }
 
-    /// Takes nothing more; what waits is still done.
+    /// Closes the queue; waiting jobs still run.
     pub(super) fn close(&self) {
         self.waiting().closed = true;
         self.arrived.notify_one();
     }
 
-    /// Takes nothing more, and lets go of what waits: nobody is left to do it.
+    /// Closes the queue and fails the waiting jobs, because the committer is gone.
     pub(super) fn abandon(&self) {
         let mut waiting = self.waiting();
         waiting.closed = true;

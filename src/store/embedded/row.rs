@@ -1,4 +1,4 @@
-//! A lease as it stands in the database, and the sum of all of them.
+//! The row of a lease in the database, and the sum over all rows.
 
 use sha2::{Digest, Sha256};
 
@@ -15,7 +15,6 @@ pub(super) type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
 /// More renewals than a lease can have.
 const MAX_RENEWALS: u64 = 1 << 62;
 
-/// The row of a lease.
 pub(super) fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
     (
         entry.token.expose(),
@@ -27,7 +26,7 @@ pub(super) fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
     )
 }
 
-/// The lease of a row; `None` if it is none.
+/// The lease of a row; `None` if the row is invalid.
 pub(super) fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option<(LockKey, Entry)> {
     let (token, owner, fencing_token, ttl, ends_at, renewals) = row;
     let entry = Entry {
@@ -41,7 +40,7 @@ pub(super) fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option
     Some((LockKey::parse(key).ok()?, entry))
 }
 
-/// How many leases there are, and a checksum over them in any order.
+/// The number of leases, and a checksum over them in any order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sum {
     leases: u64,
@@ -49,7 +48,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Puts one lease in the place of another; either may be none.
+    /// Replaces one lease by another; either may be missing.
     pub(super) fn replace(&mut self, key: &LockKey, before: Option<&Entry>, after: Option<&Entry>) {
         if let Some(before) = before {
             self.leases = self.leases.wrapping_sub(1);
@@ -61,12 +60,11 @@ impl Sum {
         }
     }
 
-    /// How many leases there are.
     pub(super) fn leases(self) -> u64 {
         self.leases
     }
 
-    /// The checksum over them and some numbers in this order.
+    /// The checksum over the leases, and over `numbers` in this order.
     pub(super) fn checksum<const N: usize>(self, numbers: [u64; N]) -> u64 {
         let mut hash = Sha256::new();
         for number in numbers {

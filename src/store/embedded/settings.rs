@@ -5,21 +5,21 @@ use std::time::Duration;
 use crate::lock::table::Table;
 use crate::lock::time::Ttl;
 
-/// How long a commit may take without costing the holder of a new lease anything of its TTL: the
-/// lease lasts so much longer. Longer than a disk takes that is well.
+/// The time that a commit may take without shortening a new lease: the lease lasts this much longer
+/// than its TTL. A healthy disk takes less.
 const SLACK: Duration = Duration::from_millis(100);
 
-/// How the embedded store is used.
+/// The settings of the embedded store.
 #[derive(Clone, Copy, Debug)]
 pub struct EmbeddedSettings {
-    /// How long a claim that is away keeps its place in line.
+    /// The time for which an absent claim keeps its place in line.
     pub position_kept: Ttl,
-    /// How long a call may take before it is given up.
+    /// The time limit of a call.
     pub command_timeout: Duration,
 }
 
 impl EmbeddedSettings {
-    /// A table by these rules.
+    /// Applies these settings to a table.
     pub(super) fn rules(&self, table: Table) -> Table {
         table.keeping_positions(self.position_kept).with_slack(SLACK)
     }

@@ -1,5 +1,4 @@
-//! The table as others may see it: the committer changes it, and whoever looks at a key while a
-//! change is on its way to the disk sees what was there before.
+//! The readers' view of the table: a change is visible once it is on disk.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -12,26 +11,23 @@ use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::lock::token::LeaseToken;
 
-/// Keys and what was on disk of them before they changed.
+/// Keys with the leases that were on disk before they changed.
 pub(super) type Before = BTreeMap<LockKey, Option<Entry>>;
 
-/// See the module.
+/// The table and its uncommitted changes, behind one lock.
 pub(super) struct View(Mutex<State>);
 
-/// What the committer works on.
 pub(super) struct State {
-    /// Nothing while it is unknown what is on disk.
+    /// `None` while the content of the disk is unknown.
     pub(super) table: Option<Table>,
-    /// What is on its way to the disk.
+    /// The keys being written, with their leases on disk.
     pub(super) under_way: Before,
 }
 
-/// What a look has found.
+/// The result of a read.
 pub(super) struct Seen<T> {
-    /// What is on disk.
     pub(super) on_disk: T,
-    /// Whether nothing of it has ended meanwhile: an end counts once it is on disk as well, which
-    /// is for the committer to see to.
+    /// True if nothing in it has expired: an end counts only once the committer has written it.
     pub(super) current: bool,
 }
 
@@ -40,12 +36,12 @@ impl View {
         Self(Mutex::new(State { table: Some(table), under_way: Before::new() }))
     }
 
-    /// For the committer, for as long as it computes; never while it waits for the disk.
+    /// Locks the state, for computations only; never across a wait for the disk.
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at a key. `None` while it is unknown what is on disk.
+    /// The status of a key; `None` while the content of the disk is unknown.
     pub(super) fn inspect(
         &self,
         key: &LockKey,
@@ -62,7 +58,7 @@ impl View {
         Some(Seen { on_disk: table.status(key, entry, token, now), current })
     }
 
-    /// Looks at a page of the held keys. `None` while it is unknown what is on disk.
+    /// A page of the held keys; `None` while the content of the disk is unknown.
     pub(super) fn list(&self, page: &Page, now: Timestamp) -> Option<Seen<Vec<LockStatus>>> {
         let state = self.state();
         let table = state.table.as_ref()?;

@@ -1,4 +1,4 @@
-//! The store's time as far as the service knows it, and the floor under fencing tokens.
+//! The service's estimate of the store's time, and the floor under fencing tokens.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -8,39 +8,39 @@ use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
 use crate::metrics::{ClockLead, Metrics};
 
-/// How far ahead of the service's clock the store's clock is still believed when it proposes a
-/// fencing token: one node an hour ahead would use up an hour of the protection against loss.
+/// The lead over the service's clock up to which the store's clock proposes fencing tokens: a node
+/// an hour ahead would use up an hour of the protection against loss.
 const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
-/// What the replies have told of the store's clock.
+/// An estimate of the store's clock from its replies.
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
     began: Instant,
-    /// What has to be added to the milliseconds since `began`: the least that the calls since the
-    /// last step of a clock allow. The estimate is ahead by the fastest round trip at most.
+    /// Milliseconds to add to those since `began`: the least that the calls since the last clock
+    /// step allow. The estimate is ahead by at most the fastest round trip.
     offset: AtomicI64,
     node: String,
     lead: ClockLead,
-    /// Whether the log has it that the two clocks are apart.
+    /// True while the log says that the two clocks differ.
     apart: AtomicBool,
 }
 
 impl StoreClock {
-    /// The clock of this node, which shows nothing yet.
+    /// The clock of a node, before its first reply.
     pub(super) fn new(node: String, metrics: &Metrics) -> Self {
         let lead = metrics.redis_clock_lead(&node);
         let (offset, apart) = (AtomicI64::new(0), AtomicBool::new(false));
         Self { began: Instant::now(), offset, node, lead, apart }
     }
 
-    /// Learns that the store's clock showed `now` between `sent` and this moment.
+    /// Notes that the store's clock showed `now` between `sent` and this moment.
     pub(super) fn learn(&self, sent: Instant, now: u64) {
         self.compare(now);
         self.narrow(sent, Instant::now(), now);
     }
 
-    /// Keeps what is known where a call agrees with it, since a slow call knows less: an estimate
-    /// ahead by its round trip would let a script act so much later.
+    /// Keeps the estimate if the call agrees with it, because a slow call is less exact: an
+    /// estimate ahead by its round trip would let a script act that much later.
     fn narrow(&self, sent: Instant, received: Instant, now: u64) {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let least = now.saturating_sub(self.local(received));
@@ -51,8 +51,8 @@ impl StoreClock {
         }
     }
 
-    /// Says how far the store's clock is from this machine's, and warns when it is too far to be
-    /// believed.
+    /// Records the difference between the store's clock and this machine's, and logs if it is
+    /// large.
     fn compare(&self, now: u64) {
         let lead = now as f64 / 1e3 - wall_clock_micros() as f64 / 1e6;
         self.lead.set(lead);
@@ -61,14 +61,14 @@ impl StoreClock {
             self.apart.store(apart, Ordering::Relaxed);
             let (redis, lead) = (&self.node, format!("{lead:.3}"));
             if apart {
-                tracing::warn!(redis, lead, "its clock is seconds away: keep clocks in step");
+                tracing::warn!(redis, lead, "clock differs by over a second; check NTP");
             } else {
-                tracing::info!(redis, lead, "its clock is in step again");
+                tracing::info!(redis, lead, "clock differs by less than a second again");
             }
         }
     }
 
-    /// What it shows about now, in milliseconds.
+    /// The store's time about now, in milliseconds.
     pub(in crate::store) fn now(&self) -> u64 {
         let now = self.local(Instant::now()).saturating_add(self.offset.load(Ordering::Relaxed));
         u64::try_from(now).unwrap_or(0)
@@ -79,8 +79,8 @@ impl StoreClock {
     }
 }
 
-/// One above the highest fencing token that this process has given, over all keys: so they rise
-/// even if the store loses its data and its clock steps back.
+/// One above the highest fencing token of this process, over all keys, so that they rise even if
+/// the store loses its data and its clock steps back.
 #[derive(Debug)]
 pub(in crate::store) struct FencingFloor {
     floor: AtomicU64,
@@ -92,7 +92,7 @@ impl FencingFloor {
         Self { floor: AtomicU64::new(1), metrics }
     }
 
-    /// The least that a new fencing token may be.
+    /// The lowest number for a new fencing token.
     pub(in crate::store) fn least(&self) -> u64 {
         self.floor.load(Ordering::Relaxed)
     }

@@ -1,8 +1,8 @@
-//! A Cluster: each call goes to the master of its slot, over the nodes that this store keeps, and
-//! to where that master sends it on. Nothing is sent twice but what was refused.
+//! A Cluster: each call goes to the master of its slot, over this store's own nodes, and follows
+//! redirections. Only a refused call is sent again.
 //!
-//! The map of the slots is looked at anew when a node is lost or the Cluster says that it is down,
-//! and every few seconds.
+//! The map of the slots is read again when a node is lost, when the Cluster is down, and every few
+//! seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -26,26 +26,26 @@ use crate::store::redis::refusal::{Refusal, suggests_other_masters};
 use crate::store::redis::slots::{Lookouts, View, whole};
 use crate::store::redis::topology::{Answered, Nodes};
 
-/// How often a call is sent on: more means that the nodes do not agree.
+/// The most redirections of a call: more means that the nodes do not agree.
 const MAX_HOPS: u32 = 8;
 
-/// Between the first two tries while a slot moves: its keys take milliseconds. Doubled from try
-/// to try, for there may be many calls that wait, and many keys.
+/// The first pause between two attempts while a slot moves: its keys take milliseconds. Doubled
+/// each time, because many calls may wait, and many keys may move.
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(160);
 
-/// How often the map is looked at although nothing hints that it is old.
+/// The longest time between two reads of the map.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// Between two looks at least, however many calls fail; doubled from look to look while they do,
-/// for an election takes seconds.
+/// The shortest time between two reads of the map. Doubled while calls fail, because an election
+/// takes seconds.
 const FIRST_LOOK_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// What the other nodes are given once one that serves has said how things stand.
+/// The time for the other nodes to answer after a node that serves has answered.
 const GRACE: Duration = Duration::from_millis(100);
 
-/// A node that has no slot may be about to get some; after this it is let go.
+/// A node without a slot is dropped after this time: it may be about to get some.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The store on a Cluster.
@@ -55,7 +55,7 @@ pub(super) struct Cluster {
     _surveyor: JoinSet<()>,
 }
 
-/// What the store shares with whoever keeps the map.
+/// The state shared by the store and the task that keeps the map.
 struct Shared {
     nodes: Nodes,
     scheme: Scheme,
@@ -64,28 +64,27 @@ struct Shared {
     outdated: Notify,
 }
 
-/// Who has which slot.
 struct Map {
-    /// For each slot the address of its master; shared, since most of them are the same.
+    /// The address of each slot's master; shared, because most of them are equal.
     owners: Vec<Option<Arc<str>>>,
-    /// All nodes that are connected, with when they were named last.
+    /// All connected nodes, with the time when each was last named.
     nodes: BTreeMap<Arc<str>, (Arc<Node>, Instant)>,
     replicas: BTreeSet<String>,
 }
 
-/// Where a node that has not done what it was asked sends the call.
+/// The redirection in a node's refusal.
 #[derive(Debug, PartialEq, Eq)]
 enum Redirection {
     /// To the slot's new master.
     Moved(String),
     /// To the master-to-be, for this call only.
     Ask(String),
-    /// Back, in a moment: some of the keys have moved, others have not.
+    /// To the same slot in a moment: some of the keys have moved, others have not.
     Again,
 }
 
 impl Cluster {
-    /// Learns the slots in the background.
+    /// Starts to read the slots in the background.
     pub(super) fn new(
         scheme: Scheme,
         seeds: Vec<String>,
@@ -103,7 +102,7 @@ impl Cluster {
         Ok(Self { shared, contacted: AtomicBool::new(false), _surveyor: surveyor })
     }
 
-    /// Whether all masters were connected once.
+    /// Returns true once all masters were connected.
     pub(super) fn contacted(&self) -> bool {
         let known = self.contacted.load(Ordering::Relaxed);
         if known || self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted())) {
@@ -121,7 +120,7 @@ impl Cluster {
         Ok(nodes.iter().filter_map(|address| map.node(address)).collect())
     }
 
-    /// The master of a lock's slot, if there is one by then.
+    /// The master of a lock's slot; waits for one until `until`.
     pub(super) async fn owner(&self, lock: &str, until: Instant) -> Result<Arc<Node>, String> {
         let slot = slot(lock.as_bytes());
         if let Some(node) = self.shared.map.borrow().owner(slot) {
@@ -131,11 +130,11 @@ impl Cluster {
         let known = map.wait_for(|map| map.owner(slot).is_some());
         match timeout_at(until.into(), known).await {
             Ok(Ok(map)) => Ok(map.owner(slot).expect("it is waited for")),
-            _ => Err("the slot has no master that is known".to_owned()),
+            _ => Err("no master is known for the slot".to_owned()),
         }
     }
 
-    /// Makes a call where its first key is, and goes where it is sent on.
+    /// Calls the master of the first key, and follows redirections.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -198,14 +197,14 @@ impl Map {
 }
 
 impl Shared {
-    /// Notes the master of a lock's slot that another node named, and gives it.
+    /// Notes and returns the master of a lock's slot that another node named.
     fn moved(self: &Arc<Self>, lock: &str, address: &str) -> Option<Arc<Node>> {
         let node = self.node(address)?;
         self.map.send_modify(|map| map.owners[slot(lock.as_bytes())] = Some(address.into()));
         Some(node)
     }
 
-    /// The node at this address, connected to from now on.
+    /// The node at this address; begins to connect to a new one.
     fn node(self: &Arc<Self>, address: &str) -> Option<Arc<Node>> {
         if let Some(node) = self.map.borrow().node(address) {
             return Some(node);
@@ -214,7 +213,7 @@ impl Shared {
         let made = match self.nodes.make(&self.scheme, address, Arc::new(ears)) {
             Ok(node) => Arc::new(node),
             Err(error) => {
-                tracing::warn!(redis = address, %error, "the Cluster names a node without address");
+                tracing::warn!(redis = address, %error, "invalid node address");
                 return None;
             }
         };
@@ -226,7 +225,7 @@ impl Shared {
         kept
     }
 
-    /// Keeps the map for as long as the store lives.
+    /// Keeps the map up to date for as long as the store lives.
     async fn survey(self: Arc<Self>) {
         let patience = self.nodes.settings.connect_timeout;
         let mut lookouts = Lookouts::new(self.scheme.clone(), patience);
@@ -243,7 +242,7 @@ impl Shared {
                 Err(reason) => Some(reason),
             };
             if let Some(reason) = failed.as_ref().filter(|_| failed != known) {
-                tracing::warn!(%reason, "no node of the Cluster tells its slots; retrying");
+                tracing::warn!(%reason, "cannot read the slots from any Cluster node; retrying");
             }
             known = failed;
             if looked.elapsed() > 2 * LONGEST_LOOK_PAUSE {
@@ -254,7 +253,7 @@ impl Shared {
         }
     }
 
-    /// All nodes that are known.
+    /// The addresses of all known nodes.
     fn addresses(&self) -> BTreeSet<String> {
         let map = self.map.borrow();
         let mut addresses: BTreeSet<String> = self.seeds.iter().cloned().collect();
@@ -263,7 +262,7 @@ impl Shared {
         addresses
     }
 
-    /// Takes a view for the truth, until a node says otherwise.
+    /// Replaces the map by a view, until a node contradicts it.
     fn learn(self: &Arc<Self>, view: View) {
         let mut owners = vec![None; SLOTS];
         let mut named = BTreeSet::new();
@@ -293,7 +292,7 @@ impl Shared {
     }
 }
 
-/// Asks all nodes; the view of the highest rank counts.
+/// Asks all nodes; the view of the highest rank wins.
 async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, String> {
     let mut looks = lookouts.look();
     let mut best: Result<View, String> = Err("no node answers".to_owned());
@@ -311,7 +310,7 @@ async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, St
     best
 }
 
-/// Where the call goes that a node at `host` has refused with these words.
+/// The redirection in the refusal of a node at `host`.
 fn redirection(error: &StoreError, host: &str) -> Option<Redirection> {
     let refusal = &error.reason.downcast_ref::<Refusal>()?.error;
     if refusal.kind() == ServerErrorKind::TryAgain.into() {
@@ -322,7 +321,7 @@ fn redirection(error: &StoreError, host: &str) -> Option<Redirection> {
     Some(if moved { Redirection::Moved(address) } else { Redirection::Ask(address) })
 }
 
-/// Hears of a node's hints, and when it goes away.
+/// Receives a node's hints and its loss.
 struct Ears {
     shared: Weak<Shared>,
     address: String,
@@ -330,7 +329,7 @@ struct Ears {
 
 impl Hints for Ears {
     fn handed(&self, lock: &str) {
-        // The bus of the Cluster brings each hint over every node; one counts.
+        // The Cluster's bus repeats each hint on every node; only the slot's master counts.
         let Some(shared) = self.shared.upgrade() else { return };
         let mine =
             shared.map.borrow().owners[slot(lock.as_bytes())].as_deref() == Some(&self.address);

@@ -1,4 +1,4 @@
-//! How connections to Redis are made.
+//! New connections to Redis.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,29 +10,33 @@ use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersi
 
 use crate::store::redis::link::{Ear, Inner};
 
-/// Between two tries to connect: Redis is served again well within a second of its return.
+/// The pause between two attempts to connect: Redis is served again well within a second of its
+/// return.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
-/// How soon a peer that vanished without a word is noticed.
+/// The time after which a vanished peer is noticed.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);
 
-/// Listens for hints. Without the right to, waiters are served all the same, by their own
-/// questions.
+/// Subscribes to hints. Without the permission, waiters are still served, by their own questions.
 pub(super) async fn listen(
     connection: &mut MultiplexedConnection,
     inner: &Inner,
 ) -> Result<(), RedisError> {
     match connection.subscribe(&inner.channel).await {
         Err(error) if matches!(error.kind(), redis::ErrorKind::Server(_)) => {
-            tracing::warn!(redis = inner.name, %error, "waiters are served late: allow the channels lk//*");
+            tracing::warn!(
+                redis = inner.name,
+                %error,
+                "cannot subscribe; waiters are served late until the ACL allows channels lk//*"
+            );
             Ok(())
         }
         listening => listening,
     }
 }
 
-/// A new connection out of the pool, to a node that takes writes; its clock read, its settings
-/// looked at.
+/// Takes a new connection from the pool, to a node that takes writes; reads its clock and its
+/// settings.
 pub(super) async fn connect(
     pool: &Pool,
     inner: &Inner,
@@ -52,10 +56,10 @@ pub(super) async fn connect(
     let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
     let told = tokio::time::timeout(patience, asked)
         .await
-        .map_err(|_| "it did not answer in time".to_owned())?
+        .map_err(|_| "no answer in time".to_owned())?
         .map_err(|error| error.to_string())?;
     if setting(&told, "role:") == Some("slave") {
-        return Err("it is a replica, which takes no writes".to_owned());
+        return Err("it is a replica and takes no writes".to_owned());
     }
     if setting(&told, "loading:") == Some("1") {
         return Err("it is loading its data".to_owned());
@@ -64,7 +68,7 @@ pub(super) async fn connect(
     Ok(connection)
 }
 
-/// Looks whether Redis may evict locks; without an answer what was known stays.
+/// Checks whether Redis may evict locks; without an answer the last state stays.
 pub(super) async fn look_at_eviction(connection: &mut MultiplexedConnection, inner: &Inner) {
     let told = redis::cmd("INFO").arg("memory").query_async::<String>(connection).await;
     if let Ok(told) = told {
@@ -72,7 +76,7 @@ pub(super) async fn look_at_eviction(connection: &mut MultiplexedConnection, inn
     }
 }
 
-/// Notes whether Redis may evict locks, and warns when that has become so.
+/// Notes whether Redis may evict locks, and logs a change.
 fn note_eviction(info: &str, inner: &Inner) {
     let limited = setting(info, "maxmemory:").is_some_and(|limit| limit != "0");
     let policy = setting(info, "maxmemory_policy:").unwrap_or("noeviction");
@@ -85,19 +89,18 @@ fn note_eviction(info: &str, inner: &Inner) {
     if evicts {
         tracing::warn!(redis, policy, "may evict locks: set maxmemory-policy noeviction");
     } else {
-        tracing::info!(redis, "does not evict locks any more");
+        tracing::info!(redis, "no longer evicts locks");
     }
 }
 
-/// A line of what `INFO` tells.
 fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name))
 }
 
 pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
     let info = redis::IntoConnectionInfo::into_connection_info(url)?;
-    // Requests in flight are sent together where an answer comes back at once; over a network
-    // waiting for them costs more than it saves.
+    // On the loopback, requests in flight are sent together; over a network waiting for them costs
+    // more than it saves.
     let nodelay = match info.addr() {
         ConnectionAddr::Tcp(host, _) => !matches!(host.as_str(), "127.0.0.1" | "localhost" | "::1"),
         _ => true,
@@ -120,7 +123,7 @@ pub(super) fn pool(
     size: usize,
     config: AsyncConnectionConfig,
 ) -> Result<Pool, RedisError> {
-    // Each call brings its own deadline, which is the one that counts.
+    // Each call has its own deadline, which is the one that counts.
     let config = config.set_connection_timeout(Some(patience)).set_response_timeout(None);
     let patience = Some(patience);
     let timeouts = Timeouts { wait: patience, create: patience, recycle: patience };

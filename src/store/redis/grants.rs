@@ -1,5 +1,5 @@
-//! Grants: what is told of them, and those that are taken back because nobody received them or they
-//! have not reached the replicas that the settings want them on.
+//! Grants: the TTL that their holder is told, and the undo of grants that were not received or not
+//! replicated enough.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,30 +18,31 @@ use crate::store::redis::replies::{malformed, renewals};
 use crate::store::redis::script::{RELEASE, Reply, Script};
 use crate::store::redis::topology::Answered;
 
-/// How often [`RedisStore::take_back`] asks before it lets its caller try again later.
+/// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
-/// What a keeper of a lease knows of it that was granted just now: nobody has renewed it.
+/// The renewals of a new grant.
 const FRESH: &str = "0";
 
-/// A lease as its holder is told of it: with what is left, counted from the question, where the answer took
-/// more than half of its TTL. A shorter while is the client's to count, as the way to it is.
+/// The lease for its holder. If the answer took more than half of the TTL, the TTL is shortened to
+/// the time left, counted from the question. The client counts a shorter delay itself, as it does
+/// the network's.
 ///
-/// Whoever stood still in between, this process or Redis, the lease may be over by now.
+/// If this process or Redis was suspended in between, the lease may have expired by now.
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
     let spent = asked.elapsed();
     if spent > lease.ttl.as_duration() / 2 && !Bug::WholeTtl.is_in() {
         lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis(spent)));
     }
     if lease.ttl.as_millis() == 0 {
-        let reason = "Redis was heard only after the lease was over";
+        let reason = "Redis answered only after the lease had expired";
         return Err(failure(verb, Effect::Unknown, reason));
     }
     Ok(lease)
 }
 
 impl RedisStore {
-    /// The lease that a reply to a question of `asked` grants.
+    /// The lease in the reply to a question that was sent at `asked`.
     pub(super) fn lease(
         &self,
         verb: Verb,
@@ -59,10 +60,10 @@ impl RedisStore {
         told(verb, lease, asked)
     }
 
-    /// Waits until a grant has reached replicas, where the settings say so.
+    /// Waits until a grant has reached the replicas, if the settings require it.
     ///
-    /// A new grant that has not is taken back, unless its token has come again meanwhile and was
-    /// told of the lease: that one is not this call's to end.
+    /// A new grant that has not is undone, unless its token has asked again and was told of the
+    /// lease: then it is not this call's to end.
     pub(super) async fn replicated(
         &self,
         script: &'static Script,
@@ -94,15 +95,14 @@ impl RedisStore {
         Err(failure(script.verb(), effect, reason))
     }
 
-    /// Ends whatever a token has of a key, and whatever it may still be granted by what is on its
-    /// way.
+    /// Ends whatever a token has of a key, and whatever earlier calls may still grant it.
     pub(super) async fn take_back(
         &self,
         key: &LockKey,
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
-        // A grant may still be on its way, on a connection that was lost or in a Redis that
-        // stands still; none of them acts later than this, on that node's clock.
+        // An earlier call may still be on its way, on a lost connection or in a suspended Redis.
+        // None acts later than this, on that node's clock.
         let (verb, keys) = (Verb::Release, self.keys(key));
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;

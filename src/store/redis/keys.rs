@@ -1,10 +1,10 @@
-//! How a lock is named on Redis.
+//! The names of a lock's keys on Redis.
 //!
-//! The lock is `<key_prefix><key>`, the very key that an application on Redis directly would use.
-//! Its record stands beside it in the same Cluster slot, and while somebody waits its line and the
-//! line's crew. Redis finds the slot of the lock from its name, braces of the user included, and a
-//! tag made of that name would often land elsewhere; so the tag of what stands beside it is taken
-//! from a table with one short text for each slot.
+//! The lock is `<key_prefix><key>`, the key that an application on Redis directly would use. Its
+//! record, and while clients wait its line and the line's crew, are beside it in the same Cluster
+//! slot. Redis finds the lock's slot from its name, with the user's braces; a tag made of that name
+//! would often land elsewhere. So the other names' tag comes from a table with one short text for
+//! each slot.
 
 use std::sync::LazyLock;
 
@@ -12,15 +12,14 @@ use crc::{CRC_16_XMODEM, Crc};
 
 use crate::lock::key::LockKey;
 
-/// What the names of all that stands beside locks begin with. No lock can be called so: a [`LockKey`] has no empty
-/// segment, and a `key_prefix` that begins so is refused.
+/// The prefix of all names beside locks. No lock has it: a [`LockKey`] has no empty segment, and a
+/// `key_prefix` that begins with it is refused.
 pub(in crate::store) const SIDE_PREFIX: &str = "lk//";
 
-/// How many slots a Cluster has.
 pub(super) const SLOTS: usize = 16_384;
 const SLOT_HASH: Crc<u16> = Crc::<u16>::new(&CRC_16_XMODEM);
 
-/// For each slot the shortest text of letters and digits that hashes to it.
+/// The shortest text of letters and digits for each slot that hashes to it.
 static TAGS: LazyLock<Vec<String>> = LazyLock::new(|| {
     let mut tags = vec![String::new(); SLOTS];
     let mut missing = SLOTS;
@@ -46,12 +45,12 @@ pub(in crate::store) struct Keys {
     record: String,
     line: String,
     crew: String,
-    /// What the names beside the lock begin with, its slot's tag included.
+    /// The prefix of the names beside the lock, with its slot's tag.
     beside: String,
 }
 
 impl Keys {
-    /// The names of `key` under the prefix of the settings.
+    /// The names of `key` under the configured prefix.
     pub(in crate::store) fn of(key_prefix: &str, key: &LockKey) -> Self {
         let lock = format!("{key_prefix}{key}");
         let beside = format!("{SIDE_PREFIX}{{{}}}", TAGS[slot(lock.as_bytes())]);
@@ -60,24 +59,24 @@ impl Keys {
         Self { lock, record, line, crew, beside }
     }
 
-    /// A key in the lock's slot that anybody may write at any time, and nobody reads.
+    /// A key in the lock's slot that may be written at any time and is never read.
     pub(super) fn mark(&self) -> String {
         format!("{}/mark", self.beside)
     }
 
-    /// All, in the order of the scripts.
+    /// All names in the order of the scripts.
     pub(in crate::store) fn all(&self) -> [&str; 4] {
         [&self.lock, &self.record, &self.line, &self.crew]
     }
 }
 
-/// A number for the key that spreads evenly: which of the shared connections serves it.
+/// An evenly spread number of the key, which selects its shared connection.
 pub(super) fn spread(lock: &str) -> usize {
     hash(lock.as_bytes())
 }
 
-/// The Cluster slot of a key, by the rule of the Cluster specification: what stands between the
-/// first `{` and the next `}` is hashed, or all of it if nothing does.
+/// The Cluster slot of a key: the hash of the text between the first `{` and the next `}`, or of
+/// the whole key if there is none.
 pub(super) fn slot(key: &[u8]) -> usize {
     let tagged = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let length = key[open + 1..].iter().position(|byte| *byte == b'}')?;

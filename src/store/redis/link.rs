@@ -1,5 +1,5 @@
-//! The shared connections to one Redis: each is kept by a task that notices its loss at once and
-//! makes it anew, for as long as the node is in use.
+//! The shared connections to one Redis: while the node is in use, a task keeps each, notices its
+//! loss at once and makes it again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -16,65 +16,63 @@ use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{RECONNECT_PAUSE, connect, look_at_eviction};
 use crate::store::redis::refusal::shows_life;
 
-/// Between two `PING`s on a connection, and how long the answer may take: something between this
-/// machine and Redis may take in what it never sends on.
+/// The interval of `PING`s on a connection, and their time limit: something on the way to Redis may
+/// accept data that it never forwards.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 
-/// How often Redis is asked whether it may evict locks: an operator can change that at any time.
+/// The interval of the eviction check: an operator can change the setting at any time.
 const SETTINGS_EVERY: Duration = Duration::from_secs(10);
 
-/// What the keepers of the connections share with the node.
+/// The state shared by the keepers of the connections and the node.
 pub(super) struct Inner {
     pub(super) name: String,
     pub(super) clock: StoreClock,
     pub(super) contacted: AtomicBool,
-    /// Whether it may evict locks, as it said last.
+    /// True if it may evict locks, by its last answer.
     pub(super) evicts: AtomicBool,
     pub(super) channel: String,
     pub(super) hints: Arc<dyn Hints>,
     pub(super) metrics: Arc<Metrics>,
-    /// Counts how often the node said that it takes no writes.
+    /// The number of answers that say that the node takes no writes.
     pub(super) demotions: watch::Sender<u64>,
-    /// Whether the node is not to be used any more.
+    /// True once the node must not be used any more.
     pub(super) retired: watch::Sender<bool>,
 }
 
-/// Who takes the hints that other instances publish.
+/// The receiver of the hints that other instances publish.
 pub(in crate::store) trait Hints: Send + Sync {
-    /// The lock of this name was handed to this instance.
+    /// Reports that the lock of this name was handed to this instance.
     fn handed(&self, lock: &str);
 
-    /// Some hints may have been lost.
+    /// Reports that hints may have been lost.
     fn lost(&self);
 
-    /// The node went away, or takes no writes any more: another one may have its place.
+    /// Reports that the node is unreachable or takes no writes: another one may have replaced it.
     fn away(&self) {}
 }
 
-/// A shared connection as it stands.
 #[derive(Clone)]
 pub(super) enum Link {
-    /// Lost a moment ago, or not yet made: worth waiting for.
+    /// Just lost, or not yet made: worth waiting for.
     Connecting,
-    /// There.
     Up(MultiplexedConnection),
-    /// The last try to make it failed; the next one comes by itself.
+    /// The last attempt to connect failed; the next one follows by itself.
     Down(Arc<str>),
 }
 
-/// Whether a connection is the one that hears of hints.
+/// The role of a connection: an open ear receives the hints.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ear {
     Open,
     Shut,
 }
 
-/// What a keeper is given.
+/// The task that keeps a connection.
 pub(super) struct Keeper {
     pub(super) pool: Pool,
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     pub(super) state: watch::Sender<Link>,
-    /// A call has met an error that may be the connection's.
+    /// Notified when a call has met an error that may be the connection's.
     pub(super) doubts: Arc<Notify>,
     pub(super) inner: Arc<Inner>,
     pub(super) ear: Ear,
@@ -88,13 +86,13 @@ impl Keeper {
             () = self.keep_on() => (),
             _ = retired.wait_for(|retired| *retired) => (),
         }
-        // Nobody may reach it any more, not even who waits for its connection.
-        self.state.send_replace(Link::Down("another node has its place".into()));
+        // No call may use it any more, and calls that wait for the connection fail now.
+        self.state.send_replace(Link::Down("another node has replaced it".into()));
     }
 
     async fn keep_on(&mut self) {
         loop {
-            // What is left here is of the connection before.
+            // Older pushes belong to the previous connection.
             while self.pushes.try_recv().is_ok() {}
             match connect(&self.pool, &self.inner, self.ear).await {
                 Ok(connection) => {
@@ -124,29 +122,29 @@ impl Keeper {
         inner.metrics.redis_up(&inner.name, true);
         self.state.send_replace(Link::Up(connection.clone()));
         inner.hints.lost();
-        // What is pushed shows that the way here is open, not the way there; so it delays nothing.
+        // A push proves only the way from Redis, not the way to it, so it delays no `PING`.
         let mut heartbeats = every(HEARTBEAT);
         let mut settings = every(SETTINGS_EVERY);
         loop {
             let alive = tokio::select! {
                 push = self.pushes.recv() => self.hear(push),
-                _ = demotions.changed() => Err("it takes no writes any more".to_owned()),
+                _ = demotions.changed() => Err("it no longer takes writes".to_owned()),
                 () = self.doubts.notified() => ping(&mut connection).await,
                 _ = heartbeats.tick() => ping(&mut connection).await,
                 _ = settings.tick(), if self.ear == Ear::Open => {
-                    // Whether it is connected is for the heartbeats to say.
+                    // The heartbeats decide whether it is connected.
                     let _ = timeout(HEARTBEAT, look_at_eviction(&mut connection, &inner)).await;
                     Ok(())
                 }
             };
             if let Err(reason) = alive {
-                tracing::warn!(redis = inner.name, reason, "connection is of no use; reconnecting");
+                tracing::warn!(redis = inner.name, reason, "connection unusable; reconnecting");
                 return;
             }
         }
     }
 
-    /// Hears what the node pushes: a hint, or that the connection is lost.
+    /// Handles a push of the node: a hint, or the loss of the connection.
     fn hear(&self, push: Option<PushInfo>) -> Result<(), String> {
         match push {
             Some(PushInfo { kind: PushKind::Message, data }) => {
@@ -163,9 +161,9 @@ impl Keeper {
     }
 }
 
-/// Asks for a sign of life; the error says why the connection is of no use any more.
+/// Sends a `PING`; the error says why the connection is unusable.
 ///
-/// The client's own task may have ended without a word, for it does not report every failed write.
+/// The client's own task may have ended silently, because it does not report every failed write.
 pub(super) async fn ping(connection: &mut MultiplexedConnection) -> Result<(), String> {
     let command = redis::cmd("PING");
     match timeout(HEARTBEAT, connection.send_packed_command(&command)).await {
@@ -177,7 +175,7 @@ pub(super) async fn ping(connection: &mut MultiplexedConnection) -> Result<(), S
     }
 }
 
-/// Ticks so often, and once for all the ticks that were missed while this process was suspended.
+/// Ticks every `period`, and once for all ticks missed while this process was suspended.
 pub(super) fn every(period: Duration) -> Interval {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

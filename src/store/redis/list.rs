@@ -1,8 +1,8 @@
-//! The list of held keys on Redis: whoever holds them, found by `SCAN`.
+//! The list of held keys on Redis, found by `SCAN`.
 //!
-//! `SCAN` reports a key more than once if it likes, and in no order. So a page is the smallest
-//! keys after the one before, out of a whole scan: in order, none twice, and none left out that
-//! was held throughout. A page costs a walk over the keyspace; it is for people, not for code.
+//! `SCAN` may report a key more than once, in any order. So a page is the smallest keys after the
+//! previous page, out of a whole scan: in order, without duplicates, and with every key that was
+//! held throughout. A page scans the whole keyspace; it is for people, not for code.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -18,23 +18,22 @@ use crate::lock::store::{Page, Store};
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
 
-/// How many names one `SCAN` looks at: about a millisecond of Redis' time.
+/// The names that one `SCAN` looks at: about a millisecond of Redis' time.
 const SCAN_COUNT: usize = 1_000;
 
-/// A page that takes longer is given up: millions of keys are behind it.
+/// The time limit of a page: beyond it there are millions of keys.
 const PAGE_DEADLINE: Duration = Duration::from_secs(20);
 
-/// How many of the keys found are looked at together: enough to hide the way to Redis, and few
-/// enough to be answered within the time limit of one call.
+/// The keys looked at together: enough to hide the round trip, and few enough to be answered within
+/// one call's time limit.
 const LOOKS_AT_ONCE: usize = 8;
 
-/// Keys that can be listed.
+/// A store whose keys can be listed.
 #[async_trait]
 pub(in crate::store) trait Listed: Sync {
     /// The first `wanted` keys of a page that may be held.
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError>;
 
-    /// How a key stands.
     async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError>;
 
     /// A page of the held keys.
@@ -45,7 +44,7 @@ pub(in crate::store) trait Listed: Sync {
         found.unwrap_or_else(|_| Err(late()))
     }
 
-    /// The same, however long it takes.
+    /// A page of the held keys, without a time limit.
     async fn held(&self, mut page: Page) -> Result<Vec<LockStatus>, StoreError> {
         let mut held = Vec::new();
         loop {
@@ -56,7 +55,7 @@ pub(in crate::store) trait Listed: Sync {
             while let Some(status) = looks.try_next().await? {
                 held.extend(status.holder.is_some().then_some(status));
             }
-            // Some may have ended since the scan; then the page is filled from behind them.
+            // Some may have ended since the scan; the page is filled up after them.
             page.after = names.last().map(LockKey::to_string);
             if names.len() < wanted || held.len() == page.limit {
                 return Ok(held);
@@ -82,8 +81,8 @@ impl Listed for RedisStore {
 }
 
 impl Node {
-    /// The first `wanted` keys of a page among all that there are under `key_prefix`, once the walks
-    /// before this one have ended.
+    /// The first `wanted` keys of a page among all under `key_prefix`, once earlier scans have
+    /// ended.
     pub(in crate::store) async fn scan(
         &self,
         key_prefix: &str,
@@ -117,9 +116,9 @@ impl Node {
     }
 }
 
-/// What all keys of a page begin with.
+/// The common prefix of all keys of a page.
 fn common_prefix(page: &Page) -> &str {
-    // In the order of their bytes all lie between the first and the last.
+    // In byte order all prefixes lie between the first and the last.
     let (Some(first), Some(last)) = (page.prefixes.first(), page.prefixes.last()) else {
         return "";
     };
@@ -128,14 +127,14 @@ fn common_prefix(page: &Page) -> &str {
     &first[..end]
 }
 
-/// The key that a name on Redis stands for; none if the service could not have made it, as for
-/// its own records.
+/// The key of a name on Redis; `None` if the service could not have made it, as for its own
+/// records.
 fn key_of(key_prefix: &str, name: &[u8]) -> Option<LockKey> {
     let name = std::str::from_utf8(name).ok()?.strip_prefix(key_prefix)?;
     LockKey::parse(name).ok()
 }
 
-/// A text as a pattern that matches only itself.
+/// A pattern that matches only this text.
 fn escaped(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -160,7 +159,7 @@ mod tests {
     use crate::lock::lease::{Holder, LockStatus};
     use crate::lock::store::Page;
 
-    /// Keys of which each second one is free by the time it is looked at.
+    /// Keys of which every second one is free by the time it is looked at.
     #[derive(Default)]
     struct Toy {
         looking: AtomicUsize,

@@ -1,11 +1,11 @@
-//! Locks on Redis: a verb is its keys, its arguments, one script, and how the reply is read.
+//! Locks on Redis: for each verb its keys, its arguments, one script, and the reading of the reply.
 //!
-//! The lock is a plain string, `SET <key_prefix><key> <token> NX PX <ttl>`, so that applications
-//! that lock on Redis directly exclude the service's clients and are excluded by them. Fencing
-//! token, TTL and owner stand in one record beside it, kept for a day after the lease.
+//! The lock is a plain string, `SET <key_prefix><key> <token> NX PX <ttl>`, so that the service and
+//! applications on Redis directly exclude each other. Fencing token, TTL and owner are in one
+//! record beside it, kept for a day after the lease.
 //!
-//! What may be repeated: every script but release tells a repeat from the first by the token; a
-//! release that was answered by nobody is not repeated by the service.
+//! Every script but release recognizes a repeat by its token; the service never repeats an
+//! unanswered release.
 
 pub(in crate::store) mod clock;
 mod cluster;
@@ -57,15 +57,15 @@ use crate::store::redis::topology::{Answered, Nodes, Topology};
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 
-/// How long the last fencing token of a key is kept beyond its lease: longer than any step of a
-/// clock that nobody notices. A key that is not used for so long costs nothing any more.
+/// The time that a key's last fencing token outlives its lease: longer than any unnoticed clock
+/// step. After it, an unused key costs nothing.
 pub(in crate::store) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// How long the waiters of an instance that has died may keep the line waiting. Each question of
-/// an instance moves this window, so it has to be several times what they sleep at most.
+/// The time that the waiters of a dead instance may hold up the line. Each question of an instance
+/// moves this window, so it must be several times their longest sleep.
 const WINDOW_MS: &str = "3000";
 
-/// The most claims that one script takes out of a line: 5 ms of Redis at most.
+/// The most claims that one script takes out of a line: at most 5 ms of Redis' time.
 const LEAVE_AT_ONCE: usize = 500;
 
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
@@ -82,15 +82,14 @@ pub struct RedisStore {
 }
 
 impl RedisStore {
-    /// The store of the settings. It connects in the background, and serves as soon as Redis is
-    /// there.
+    /// Makes the store. It connects in the background, and serves as soon as Redis answers.
     ///
     /// # Errors
     ///
     /// [`SettingsError`] names the setting that is wrong.
     pub fn new(settings: RedisSettings, metrics: Arc<Metrics>) -> Result<Self, SettingsError> {
         settings.checked_key_prefix()?;
-        // Another part of the process may have chosen before; both are one and the same.
+        // Another part of the process may have installed the same provider before.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let instance = Uuid::new_v4().to_string();
         let wakeups = Arc::new(Wakeups::default());
@@ -127,7 +126,7 @@ impl RedisStore {
         self.topology.call(&call, self.patience).await.map(|answered| answered.reply)
     }
 
-    /// Runs a script that gives out a fencing token; what `rest` names follows its arguments.
+    /// Runs a script that draws a fencing token; `rest` follows its common arguments.
     async fn run_fenced(
         &self,
         script: &'static Script,
@@ -163,8 +162,8 @@ impl RedisStore {
         Ok(answered.reply)
     }
 
-    /// Refreshes a lease; `meant` is its fencing token, the renewals that a keeper knows, and
-    /// whether this is its last word, or empty.
+    /// Refreshes a lease; `meant` is its fencing token, the renewals that its keeper knows, and a
+    /// flag for the keeper's last word; each may be empty.
     async fn run_refresh(
         &self,
         verb: Verb,
@@ -195,7 +194,7 @@ impl RedisStore {
     }
 }
 
-/// A fencing token as an argument of a script: empty if none is named.
+/// A fencing token as an argument of a script; empty for `None`.
 pub(in crate::store) fn number_or_empty(named: Option<FencingToken>) -> String {
     named.map_or_else(String::new, |named| named.to_string())
 }
@@ -212,7 +211,7 @@ impl Store for RedisStore {
         let asked = Uptime::now();
         let mut reply = self.run_claim(&TRY_ACQUIRE, claim, &[]).await?;
         if reply.word() == "line" {
-            // Nothing was done: whoever stands in line comes first, so it has to be looked at.
+            // Nothing was done: claims in line come first, which `wait_turn` decides.
             let rest = ["", "0", &self.position_kept, ""];
             reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
         }

@@ -1,8 +1,8 @@
-//! One Redis: the connections to it, and a script's way there and back within its deadline.
+//! One Redis: its connections, and the calls of scripts within their deadlines.
 //!
-//! Commands of all requests share two connections that were taken out of a deadpool pool, so that
-//! requests in flight share a pipeline; a checkout for each command costs a round trip more. Each
-//! is kept by a task of `link.rs`. Which node has a key is for `topology.rs` to know.
+//! All requests share two connections from a deadpool pool, so that requests in flight share a
+//! pipeline; a checkout for each command costs another round trip. `link.rs` keeps the connections,
+//! `topology.rs` decides which node has a key.
 
 use std::fmt;
 use std::sync::Arc;
@@ -28,33 +28,33 @@ use crate::store::redis::refusal::{Refusal, Unreachable, effect, is_answer, take
 use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Reply, Script};
 
-/// Measured: two share the work of both cores, more only cost processor time.
+/// Measured: two share the work of both cores; more only cost processor time.
 const LINKS: usize = 2;
 
-/// Connections for rare and long work, the list, beside the shared ones.
+/// Connections for rare and long work, such as the list, beside the shared ones.
 const POOL_SIZE: usize = 4;
 
 /// One Redis, single and independent.
 pub(in crate::store) struct Node {
     links: Vec<SharedLink>,
     pool: Pool,
-    /// A walk over the keyspace takes a good part of a node, so there is one at a time.
+    /// One scan of the keyspace at a time: it takes a good part of a node.
     pub(super) walks: Semaphore,
     deadline: Duration,
     inner: Arc<Inner>,
-    /// Asks the node's replicas for what they have, where the settings say so.
+    /// The task that asks the node's replicas, if the settings require it.
     replicas: Option<Replicas>,
     _keepers: JoinSet<()>,
 }
 
-/// One of the connections that all calls share, as a call sees it.
+/// A shared connection, for the calls.
 struct SharedLink {
     state: watch::Receiver<Link>,
-    /// Has the keeper look at the connection at once.
+    /// Makes the keeper check the connection at once.
     doubts: Arc<Notify>,
 }
 
-/// A script, what goes into it, and when it may act.
+/// A script with its keys and arguments, and the time when it may act.
 #[derive(Clone, Copy)]
 pub(in crate::store) struct Call<'a> {
     pub(in crate::store) script: &'static Script,
@@ -63,25 +63,25 @@ pub(in crate::store) struct Call<'a> {
     pub(in crate::store) when: When,
 }
 
-/// When a script may act.
+/// The time when a script may act.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum When {
     AnyTime,
-    /// Not once the patience for it is over: its first argument is that moment in the store's time.
+    /// Not after the caller's deadline, which is its first argument in the store's time.
     InTime,
 }
 
-/// On whose word a node is asked.
+/// The reason to ask a node.
 #[derive(Clone, Copy)]
 pub(in crate::store) enum Way {
     /// It has the key.
     Straight,
-    /// It is about to have the key, said the node that still has its slot.
+    /// It is about to have the key, according to the node that still has its slot.
     Asking,
 }
 
 impl Node {
-    /// Whether [`Node::new`], which begins to connect, can do with the settings.
+    /// Checks the settings for [`Node::new`], which begins to connect.
     pub(in crate::store) fn check(settings: &RedisSettings) -> Result<(), RedisError> {
         connection_info(&settings.url).map(|_| ())
     }
@@ -132,54 +132,51 @@ impl Node {
         Ok(Self { links, pool: rare, walks, deadline, inner, replicas, _keepers: keepers })
     }
 
-    /// Its address, for people.
+    /// Its address, for logs and errors.
     pub(in crate::store) fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Whether it was ever connected.
+    /// Returns true once it was connected.
     pub(in crate::store) fn contacted(&self) -> bool {
         self.inner.contacted.load(Ordering::Relaxed)
             && self.replicas.as_ref().is_none_or(Replicas::contacted)
     }
 
-    /// Ends the use of a node that another one has replaced: its connections go at once, and
-    /// nobody is let wait for them.
+    /// Ends the use of a node that another one has replaced: its connections close, and callers
+    /// fail instead of waiting.
     pub(super) fn retire(&self) {
         self.inner.retired.send_replace(true);
     }
 
-    /// Done when another node has its place.
+    /// Waits until another node has replaced it.
     pub(super) async fn retired(&self) {
         let mut retired = self.inner.retired.subscribe();
         // The sender lives as long as this node.
         let _ = retired.wait_for(|retired| *retired).await;
     }
 
-    /// The host that it is at.
     pub(super) fn host(&self) -> &str {
         self.inner.name.rsplit_once(':').map_or(&self.inner.name, |(host, _)| host)
     }
 
-    /// Who asks its replicas, where the settings say so.
+    /// The task that asks its replicas, if the settings require it.
     pub(super) fn replicas(&self) -> Option<&Replicas> {
         self.replicas.as_ref()
     }
 
-    /// The store's time, about.
     pub(in crate::store) fn clock(&self) -> &StoreClock {
         &self.inner.clock
     }
 
-    /// How long a call may take.
     pub(in crate::store) fn deadline(&self) -> Duration {
         self.deadline
     }
 
     /// Makes a call.
     ///
-    /// If the service's idea of the store's time was wrong, which a refusal tells, the script is
-    /// run once more: the first run did nothing.
+    /// If the estimate of the store's time was wrong, which a refusal shows, the script runs once
+    /// more: the first run did nothing.
     pub(in crate::store) async fn call(
         &self,
         call: &Call<'_>,
@@ -226,16 +223,16 @@ impl Node {
             Ok(answered) => answered.map_err(|error| self.failed(verb, shared, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
-                return Err(self.unreachable(verb, Effect::Unknown, "it did not answer in time"));
+                return Err(self.unreachable(verb, Effect::Unknown, "no answer in time"));
             }
         };
-        let reply = Reply::read(value)
-            .ok_or_else(|| failure(verb, Effect::Unknown, "an answer of unknown form"))?;
+        let reply =
+            Reply::read(value).ok_or_else(|| failure(verb, Effect::Unknown, "malformed answer"))?;
         self.inner.clock.learn(sent, reply.now);
         Ok(reply)
     }
 
-    /// Sends a command that changes nothing over a connection of its own.
+    /// Sends a read-only command over a connection of its own.
     pub(in crate::store) async fn query(
         &self,
         verb: Verb,
@@ -248,18 +245,18 @@ impl Node {
         };
         timeout_at(deadline.into(), asked)
             .await
-            .unwrap_or_else(|_| Err("it did not answer in time".to_owned()))
+            .unwrap_or_else(|_| Err("no answer in time".to_owned()))
             .map_err(|reason| failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
     }
 
-    /// The shared connection of a key, once it is there.
+    /// The shared connection of a key, as soon as it is up.
     async fn link(
         &self,
         deadline: Instant,
         verb: Verb,
         spread: usize,
     ) -> Result<(&SharedLink, MultiplexedConnection), StoreError> {
-        // While the key's own connection is made anew, another one serves it.
+        // While the key's own connection is being made, another one serves it.
         for number in 0..LINKS {
             let shared = &self.links[(spread + number) % LINKS];
             if let Link::Up(connection) = &*shared.state.borrow() {
@@ -273,9 +270,9 @@ impl Node {
             Ok(Ok(link)) => match &*link {
                 Link::Up(connection) => return Ok((shared, connection.clone())),
                 Link::Down(reason) => reason.to_string(),
-                Link::Connecting => "it is being connected".to_owned(),
+                Link::Connecting => "connecting".to_owned(),
             },
-            _ => "it is not connected yet".to_owned(),
+            _ => "not connected yet".to_owned(),
         };
         self.inner.metrics.redis_error("disconnected");
         Err(self.unreachable(verb, Effect::None, &reason))
@@ -286,7 +283,7 @@ impl Node {
         StoreError { verb, effect, reason: Unreachable { node, reason }.into() }
     }
 
-    /// What the error of a call means, which goes to the keeper of its connection as well.
+    /// Converts the error of a call, and tells the keeper of its connection.
     fn failed(&self, verb: Verb, shared: &SharedLink, error: RedisError) -> StoreError {
         if is_answer(&error) {
             self.inner.metrics.redis_error("refused");
@@ -317,7 +314,7 @@ async fn send(
     if let Way::Straight = way {
         return connection.send_packed_command(command).await.and_then(Value::extract_error);
     }
-    // In one piece: the permission counts for the command that follows it on the connection.
+    // Sent together: the permission counts for the next command on the connection.
     let mut both = redis::pipe();
     both.add_command(redis::cmd("ASKING")).add_command(command.clone());
     let mut answers = connection.send_packed_commands(&both, 1, 1).await?;

@@ -1,16 +1,16 @@
-//! Where a store is, as its URL says: one Redis, the master that sentinels name, or a Cluster.
+//! The place of a store in its URL: one Redis, the master that sentinels name, or a Cluster.
 //!
-//! The forms with several hosts are no URLs of the Redis client. So they are taken apart here, and
-//! a URL of the one form is made for each node; what is in those the client reads and checks.
+//! The Redis client does not know the forms with several hosts. They are taken apart here into a
+//! URL for each node, which the client parses and checks.
 
-/// What a node's URL begins with, and its login.
+/// The common parts of the nodes' URLs.
 #[derive(Clone)]
 pub(super) struct Scheme {
     /// `redis` or `rediss`.
     name: &'static str,
-    /// `user:password@`, or nothing.
+    /// `user:password@`, or empty.
     login: String,
-    /// What follows host and port.
+    /// The rest after host and port.
     path: String,
 }
 
@@ -22,28 +22,26 @@ impl Scheme {
     }
 }
 
-/// A store's place.
 pub(super) enum Place {
-    /// One Redis, of the URL as it stands.
+    /// One Redis, at the URL itself.
     Single,
-    /// The master of this name, as these sentinels say.
+    /// The master that these sentinels name.
     Sentinel(Sentinels),
-    /// A Cluster that one of these addresses belongs to.
+    /// The Cluster of one of these addresses.
     Cluster { nodes: Scheme, seeds: Vec<String> },
 }
 
-/// The sentinels, and whom to ask them for.
+/// The sentinels of a master.
 pub(super) struct Sentinels {
     pub(super) master: String,
-    /// How the nodes are reached that they name.
+    /// The scheme of the nodes that they name.
     pub(super) nodes: Scheme,
-    /// How they are reached themselves.
     pub(super) sentinels: Scheme,
     pub(super) addresses: Vec<String>,
 }
 
 impl Place {
-    /// Parses a URL that was found to have a scheme of a Redis; what is wrong is one sentence.
+    /// Parses a URL with a Redis scheme; the error is one sentence.
     pub(super) fn parse(url: &str) -> Result<Self, String> {
         let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
         let (name, kind) = match scheme.split_once('-') {
@@ -59,7 +57,7 @@ impl Place {
         let addresses = addresses(hosts)?;
         if kind == "cluster" {
             if !matches!(path, "" | "0") || !query.is_empty() {
-                return Err("a Cluster has the database 0 only: end its URL with the hosts".into());
+                return Err("a Cluster has only database 0: remove what follows the hosts".into());
             }
             let nodes = Scheme { name, login, path: String::new() };
             return Ok(Self::Cluster { nodes, seeds: addresses });
@@ -69,7 +67,7 @@ impl Place {
             return Err(format!("name the master: {scheme}://host:port[,host:port...]/master"));
         }
         if database.parse::<u32>().is_err() {
-            return Err("what follows the master's name is the number of a database".into());
+            return Err("only the number of a database may follow the master's name".into());
         }
         let nodes = Scheme { name, login, path: format!("/{database}") };
         let sentinels = Scheme { name, login: sentinel_login(query)?, path: String::new() };
@@ -77,14 +75,14 @@ impl Place {
     }
 }
 
-/// The login of sentinels that want one: `sentinel_user` and `sentinel_password`.
+/// The login of sentinels that require one: `sentinel_user` and `sentinel_password`.
 fn sentinel_login(query: &str) -> Result<String, String> {
     let (mut user, mut password) = ("", None);
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=') {
             Some(("sentinel_user", text)) => user = text,
             Some(("sentinel_password", text)) => password = Some(text),
-            _ => return Err("behind `?` are sentinel_user and sentinel_password only".into()),
+            _ => return Err("only sentinel_user and sentinel_password may follow `?`".into()),
         }
     }
     match password {
@@ -100,12 +98,12 @@ fn addresses(hosts: &str) -> Result<Vec<String>, String> {
         parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
     };
     match hosts.split(',').find(|address| !whole(address)) {
-        Some(other) => Err(format!("`{other}` is no host:port")),
+        Some(other) => Err(format!("`{other}` is not host:port")),
         None => Ok(hosts.split(',').map(|address| address.replace(['[', ']'], "")).collect()),
     }
 }
 
-/// An address with what a URL needs around the host of IPv6.
+/// An address with brackets around an IPv6 host.
 fn bracketed(address: &str) -> String {
     match address.rsplit_once(':') {
         Some((host, port)) if host.contains(':') && !host.starts_with('[') => {
@@ -155,14 +153,14 @@ mod tests {
     fn what_is_wrong_with_a_place_is_said() {
         for (url, said) in [
             ("redis-sentinel://a:1", "name the master"),
-            ("redis-sentinel://a/m", "`a` is no host:port"),
-            ("redis-sentinel://a:1,/m", "`` is no host:port"),
+            ("redis-sentinel://a/m", "`a` is not host:port"),
+            ("redis-sentinel://a:1,/m", "`` is not host:port"),
             ("redis-sentinel://a:1/m/x", "number of a database"),
-            ("redis-sentinel://a:1/m?db=1", "behind `?` are"),
+            ("redis-sentinel://a:1/m?db=1", "may follow `?`"),
             ("redis-sentinel://a:1/m?sentinel_user=u", "needs sentinel_password"),
-            ("redis-cluster://a:1/1", "database 0 only"),
-            ("redis-cluster://a:1,b:x", "`b:x` is no host:port"),
-            ("redis-cluster://", "`` is no host:port"),
+            ("redis-cluster://a:1/1", "only database 0"),
+            ("redis-cluster://a:1,b:x", "`b:x` is not host:port"),
+            ("redis-cluster://", "`` is not host:port"),
         ] {
             let told = Place::parse(url).err().unwrap_or_default();
             assert!(told.contains(said), "{url}: {told}");

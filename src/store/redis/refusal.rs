@@ -1,11 +1,11 @@
-//! What a failed call to Redis proves: whether it changed anything, and what is wrong with the node.
+//! The meaning of a failed call to Redis: its effect, and the fault of the node.
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
 use crate::lock::error::{Effect, StoreError};
 
-/// Error codes of Redis itself that come before a script's first write. Redis checks them at the
-/// door, or for a write only as long as the script has not written.
+/// Error codes of Redis itself that precede a script's first write: checked before the script runs,
+/// or on a write only while the script has not written.
 const BEFORE_THE_FIRST_WRITE: &[&str] = &[
     "ASK",
     "BUSY",
@@ -24,13 +24,14 @@ const BEFORE_THE_FIRST_WRITE: &[&str] = &[
     "TRYAGAIN",
 ];
 
-/// Those of them that Redis 6.2 reports as the text of a script's error, and checks the same way.
+/// The codes among them that Redis 6.2 reports as the text of a script's error, and checks the same
+/// way.
 const INSIDE_A_SCRIPT: &[&str] = &["OOM", "READONLY"];
 
-/// Codes with which a living, usable node refuses a `PING`.
+/// Codes with which a usable node refuses a `PING`.
 const ALIVE: &[&str] = &["BUSY", "NOPERM"];
 
-/// An error of a call: a refusal in the words of the server, or a connection that broke.
+/// A failed call: refused by the server, or cut off by a broken connection.
 #[derive(Debug, thiserror::Error)]
 #[error("{node}: {error}")]
 pub(super) struct Refusal {
@@ -46,8 +47,8 @@ pub(super) struct Unreachable {
     pub(super) reason: String,
 }
 
-/// What a script may have done whose call failed so. Only a code that is known to come before the
-/// first write proves that it did nothing: a proxy before Redis has errors of its own.
+/// The effect of a script that failed with this error. Only a code known to precede the first write
+/// proves that it did nothing: a proxy before Redis has its own errors.
 pub(super) fn effect(error: &RedisError) -> Effect {
     let refused = match wrapped_code(error) {
         Some(code) => INSIDE_A_SCRIPT.contains(&code),
@@ -58,12 +59,12 @@ pub(super) fn effect(error: &RedisError) -> Effect {
     if refused { Effect::None } else { Effect::Unknown }
 }
 
-/// Whether the error is an answer, not a connection that broke.
+/// Returns true for an answer of the server, false for a broken connection.
 pub(super) fn is_answer(error: &RedisError) -> bool {
     matches!(error.kind(), ErrorKind::Server(_) | ErrorKind::Extension)
 }
 
-/// Whether the answer comes from a node that is no master, or not yet.
+/// Returns true if the answer comes from a node that is not a master, or not yet.
 pub(super) fn takes_no_writes(error: &RedisError) -> bool {
     let kinds =
         [ServerErrorKind::ReadOnly, ServerErrorKind::MasterDown, ServerErrorKind::BusyLoading];
@@ -71,13 +72,13 @@ pub(super) fn takes_no_writes(error: &RedisError) -> bool {
         || wrapped_code(error) == Some("READONLY")
 }
 
-/// Whether an error in answer to a `PING` shows that the connection works all the same.
+/// Returns true if an error in answer to a `PING` still shows a working connection.
 pub(super) fn shows_life(error: &RedisError) -> bool {
     code_of(error).is_some_and(|code| ALIVE.contains(&code))
 }
 
-/// Whether a failed call suggests that the Cluster has other masters by now: its node cannot be
-/// reached, or says that the Cluster does not work.
+/// Returns true if a failed call suggests that the Cluster has other masters by now: its node is
+/// unreachable, or says that the Cluster is down.
 pub(super) fn suggests_other_masters(error: &StoreError) -> bool {
     match error.reason.downcast_ref::<Refusal>() {
         Some(Refusal { error, .. }) => {
@@ -91,14 +92,14 @@ fn code_of(error: &RedisError) -> Option<&str> {
     is_answer(error).then(|| error.code()).flatten()
 }
 
-/// The code of a command that failed within a script, as Redis before 7.0 puts it:
+/// The code of a command that failed within a script, in the format of Redis before 7.0:
 /// `Error running script (call to f_...): @user_script:1: @user_script: 1: -OOM command not ...`.
 fn wrapped_code(error: &RedisError) -> Option<&str> {
     let text = error.detail().filter(|text| text.starts_with("Error running script"))?;
     text.rsplit_once(": -")?.1.split_whitespace().next()
 }
 
-/// Whether a right was missing in the middle of a script, as Redis since 7.2 puts it.
+/// Returns true if a permission was missing within a script, in the format of Redis since 7.2.
 fn is_inside_a_script(error: &RedisError) -> bool {
     error.detail().is_some_and(|text| text.starts_with("ACL failure in script"))
 }

@@ -1,12 +1,11 @@
-//! Whether a grant has reached replicas: a group commit over a connection of its own.
+//! Confirms that grants have reached replicas: a group commit over its own connection.
 //!
-//! `WAIT` holds up everything behind it on its connection, so it cannot be sent over the shared
-//! ones. One task for each node takes all grants that wait at this moment, writes one small key
-//! behind them and waits until that has reached the replicas: replication keeps the order, so the
-//! grants have as well. What is to become of a grant that has not is for `grants.rs` to say.
+//! `WAIT` blocks its connection, so it cannot use the shared ones. One task for each node takes all
+//! waiting grants, writes one small key after them and waits until replicas have it: replication
+//! keeps the order, so they have the grants too. `grants.rs` decides what becomes of other grants.
 //!
-//! The connection counts only for grants that were asked for after it was made. So it is kept alive
-//! between grants, and made anew as soon as it is lost, not when the next grant needs it.
+//! The connection counts only for grants requested after it was made. So it is kept alive between
+//! grants, and made again as soon as it is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,42 +22,41 @@ use crate::store::redis::connect::{RECONNECT_PAUSE, pool};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
 use crate::store::redis::node::millis;
 
-/// Grants that wait at once for a node; more are refused, which their callers see as 503.
+/// The most waiting grants of a node; more are refused, which their callers see as 503.
 const MOST: usize = 10_000;
 
-/// How long the key that is written behind the grants stays.
+/// The TTL of the key that is written after the grants.
 const MARK_MS: u64 = 60_000;
 
-/// Asks a node's replicas.
+/// The handle to the task that asks a node's replicas.
 pub(super) struct Replicas {
     asks: mpsc::Sender<Ask>,
     contacted: Arc<AtomicBool>,
     patience: Duration,
 }
 
-/// A grant that waits.
 struct Ask {
-    /// The key that may be written behind it, in its slot.
+    /// The key to write after it, in its slot.
     mark: String,
-    /// When the grant was asked for: a connection that was made later may lead to a server that
-    /// has started anew since, and knows nothing of it.
+    /// The moment of the grant's request: a later connection may lead to a restarted server that
+    /// does not know the grant.
     since: Instant,
     tell: oneshot::Sender<Result<(), String>>,
 }
 
-/// The task that asks.
+/// The task that asks the replicas.
 struct Asking {
     pool: Pool,
     pushes: mpsc::UnboundedReceiver<PushInfo>,
     least: u32,
-    /// How long the replicas are given.
+    /// The time limit for the replicas.
     patience: Duration,
     contacted: Arc<AtomicBool>,
     asks: mpsc::Receiver<Ask>,
 }
 
 impl Replicas {
-    /// One that wants the word of so many replicas, within so long; and its task.
+    /// Makes the handle and its task.
     pub(super) fn new(
         info: &ConnectionInfo,
         settings: &RedisSettings,
@@ -73,18 +71,18 @@ impl Replicas {
         Ok((Self { asks: sender, contacted, patience }, asking.serve()))
     }
 
-    /// Whether the task was ever connected.
+    /// Returns true once the task was connected.
     pub(super) fn contacted(&self) -> bool {
         self.contacted.load(Ordering::Relaxed)
     }
 
-    /// Done when what was granted since then has reached enough replicas.
+    /// Waits until the grants since then have reached enough replicas.
     pub(super) async fn confirm(&self, mark: String, since: Instant) -> Result<(), String> {
         let (tell, told) = oneshot::channel();
         if self.asks.try_send(Ask { mark, since, tell }).is_err() {
             return Err("too many grants wait for the replicas".to_owned());
         }
-        // It may have to wait for the one before it.
+        // It may have to wait for the batch before it.
         match timeout(self.patience * 3, told).await {
             Ok(Ok(answer)) => answer,
             _ => Err("the replicas could not be asked".to_owned()),
@@ -111,20 +109,20 @@ impl Asking {
     }
 
     async fn connect(&mut self) -> Result<MultiplexedConnection, String> {
-        // What is left here is of the connection before.
+        // Older pushes belong to the previous connection.
         while self.pushes.try_recv().is_ok() {}
         let connection = self.pool.get().await.map_err(|error| error.to_string())?;
         Ok(deadpool_redis::Connection::take(connection))
     }
 
-    /// Tells all who wait that there is nobody to ask.
+    /// Refuses all waiting grants.
     fn refuse(&mut self, reason: &str) {
         while let Ok(ask) = self.asks.try_recv() {
             let _ = ask.tell.send(Err(reason.to_owned()));
         }
     }
 
-    /// Serves until the connection is lost; `None` if nobody will ask any more.
+    /// Serves until the connection is lost; `None` if the handle is gone.
     async fn serve_over(&mut self, mut to: MultiplexedConnection, made: Instant) -> Option<()> {
         let (mut asks, mut heartbeats) = (Vec::new(), every(HEARTBEAT));
         loop {
@@ -151,7 +149,7 @@ impl Asking {
         }
     }
 
-    /// Answers all who ask at this moment; an error if the connection is of no use any more.
+    /// Answers these grants; an error if the connection is unusable.
     async fn answer(
         &self,
         to: &mut MultiplexedConnection,
@@ -167,7 +165,7 @@ impl Asking {
         let counted = self.count(to, &last.mark).await;
         let answer = match &counted {
             Ok(reached) if *reached >= self.least => Ok(()),
-            Ok(reached) => Err(format!("{reached} replicas have it, {} have to", self.least)),
+            Ok(reached) => Err(format!("{reached} of {} replicas have the grant", self.least)),
             Err(reason) => Err(reason.clone()),
         };
         for ask in asks {
@@ -176,7 +174,7 @@ impl Asking {
         counted.map(|_| ())
     }
 
-    /// Writes behind all that was written before, and counts the replicas that have it.
+    /// Writes a key after all earlier writes, and counts the replicas that have it.
     async fn count(&self, to: &mut MultiplexedConnection, mark: &str) -> Result<u32, String> {
         let mut both = redis::pipe();
         both.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS).ignore();
@@ -191,8 +189,8 @@ impl Asking {
     }
 }
 
-/// How long the replicas are given of what a call may take. `WAIT` takes whole milliseconds, and 0
-/// for no end.
+/// The replicas' part of a call's time limit. `WAIT` takes whole milliseconds, and 0 means no
+/// limit.
 fn patience(command_timeout: Duration) -> Duration {
     (command_timeout / 2).max(Duration::from_millis(1))
 }

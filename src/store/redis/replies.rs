@@ -1,4 +1,4 @@
-//! What the scripts' replies mean.
+//! The parsing of the scripts' replies.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::failure;
 use crate::store::redis::script::Reply;
 
-/// How long a waiter sleeps at most: a client on Redis releases without telling, and a hint may
-/// be lost. A lease that was shortened ends sooner than it was told, too.
+/// The longest sleep of a waiter: a direct Redis client releases without a hint, a hint may be
+/// lost, and a shortened lease ends sooner than told.
 const ASK_EVERY: Duration = Duration::from_millis(210);
 
-/// A question at the very end of a lease would come a moment too early.
+/// Added to the end of a lease, where a question would come a moment too early.
 const PAST_THE_END: Duration = Duration::from_millis(2);
 
-/// The instance with the head asks first when a lease runs out; the others a little later.
+/// Added for instances without the head of the line, which asks first when a lease expires.
 const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
 pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
@@ -26,8 +26,8 @@ pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> Loc
     LockStatus { key: key.clone(), holder, waiters, mine: None }
 }
 
-/// Reads place, whether it is new, milliseconds left, who is ahead, the handed token, and whether
-/// the head is of this instance.
+/// Reads the place, a flag for a new claim, milliseconds left, the claims ahead, the handed token,
+/// and a flag for a head of this instance.
 pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
     let place = u64::try_from(reply.number()?).ok()?;
     let new = reply.number()? == 1;
@@ -41,7 +41,7 @@ pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
 
 /// Reads milliseconds left, fencing token and owner.
 pub(super) fn holder(reply: &mut Reply) -> Option<Holder> {
-    // A lock without an end, of a client on Redis, has -1 left.
+    // -1 left: a lock of a direct Redis client without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
     Some(Holder { left, fencing_token: fencing_token(reply), owner: owner(reply) })
 }
@@ -70,5 +70,5 @@ pub(super) fn owner(reply: &mut Reply) -> Option<Owner> {
 }
 
 pub(super) fn malformed(verb: Verb) -> StoreError {
-    failure(verb, Effect::Unknown, "an answer of unknown form")
+    failure(verb, Effect::Unknown, "malformed answer")
 }

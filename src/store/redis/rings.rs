@@ -6,7 +6,7 @@ use crate::lock::key::LockKey;
 use crate::lock::wakeup::Wakeups;
 use crate::store::redis::link::Hints;
 
-/// What stands around the place of a claim that has ended elsewhere; no lock's name begins so.
+/// The delimiter around the place of a claim that ended elsewhere; no lock's name begins with it.
 const ENDED: char = '\u{1}';
 
 /// Rings for the locks that are handed to this instance.

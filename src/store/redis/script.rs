@@ -1,4 +1,4 @@
-//! The rules as scripts, one file a verb, and how their replies are read.
+//! The scripts, one file per verb, and the reading of their replies.
 
 use std::sync::LazyLock;
 
@@ -7,10 +7,10 @@ use redis::{Cmd, Value};
 use crate::lock::error::Verb;
 use crate::seeded;
 
-/// A verb's script: run by its hash, sent whole where the server does not know it.
+/// A verb's script: run by its hash, or sent whole if the server does not know it.
 pub(in crate::store) struct Script {
     verb: Verb,
-    /// How many of a lock's keys it needs.
+    /// The number of a lock's keys that it needs.
     keys: usize,
     source: &'static str,
     hash: LazyLock<String>,
@@ -37,7 +37,7 @@ script!(FORCE_RELEASE, Verb::ForceRelease, 4: "prelude.lua" "line.lua" "force_re
 script!(INSPECT, Verb::Inspect, 4: "prelude.lua" "line.lua" "inspect.lua");
 
 impl Script {
-    /// The script of a verb that needs so many of a lock's keys; `hash` is [`Script::sha1`] of it.
+    /// The script of a verb with its number of keys; `hash` is its [`Script::sha1`].
     pub(in crate::store) const fn new(
         (verb, keys): (Verb, usize),
         source: &'static str,
@@ -51,12 +51,10 @@ impl Script {
         redis::Script::new(seeded::script(self.source)).get_hash().to_owned()
     }
 
-    /// The verb that it carries out.
     pub(in crate::store) fn verb(&self) -> Verb {
         self.verb
     }
 
-    /// What the server runs.
     #[cfg(test)]
     pub(in crate::store) fn source(&self) -> &'static str {
         self.source
@@ -67,7 +65,7 @@ impl Script {
         command("EVALSHA", self.hash.as_str(), &keys[..self.keys], args)
     }
 
-    /// `EVAL`, which the server needs once after it has started or was flushed.
+    /// `EVAL`, needed once after the server has started or was flushed.
     pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
         command("EVAL", seeded::script(self.source), &keys[..self.keys], args)
     }
@@ -79,7 +77,7 @@ fn command(name: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
     command
 }
 
-/// A script's reply: the store's time, a word, and what belongs to the word.
+/// A script's reply: the store's time, a word, and the word's items.
 #[derive(Debug)]
 pub(in crate::store) struct Reply {
     /// Milliseconds on the store's clock.
@@ -89,7 +87,7 @@ pub(in crate::store) struct Reply {
 }
 
 impl Reply {
-    /// Reads a reply; whatever the server sends, a reply of another form is `None`.
+    /// Parses a reply; `None` for any other form.
     pub(in crate::store) fn read(value: Value) -> Option<Self> {
         let Value::Array(items) = value else { return None };
         let mut rest = items.into_iter();
@@ -98,12 +96,11 @@ impl Reply {
         Some(Self { now, word, rest })
     }
 
-    /// The word that says what happened.
     pub(in crate::store) fn word(&self) -> &str {
         &self.word
     }
 
-    /// The item behind the word, a number, which stays there to be read.
+    /// The first item, a number, without consuming it.
     pub(in crate::store) fn first(&self) -> Option<i64> {
         number(self.rest.as_slice().first()?.clone())
     }
@@ -113,7 +110,7 @@ impl Reply {
         number(self.rest.next()?)
     }
 
-    /// The next item, as it is.
+    /// The next item, as bytes.
     pub(in crate::store) fn bytes(&mut self) -> Option<Vec<u8>> {
         match self.rest.next()? {
             Value::BulkString(bytes) => Some(bytes),

@@ -1,7 +1,7 @@
-//! The master that sentinels name. Each sentinel is listened to and asked by a task of its own,
-//! so that one that is away, or behind the others, does not matter: the word of the highest epoch
-//! counts. The old master's connections go in the same moment, so that it is not written to when
-//! it comes back and takes itself for the master still.
+//! The master that sentinels name. A task for each sentinel subscribes to it and asks it, so one
+//! that is unreachable or behind does not matter: the answer of the highest epoch wins. The old
+//! master's connections close at once, so that it is not written to if it comes back and still
+//! believes it is the master.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,14 +22,14 @@ use crate::store::redis::node::Node;
 use crate::store::redis::place::Sentinels;
 use crate::store::redis::topology::Nodes;
 
-/// What a sentinel publishes when another node has become the master.
+/// The channel on which a sentinel announces a new master.
 const SWITCHED: &str = "+switch-master";
 
-/// How often a sentinel is asked although it has published nothing: a message may be lost.
+/// The interval of questions to a silent sentinel: a message may be lost.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a sentinel said counts for so long once it is away: then its epoch may be one of sentinels
-/// that were set up anew since.
+/// The time that an unreachable sentinel's word counts: later, its epoch may be from before the
+/// sentinels were set up again.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The store on the master that sentinels name.
@@ -39,7 +39,7 @@ pub(super) struct Sentinel {
     _watchers: JoinSet<()>,
 }
 
-/// What the watchers share.
+/// The state shared by the watchers.
 struct Follower {
     sentinels: Sentinels,
     nodes: Nodes,
@@ -48,14 +48,13 @@ struct Follower {
     said: Mutex<Said>,
 }
 
-/// What the sentinels said last, by their addresses; and whom that made the master.
+/// The last words of the sentinels by their addresses, and the master that followed from them.
 #[derive(Default)]
 struct Said {
     words: HashMap<String, Word>,
     followed: Option<String>,
 }
 
-/// A sentinel's word.
 #[derive(Clone)]
 struct Word {
     epoch: u64,
@@ -64,7 +63,7 @@ struct Word {
 }
 
 impl Sentinel {
-    /// Follows the master in the background.
+    /// Starts to follow the master in the background.
     pub(super) fn new(sentinels: Sentinels, nodes: Nodes) -> Result<Self, RedisError> {
         connection_info(&sentinels.nodes.url(&sentinels.addresses[0]))?;
         let (master, followed) = watch::channel(None);
@@ -83,7 +82,7 @@ impl Sentinel {
         Ok(Self { master: followed, contacted: AtomicBool::new(false), _watchers: watchers })
     }
 
-    /// The master, if one is known by then.
+    /// The master; waits for one until `deadline`.
     pub(super) async fn master(&self, deadline: Instant) -> Result<Arc<Node>, String> {
         if let Some(node) = &*self.master.borrow() {
             return Ok(node.clone());
@@ -95,7 +94,7 @@ impl Sentinel {
         }
     }
 
-    /// Whether a master was ever connected.
+    /// Returns true once a master was connected.
     pub(super) fn contacted(&self) -> bool {
         if self.master.borrow().as_ref().is_some_and(|node| node.contacted()) {
             self.contacted.store(true, Ordering::Relaxed);
@@ -105,7 +104,7 @@ impl Sentinel {
 }
 
 impl Follower {
-    /// Listens to a sentinel for as long as the store lives.
+    /// Watches a sentinel for as long as the store lives.
     async fn watch(
         self: Arc<Self>,
         address: String,
@@ -116,14 +115,14 @@ impl Follower {
         loop {
             let Err(reason) = self.listen(&address, &pool, &mut pushes).await;
             if reason != known {
-                tracing::warn!(sentinel = address, %reason, "a sentinel is away, trying on");
+                tracing::warn!(sentinel = address, %reason, "cannot query a sentinel; retrying");
                 known = reason;
             }
             sleep(RECONNECT_PAUSE).await;
         }
     }
 
-    /// Listens until the connection is lost, and says why it was.
+    /// Watches until the connection is lost; the error is the reason.
     async fn listen(
         self: &Arc<Self>,
         address: &str,
@@ -134,12 +133,12 @@ impl Follower {
         let connection = pool.get().await.map_err(|error| error.to_string())?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
-        subscribed.map_err(|_| "it did not answer in time")?.map_err(|error| error.to_string())?;
+        subscribed.map_err(|_| "no answer in time")?.map_err(|error| error.to_string())?;
         loop {
-            // Before the question: what happens during it is asked for again.
+            // Before the question, so that trouble during it leads to another question.
             let trouble = self.trouble.notified();
             let word = timeout(patience, ask(&mut connection, &self.sentinels.master)).await;
-            let word = word.map_err(|_| "it did not answer in time".to_owned())??;
+            let word = word.map_err(|_| "no answer in time".to_owned())??;
             self.hear(address, word);
             tokio::select! {
                 push = pushes.recv() => {
@@ -153,7 +152,7 @@ impl Follower {
         }
     }
 
-    /// Takes a sentinel's word, and follows the master that it leads to.
+    /// Notes a sentinel's word, and follows the master that results from all.
     fn hear(self: &Arc<Self>, sentinel: &str, word: Word) {
         let mut said = self.said.lock().unwrap_or_else(PoisonError::into_inner);
         said.words.insert(sentinel.to_owned(), word);
@@ -171,24 +170,22 @@ impl Follower {
                     old.retire();
                 }
             }
-            Err(error) => tracing::warn!(redis = best, %error, "the named master has no address"),
+            Err(error) => tracing::warn!(redis = best, %error, "invalid master address"),
         }
         said.followed = Some(best);
     }
 }
 
-/// The address to follow from now on, if it is another one: that of the highest epoch. Where two
-/// differ within an epoch, the one that is followed already stays.
+/// The address of a new master, by the highest epoch. Within one epoch, the followed master stays.
 fn best(said: &Said) -> Option<String> {
     let followed = |word: &Word| said.followed.as_deref() == Some(&word.address);
     let best = said.words.values().max_by_key(|word| (word.epoch, followed(word)))?;
     (!followed(best)).then(|| best.address.clone())
 }
 
-/// Asks a sentinel for the master.
 async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Word, String> {
     let mut both = redis::pipe();
-    // The address is the new one as soon as it is decided; the epoch is with the rest only.
+    // The address is new as soon as it is decided; the epoch comes only with the rest.
     both.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(master);
     both.cmd("SENTINEL").arg("MASTER").arg(master);
     let answered = both.query_async(connection).await;
@@ -199,7 +196,7 @@ async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Wor
     Ok(Word { epoch, address: format!("{host}:{port}"), at: Instant::now() })
 }
 
-/// Hears of the master's hints, and when it goes away.
+/// Receives the master's hints and its loss.
 struct Ears {
     hints: Arc<dyn Hints>,
     trouble: Arc<Notify>,

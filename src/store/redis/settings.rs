@@ -1,47 +1,47 @@
-//! What a store on Redis has to know, and what can be wrong with it.
+//! The settings of a store on Redis, and their errors.
 
 use std::time::Duration;
 
 use crate::lock::time::Ttl;
 use crate::store::redis::keys::SIDE_PREFIX;
 
-/// What the store has to know.
+/// The settings of the store.
 #[derive(Clone)]
 pub struct RedisSettings {
     /// `redis://`, `redis-sentinel://` or `redis-cluster://`, or the same over TLS with `rediss`.
     pub url: String,
-    /// What stands before every key.
+    /// The prefix of every key.
     pub key_prefix: String,
-    /// How long a call may take.
+    /// The time limit of a call.
     pub command_timeout: Duration,
-    /// How long making a connection may take.
+    /// The time limit of making a connection.
     pub connect_timeout: Duration,
-    /// How many replicas have to have a grant before it is answered.
+    /// The number of replicas that must have a grant before it is answered.
     pub min_replicas: u32,
-    /// The TTL of a lease that was taken without one, by a client on Redis with a token of ours.
+    /// The TTL of a lease that a direct Redis client took without one, with a token of ours.
     pub default_ttl: Ttl,
-    /// How long a claim that is away keeps its place in line.
+    /// The time for which an absent claim keeps its place in line.
     pub position_kept: Ttl,
 }
 
 impl RedisSettings {
-    /// What stands before every key, unless the locks would lie among the records.
+    /// The prefix of every key, unless it would put locks among the records.
     pub(in crate::store) fn checked_key_prefix(&self) -> Result<&str, SettingsError> {
         let fits = !self.key_prefix.starts_with(SIDE_PREFIX);
         fits.then_some(self.key_prefix.as_str()).ok_or(SettingsError::KeyPrefix)
     }
 }
 
-/// Why the store cannot be made.
+/// The reason why the store cannot be made.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The URL is none.
-    #[error("`store` is no URL of a Redis: {0}")]
+    /// Not a Redis URL.
+    #[error("`store` is not a Redis URL: {0}")]
     Url(#[from] redis::RedisError),
-    /// Its hosts, or what follows them, are none.
+    /// Invalid hosts, or an invalid rest after them.
     #[error("`store`: {0}")]
     Place(String),
-    /// The locks would lie among the records.
+    /// A prefix that would put locks among the records.
     #[error(
         "`redis.key_prefix` must not begin with `{SIDE_PREFIX}`, as the service's own records do"
     )]

@@ -1,4 +1,4 @@
-//! Which master has which slot of a Cluster, in the words of its nodes.
+//! The map from the slots of a Cluster to their masters, as its nodes report it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,19 +10,19 @@ use redis::{AsyncConnectionConfig, Value};
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::place::Scheme;
 
-/// What one node says of its Cluster.
+/// One node's view of its Cluster.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct View {
-    /// The higher, the better: of a node that serves before one that is cut off, whose failed
-    /// elections raise its epoch; then the newer one.
+    /// Higher is better: a node that serves first, because failed elections raise the epoch of a
+    /// node that is cut off; then the higher epoch.
     pub(super) rank: (Standing, u64),
     /// First slot, last slot, and the address of their master.
     pub(super) ranges: Vec<(usize, usize, String)>,
-    /// The addresses of the replicas: one of them may have to be asked next time.
+    /// The addresses of the replicas, which may have to be asked next time.
     pub(super) replicas: Vec<String>,
 }
 
-/// Whether a node takes calls.
+/// The ability of a node to take calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Standing {
     #[default]
@@ -31,14 +31,14 @@ pub(super) enum Standing {
 }
 
 impl View {
-    /// Whether it is of a node that takes calls.
+    /// Returns true for the view of a node that takes calls.
     pub(super) fn serves(&self) -> bool {
         self.rank.0 == Standing::Serving
     }
 }
 
-/// Connections to all nodes of a Cluster for looks at its slots alone, one to each. They are beside
-/// those of the calls, since a node may be one that was never called, or is not called any more.
+/// One connection to each node of a Cluster, to read its slots; separate from those of the calls,
+/// because a node may never have been called, or no longer be.
 pub(super) struct Lookouts {
     scheme: Scheme,
     patience: Duration,
@@ -46,12 +46,12 @@ pub(super) struct Lookouts {
 }
 
 impl Lookouts {
-    /// Without a connection as yet; a node is given so long to say what it knows.
+    /// Starts without a connection; `patience` limits the answer of a node.
     pub(super) fn new(scheme: Scheme, patience: Duration) -> Self {
         Self { scheme, patience, pools: BTreeMap::new() }
     }
 
-    /// Has these nodes looked at from now on; the connections to others end.
+    /// Sets the nodes to ask; connections to others end.
     pub(super) fn turn_to(&mut self, addresses: BTreeSet<String>) {
         self.pools.retain(|address, _| addresses.contains(address));
         for address in addresses {
@@ -62,12 +62,12 @@ impl Lookouts {
             let config = AsyncConnectionConfig::new();
             match info.and_then(|info| pool(&info, self.patience, 1, config)) {
                 Ok(pool) => drop(self.pools.insert(address, pool)),
-                Err(error) => tracing::warn!(redis = address, %error, "no address of a node"),
+                Err(error) => tracing::warn!(redis = address, %error, "invalid node address"),
             }
         }
     }
 
-    /// What all of them say, as the answers come.
+    /// Asks all nodes; yields their views as they arrive.
     pub(super) fn look(&self) -> FuturesUnordered<impl Future<Output = Result<View, String>>> {
         let look = async |address: &String, pool: &Pool| {
             let view = look(pool, address, self.patience).await;
@@ -89,16 +89,16 @@ async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<View, St
         })
     };
     let answered = tokio::time::timeout(patience, asked).await;
-    let (info, slots) = answered.map_err(|_| "it did not answer in time")??;
+    let (info, slots) = answered.map_err(|_| "no answer in time")??;
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let view = read(&info, slots, host).ok_or("an answer of unknown form")?;
+    let view = read(&info, slots, host).ok_or("malformed answer")?;
     if view.ranges.is_empty() {
-        return Err("it knows of no slots".to_owned());
+        return Err("it knows no slots".to_owned());
     }
     Ok(view)
 }
 
-/// Reads what a node at `host` said.
+/// Parses the answer of a node at `host`.
 fn read(info: &str, slots: Value, host: &str) -> Option<View> {
     let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let epoch = line("cluster_current_epoch:")?.trim().parse().ok()?;
@@ -120,7 +120,7 @@ fn read(info: &str, slots: Value, host: &str) -> Option<View> {
     Some(view)
 }
 
-/// The address of a node, which names none if it is at the host that was asked.
+/// The address of a node; its host is empty if it is the host that was asked.
 fn address_of(node: Value, asked: &str) -> Option<String> {
     let Value::Array(items) = node else { return None };
     let mut items = items.into_iter();
@@ -134,7 +134,7 @@ fn address_of(node: Value, asked: &str) -> Option<String> {
     Some(whole(&format!("{host}:{port}"), asked))
 }
 
-/// An address as a redirection gives it, which leaves out the host of the node that was asked.
+/// Completes the address of a redirection, which leaves out the host that was asked.
 pub(super) fn whole(address: &str, asked: &str) -> String {
     match address.rsplit_once(':') {
         Some(("" | "?", port)) => format!("{asked}:{port}"),

@@ -1,5 +1,5 @@
-//! Which nodes of Redis the locks are on, and which of them a call goes to: one, the master that
-//! sentinels name, or the master of the key's slot in a Cluster.
+//! The choice of a Redis node for a call: a single node, the master that sentinels name, or the
+//! master of the key's slot in a Cluster.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,17 +18,17 @@ use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
 use crate::store::redis::{RedisSettings, SettingsError};
 
-/// What the line promises wherever all instances meet on one master for a key.
-const ORDER: &str = "first come, first served, among those who wait, across instances";
+/// The promised order where all instances use one master for a key.
+const ORDER: &str = "first come, first served, among waiting requests, across instances";
 
-/// The nodes, as they belong together.
+/// The nodes in their arrangement.
 pub(super) enum Topology {
     Single(Arc<Node>),
     Sentinel(Sentinel),
     Cluster(Cluster),
 }
 
-/// What every node is made of.
+/// The common parts of every node.
 pub(super) struct Nodes {
     pub(super) settings: RedisSettings,
     pub(super) channel: String,
@@ -36,7 +36,6 @@ pub(super) struct Nodes {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// A reply, and the node that gave it.
 pub(super) struct Answered {
     pub(super) reply: Reply,
     pub(super) node: Arc<Node>,
@@ -70,7 +69,7 @@ impl Topology {
         })
     }
 
-    /// Whether the store has answered once.
+    /// Returns true once the store has answered.
     pub(super) fn contacted(&self) -> bool {
         match self {
             Self::Single(node) => node.contacted(),
@@ -79,7 +78,7 @@ impl Topology {
         }
     }
 
-    /// Makes a call where the first of its keys is.
+    /// Calls the node of the first key.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
@@ -106,7 +105,7 @@ impl Topology {
         Ok(Answered { reply: reply?, node })
     }
 
-    /// The node that has a lock, as far as is known by then.
+    /// The node that has a lock; waits for one until `until`.
     pub(super) async fn node_of(
         &self,
         verb: Verb,
@@ -135,35 +134,35 @@ impl Topology {
         }
     }
 
-    /// What is promised of locks there.
+    /// The promises for locks on these nodes.
     pub(super) fn guarantees(&self) -> Guarantees {
-        let fencing = "rises with every lease, over a loss of Redis' data and over a step of its \
+        let fencing = "rises with every lease, also after a loss of Redis' data or a step of its \
                        clock; after both at once only while this process lives";
         let (store, fencing, survives) = match self {
             Self::Single(_) => (
                 "redis",
                 fencing,
-                "crash and restart of the service; of Redis what its persistence keeps; not an \
-                 asynchronous failover and not a step of Redis' clock: there the fencing token is \
-                 the protection",
+                "crash and restart of the service; a restart of Redis, as far as it persists its \
+                 data; not an asynchronous failover or a step of Redis' clock, where the fencing \
+                 token protects",
             ),
             Self::Sentinel(_) => (
                 "redis-sentinel",
-                "rises with every lease, over failovers between nodes whose clocks agree within a \
-                 second and over a loss of Redis' data",
-                "crash and restart of the service; a failover what was replicated before it: \
-                 leases that were not are forgotten, and their keys may have two holders, fewer \
-                 with redis.min_replicas; not a step of Redis' clock; there the fencing token is \
-                 the protection",
+                "rises with every lease, also after failovers between nodes whose clocks agree \
+                 within a second, and after a loss of Redis' data",
+                "crash and restart of the service; a failover, if the lease was replicated before \
+                 it: other leases are forgotten, and their keys may have two holders (fewer with \
+                 redis.min_replicas); not a step of Redis' clock; in both, the fencing token \
+                 protects",
             ),
             Self::Cluster(_) => (
                 "redis-cluster",
-                "rises with every lease, over failovers and moved slots between nodes whose clocks \
-                 agree within a second and over a loss of Redis' data",
-                "crash and restart of the service; slots that move; a failover what was replicated \
-                 before it: leases that were not are forgotten, and their keys may have two \
-                 holders, fewer with redis.min_replicas; not a step of Redis' clock; there the \
-                 fencing token is the protection",
+                "rises with every lease, also after failovers and moved slots between nodes whose \
+                 clocks agree within a second, and after a loss of Redis' data",
+                "crash and restart of the service; moved slots; a failover, if the lease was \
+                 replicated before it: other leases are forgotten, and their keys may have two \
+                 holders (fewer with redis.min_replicas); not a step of Redis' clock; in both, the \
+                 fencing token protects",
             ),
         };
         Guarantees { store, order: ORDER, fencing, survives }

@@ -1,4 +1,4 @@
-//! One try for a key on all nodes, and what becomes of it.
+//! One attempt for a key on all nodes, and its outcome.
 
 use std::time::Duration;
 
@@ -13,35 +13,35 @@ use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
 
-/// How a claim stands among those of its instance.
+/// The position of a claim in its instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// It only asks.
+    /// It does not wait.
     Asks,
-    /// It waits, and so many others behind it.
+    /// It waits, with this many others behind it.
     Waits { behind: u64 },
 }
 
-/// What became of an attempt.
+/// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempted {
     /// A new lease.
     Granted(Lease),
-    /// The lease that the token had already.
+    /// The lease that the token already had.
     Again(Lease),
-    /// Others have votes; the ballots tell who.
+    /// Other tokens have votes; the ballots name them.
     Lost(Poll),
 }
 
-/// A number that a majority has confirmed, and for how long its lease lasts from now on.
+/// A number that a majority has confirmed, and the time left of its lease.
 pub(super) struct Won {
     pub(super) fencing_token: FencingToken,
     pub(super) left: Ttl,
 }
 
 impl Redlock {
-    /// Asks all nodes for their votes once. Whatever an attempt that failed has left behind is
-    /// given up before this returns, or goes on being given up where a node does not answer.
+    /// Asks all nodes for their votes once. The votes of a failed attempt are given up before this
+    /// returns, or later where a node does not answer.
     pub(super) async fn attempt(
         &self,
         claim: &Claim,
@@ -70,8 +70,8 @@ impl Redlock {
             return Ok(attempted(lease));
         }
         let may_hold = self.give_up(claim, &poll, &name, patience).await;
-        // Without anybody else in the way it is the nodes that do not agree on who they are, and
-        // those who did not answer may hold the key for this very token.
+        // Only a rival makes this a loss: without one, the nodes themselves failed. And nodes that
+        // did not answer may hold the key for this very token.
         let others = poll.rival().is_some() && !poll.may_have_been_held();
         if !poll.won() && others && poll.answered() >= self.quorum().needed() {
             self.metrics.redlock_attempt(if poll.held() { "held" } else { "split" });
@@ -82,8 +82,8 @@ impl Redlock {
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
 
-    /// The fencing token of those who vote for a claim, once a majority has confirmed it, and what
-    /// is left of its TTL then. `None` if the nodes were too slow, or if fewer still hold it.
+    /// Settles the fencing token of the votes for a claim once a majority has confirmed it, with
+    /// the time left then. `None` if the nodes were too slow, or too few still hold the token.
     async fn settle(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
         let number = match poll.number() {
             Number::Settled(number) => number,
@@ -98,8 +98,8 @@ impl Redlock {
         self.won(number, began, claim.ttl)
     }
 
-    /// The question whether the nodes confirm the fencing token of a lease; where it was refreshed
-    /// so often, they also take the lease if they miss it.
+    /// The question to confirm the fencing token of a lease. With the renewals of a `refreshed`
+    /// lease, the nodes also take the lease if they miss it.
     pub(super) fn confirmation(
         &self,
         claim: &Claim,
@@ -118,9 +118,9 @@ impl Redlock {
         self.nodes.question(&CONFIRM, &claim.key, args, timing)
     }
 
-    /// A lease of `ttl` that was asked for at `began`, as far as it lasts from now on.
+    /// A lease of `ttl` that was requested at `began`, with the time left now.
     pub(super) fn won(&self, number: u64, began: Duration, ttl: Ttl) -> Option<Won> {
-        // The time is looked at last: whatever was slow before this shows here.
+        // The clock is read last, so that every earlier delay counts.
         let elapsed = self.time.monotonic().saturating_sub(began);
         let left = validity(ttl.as_duration(), elapsed)?;
         let fencing_token = FencingToken::from_number(number)?;
@@ -128,8 +128,8 @@ impl Redlock {
         Some(Won { fencing_token, left: Ttl::from_millis(millis(left)) })
     }
 
-    /// Gives up what an attempt that failed may have got, and says on how many nodes the token may
-    /// have something all the same.
+    /// Gives up what a failed attempt may have got. Returns the number of nodes where the token may
+    /// still have something.
     async fn give_up(
         &self,
         claim: &Claim,
@@ -145,7 +145,7 @@ impl Redlock {
         let (mut left, mut before, mut reached) = (Vec::new(), 0, 0);
         for (node, ballot) in poll.ballots() {
             match ballot {
-                // It has answered, so nothing is on its way to it any more.
+                // The node has answered, so no call is on its way to it any more.
                 Some(Ballot::Yes(yes))
                     if yes.since == Since::Now || claim.origin == Origin::Service =>
                 {
@@ -164,15 +164,15 @@ impl Redlock {
         let left = self.cleanup.once(left, &question).await;
         let may_hold = match claim.origin {
             Origin::Service => left.len() + before,
-            // The clean-up takes what this attempt has left. An earlier call with the token may
-            // have left a lease on each node that did not say otherwise.
+            // The clean-up takes this attempt's votes. An earlier call may have left a lease on
+            // each node that did not deny it.
             Origin::Client => left.len().max(self.quorum().nodes() - reached),
         };
         self.cleanup.owe(left, &question, claim.ttl.as_duration() + patience * 2);
         may_hold
     }
 
-    /// The arguments of a vote, behind the moment after which it must not be cast.
+    /// The arguments of a vote, after the moment at which it expires.
     fn claim_args(&self, claim: &Claim, attempt: &str, standing: Standing) -> Vec<String> {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let ttl = claim.ttl.as_millis();
@@ -190,7 +190,7 @@ impl Redlock {
         ]
     }
 
-    /// Why there is no majority, in words for people.
+    /// The reason why there is no majority, for people.
     fn complaint(&self, poll: &Poll) -> String {
         let names = |so: fn(&Ballot) -> bool| {
             let those = poll.ballots().filter(|(_, ballot)| ballot.is_some_and(so));

@@ -1,4 +1,4 @@
-//! What goes on without its caller, until the store is dropped.
+//! Tasks without a caller, until the store is dropped.
 
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
@@ -11,13 +11,12 @@ pub(super) struct Background {
 }
 
 impl Background {
-    /// Room for tasks, and what ends them when it is dropped.
+    /// An empty set of tasks, and the guard that ends them when it is dropped.
     pub(super) fn new() -> (Self, DropGuard) {
         let end = CancellationToken::new();
         (Self { tasks: TaskTracker::new(), end: end.clone() }, end.drop_guard())
     }
 
-    /// Lets `task` go on by itself.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let end = self.end.clone();
         self.tasks.spawn(async move {

@@ -1,5 +1,4 @@
-//! What a failed attempt or a release leaves behind on single nodes is taken back, until the node
-//! has confirmed it.
+//! Clean-up after failed attempts and releases: nodes are asked to give up until they confirm it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -11,26 +10,26 @@ use tokio::time::{Instant, sleep};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::nodes::{Nodes, Question};
 
-/// The most that is owed to all nodes at once; what is beyond ends by its TTL.
+/// The most pending clean-ups of all nodes; further leases expire by their TTL.
 const MAX_OWED: usize = 10_000;
 
-/// Between two tries, doubled from the first to the last.
+/// The pause between two attempts, doubled from the first to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
-/// What one node may still have.
+/// Something that one node may still have.
 pub(super) struct Leftover {
     pub(super) node: usize,
-    /// A command that is on its way to the node does not act later than this, on its clock.
+    /// Commands on their way to the node do not act later than this, on its clock.
     pub(super) settled_after: u64,
 }
 
-/// Takes back what is left on nodes that did not answer.
+/// Cleans up nodes that did not answer.
 pub(super) struct Cleanup {
     nodes: Arc<Nodes>,
     background: Arc<Background>,
     room: Arc<Semaphore>,
-    /// The log has said that there is no room, and there was none since.
+    /// True once the log has said that the queue is full; reset when half of it is free.
     told: AtomicBool,
 }
 
@@ -44,18 +43,19 @@ impl Cleanup {
         }
     }
 
-    /// What `node` may have of a call that is sent now and answered by nobody.
+    /// The possible effect on `node` of a call that is sent now without an answer.
     pub(super) fn leftover(&self, node: usize, patience: Duration) -> Leftover {
         let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         Leftover { node, settled_after: self.nodes.peer(node).now().saturating_add(patience) }
     }
 
-    /// What `node` has, where no call is on its way to it.
+    /// The state of `node` without a call on its way to it.
     pub(super) fn leftover_now(&self, node: usize) -> Leftover {
         Leftover { node, settled_after: 0 }
     }
 
-    /// Asks these nodes once to give up what `question` means, and says on which it may still be.
+    /// Asks these nodes once to give up what `question` names. Returns those that may still have
+    /// it.
     pub(super) async fn once(&self, left: Vec<Leftover>, question: &Question) -> Vec<Leftover> {
         let asked = left.into_iter().map(|left| async move {
             let answered = self.nodes.ask(left.node, question).await;
@@ -65,7 +65,7 @@ impl Cleanup {
         futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Goes on asking them, for as long as it may still be there.
+    /// Keeps asking these nodes in the background, for as long as they may have it.
     pub(super) fn owe(&self, left: Vec<Leftover>, question: &Question, lasts: Duration) {
         for left in left {
             let Ok(room) = self.room.clone().try_acquire_owned() else {

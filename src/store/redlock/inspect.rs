@@ -1,4 +1,4 @@
-//! Looks at keys on several nodes: what a majority says.
+//! The status of keys on several nodes, by majority.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::store::redlock::release::holder;
 use crate::store::redlock::vote::{Ballot, Other, Poll};
 use crate::store::redlock::{Redlock, by_chance};
 
-/// How long a waiter sleeps at most: a client on Redis releases without telling, and a hint may
-/// be lost.
+/// The longest sleep of a waiter: a direct Redis client releases without a hint, and a hint may be
+/// lost.
 const ASK_EVERY: Duration = Duration::from_millis(400);
 
-/// Within what the instances that wait for the end of a lease ask, by chance one after another.
+/// The random delay that separates the questions of instances that wait for the end of a lease.
 const SPREAD: Duration = Duration::from_millis(20);
 
 impl Redlock {
-    /// How a key stands, and whether a token has it.
+    /// The status of a key, and whether a token has it.
     pub(super) async fn inspect_all(
         &self,
         key: &LockKey,
@@ -55,15 +55,15 @@ impl Redlock {
         Ok(LockStatus { mine, ..self.rival(key, &poll) })
     }
 
-    /// Who else has a key, as a poll has shown.
+    /// The status of a key with the rival of a poll as its holder.
     pub(super) fn rival(&self, key: &LockKey, poll: &Poll) -> LockStatus {
         let rival = poll.rival().map(|(rival, _)| rival);
-        // What is left of a rival is over when a majority of nodes is free again.
+        // The rival is over when a majority of nodes is free again.
         let holder = rival.map(|rival| holder(&Other { left: poll.left(), ..rival.clone() }));
         LockStatus { key: key.clone(), holder, waiters: self.queues.len(key), mine: None }
     }
 
-    /// When the first in line asks again.
+    /// The time until the first in line asks again.
     pub(super) fn recheck_after(&self, poll: &Poll) -> Duration {
         if !poll.held() {
             return by_chance(SPREAD);
@@ -87,7 +87,6 @@ impl Listed for Redlock {
         Ok(found.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().take(wanted).collect())
     }
 
-    /// As a majority tells of it.
     async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
         self.inspect_all(key, None).await
     }

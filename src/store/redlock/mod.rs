@@ -1,9 +1,9 @@
 //! Locks on N independent Redis nodes, by majority: Redlock, with fencing tokens.
 //!
-//! A verb is one script on each node and how the votes count (`vote.rs`). A node that may have
-//! forgotten leases does not vote before they are over (`prelude.lua`). There is no common line: within an instance one
-//! waiter a key contends, in the order of their arrival; instances contend with one another, with
-//! pauses by chance.
+//! A verb is one script on each node, whose votes `vote.rs` counts. A node that may have forgotten
+//! leases does not vote until they have expired (`prelude.lua`). There is no common line: an
+//! instance's waiters for a key contend one at a time, in the order of arrival; instances contend
+//! with one another, with random pauses.
 
 mod attempt;
 mod background;
@@ -54,13 +54,13 @@ use crate::store::redlock::watch::{View, Watch};
 
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
 
-/// On which the nodes tell that a key was freed.
+/// The channel on which the nodes tell that a key was freed.
 const FREED: &str = "lk//freed";
 
-/// How often one call tries where several got in one another's way and nobody won.
+/// The attempts of one call while votes are split.
 const TRIES: u32 = 5;
 
-/// The longest pause before the second of these tries; doubled for each further one.
+/// The longest pause before the second attempt; doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(8);
 
 /// Locks on several Redis nodes.
@@ -69,7 +69,7 @@ pub struct RedlockStore {
     _end: DropGuard,
 }
 
-/// What the verbs share.
+/// The state shared by the verbs.
 struct Redlock {
     nodes: Arc<Nodes>,
     time: Arc<dyn Time>,
@@ -85,8 +85,7 @@ struct Redlock {
 }
 
 impl RedlockStore {
-    /// The store of the settings. It connects in the background, and serves as soon as enough
-    /// nodes are there and vote.
+    /// Makes the store. It connects in the background, and serves as soon as enough nodes vote.
     ///
     /// # Errors
     ///
@@ -101,7 +100,7 @@ impl RedlockStore {
         Ok(Self::over(peers, &settings, (Arc::new(Machine), wakeups), metrics))
     }
 
-    /// The store over these nodes and clocks.
+    /// Makes the store over these nodes and clocks.
     fn over(
         peers: Vec<Arc<dyn Peer>>,
         settings: &RedlockSettings,
@@ -138,14 +137,14 @@ impl RedlockStore {
     }
 }
 
-/// Connections to the nodes of the settings.
+/// Connects to the nodes of the settings.
 fn peers(
     settings: &RedlockSettings,
     wakeups: &Arc<Wakeups>,
     metrics: &Arc<Metrics>,
 ) -> Result<Vec<Arc<dyn Peer>>, SettingsError> {
     let mut peers: Vec<Arc<dyn Peer>> = Vec::new();
-    // No node is connected to, and talked of in the log, before all are known to be in order.
+    // All are checked before any is connected to and appears in the log.
     settings.nodes.iter().try_for_each(Node::check)?;
     for node in &settings.nodes {
         let key_prefix = node.checked_key_prefix()?.to_owned();
@@ -160,18 +159,18 @@ impl Redlock {
         self.nodes.quorum()
     }
 
-    /// How long one node may take for a lease of `ttl`.
+    /// The time limit of one node for a lease of `ttl`.
     fn patience(&self, ttl: Ttl) -> Duration {
         let patience = self.rules.node_timeout.min(ttl.as_duration() / 20);
         patience.max(Duration::from_millis(1))
     }
 
-    /// A name for an attempt that no other one has.
+    /// A unique name for an attempt.
     fn attempt_name(&self) -> String {
         Uuid::new_v4().simple().to_string()
     }
 
-    /// Tries until somebody wins, this claim or another: where votes are split, nobody has.
+    /// Attempts to win the key, again while votes are split and no claim has won.
     async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
         if let Some(obstacle) = self.view.obstacle() {
             let reason = obstacle.text(&self.nodes);
@@ -187,19 +186,19 @@ impl Redlock {
                 attempted => return Ok(attempted),
             }
             pause *= 2;
-            // A vote of an earlier attempt may be on its way yet, until it is cleaned up.
+            // A vote of an earlier attempt may still be on its way, until it is cleaned up.
             attempted = self.attempt(claim, standing).await.map_err(in_doubt)?;
         }
         Ok(attempted)
     }
 }
 
-/// The failure of a call whose token has been asked for before.
+/// The failure of a call after an earlier call with its token.
 fn in_doubt(error: StoreError) -> StoreError {
     StoreError { effect: Effect::Unknown, ..error }
 }
 
-/// A pause of at most `most`.
+/// A random pause of at most `most`.
 fn by_chance(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
 }
@@ -254,7 +253,7 @@ impl Store for RedlockStore {
                 if !waiting.new {
                     return Err(in_doubt(error));
                 }
-                // Its caller is told, and asks for nothing more: nobody would take it out.
+                // Its caller is told and does not ask again, so the claim is removed here.
                 redlock.queues.drop(key, token);
                 return Err(error);
             }
@@ -267,7 +266,7 @@ impl Store for RedlockStore {
         for (token, keep) in claims {
             self.redlock.queues.leave(key, token, *keep);
         }
-        // It may have been its turn.
+        // It may have been first in line.
         self.redlock.wakeups.ring(key);
         Ok(())
     }
@@ -345,14 +344,14 @@ impl Store for RedlockStore {
     fn guarantees(&self) -> Guarantees {
         Guarantees {
             store: "redlock",
-            order: "first come, first served, among those who wait at the same instance; instances \
+            order: "first come, first served, among waiting requests of one instance; instances \
                     take turns by chance",
-            fencing: "rises with every lease, whatever the clocks of the nodes show; where nodes \
-                      lose their data, as far as all clocks agree to within redlock.longest_lease",
+            fencing: "rises with every lease, whatever the clocks of the nodes show; after a loss \
+                      of their data, if all clocks agree to within redlock.longest_lease",
             survives: "crash and restart of the service; the loss of any number of nodes, and \
                        their return without their data, after which they wait for \
-                       redlock.longest_lease; not a step forward of a node's clock: there the \
-                       fencing token is the protection",
+                       redlock.longest_lease; not a step forward of a node's clock, where the \
+                       fencing token protects",
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The nodes, asked together: each question as the scripts take it, each answer as a ballot.
+//! The nodes, asked together: questions as arguments of the scripts, answers as ballots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,11 +24,11 @@ script!(RELEASE, Verb::Release, 3: "prelude.lua" "vote.lua" "release.lua");
 script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "vote.lua" "force_release.lua");
 script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "vote.lua" "inspect.lua");
 
-/// The nodes of the list, whether they are there or not.
+/// The nodes of the list, reachable or not.
 pub(super) struct Nodes {
     peers: Vec<Arc<dyn Peer>>,
     key_prefix: String,
-    /// The key on each node that says from when on it votes, and for whom.
+    /// The key on each node that says when and for which instances the node votes.
     guard: Arc<str>,
     settings: String,
     background: Option<Arc<Background>>,
@@ -66,22 +66,19 @@ impl Nodes {
         }
     }
 
-    /// How many they are, and how many it takes.
+    /// The number of nodes, and of a majority.
     pub(super) fn quorum(&self) -> Quorum {
         Quorum::of(self.peers.len())
     }
 
-    /// One of them.
     pub(super) fn peer(&self, node: usize) -> &Arc<dyn Peer> {
         &self.peers[node]
     }
 
-    /// What stands before every key.
     pub(super) fn key_prefix(&self) -> &str {
         &self.key_prefix
     }
 
-    /// A question about the lock of `key`.
     pub(super) fn question(
         &self,
         script: &'static Script,
@@ -94,8 +91,8 @@ impl Nodes {
         Question { script, keys, guard, args: args.into(), when, patience }
     }
 
-    /// The question whether the token has anything, given up where it does; `meant` are the
-    /// renewals, the attempt and the highest fencing token that are meant, or empty.
+    /// A question that gives up what the token has; `meant` restricts it to the renewals, the
+    /// attempt and the highest fencing token; each may be empty.
     pub(super) fn release(
         &self,
         key: &LockKey,
@@ -109,17 +106,15 @@ impl Nodes {
         self.question(&RELEASE, key, args, (when, patience))
     }
 
-    /// The question who has the key.
     pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
         self.question(&INSPECT, key, Vec::new(), (When::AnyTime, patience))
     }
 
-    /// Asks one node.
     pub(super) async fn ask(&self, node: usize, question: &Question) -> Result<Reply, StoreError> {
         question.clone().put(self.peers[node].clone()).await
     }
 
-    /// Asks all nodes at once and hears them all, in their order.
+    /// Asks all nodes at once and returns all answers, in the order of the nodes.
     pub(super) async fn ask_each(&self, question: &Question) -> Vec<Result<Reply, StoreError>> {
         let asked = (0..self.peers.len()).map(|node| self.ask(node, question));
         futures_util::future::join_all(asked).await
@@ -137,8 +132,8 @@ impl Nodes {
         self.peers[node].call(&call, patience).await
     }
 
-    /// Asks all nodes at once until `enough` of them have answered. The others are heard by
-    /// nobody, but their calls go on: a vote that comes late makes the lease more robust.
+    /// Asks all nodes at once until `enough` have answered. The other calls still run, unheard: a
+    /// late vote makes the lease more robust.
     pub(super) async fn poll(&self, question: &Question, enough: impl Fn(&Poll) -> bool) -> Poll {
         let mut poll = Poll::new(self.quorum());
         let calls = self.peers.iter().cloned().enumerate().map(|(node, peer)| {
@@ -169,16 +164,15 @@ impl Question {
     }
 }
 
-/// The guard of the nodes for locks of this prefix; no lock can be called so.
+/// The guard's key for locks of this prefix; no lock has this name.
 pub(super) fn guard(key_prefix: &str) -> String {
     format!("{SIDE_PREFIX}guard:{key_prefix}")
 }
 
-/// What a node's reply means for a token.
 fn ballot(reply: Result<Reply, StoreError>) -> Ballot {
     match reply {
         Err(error) => Ballot::Silent(error.effect),
-        // A reply of another form says nothing.
+        // A malformed reply proves nothing.
         Ok(reply) => read(reply).unwrap_or(Ballot::Silent(Effect::Unknown)),
     }
 }
@@ -205,7 +199,7 @@ fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
 
 /// Reads milliseconds left, holder, fencing token and owner.
 pub(super) fn other(reply: &mut Reply) -> Option<Other> {
-    // A lock without an end has -1 left.
+    // -1 left: a lock without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
     let holder = reply.bytes()?;
     let number = natural(reply)?;
@@ -213,7 +207,7 @@ pub(super) fn other(reply: &mut Reply) -> Option<Other> {
     Some(Other { holder, left, number, owner, renewals: natural(reply).unwrap_or_default() })
 }
 
-/// The next item, if it is a number from 0 on.
+/// The next item, if it is a non-negative number.
 pub(super) fn natural(reply: &mut Reply) -> Option<u64> {
     reply.number()?.try_into().ok()
 }

@@ -1,4 +1,4 @@
-//! What an operator may ask and do: how the nodes stand, and letting one vote at once.
+//! The operator's commands: the status of the nodes, and letting one vote at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -17,39 +17,39 @@ use crate::store::redlock::{RedlockSettings, Restarted, peers};
 
 script!(ADMIT, Verb::Guard, 1: "prelude.lua" "admit.lua");
 
-/// The nodes of the settings, as an operator sees them.
+/// The nodes of the settings, for an operator.
 pub struct Operator {
     nodes: Nodes,
     settings: RedlockSettings,
     patience: Duration,
 }
 
-/// How a node stands.
+/// The status of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeStatus {
-    /// Its address, as [`Operator::admit`] takes it.
+    /// Its address, the argument of [`Operator::admit`].
     pub node: String,
-    /// What it does.
+    /// Its state.
     pub state: NodeState,
 }
 
-/// What a node does.
+/// The state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeState {
     /// It votes.
     Voting,
-    /// It may have forgotten leases, and votes after this time, by which they are over.
+    /// It may have forgotten leases, and votes after this time, when they have expired.
     Waiting(Duration),
-    /// It has restarted, or lost its data, and no instance has seen it since.
+    /// It has restarted or lost its data, and no instance has seen it since.
     Unseen,
-    /// It serves instances with other settings: their longest lease, and number of nodes.
+    /// It serves instances with other settings: their longest lease and number of nodes.
     Foreign(Duration, usize),
-    /// It does not answer, and why.
+    /// It does not answer, for this reason.
     Away(String),
 }
 
 impl NodeState {
-    /// Whether it votes.
+    /// Returns true if it votes.
     pub fn votes(&self) -> bool {
         *self == Self::Voting
     }
@@ -62,18 +62,20 @@ impl fmt::Display for NodeState {
             Self::Waiting(left) => {
                 write!(f, "waiting: votes in {} ms, it may have forgotten leases", left.as_millis())
             }
-            Self::Unseen => f.write_str("new: no instance has seen it since it has its data"),
+            Self::Unseen => {
+                f.write_str("new: not seen by any instance since it started or lost its data")
+            }
             Self::Foreign(longest_lease, nodes) => write!(
                 f,
                 "foreign: serves instances with {nodes} nodes and redlock.longest_lease {} ms",
                 longest_lease.as_millis()
             ),
-            Self::Away(why) => write!(f, "away: {why}"),
+            Self::Away(why) => write!(f, "unreachable: {why}"),
         }
     }
 }
 
-/// What a node's guard says.
+/// The contents of a node's guard.
 struct Guard {
     run_id: String,
     votes_from: u64,
@@ -82,7 +84,7 @@ struct Guard {
 }
 
 impl Guard {
-    /// Reads a guard's value; `None` if it is none.
+    /// Parses a guard's value; `None` if it is invalid.
     fn parse(text: &str) -> Option<Self> {
         let mut parts = text.split('|');
         let run_id = parts.next()?.to_owned();
@@ -107,7 +109,7 @@ impl Operator {
         Ok(Self { nodes, settings: settings.clone(), patience })
     }
 
-    /// How the nodes stand. Changes nothing.
+    /// The status of the nodes. Changes nothing.
     ///
     /// # Cancel safety
     ///
@@ -120,25 +122,25 @@ impl Operator {
         join_all(all).await
     }
 
-    /// Lets a node vote at once, whatever it may have forgotten. What becomes of it, in words.
+    /// Makes a node vote at once, whatever it may have forgotten. Returns the effect, for people.
     ///
     /// # Errors
     ///
-    /// A sentence that says why it cannot.
+    /// One sentence with the reason.
     ///
     /// # Cancel safety
     ///
-    /// The node may vote or not.
+    /// The node may or may not vote afterwards.
     pub async fn admit(&self, name: &str) -> Result<String, String> {
         let all = 0..self.nodes.quorum().nodes();
         let node = all.clone().find(|&node| self.nodes.peer(node).name() == name);
         let names = || all.clone().map(|node| self.nodes.peer(node).name()).collect::<Vec<_>>();
-        let node =
-            node.ok_or_else(|| format!("`{name}` is none of the nodes: {}", names().join(", ")))?;
+        let node = node
+            .ok_or_else(|| format!("`{name}` is not a node: name one of {}", names().join(", ")))?;
         let admitted = self.nodes.ask_guard(node, &ADMIT, self.patience).await;
         let mut reply = admitted.map_err(|error| format!("{name}: {}", error.reason))?;
         match reply.word() {
-            "voting" => Ok(format!("{name} votes already")),
+            "voting" => Ok(format!("{name} already votes")),
             "admitted" => {
                 let left = natural(&mut reply).unwrap_or_default();
                 Ok(format!(
@@ -148,7 +150,7 @@ impl Operator {
             }
             _ => Err(format!(
                 "{name} serves instances with other settings: stop them, and it votes once their \
-                 last leases are over"
+                 last leases have expired"
             )),
         }
     }
@@ -179,7 +181,7 @@ impl Operator {
 
     /// Asks a node without a script, so that nothing is written.
     async fn ask<T: FromRedisValue>(&self, node: usize, words: &[&str]) -> Result<T, String> {
-        let redis = self.nodes.peer(node).node().ok_or("it is no Redis")?;
+        let redis = self.nodes.peer(node).node().ok_or("not a Redis")?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         let answer = redis.query(Verb::Guard, &command).await;

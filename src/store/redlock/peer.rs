@@ -1,4 +1,4 @@
-//! One node as Redlock sees it: a script's way there and back, within a deadline of its own.
+//! A node for Redlock: calls of scripts within their deadlines.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use crate::lock::error::StoreError;
 use crate::store::redis::node::{Call, Node, Way};
 use crate::store::redis::script::Reply;
 
-/// One of the nodes, or what a simulation puts in its place.
+/// One of the nodes, or its simulation.
 #[async_trait]
 pub(super) trait Peer: Send + Sync {
-    /// Its address, for people.
+    /// Its address, for logs and errors.
     fn name(&self) -> &str;
 
-    /// What its clock shows about now, in milliseconds.
+    /// The estimate of its clock, in milliseconds.
     fn now(&self) -> u64;
 
-    /// Makes a call, and gives it up once `patience` is over.
+    /// Makes a call, and gives it up after `patience`.
     async fn call(&self, call: &Call<'_>, patience: Duration) -> Result<Reply, StoreError>;
 
-    /// The Redis that it is; none in a simulation.
+    /// Its Redis; `None` in a simulation.
     fn node(&self) -> Option<&Node>;
 }
 

@@ -1,4 +1,5 @@
-//! Who waits for a key at this instance, in the order of their arrival; only the first contends.
+//! The claims that wait for a key at this instance, in the order of their arrival; only the first
+//! contends.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,7 +11,7 @@ use crate::lock::store::{Keep, Waiting};
 use crate::lock::time::{Clock, Timestamp, Ttl};
 use crate::lock::token::LeaseToken;
 
-/// How long a claim that is not the first sleeps at most.
+/// The longest sleep of a claim that is not the first.
 const RECHECK: Duration = Duration::from_millis(500);
 
 /// The lines of this instance.
@@ -21,25 +22,25 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// Lines in which a claim that is away keeps its place for `kept`.
+    /// Makes lines in which an absent claim keeps its place for `kept`.
     pub(super) fn new(kept: Ttl) -> Self {
         let clock = Clock::starting_at(Timestamp::from_micros(0));
         Self { clock, kept, lines: Mutex::default() }
     }
 
-    /// Has a claim stand in the line of a key.
+    /// Joins a claim to the line of a key.
     pub(super) fn join(&self, key: &LockKey, token: &LeaseToken) -> Waiting {
         let mut lines = self.lines();
         let line = lines.entry(key.clone()).or_default();
         line.expire(self.clock.now());
         let (place, new) = line.join(token);
         let head = line.head().map(|(_, head)| head.clone());
-        // Whoever is behind learns whose turn it is: nobody may be there for that claim any more.
+        // A claim behind learns whose turn it is: that claim may have no waiting request any more.
         let handed = head.filter(|head| head != token);
         Waiting { place, ahead: line.ahead(place), new, recheck_after: RECHECK, handed }
     }
 
-    /// Whether somebody else comes first.
+    /// Returns true if another claim comes first.
     pub(super) fn is_behind_others(&self, key: &LockKey, token: &LeaseToken) -> bool {
         let mut lines = self.lines();
         let Some(line) = lines.get_mut(key) else { return false };
@@ -47,12 +48,11 @@ impl Queues {
         line.head().is_some_and(|(_, head)| head != token)
     }
 
-    /// How many wait.
     pub(super) fn len(&self, key: &LockKey) -> u64 {
         self.lines().get(key).map_or(0, Line::len)
     }
 
-    /// Has a claim step out, keeping its place or not.
+    /// Takes a claim out of the line, keeping its place or not.
     pub(super) fn leave(&self, key: &LockKey, token: &LeaseToken, keep: Keep) {
         match keep {
             Keep::Nothing => _ = self.drop(key, token),
@@ -63,7 +63,7 @@ impl Queues {
     fn park(&self, key: &LockKey, token: &LeaseToken) {
         let now = self.clock.now();
         let mut lines = self.lines();
-        // Whoever keeps a place and never comes back is forgotten here at the latest.
+        // Expired places of all keys are removed here at the latest.
         lines.retain(|_, line| {
             line.expire(now);
             !line.is_empty()
@@ -73,7 +73,7 @@ impl Queues {
         }
     }
 
-    /// Takes a claim out; says whether it had a place.
+    /// Takes a claim out. Returns true if it had a place.
     pub(super) fn drop(&self, key: &LockKey, token: &LeaseToken) -> bool {
         let mut lines = self.lines();
         let Some(line) = lines.get_mut(key) else { return false };

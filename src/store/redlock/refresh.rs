@@ -1,4 +1,4 @@
-//! Refreshes on several nodes: a lease is what a majority still holds, and is never revived.
+//! Refreshes on several nodes: a lease exists while a majority holds it, and is never revived.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::store::redlock::attempt::Won;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::{Ballot, Number, Poll};
 
-/// How long after its question a refresh may bring a lease to nodes that miss it: a release that
-/// came in between is marked on its nodes for longer than this and one more deadline.
+/// The time after its question in which a refresh may bring a lease to nodes that miss it. The mark
+/// of a release in between outlives this and one more deadline.
 const BRING_WITHIN: Duration = Duration::from_secs(2);
 
 impl Redlock {
-    /// Refreshes a lease; `meant` is its fencing token, the renewals that a keeper knows, and
-    /// whether this is its last word, or empty.
+    /// Refreshes a lease; `meant` is its fencing token, the renewals that its keeper knows, and a
+    /// flag for the keeper's last word; each may be empty.
     pub(super) async fn refresh_all(
         &self,
         verb: Verb,
@@ -33,20 +33,21 @@ impl Redlock {
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let args = self.refresh_args(token, ttl, meant);
         let question = self.nodes.question(&REFRESH, key, args, (When::InTime, patience));
-        // All are heard, so that those that miss the lease can be told.
+        // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
             return self.refreshed(verb, (key, token), &poll, began).await;
         }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
-        // Fewer may have the word of a repeat that came to nothing.
+        // A repeat that failed may have left fewer such answers.
         if blocks(|ballot| *ballot == Ballot::TakenOver) {
             return Ok(Kept::TakenOver);
         }
         if blocks(|ballot| matches!(ballot, Ballot::No(_))) {
             return Ok(Kept::Lost);
         }
-        // Those who did not answer may make it a majority; who does not vote may have forgotten.
+        // Nodes that did not answer may complete a majority; nodes that do not vote may have
+        // forgotten.
         Err(failure(verb, Effect::Unknown, "too few nodes answered"))
     }
 
@@ -81,9 +82,9 @@ impl Redlock {
         }))
     }
 
-    /// Settles the fencing token of a lease that a majority has refreshed, and brings the lease to
-    /// the nodes that miss it: else it would be lost node by node. All are heard, or it is too late
-    /// for them to act: a release may follow.
+    /// Settles the fencing token of a refreshed lease, and brings the lease to the nodes that miss
+    /// it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
+    /// too late to act: a release may follow.
     async fn settle_refreshed(
         &self,
         claim: &Claim,
@@ -109,7 +110,7 @@ impl Redlock {
         self.won(number, began, claim.ttl)
     }
 
-    /// The arguments of a refresh, behind the moment after which it must not happen.
+    /// The arguments of a refresh, after the moment at which it expires.
     fn refresh_args(&self, token: &LeaseToken, ttl: Option<Ttl>, meant: [&str; 3]) -> Vec<String> {
         let args = vec![
             token.expose().to_owned(),

@@ -1,5 +1,4 @@
-//! Giving up on several nodes: all are asked, and those that do not answer are asked again until
-//! they do.
+//! Releases on several nodes: all are asked, and silent nodes are asked again until they answer.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,17 +17,17 @@ use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::{FORCE_RELEASE, Question, natural, other};
 use crate::store::redlock::vote::{Other, Quorum};
 
-/// How often [`Redlock::undo_all`] asks before it lets its caller try again later.
+/// The attempts of [`Redlock::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
-/// How the nodes answered a release.
+/// The nodes' answers to a release.
 #[derive(Default)]
 struct Given {
-    /// Those that gave something up: its fencing token and owner.
+    /// The fencing token and owner from each node that gave something up.
     up: Vec<(u64, String)>,
-    /// Milliseconds that the lease was asked to last.
+    /// The longest requested TTL of the lease, in milliseconds.
     ttl: u64,
-    /// Those that may have forgotten.
+    /// The number of nodes that may have forgotten.
     blank: usize,
     silent: Vec<usize>,
 }
@@ -49,9 +48,9 @@ impl Given {
         }
     }
 
-    /// What it was. A node that may have forgotten, or that does not answer, may have been one of
-    /// those that made it a lease. One that had nothing may get a vote that is still on its way,
-    /// so with a silent one only a majority that gave up makes it certain that none is left.
+    /// The result of the release. A node that may have forgotten, or is silent, may have been part
+    /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
+    /// only a majority that gave up proves that no lease is left.
     fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
         let needed = quorum.needed();
         let perhaps = self.up.len() + self.silent.len() + self.blank >= needed;
@@ -71,11 +70,11 @@ impl Given {
 }
 
 impl Redlock {
-    /// Gives up what the token has of the key, on all nodes; only the lease with the fencing token
-    /// that is named, and with the renewals that a keeper knows, where these are not empty.
+    /// Gives up what the token has of the key, on all nodes; only with the fencing token `named`,
+    /// and with the renewals that its keeper knows, unless these are empty.
     ///
-    /// All are heard, or it is too late for them to act: the token may be used again as soon as
-    /// this is answered, and a command that is still on its way would take its next lease.
+    /// Returns when all nodes have answered, or are too late to act: the token may be used again
+    /// then, and a late command would take its next lease.
     pub(super) async fn release_all(
         &self,
         key: &LockKey,
@@ -88,15 +87,15 @@ impl Redlock {
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
         }
-        // The least of these is not above the number of the lease: a vote that came late may have
-        // a greater one, which no majority has ever confirmed.
+        // The least of these is not above the number of the lease: a late vote may have a greater
+        // one, which no majority ever confirmed.
         let most = given.up.iter().map(|(number, _)| *number).min();
         let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
-        // Where it is not known, the lease may stand yet, and be given to its token again: then
-        // nothing may be owed.
+        // If the outcome is unknown, the lease may be granted to its token again: then nothing may
+        // be cleaned up later.
         let released = given.outcome(quorum)?;
         if let Some(most) = most {
-            // A later lease of the same token has a greater number, and is none of this release's.
+            // A later lease of the same token has a greater number, and is not this release's.
             let most = if most == 0 { String::new() } else { most.to_string() };
             let at_any_time = (When::AnyTime, patience);
             let again = self.nodes.release(key, token, [kept, "", &most], at_any_time);
@@ -106,7 +105,7 @@ impl Redlock {
         Ok(released)
     }
 
-    /// Takes back what earlier calls with a token of the service have done or may still do.
+    /// Undoes what earlier calls with a token of the service did or may still do.
     pub(super) async fn undo_all(
         &self,
         key: &LockKey,
@@ -127,12 +126,12 @@ impl Redlock {
         if left.len() > self.quorum().spare() {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
-        // No majority can come of what is left.
+        // The remaining nodes cannot form a majority.
         self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
         Ok(())
     }
 
-    /// Ends whoever holds the key, on all nodes.
+    /// Ends the lease of the key, on all nodes.
     pub(super) async fn force_release_all(
         &self,
         key: &LockKey,
@@ -143,7 +142,7 @@ impl Redlock {
         Ok(most_votes(taken, self.quorum().needed()).map(|other| holder(&other)))
     }
 
-    /// Who has, or had, the key on each node where somebody did; a majority has to answer.
+    /// The holders, present or ended, on each node that names one; a majority has to answer.
     async fn holders(&self, verb: Verb, question: &Question) -> Result<Vec<Other>, StoreError> {
         let answers = self.nodes.ask_each(question).await;
         let replies: Vec<_> = answers.into_iter().filter_map(Result::ok).collect();
@@ -154,7 +153,7 @@ impl Redlock {
         Ok(replies.into_iter().filter_map(held).collect())
     }
 
-    /// Ends a lease that somebody cared for, or leaves it `linger`, unless somebody has renewed it.
+    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed.
     pub(super) async fn let_go_all(
         &self,
         holding: &Holding,
@@ -163,9 +162,8 @@ impl Redlock {
         let Holding { key, token, fencing_token, renewals } = holding;
         let question = self.nodes.inspection(key, self.rules.node_timeout);
         let votes = self.holders(Verb::LetGo, &question).await?;
-        // A renewal stands on a majority, so a majority tells of it; a single node that missed it
-        // must not give up what the others hold.
-        // A vote that came late has a greater number, but on fewer nodes than a later lease.
+        // A majority tells of a renewal; a single node that missed it must not give up the others'
+        // lease. A late vote has a greater number, but on fewer nodes than a later lease.
         let mine = |other: &&Other| other.holder == token.expose().as_bytes();
         let later = |other: &Other| {
             other.renewals > renewals.number() || other.number > fencing_token.number()
@@ -184,8 +182,8 @@ impl Redlock {
     }
 }
 
-/// Whoever had most votes, with the number that `needed` of the nodes knew: a single node may have drawn
-/// a greater one for a repeat, or for a rival that never had a majority.
+/// The holder with most votes, with the number that `needed` of its nodes knew: a single node may
+/// have drawn a greater one for a repeat, or for a rival without a majority.
 fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
     let mut by_holder: HashMap<Vec<u8>, Vec<Other>> = HashMap::new();
     for vote in votes {
@@ -197,7 +195,6 @@ fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
     Some(most.swap_remove(settled))
 }
 
-/// Somebody else's vote, as the public may know it.
 pub(super) fn holder(other: &Other) -> Holder {
     Holder {
         owner: Owner::parse(&other.owner).ok().flatten(),

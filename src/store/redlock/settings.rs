@@ -1,4 +1,4 @@
-//! What a store on several nodes has to know: the nodes, how long things take, and the clocks.
+//! The settings of a store on several nodes: the nodes, time limits, and the clocks.
 
 use std::time::Duration;
 
@@ -7,18 +7,18 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::lock::time::{Ttl, wall_clock_micros};
 use crate::store::redis::RedisSettings;
 
-/// What the store has to know.
+/// The settings of the store.
 #[derive(Clone)]
 pub struct RedlockSettings {
-    /// The nodes: independent of one another, and the same list for every instance.
+    /// The nodes: independent, and the same list for every instance.
     pub nodes: Vec<RedisSettings>,
-    /// What a node is worth that has restarted with its data.
+    /// The trust in a node that has restarted with its data.
     pub restarted: Restarted,
-    /// How long things take.
+    /// The time limits.
     pub rules: Rules,
 }
 
-/// What a node is worth that has restarted with its data.
+/// The trust in a node that has restarted with its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Restarted {
     /// The data may be old, as Redis' snapshots are: it has to wait.
@@ -27,25 +27,24 @@ pub enum Restarted {
     Trusted,
 }
 
-/// How long things take at most.
+/// The time limits.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
-    /// One node; less for leases so short that this were more than a twentieth of them.
+    /// The answer of one node; less for leases so short that this exceeds a twentieth of them.
     pub node_timeout: Duration,
-    /// The longest lease: so long a node that may have forgotten leases does not vote.
+    /// The longest lease: a node that may have forgotten leases does not vote for this long.
     pub longest_lease: Ttl,
 }
 
 /// The clocks of the service.
 pub(super) trait Time: Send + Sync {
-    /// Since some beginning; never steps, and goes on while the machine sleeps.
+    /// The time since a fixed moment; never steps, and keeps running in suspend.
     fn monotonic(&self) -> Duration;
 
     /// Microseconds since 1970; proposes fencing tokens.
     fn wall_micros(&self) -> u64;
 }
 
-/// The machine's.
 pub(super) struct Machine;
 
 impl Time for Machine {

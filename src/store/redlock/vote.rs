@@ -1,17 +1,17 @@
-//! How the answers of N independent nodes become one. Pure: answers come in as arguments.
+//! The evaluation of the answers of N independent nodes. Pure: answers are arguments.
 //!
-//! A lease exists where more than half of all nodes hold its token at the same time. Its fencing
-//! token follows one rule: a number may be answered only after such a majority has confirmed, each
-//! node in one step, that it holds the token and that it knows no smaller number, and that number
-//! is the greatest that any of them drew. So the next majority, which shares a node with this one,
-//! draws a greater number; no clock is involved.
+//! A lease exists while more than half of all nodes hold its token. Its fencing token follows one
+//! rule: a number may be answered only after such a majority has confirmed, each node atomically,
+//! that it holds the token and that the highest number it knows is not below this one; and this
+//! number is the greatest that any of them drew. So the next majority, which shares a node with
+//! this one, draws a greater number; no clock is involved.
 
 use std::time::Duration;
 
 use crate::lock::error::Effect;
 use crate::seeded::Bug;
 
-/// How many of N nodes it takes; any N from 1 on, even ones too.
+/// The majority of N nodes; any N from 1 on, odd or even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Quorum {
     nodes: usize,
@@ -22,7 +22,6 @@ impl Quorum {
         Self { nodes }
     }
 
-    /// All nodes.
     pub(super) const fn nodes(self) -> usize {
         self.nodes
     }
@@ -39,31 +38,30 @@ impl Quorum {
         self.nodes / 2 + 1
     }
 
-    /// How many may be missing.
+    /// The number of nodes that may be missing.
     pub(super) fn spare(self) -> usize {
         self.nodes - self.needed()
     }
 
-    /// So many meet every majority: without them there is none.
+    /// The size of a group of nodes that meets every majority, and so can block it.
     pub(super) fn peers(self) -> usize {
         self.nodes - self.needed() + 1
     }
 }
 
-/// What one node said of a token and a key.
+/// One node's answer about a token and a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ballot {
     /// The key is the token's.
     Yes(Yes),
     /// The token does not have it.
     No(Option<Other>),
-    /// The token has it, and somebody else cares for it now.
+    /// The token has it, but another request has taken it over.
     TakenOver,
     /// The node may have forgotten leases, and does not count.
     Blank,
     /// The node serves instances with other settings.
     Foreign,
-    /// No answer.
     Silent(Effect),
 }
 
@@ -72,35 +70,35 @@ pub(super) enum Ballot {
 pub(super) struct Yes {
     /// The fencing token of the lease on this node.
     pub(super) number: u64,
-    /// Since when.
+    /// The age of the vote.
     pub(super) since: Since,
-    /// How often the lease was renewed, as far as this node knows.
+    /// The renewals of the lease, as far as this node knows.
     pub(super) renewals: u64,
-    /// Milliseconds that it was asked to last, and its owner, if the node was asked.
+    /// The requested TTL in milliseconds, and the owner, if the question was for them.
     pub(super) asked: Option<(u64, String)>,
 }
 
-/// Since when a node has voted for a token.
+/// The age of a node's vote for a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Since {
-    /// Since this very question.
+    /// From this question.
     Now,
-    /// It had before.
+    /// From an earlier question.
     Before,
 }
 
-/// Somebody else who has the key on a node.
+/// The holder of the key on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Other {
     /// The value of the lock there; empty for another type.
     pub(super) holder: Vec<u8>,
-    /// What is left; absent if it never ends by itself.
+    /// The time left; absent if it never expires.
     pub(super) left: Option<Duration>,
-    /// The fencing token there; 0 for a client on Redis directly.
+    /// The fencing token there; 0 for a direct Redis client.
     pub(super) number: u64,
-    /// Who, if they said so.
+    /// The holder's label; empty if none.
     pub(super) owner: String,
-    /// How often their lease was renewed, if the node was asked.
+    /// The renewals of the lease, if the question was for them.
     pub(super) renewals: u64,
 }
 
@@ -109,11 +107,11 @@ pub(super) struct Other {
 pub(super) enum Number {
     /// A majority has confirmed it already.
     Settled(u64),
-    /// A majority has still to confirm it.
+    /// A majority still has to confirm it.
     Unsettled(u64),
 }
 
-/// The answers to one question, as they come in.
+/// The answers to one question, as they arrive.
 #[derive(Debug)]
 pub(super) struct Poll {
     quorum: Quorum,
@@ -125,12 +123,11 @@ impl Poll {
         Self { quorum, ballots: vec![None; quorum.nodes()] }
     }
 
-    /// Counts the answer of a node.
     pub(super) fn count(&mut self, node: usize, ballot: Ballot) {
         self.ballots[node] = Some(ballot);
     }
 
-    /// What the nodes have answered so far.
+    /// The answers so far, by node.
     pub(super) fn ballots(&self) -> impl Iterator<Item = (usize, Option<&Ballot>)> {
         self.ballots.iter().map(Option::as_ref).enumerate()
     }
@@ -144,18 +141,19 @@ impl Poll {
         votes.collect()
     }
 
-    /// Whether a majority votes for the token.
+    /// Returns true if a majority votes for the token.
     pub(super) fn won(&self) -> bool {
         self.votes().len() >= self.quorum.needed()
     }
 
-    /// Whether a majority had voted for it before this question.
+    /// Returns true if a majority had voted for it before this question.
     pub(super) fn was_held(&self) -> bool {
         let before = self.votes().into_iter().filter(|yes| yes.since == Since::Before);
         before.count() >= self.quorum.needed()
     }
 
-    /// Whether a majority may have voted for it before this question: those who did not answer, too.
+    /// Returns true if a majority may have voted for it before this question, counting nodes that
+    /// did not answer.
     pub(super) fn may_have_been_held(&self) -> bool {
         let before = self
             .how_many(|ballot| matches!(ballot, Ballot::Yes(yes) if yes.since == Since::Before));
@@ -163,15 +161,15 @@ impl Poll {
         before > 0 && before + unheard >= self.quorum.needed()
     }
 
-    /// Whether every node has answered, or will not.
+    /// Returns true if every node has answered or failed.
     pub(super) fn complete(&self) -> bool {
         self.ballots.iter().all(Option::is_some)
     }
 
-    /// Whether further answers cannot make it better.
+    /// Returns true if further answers cannot improve the result.
     ///
-    /// Where some nodes had the token before, its lease may be an old one whose number must not
-    /// change for nothing: then all are heard, unless a majority already agrees on the number.
+    /// If some nodes had the token before, its lease may be an old one whose number must not change
+    /// needlessly: then all nodes are awaited, unless a majority agrees on the number.
     pub(super) fn decided(&self) -> bool {
         let open = self.ballots.iter().filter(|ballot| ballot.is_none()).count();
         let (votes, needed, answered) = (self.votes(), self.quorum.needed(), self.answered());
@@ -179,14 +177,15 @@ impl Poll {
             return true;
         }
         if votes.len() + open < needed {
-            // It is lost; whether to others or to silence is known when so many have answered.
+            // It is lost. The cause, rivals or silence, is known with a majority of answers, or
+            // without a chance of one.
             return answered >= needed || answered + open < needed;
         }
         let fresh = votes.iter().all(|yes| yes.since == Since::Now);
         self.won() && (fresh || matches!(self.number(), Number::Settled(_)))
     }
 
-    /// The fencing token of those who vote for it.
+    /// The fencing token of the votes.
     pub(super) fn number(&self) -> Number {
         let votes = self.votes();
         let agree = |number: u64| votes.iter().filter(|yes| yes.number == number).count();
@@ -195,17 +194,17 @@ impl Poll {
         settled.map_or(Number::Unsettled(greatest), |yes| Number::Settled(yes.number))
     }
 
-    /// How many nodes gave an answer that counts.
+    /// The number of answers that count.
     pub(super) fn answered(&self) -> usize {
         self.how_many(|ballot| matches!(ballot, Ballot::Yes(_) | Ballot::No(_) | Ballot::TakenOver))
     }
 
-    /// How many answered so.
+    /// The number of ballots that match `so`.
     pub(super) fn how_many(&self, so: impl Fn(&Ballot) -> bool) -> usize {
         self.ballots.iter().flatten().filter(|ballot| so(ballot)).count()
     }
 
-    /// Whoever has the key on most nodes, and on how many.
+    /// The holder of the key on most nodes, and the number of these nodes.
     pub(super) fn rival(&self) -> Option<(&Other, usize)> {
         let others = || {
             self.ballots.iter().filter_map(|ballot| match ballot {
@@ -218,15 +217,15 @@ impl Poll {
         Some((rival, count(rival)))
     }
 
-    /// Whether one other may hold the key by a majority: those who did not answer may be theirs.
-    /// If not, several have got in one another's way, and nobody holds it.
+    /// Returns true if one rival may hold the key by majority, counting nodes that did not answer.
+    /// Otherwise votes are split and no token holds it.
     pub(super) fn held(&self) -> bool {
         let unheard = self.quorum.nodes() - self.answered();
         self.rival().is_some_and(|(_, nodes)| nodes + unheard >= self.quorum.needed())
     }
 
-    /// When a majority will be free by itself, as far as is known: the time that is left on the
-    /// node which makes it one.
+    /// The time until a majority of nodes is free, as far as known: the time left on the node that
+    /// completes it.
     pub(super) fn left(&self) -> Option<Duration> {
         let mut left: Vec<_> = self
             .ballots
@@ -239,16 +238,16 @@ impl Poll {
                 _ => None,
             })
             .collect();
-        // A lock without an end comes last.
+        // A lock without a TTL comes last.
         left.sort_by_key(|left| left.unwrap_or(Duration::MAX));
         let majority = left.len().min(self.quorum.needed());
         majority.checked_sub(1).and_then(|last| left[last])
     }
 }
 
-/// What is left of a lease of `ttl` that was asked for `elapsed` ago: less a margin for clocks
-/// that run at different speeds, 1 % and the 2 ms of the server's precision. `None` if that is
-/// less than half: then the nodes were too slow, and the lease is not worth having.
+/// The time left of a lease of `ttl` that was requested `elapsed` ago, less a margin for clocks of
+/// different speed: 1 % and the 2 ms of the server's precision. `None` if less than half of the TTL
+/// is left: the nodes were too slow.
 pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
     #[cfg(test)]
     if crate::store::redlock::simulation::Rule::TimeIsLookedAt.is_left_out() {
@@ -327,7 +326,7 @@ mod tests {
         assert_eq!(split.answered(), 2);
         assert!(poll(3, &[taken("b", 100), taken("b", 90)]).held());
         assert!(!poll(3, &[yes(5, Since::Now), taken("b", 1), taken("c", 1)]).held());
-        // Whoever did not answer may be b's as well.
+        // The silent node may be b's as well.
         let silent = Ballot::Silent(Effect::Unknown);
         assert!(poll(3, &[yes(5, Since::Now), taken("b", 1), silent]).held());
     }

@@ -1,5 +1,5 @@
-//! One instance's look at the nodes, about once a second: which of them vote, whether they serve
-//! instances with other settings, and whether each is a Redis of its own.
+//! One instance's check of the nodes, about once a second: which of them vote, which serve
+//! instances with other settings, and whether each is a different Redis.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,13 +15,13 @@ use crate::store::redlock::vote::Quorum;
 
 script!(TOUCH, Verb::Guard, 1: "prelude.lua" "touch.lua");
 
-/// Between two looks while all nodes vote, at most; half of it at least.
+/// The longest pause between two checks while all nodes vote; the shortest is half of it.
 const CALM: Duration = Duration::from_secs(1);
 
-/// The same while some do not.
+/// The same while some nodes do not vote.
 const BUSY: Duration = Duration::from_millis(100);
 
-/// Looks at the nodes, for one instance.
+/// The task that checks the nodes for one instance.
 pub(super) struct Watch {
     pub(super) nodes: Arc<Nodes>,
     pub(super) patience: Duration,
@@ -30,54 +30,53 @@ pub(super) struct Watch {
     pub(super) metrics: Arc<Metrics>,
 }
 
-/// What the nodes said last; nothing before the first look.
+/// The last answers of the nodes; empty before the first check.
 #[derive(Default)]
 pub(super) struct View {
     nodes: Mutex<Vec<Sight>>,
 }
 
-/// A node as it was seen last.
+/// The last answer of a node.
 #[derive(Clone, Debug, Default)]
 struct Sight {
     run_id: String,
     /// `None` if it has never answered.
     serves: Option<Serves>,
-    /// It votes, and answered the last question.
+    /// True if it votes and answered the last question.
     votes: bool,
 }
 
-/// Whom a node serves.
+/// The instances that a node serves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Serves {
     Us,
     Others(Settings),
 }
 
-/// The settings that instances have to share.
+/// The settings that all instances must share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Settings {
     longest_lease_ms: u64,
     nodes: usize,
 }
 
-/// Why nothing may be granted, and the nodes that it is about.
+/// A reason not to grant, and the nodes concerned.
 pub(super) struct Obstacle {
     reason: String,
     nodes: Vec<usize>,
 }
 
 impl View {
-    /// How many nodes vote.
     pub(super) fn voting(&self) -> usize {
         self.sights().iter().filter(|sight| sight.votes).count()
     }
 
-    /// Why nothing may be granted, whatever the nodes say.
+    /// The reason not to grant, if there is one, whatever the votes.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let sights = self.sights();
         if sights.is_empty() {
-            // Two of the nodes may be one.
-            let reason = "the nodes have not been looked at yet".to_owned();
+            // Two of the nodes may be the same Redis.
+            let reason = "the nodes have not been checked yet".to_owned();
             return Some(Obstacle { reason, nodes: Vec::new() });
         }
         if let Some((one, other)) = twins(&sights) {
@@ -100,7 +99,8 @@ impl View {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the answers. A node that does not answer serves whom it served.
+    /// Notes the answers. A node that does not answer still counts for the instances that it
+    /// served.
     fn put(&self, answers: Vec<Result<Reply, StoreError>>) {
         let mut sights = self.sights();
         sights.resize(answers.len(), Sight::default());
@@ -114,7 +114,7 @@ impl View {
 }
 
 impl Watch {
-    /// Looks for as long as it is let.
+    /// Checks the nodes until the task is dropped.
     pub(super) async fn watch(self) {
         let (mut voted, mut told) = (0, None);
         let nodes = self.nodes.quorum().nodes();
@@ -139,7 +139,7 @@ impl Watch {
         }
     }
 
-    /// The nodes that serve others, too few to keep this instance from granting.
+    /// The nodes that serve other instances, too few to keep this instance from granting.
     fn strangers(&self) -> Option<Obstacle> {
         let (_, others) = served(&self.view.sights());
         let nodes: Vec<_> = others.into_values().flatten().collect();
@@ -149,7 +149,7 @@ impl Watch {
 }
 
 impl Obstacle {
-    /// In one sentence.
+    /// The obstacle in one sentence.
     pub(super) fn text(&self, nodes: &Nodes) -> String {
         format!("{}: {}", self.reason, self.names(nodes))
     }
@@ -160,7 +160,7 @@ impl Obstacle {
     }
 }
 
-/// Two nodes that are one and the same Redis, which would have two votes.
+/// Two nodes that are the same Redis, which would have two votes.
 fn twins(sights: &[Sight]) -> Option<(usize, usize)> {
     let known = || sights.iter().enumerate().filter(|(_, sight)| sight.serves.is_some());
     known().find_map(|(node, sight)| {
@@ -169,7 +169,8 @@ fn twins(sights: &[Sight]) -> Option<(usize, usize)> {
     })
 }
 
-/// How many nodes serve this instance, and which of them serve others, by their settings.
+/// The number of nodes that serve this instance, and the nodes that serve others, by their
+/// settings.
 fn served(sights: &[Sight]) -> (usize, BTreeMap<Settings, Vec<usize>>) {
     let (mut own, mut others) = (0, BTreeMap::new());
     for (node, sight) in sights.iter().enumerate() {
@@ -184,9 +185,9 @@ fn served(sights: &[Sight]) -> (usize, BTreeMap<Settings, Vec<usize>>) {
     (own, others)
 }
 
-/// Whether instances of these settings may have a majority, of the nodes that were seen to serve
-/// them or of those that serve nobody else. Where lists differ by one node their majorities meet;
-/// where they differ by more this keeps two of them from granting at once.
+/// Returns true if instances of these settings may have a majority, of the nodes seen to serve them
+/// or of those that serve no others. The majorities of lists that differ by one node meet; if they
+/// differ by more, this keeps both from granting at once.
 fn may_grant(settings: Settings, seen: usize, own: usize) -> bool {
     #[cfg(test)]
     if crate::store::redlock::simulation::Rule::Rivals.is_left_out() {

@@ -100,7 +100,7 @@ async fn a_damaged_file_is_refused_or_read_in_full() {
                 Ok(found) => assert_eq!(held(&found), expected, "trial {trial}, killed: {killed}"),
                 Err(told) => {
                     assert!(told.contains("locks.redb"), "{told}");
-                    assert!(told.contains("put a backup in its place"), "{told}");
+                    assert!(told.contains("restore a backup"), "{told}");
                     refused += 1;
                 }
             }

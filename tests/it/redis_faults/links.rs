@@ -50,7 +50,7 @@ async fn a_connection_on_which_a_write_failed_is_made_anew() {
         .await;
         all_are_served(&http, &format!("after/{round}")).await;
     }
-    assert!(service.log().contains("connection is of no use; reconnecting"), "{}", service.log());
+    assert!(service.log().contains("connection unusable; reconnecting"), "{}", service.log());
 }
 
 #[tokio::test(flavor = "multi_thread")]

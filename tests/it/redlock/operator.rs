@@ -61,7 +61,7 @@ async fn the_nodes_and_what_they_do_are_shown_with_an_exit_code_for_a_majority()
     drop(service);
     site.away(1, Way::Killed);
     let (told, error, code) = redlock(&site, &["status"]);
-    assert!(told.contains(&format!("{}  away: ", name(&site.nodes[1]))), "{told}");
+    assert!(told.contains(&format!("{}  unreachable: ", name(&site.nodes[1]))), "{told}");
     assert!(error.starts_with("lockkeeper: 1 of 3 nodes vote"), "{error}");
     assert_eq!((told.lines().count(), code), (3, Some(1)));
 }
@@ -73,7 +73,7 @@ async fn a_node_that_is_stopped_is_shown_away_in_time() {
     site.away(0, Way::Stopped);
     let began = std::time::Instant::now();
     let (told, _, code) = redlock(&site, &["status"]);
-    assert!(told.contains("  away: ") && began.elapsed() < Duration::from_secs(5), "{told}");
+    assert!(told.contains("  unreachable: ") && began.elapsed() < Duration::from_secs(5), "{told}");
     assert_eq!(code, Some(0));
 }
 
@@ -86,7 +86,7 @@ async fn an_operator_lets_a_node_vote_that_would_wait_for_hours() {
     granted(&http, "long", MINE, LONG).await;
     let node = name(&site.nodes[0]);
     let (told, _, code) = redlock(&site, &["admit", &node]);
-    assert_eq!((told, code), (format!("{node} votes already\n"), Some(0)));
+    assert_eq!((told, code), (format!("{node} already votes\n"), Some(0)));
     site.nodes[0].run::<()>("FLUSHALL");
     eventually(PATIENCE, async || site.nodes[0].run::<Option<String>>("GET lk//guard:lock:")).await;
     site.away(1, Way::Dropped);
@@ -144,7 +144,7 @@ async fn what_cannot_be_admitted_is_told_in_a_sentence() {
         assert!(error.starts_with("lockkeeper: ") && error.contains(expected), "{error}");
         assert_eq!(error.lines().count(), 1, "{error}");
     };
-    refused(&site, "elsewhere:1", &format!("is none of the nodes: {node}, "));
+    refused(&site, "elsewhere:1", &format!("is not a node: name one of {node}, "));
     let longest = std::mem::replace(&mut site.longest, Duration::from_secs(5));
     refused(&site, &node, &format!("{node} serves instances with other settings"));
     assert_eq!(redlock(&site, &["status"]).0.matches("  foreign: ").count(), 3);

@@ -169,7 +169,7 @@ async fn sentinels_and_nodes_each_have_their_own_password() {
     until_granted(&process.http(), "guarded").await;
     assert!(!process.log().contains("s3cret") && !process.log().contains("p%40ss"));
     for (login, query, said) in
-        [("shop:p%40ss", "", "a sentinel is away"), ("shop:wrong", right, "cannot connect")]
+        [("shop:p%40ss", "", "cannot query a sentinel"), ("shop:wrong", right, "cannot connect")]
     {
         let process = Process::start(&url(login, query), &[]);
         eventually(PATIENCE, async || process.log().contains(said).then_some(())).await;

@@ -1,6 +1,6 @@
--- force_release.lua: ends whoever holds the key on this node, a client on Redis with another type included.
--- KEYS: 1 lock  2 record (kept: the next fencing token has to be higher)  3 guard
--- ARGV: what the instance says
+-- force_release.lua: ends the lease of the key on this node, or a direct Redis client's value of any type.
+-- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 guard
+-- ARGV: the instance's settings
 -- Returns: {now, "held", ms left, holder, fencing token, owner} | {now, "free"}
 if kind == 'none' then return { now, 'free' } end
 local left = redis.call('PTTL', lock)

@@ -1,6 +1,6 @@
--- inspect.lua: who holds the key on this node.
+-- inspect.lua: the holder of the key on this node.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: what the instance says
+-- ARGV: the instance's settings
 -- Returns: {now, "held", ms left, holder, fencing token, owner, renewals} | {now, "free"} | {now, "blank" | "foreign"}
 if not voting then return { now, silence } end
 if kind == 'none' then return { now, 'free' } end

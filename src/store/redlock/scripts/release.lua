@@ -1,6 +1,6 @@
--- release.lua: gives up what a token has on this node, if it is what the caller means.
--- KEYS: 1 lock  2 record (kept: the next fencing token has to be higher)  3 guard; and the mark of a lease that was given up
--- ARGV: 1 not after (ms), or empty  2 token  3 renewals that a keeper knows, or empty  4 attempt that is cleaned up, or empty  5 highest fencing token that is meant, or empty; the last one is what the instance says
+-- release.lua: gives up what a token has on this node, if it matches the arguments.
+-- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 guard; and the mark of an ended lease
+-- ARGV: 1 not after (ms), or empty  2 token  3 renewals that the keeper knows, or empty  4 attempt to clean up, or empty  5 highest fencing token to give up, or empty; the last one is the instance's settings
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing"} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, kept, its_attempt, most = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
@@ -8,7 +8,7 @@ local meant = value == token
   and (kept == '' or renewals <= tonumber(kept))
   and (its_attempt == '' or ours and attempt == its_attempt)
   and (most == '' or ours and number <= tonumber(most))
-if meant then free() end -- First what does not grow: then the mark passes where memory is short.
+if meant then free() end -- A write that adds nothing comes first, so that the mark is set even at maxmemory.
 if its_attempt == '' and (meant or value ~= token) then mark_ended(token) end
 if meant then
   return { now, 'lease', ours and number or 0, ours and owner or '', ours and tonumber(its_ttl) or longest }

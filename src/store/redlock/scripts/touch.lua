@@ -1,6 +1,6 @@
--- touch.lua: uses a node's guard, and says whose it is and when the node votes.
+-- touch.lua: uses a node's guard, and tells which settings it serves and when the node votes.
 -- KEYS: 1 guard
--- ARGV: what the instance says
+-- ARGV: the instance's settings
 -- Returns: {now, "voting" | "blank" | "foreign", run id, longest lease (ms) and number of nodes that it serves, ms until it votes}
 if own then redis.call('PEXPIRE', guard, days_30) end
 return { now, voting and 'voting' or silence, run, its_longest, tonumber(its_nodes or 0), math.max(0, from - now) }

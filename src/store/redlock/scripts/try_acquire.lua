@@ -1,6 +1,6 @@
--- try_acquire.lua: one node's vote for a claim: yes if the key is free, or held by its token already. A node that does not vote yet takes the lease all the same, so that it knows it when it votes.
+-- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token; the last one is what the instance says
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token; the last one is the instance's settings
 -- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
@@ -15,7 +15,7 @@ end
 local fence = ours and number or draw(proposal, floor)
 renewals = ours and renewals + 2 ^ 20 or 0
 redis.call('SET', lock, token, 'PX', ttl)
--- A vote that was there before the attempt may be a lease, which its clean-up must not take; not with a token that nobody was told.
+-- A vote from before the attempt may be a lease, which its clean-up must not take; unless its token is the service's, which no client knows yet.
 local whose = ours and made ~= '1' and '-' or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner }, retention)
 used()

@@ -1,10 +1,10 @@
--- vote.lua: what stands before the scripts about one lock, behind prelude.lua: the lock and its record.
--- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", behind a "+" if somebody waits: the highest fencing token that the node knows, and that of its lease)
--- ARGV: those of the script behind it
+-- vote.lua: the lock and its record; runs after prelude.lua, before the scripts about one lock.
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease)
+-- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
 local kind = redis.call('TYPE', lock).ok
-local value = kind == 'string' and redis.call('GET', lock) -- Another type is a lock of others, too.
+local value = kind == 'string' and redis.call('GET', lock) -- Another type is the lock of a direct Redis client.
 local known = redis.pcall('GET', record)
 known = type(known) == 'string' and known or ''
 local last = tonumber(string.match(known, '^%+?(%d+)') or 0)
@@ -17,15 +17,15 @@ end
 local function write(mark, fields, keep)
   redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s', unpack(fields)), 'PX', keep)
 end
-local function ended(whose) -- The mark of a lease that was given up here: a refresh that was under way must not bring it back.
-  return 'lk//!' .. whose .. ' ' .. lock -- No token has a space.
+local function ended(whose) -- The mark of a lease that ended here: a refresh under way must not bring it back.
+  return 'lk//!' .. whose .. ' ' .. lock -- No token contains a space.
 end
-local function mark_ended(whose) -- Longer than any such refresh may take.
+local function mark_ended(whose) -- Longer than any such refresh takes.
   redis.pcall('SET', ended(whose), '1', 'PX', 5000)
 end
-local function free() -- Ends what there is, and tells who waits.
+local function free() -- Frees the key, and sends a hint if claims wait.
   redis.call('DEL', lock)
   if string.sub(known, 1, 1) ~= '+' then return end
   redis.call('SET', record, string.sub(known, 2), 'KEEPTTL')
-  redis.pcall('PUBLISH', 'lk//freed', lock) -- A hint, for which the right may be missing.
+  redis.pcall('PUBLISH', 'lk//freed', lock) -- A hint; the permission may be missing.
 end

@@ -1,12 +1,12 @@
-//! What comes of leaving out a rule: the same checks find it, and find nothing where the rule stands.
+//! The faults without each rule: the checks find them, and find none with the rule.
 
 use crate::store::redlock::simulation::history::Wrong;
 use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::run;
 
-/// Leaves a rule out, in one run after another, until it is missed; the same runs with the rule
-/// have nothing wrong.
+/// Leaves a rule out, in one run after another, until a fault is found; the same run with the rule
+/// has none.
 fn is_missed(rule: Rule, wrong: Wrong, most_runs: u64, plan: impl Fn(u64) -> Plan) {
     let mut grants = 0;
     for seed in 0..most_runs {

@@ -1,18 +1,18 @@
-//! What happened in a run: one in which too little did proves nothing.
+//! The events of a run: a run with too few of them proves nothing.
 
 use std::ops::AddAssign;
 
 use crate::store::redlock::nodes::CONFIRM;
 use crate::store::redlock::simulation::redis::Command;
 
-/// How often what happened.
+/// The number of events of each kind.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     /// New leases.
     pub(super) grants: u64,
-    /// Repeats with the token of a lease that were given it again.
+    /// Repeats that were granted the lease of their token again.
     pub(super) again: u64,
-    /// Confirmations of a fencing token that nodes carried out.
+    /// Confirmations of a fencing token that nodes executed.
     pub(super) confirmed: u64,
     pub(super) refreshed: u64,
     pub(super) lost: u64,
@@ -27,7 +27,7 @@ pub(super) struct Counts {
     pub(super) returned: u64,
     /// Commands that arrived too late to act.
     pub(super) late: u64,
-    /// Instances that ended while somebody waited for them.
+    /// Instances that ended during a call.
     pub(super) ended: u64,
     /// Leases whose number rose while they lasted.
     pub(super) renumbered: u64,
@@ -36,7 +36,7 @@ pub(super) struct Counts {
 }
 
 impl Counts {
-    /// What there was too little of, for so many grants.
+    /// The kinds of events that were too few for these grants.
     pub(super) fn enough(&self, nodes: usize) -> Vec<&'static str> {
         let share = |least_of_a_thousand: u64| self.grants * least_of_a_thousand / 1_000;
         let several = if nodes == 1 { 0 } else { 1 };
@@ -54,7 +54,7 @@ impl Counts {
         rows.into_iter().filter(|(_, was, least)| was < least).map(|(what, ..)| what).collect()
     }
 
-    /// Counts a command that a node has carried out.
+    /// Counts a command that a node has executed.
     pub(super) fn executed(&mut self, command: &Command, word: &str) {
         if word == "late" {
             self.late += 1;

@@ -1,4 +1,4 @@
-//! What goes wrong in a run, by chance and by its seed.
+//! The faults of a run, random by its seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use crate::store::redlock::simulation::redis;
 use crate::store::redlock::simulation::redis::Forgets;
 use crate::store::redlock::simulation::world::World;
 
-/// Has messages fail as they are planned to.
+/// Makes messages fail as planned.
 pub(super) fn begin(world: &World) {
     let mut state = world.state();
     state.network.loss = world.plan.loss;
@@ -55,7 +55,7 @@ pub(super) async fn forgetting(world: Arc<World>, mut rng: Rng) {
     }
 }
 
-/// All instances with one of two settings are gone for a while, or shorter than that.
+/// Stops all instances with one of two settings for up to three longest leases.
 pub(super) async fn changing(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.changes_every, &mut rng).await {
         let which = rng.usize(..2);
@@ -70,7 +70,7 @@ pub(super) async fn changing(world: Arc<World>, mut rng: Rng) {
 /// The nodes restart one after another, each once all vote.
 pub(super) async fn rolling(world: Arc<World>, mut rng: Rng) {
     let mut node = 0;
-    // What failed while no node voted is cleaned up by then.
+    // Attempts from before any node voted are cleaned up by then.
     sleep(Duration::from_millis(if world.plan.rolling { 3 * LONGEST_TTL_MS } else { 0 })).await;
     while pause(&world, if world.plan.rolling { 200 } else { 0 }, &mut rng).await {
         if world.at_the_end().0 == 0 {
@@ -95,13 +95,13 @@ pub(super) async fn snapshots(world: Arc<World>, mut rng: Rng) {
     }
 }
 
-/// Nodes stand still, and carry out later what has come meanwhile.
+/// Nodes are paused, and execute later what has arrived meanwhile.
 pub(super) async fn pausing(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.pauses_every, &mut rng).await {
         let node = rng.usize(..world.plan.all_nodes());
         world.state().nodes[node].pauses = true;
         sleep(Duration::from_millis(rng.u64(20..3_000))).await;
-        // Whoever is first among the connections is served first.
+        // The order of the connections decides which command is served first.
         rng.shuffle(&mut world.state().nodes[node].queue);
         go_on(&world, node);
     }
@@ -136,7 +136,7 @@ pub(super) async fn restarting(world: Arc<World>, mut rng: Rng) {
     }
 }
 
-/// Instances stand still, for longer than leases last.
+/// Instances are paused, for longer than leases last.
 pub(super) async fn stalling(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.stalls_every, &mut rng).await {
         let instance = rng.usize(..world.plan.instances);
@@ -146,7 +146,7 @@ pub(super) async fn stalling(world: Arc<World>, mut rng: Rng) {
     }
 }
 
-/// Sleeps until the next fault of a kind; whether there is one.
+/// Sleeps until the next fault of a kind. Returns false if there is none.
 async fn pause(world: &World, every: u64, rng: &mut Rng) -> bool {
     if every == 0 {
         return false;

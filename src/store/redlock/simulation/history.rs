@@ -1,22 +1,21 @@
-//! What holders were told, and whether it fits together.
+//! The answers to holders, and the check that they are consistent.
 //!
 //! A stay is one answer that gave or prolonged a lease. Its holder may rely on it from the answer
 //! until the promised end, or until it sends a release. Times are milliseconds of virtual time.
 
 use std::collections::HashMap;
 
-/// The answers of a run, and what was wrong at once.
+/// The answers of a run, and the faults found so far.
 #[derive(Default)]
 pub(super) struct History {
     stays: Vec<Stay>,
     faults: Vec<Fault>,
 }
 
-/// One answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stay {
     pub(super) key: usize,
-    /// Names the token.
+    /// The number of the token.
     pub(super) token: u64,
     pub(super) asked: u64,
     pub(super) from: u64,
@@ -24,32 +23,32 @@ pub(super) struct Stay {
     pub(super) fence: u64,
 }
 
-/// What must not be.
+/// A violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Wrong {
-    /// I1: two rely on one key.
+    /// I1: two holders rely on one key.
     TwoHolders,
     /// I2: two leases have one fencing token.
     SameNumber,
-    /// I2: a lease that was asked for after the answer to another one has no greater number.
+    /// I2: a lease that was requested after the answer to another one has no greater number.
     NumberFell,
-    /// I2: a lease that is over has a greater number than its successor.
+    /// I2: an expired lease has a greater number than its successor.
     OldOutranksNew,
     /// I7: a lease that was given up lives on.
     Revived,
-    /// I8: a token is told that somebody else has its key, although no node forgot.
+    /// I8: a token is told that another one has its key, although no node forgot.
     AgainstItself,
     /// A token that may hold the key is told that it certainly does not.
     SaysNothing,
     /// I9: a lease ended early although no node forgot.
     EndedEarly,
-    /// A lease is promised for longer than it was asked for.
+    /// A lease is promised for longer than requested.
     PromisesTooMuch,
-    /// What had no effect, or was undone, is there.
+    /// A call without an effect, or an undone one, left something.
     HadEffect,
-    /// A free key is not given.
+    /// A free key is not granted.
     NotGiven,
-    /// Something is left when all is over.
+    /// A lock is left at the end.
     LeftOver,
     /// A node does not vote again.
     NotBack,
@@ -63,12 +62,11 @@ pub(super) struct Fault {
 }
 
 impl History {
-    /// Notes an answer.
     pub(super) fn stays(&mut self, stay: Stay) {
         self.stays.push(stay);
     }
 
-    /// Nobody relies on what the token had of the key any more.
+    /// Ends the stays of a token: no holder relies on them any more.
     pub(super) fn ends(&mut self, key: usize, token: u64, now: u64) {
         for stay in
             self.stays.iter_mut().rev().filter(|stay| (stay.key, stay.token) == (key, token))
@@ -77,12 +75,10 @@ impl History {
         }
     }
 
-    /// Notes what is wrong.
     pub(super) fn wrong(&mut self, wrong: Wrong, story: String) {
         self.faults.push(Fault { wrong, story });
     }
 
-    /// All that is wrong.
     pub(super) fn judge(self) -> Vec<Fault> {
         let mut faults = self.faults;
         let mut keys: HashMap<usize, Vec<Stay>> = HashMap::new();
@@ -126,7 +122,7 @@ fn same_numbers(stays: &[Stay], faults: &mut Vec<Fault>) {
 
 fn fallen_numbers(stays: &[Stay], faults: &mut Vec<Fault>) {
     let later = |stay: &Stay| stay.asked;
-    // What was answered in the same millisecond may have been answered later.
+    // An answer in the same millisecond may have come later.
     let earlier = |stay: &Stay| stay.from + 1;
     outranked(stays, (earlier, later), |one, other| {
         let fell = one.fence > other.fence || one.fence == other.fence && one.token != other.token;
@@ -141,8 +137,8 @@ fn old_outranks_new(stays: &[Stay], faults: &mut Vec<Fault>) {
     });
 }
 
-/// Holds each stay against those with the two greatest numbers, of two tokens, among all that
-/// were over before it.
+/// Compares each stay with those of the two greatest numbers, of two tokens, among all that had
+/// ended before it.
 fn outranked(
     stays: &[Stay],
     (over, begun): (impl Fn(&Stay) -> u64, impl Fn(&Stay) -> u64),

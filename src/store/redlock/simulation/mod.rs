@@ -1,8 +1,8 @@
-//! The store itself in virtual time: several instances over nodes that run its scripts, while
-//! messages get lost or come late, nodes stand still and forget, and instances end.
+//! The store in virtual time: several instances over nodes that run its scripts, while messages get
+//! lost or come late, nodes are paused and forget, and instances end.
 //!
-//! What is simulated is the code that runs. The full rules hold in all runs; each rule that is
-//! left out is missed by the same runs, so the checks see what they are there for.
+//! The simulation runs the production code. The full rules hold in all runs; without any one of
+//! them the same runs fail, which shows that the checks work.
 
 mod counterexamples;
 mod counts;
@@ -38,17 +38,16 @@ use crate::store::redlock::simulation::world::World;
 /// After all faults, a node that forgot votes again when the longest lease is over.
 const BACK_AFTER: Duration = Duration::from_millis(LONGEST_TTL_MS * 6 / 5);
 
-/// Within what a free key is given then, in milliseconds.
+/// The time within which a free key is then granted, in milliseconds.
 const GIVEN_WITHIN_MS: u64 = 2_000;
 
-/// The grants of each of the tests with the full rules; `GRANTS` in the environment says more.
+/// The grants of each test with the full rules; `GRANTS` in the environment overrides it.
 const GRANTS: u64 = 5_000;
 
 fn grants() -> u64 {
     std::env::var("GRANTS").map_or(GRANTS, |text| text.parse().expect("a number"))
 }
 
-/// What a run has shown.
 struct Run {
     plan: Plan,
     counts: Counts,
@@ -56,7 +55,7 @@ struct Run {
 }
 
 impl Run {
-    /// Fails a test in whose run something was wrong.
+    /// Fails the test if the run found a fault.
     fn has_nothing_wrong(&self) {
         let stories = self.faults.iter().map(|fault| format!("{:?}: {}", fault.wrong, fault.story));
         let stories: Vec<_> = stories.take(5).collect();
@@ -64,7 +63,6 @@ impl Run {
     }
 }
 
-/// Runs a plan from its beginning to its end.
 fn run(plan: Plan) -> Run {
     leave_out(plan.without);
     fastrand::seed(plan.seed);
@@ -102,7 +100,7 @@ async fn story(world: &Arc<World>) {
     while all.next().await.is_some() {}
     faults::end(world);
     if world.plan.others.is_some() {
-        return; // Which of the two settings the nodes serve now is by chance.
+        return; // The nodes now serve either of the two settings, by chance.
     }
     sleep(BACK_AFTER).await;
     let (silent, locks) = world.at_the_end();
@@ -120,7 +118,7 @@ async fn story(world: &Arc<World>) {
     }
 }
 
-/// Runs plans until there are that many grants, and finds nothing wrong.
+/// Runs plans up to this number of grants, and finds no fault.
 fn the_full_rules_hold(nodes: usize) {
     let mut counts = Counts::default();
     for seed in 0.. {
@@ -176,7 +174,7 @@ fn brand_new_nodes_serve_once_the_longest_lease_is_over() {
     }
 }
 
-/// Runs plans with two settings until there are that many grants, and finds nothing wrong.
+/// Runs plans with two settings up to this number of grants, and finds no fault.
 fn two_settings_hold(plan: impl Fn(u64) -> Plan) {
     let mut counts = Counts::default();
     for seed in 0.. {

@@ -1,5 +1,5 @@
-//! What lies between the instances and the nodes: every message takes its time, some get lost,
-//! some arrive long after their caller gave up.
+//! The network between instances and nodes: every message takes time, some get lost, some arrive
+//! long after their caller gave up.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
@@ -23,7 +23,7 @@ use crate::store::redlock::simulation::world::{State, World};
 
 type Answer = Result<Reply, StoreError>;
 
-/// One node as one instance sees it.
+/// The connection of one instance to one node.
 pub(super) struct Line {
     pub(super) world: Arc<World>,
     pub(super) instance: usize,
@@ -31,26 +31,26 @@ pub(super) struct Line {
     pub(super) name: String,
 }
 
-/// What is on its way. Times are milliseconds since the beginning of the run.
+/// The messages on their way. Times are milliseconds since the beginning of the run.
 pub(super) struct Network {
     pub(super) rng: Rng,
-    /// How many of a thousand messages get lost, one way.
+    /// Lost messages of a thousand, one way.
     pub(super) loss: u32,
-    /// How many of a thousand messages are slow, and how slow at most.
+    /// Slow messages of a thousand, and their longest delay.
     pub(super) slow: u32,
     pub(super) slow_most: u64,
     events: BinaryHeap<Event>,
     sent: u64,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
-    /// When each token was last asked for.
+    /// The last request of each token.
     pub(super) asked: HashMap<String, u64>,
-    /// When the carrier looks again.
+    /// The time at which the carrier continues.
     next: u64,
 }
 
 struct Event {
     at: Reverse<u64>,
-    /// In order among those of one moment.
+    /// The order of events at one moment.
     order: Reverse<u64>,
     what: What,
 }
@@ -66,7 +66,7 @@ pub(super) struct Message {
     instance: usize,
     node: usize,
     call: u64,
-    /// When its caller gives up.
+    /// The time at which its caller gives up.
     deadline: u64,
     command: Command,
 }
@@ -111,7 +111,7 @@ impl Network {
         self.events.push(Event { at: Reverse(at), order: Reverse(self.sent), what });
     }
 
-    /// How long a message takes: mostly a few milliseconds.
+    /// The delay of a message: mostly a few milliseconds.
     fn latency(&mut self) -> u64 {
         if self.rng.u32(..1_000) < self.slow {
             return self.rng.u64(1..=self.slow_most);
@@ -136,7 +136,7 @@ impl World {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
         let now = self.now();
-        // A process that stands still sends when it goes on.
+        // A paused process sends when it continues.
         let sent = now.max(state.instances[instance].stands_until);
         let deadline = sent + u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         if when == When::InTime {
@@ -173,7 +173,7 @@ impl World {
         receiver
     }
 
-    /// Carries messages for as long as it is let.
+    /// Carries messages until it is dropped.
     pub(super) async fn carry(&self) {
         loop {
             let next = self.deliver();
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// Delivers what is due, and says when to come again.
+    /// Delivers due messages. Returns the time of the next one.
     fn deliver(&self) -> u64 {
         let now = self.now();
         loop {
@@ -218,7 +218,6 @@ impl World {
 }
 
 impl State {
-    /// A command arrives at its node.
     pub(super) fn arrive(&mut self, now: u64, message: Message) {
         let Message { instance, node, call, deadline, command } = &message;
         let (instance, node, call) = (*instance, *node, *call);
@@ -261,7 +260,7 @@ impl State {
                 (answered_at, Err(failure(verb, Effect::None, "too late")))
             }
             Some(reply) => (answered_at, Ok(reply)),
-            None => (answered_at, Err(failure(verb, Effect::Unknown, "of unknown form"))),
+            None => (answered_at, Err(failure(verb, Effect::Unknown, "malformed answer"))),
         };
         self.network.push(at, What::Answer { instance, call, answer });
     }
@@ -282,7 +281,7 @@ impl Peer for Line {
         let words = call.keys.iter().chain(call.args).map(|&word| word.to_owned()).collect();
         let command = Command { script: call.script, keys: call.keys.len(), words };
         let answer = self.world.send((self.instance, self.node), command, patience, call.when);
-        // A run that is over answers nobody.
+        // After the end of a run there are no answers.
         answer.await.unwrap_or_else(|_| Err(failure(Verb::Guard, Effect::Unknown, "it is over")))
     }
 

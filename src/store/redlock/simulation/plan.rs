@@ -1,5 +1,5 @@
-//! What happens in a run, how often and how long: all times ten times what a network takes, since
-//! the virtual clock knows nothing shorter than a millisecond.
+//! The plan of a run: its faults and times, which are ten times those of a network, because the
+//! virtual clock counts milliseconds.
 
 use std::time::Duration;
 
@@ -7,19 +7,17 @@ use crate::lock::time::Ttl;
 use crate::store::redlock::Rules;
 use crate::store::redlock::simulation::rule::Rule;
 
-/// The longest lease.
 pub(super) const LONGEST_TTL_MS: u64 = 4_000;
 
-/// The leases that are asked for.
 pub(super) const TTLS_MS: [u64; 3] = [1_000, 2_000, LONGEST_TTL_MS];
 
-/// As the rules are in production, to one another.
+/// The rules, in the proportions of production.
 pub(super) const RULES: Rules = Rules {
     node_timeout: Duration::from_millis(200),
     longest_lease: Ttl::from_millis(LONGEST_TTL_MS),
 };
 
-/// One run. Faults come by chance, so many milliseconds apart on average; 0 is never.
+/// A run. Faults come at random, at these intervals in milliseconds on average; 0 is never.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     pub(super) seed: u64,
@@ -29,20 +27,21 @@ pub(super) struct Plan {
     pub(super) keys: usize,
     pub(super) workers: usize,
     pub(super) length: u64,
-    /// How far clocks are from the true time at most, either way.
+    /// The greatest error of clocks, either way.
     pub(super) node_skew_us: i64,
     pub(super) instance_skew_us: i64,
     /// Of a thousand messages.
     pub(super) loss: u32,
     /// Of a thousand messages.
     pub(super) slow: u32,
-    /// How long a slow one takes at most, in milliseconds.
+    /// The longest delay of a slow message, in milliseconds.
     pub(super) slow_most: u64,
     pub(super) forgets_every: u64,
-    /// Of those that forget, in percent: `FLUSHALL`, an older snapshot; the others restart empty.
+    /// Kinds of forgetting in percent: `FLUSHALL`, an older snapshot; the other nodes restart
+    /// empty.
     pub(super) flushed: u32,
     pub(super) snapshot: u32,
-    /// Shortly after one another, in percent.
+    /// Two shortly after one another, in percent.
     pub(super) twice: u32,
     /// All at once, or all one after another, in percent.
     pub(super) all_forget: u32,
@@ -50,16 +49,16 @@ pub(super) struct Plan {
     pub(super) cuts_every: u64,
     pub(super) restarts_every: u64,
     pub(super) stalls_every: u64,
-    /// The settings of every other instance, if they differ; and how often all instances with one
-    /// of the two settings are gone for a while.
+    /// The settings of every other instance, if they differ; and the interval at which all
+    /// instances with one of the two settings are gone for a while.
     pub(super) others: Option<Others>,
     pub(super) changes_every: u64,
     /// The nodes restart without their data, each once all vote, while every client refreshes a
-    /// lease of a key of its own.
+    /// lease of its own key.
     pub(super) rolling: bool,
 }
 
-/// Settings that are not those of the first instance.
+/// Settings that differ from those of the first instance.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Others {
     pub(super) nodes: usize,
@@ -107,7 +106,7 @@ impl Plan {
         }
     }
 
-    /// The same run where every instance sees every node.
+    /// The same run, in which every instance sees every node.
     pub(super) fn that_is_seen_whole(self) -> Self {
         Self { loss: 0, slow: 0, cuts_every: 0, pauses_every: 0, forgets_every: 4_000, ..self }
     }
@@ -117,7 +116,7 @@ impl Plan {
         Self { rolling: true, workers: 12, keys: 12, ..Self::calm(nodes, seed) }
     }
 
-    /// How many nodes an instance knows, and how long its leases are at most.
+    /// The number of nodes that an instance knows, and its longest lease.
     pub(super) fn settings_of(&self, instance: usize) -> (usize, u64) {
         match self.others {
             Some(Others { nodes, longest_ms }) if instance % 2 == 1 => (nodes, longest_ms),
@@ -125,12 +124,12 @@ impl Plan {
         }
     }
 
-    /// All nodes, of whatever list.
+    /// The number of nodes in all lists.
     pub(super) fn all_nodes(&self) -> usize {
         self.nodes.max(self.others.map_or(0, |others| others.nodes))
     }
 
-    /// A run with all faults; which of them are rare differs from run to run.
+    /// A run with all faults; different faults are rare from run to run.
     pub(super) fn rough(nodes: usize, seed: u64) -> Self {
         let often = |faults: u64, every: u64| if seed.is_multiple_of(faults) { 0 } else { every };
         Self {
@@ -146,7 +145,7 @@ impl Plan {
         }
     }
 
-    /// Whether no lease that is refreshed may end before its time.
+    /// Returns true if no refreshed lease may end early.
     pub(super) fn leases_last(&self) -> bool {
         self.rolling || self.forgets_every == 0
     }

@@ -1,5 +1,5 @@
--- A Redis as far as the scripts of the store can see it: several nodes in memory, each with its own clock and run id.
--- The names below `nodes` are what the simulation does to them; a lock lives until its end on the node's clock, as on Redis.
+-- The part of Redis that the store's scripts use: several nodes in memory, each with its own clock and run id.
+-- The simulation calls the functions of `nodes`; a lock lives until its end on the node's clock, as on Redis.
 local node, now, published
 local all, commands = {}, {}
 
@@ -107,7 +107,7 @@ local function enter(number, us)
   node.us, now = us, math.floor(us / 1000)
 end
 
--- So many nodes without data.
+-- Makes new nodes without data.
 function nodes.begin(count)
   all = {}
   for number = 1, count do
@@ -150,7 +150,7 @@ function nodes.forget(number, run, from_snapshot)
   one.run = run or one.run
 end
 
--- The guard and the run id, and how many locks there are.
+-- The guard, the run id, and the number of locks.
 function nodes.look(number, us, guard, locks)
   enter(number, us)
   local held = 0

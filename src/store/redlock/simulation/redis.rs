@@ -1,6 +1,6 @@
-//! Redis nodes in memory that run the scripts of the store in the Lua of Redis.
+//! Redis nodes in memory that run the store's scripts in the Lua of Redis.
 //!
-//! Lua stays on its thread, and so does a run of the simulation: each thread has nodes of its own.
+//! Lua and a run of the simulation stay on one thread: each thread has its own nodes.
 
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -12,14 +12,14 @@ use crate::store::redis::script::{Reply, Script};
 use crate::store::redlock::nodes::guard;
 use crate::store::redlock::simulation::rule::{Rule, left_out};
 
-/// What stands before every lock.
+/// The prefix of every lock.
 pub(super) const LOCKS: &str = "lock:";
 
 thread_local! {
     static REDIS: Redis = Redis::new();
 }
 
-/// What a script answered, and the locks that it told to be free.
+/// A script's answer, and the locks that it published as free.
 pub(super) struct Ran {
     pub(super) reply: Option<Reply>,
     pub(super) freed: Vec<String>,
@@ -29,14 +29,14 @@ pub(super) struct Ran {
 pub(super) struct Command {
     pub(super) script: &'static Script,
     pub(super) keys: usize,
-    /// The keys, and behind them the arguments.
+    /// The keys, followed by the arguments.
     pub(super) words: Vec<String>,
 }
 
-/// What remains when a node forgets.
+/// The remains of a node that forgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Forgets {
-    /// The process goes on: `FLUSHALL`.
+    /// The process continues: `FLUSHALL`.
     Flushed,
     /// A new process, without data.
     Empty,
@@ -44,7 +44,7 @@ pub(super) enum Forgets {
     Snapshot,
 }
 
-/// A node as it stands.
+/// The state of a node.
 pub(super) struct Look {
     pub(super) guard: String,
     pub(super) run: String,
@@ -58,7 +58,7 @@ struct Redis {
     scripts: RefCell<HashMap<(usize, Option<Rule>), Function>>,
 }
 
-/// So many nodes without data, in place of those of this thread.
+/// Replaces the nodes of this thread by new ones without data.
 pub(super) fn begin(nodes: usize) {
     REDIS.with(|redis| redis.does::<()>("begin", nodes));
 }
@@ -68,19 +68,18 @@ pub(super) fn run(node: usize, us: u64, command: &Command) -> Ran {
     REDIS.with(|redis| redis.execute(node, us, command))
 }
 
-/// Has a node take a snapshot.
 pub(super) fn save(node: usize) {
     REDIS.with(|redis| redis.does::<()>("save", node + 1));
 }
 
-/// Has a node forget; `run` names its new process, if there is one.
+/// Makes a node forget; `run` names its new process, if there is one.
 pub(super) fn forget(node: usize, run: u64, forgets: Forgets) {
     let run = (forgets != Forgets::Flushed).then(|| format!("{run:x}"));
     let snapshot = forgets == Forgets::Snapshot;
     REDIS.with(|redis| redis.does::<()>("forget", (node + 1, run, snapshot)));
 }
 
-/// Looks at a node whose clock shows `us`.
+/// The state of a node whose clock shows `us`.
 pub(super) fn look(node: usize, us: u64) -> Look {
     let (guard, run, locks) =
         REDIS.with(|redis| redis.does("look", (node + 1, micros(us), guard(LOCKS), LOCKS)));
@@ -127,12 +126,12 @@ impl Redis {
     }
 }
 
-/// Lua knows one kind of number.
+/// Converts to Lua's only kind of number.
 fn micros(us: u64) -> f64 {
     us as f64
 }
 
-/// What a client of Redis would read.
+/// Converts to the value that a Redis client reads.
 fn value(value: mlua::Value) -> Value {
     match value {
         mlua::Value::String(text) => Value::BulkString(text.as_bytes().to_vec()),

@@ -1,4 +1,4 @@
-//! The rules that a run can leave out, one at a time: the simulation has to find what comes of it.
+//! The rules that a run can leave out, one at a time: the simulation has to find the fault.
 
 use std::cell::Cell;
 
@@ -8,14 +8,13 @@ thread_local! {
     static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
 }
 
-/// A rule of the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(in crate::store::redlock) enum Rule {
     /// A majority confirms a fencing token before it is answered.
     WriteBack,
-    /// Only a node on which the token holds the key confirms it; and the time is looked at.
+    /// Only a node on which the token holds the key confirms it, and the clock is checked.
     HoldersConfirm,
-    /// The time is looked at last.
+    /// The clock is checked last.
     TimeIsLookedAt,
     /// A lease takes more than half of the nodes.
     MoreThanHalf,
@@ -25,17 +24,18 @@ pub(in crate::store::redlock) enum Rule {
     WholeWait,
     /// A node votes for instances with its own settings only.
     Settings,
-    /// A node serves instances with other settings when the last leases of the former are over.
+    /// A node serves instances with other settings only when the last leases of the former have
+    /// expired.
     Unused,
-    /// Nothing is granted where instances with another list may have a majority.
+    /// Nothing is granted while instances with another list may have a majority.
     Rivals,
     /// A refresh brings the lease to the nodes that miss it.
     BringBack,
-    /// The clean-up of an attempt takes only what that attempt has left.
+    /// The clean-up of an attempt takes only the votes of that attempt.
     AttemptName,
-    /// A call does not act any more once its caller has given up.
+    /// A call does not act after its caller has given up.
     NotAfter,
-    /// A refresh says so where the lock is gone.
+    /// A refresh fails if the lock is gone.
     NoRevival,
 }
 
@@ -44,16 +44,16 @@ pub(super) fn leave_out(rule: Option<Rule>) {
     LEFT_OUT.set(rule);
 }
 
-/// What this thread leaves out.
+/// The rule that this thread leaves out.
 pub(super) fn left_out() -> Option<Rule> {
     LEFT_OUT.get()
 }
 
 impl Rule {
-    /// Whether this thread leaves it out.
+    /// Returns true if this thread leaves the rule out.
     pub(in crate::store::redlock) fn is_left_out(self) -> bool {
         match LEFT_OUT.get() {
-            // Where the time is looked at, a confirmation that comes too late does no harm.
+            // While the clock is checked, a late confirmation does no harm.
             Some(Self::HoldersConfirm) if self == Self::TimeIsLookedAt => true,
             left_out => left_out == Some(self),
         }
@@ -78,7 +78,7 @@ impl Rule {
         source.replace(rule, instead)
     }
 
-    /// What a restarted node is worth without it.
+    /// The trust in a restarted node, without the rule `without`.
     pub(super) fn restarted(without: Option<Self>) -> Restarted {
         if without == Some(Self::RunId) { Restarted::Trusted } else { Restarted::Doubted }
     }

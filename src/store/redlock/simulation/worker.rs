@@ -1,4 +1,4 @@
-//! Clients: each takes a lock, keeps it for a while, and gives it up or lets it run out.
+//! Clients: each takes a lock, keeps it for a while, and releases it or lets it expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,13 +17,12 @@ use crate::store::redlock::simulation::rule::{Rule, left_out};
 use crate::store::redlock::simulation::wish::{Outcome, Wish, name};
 use crate::store::redlock::simulation::world::World;
 
-/// How long a client waits in line.
+/// The time that a client waits in line.
 const PATIENCE_MS: u64 = 3_000;
 
-/// How often a client repeats a request that has no answer.
+/// The repeats of a request without an answer.
 const REPEATS: u32 = 3;
 
-/// One client.
 pub(super) struct Worker {
     world: Arc<World>,
     rng: Rng,
@@ -45,7 +44,7 @@ impl Worker {
         }
     }
 
-    /// Takes a lock that nobody wants any more, within `most` milliseconds.
+    /// Takes a lock that no other client wants any more, within `most` milliseconds.
     pub(super) async fn takes_the_free(mut self, key: usize, most: u64) {
         let began = self.world.now();
         let mut outcome = Outcome::Held;
@@ -145,7 +144,7 @@ impl Worker {
                         let _ = timeout(waiting.recheck_after, bell.rung()).await;
                     }
                     turn => {
-                        // What could not join, and had no effect, has left no place in line.
+                        // A claim that could not join, and had no effect, has no place in line.
                         let nothing = matches!(&turn, Err(error) if error.effect == Effect::None);
                         if joined || !nothing {
                             let _ = store.leave(key, &[(token.clone(), Keep::Nothing)]).await;
@@ -164,7 +163,7 @@ impl Worker {
         }
     }
 
-    /// As a proxy does that repeats a request while the first one is still under way.
+    /// Repeats a request while the first one is still under way, as a proxy may.
     async fn twice_at_once(&mut self, wish: &mut Wish) -> Outcome {
         let [one, two] = [self.instance(), self.instance()];
         wish.claim.origin = Origin::Client;
@@ -174,7 +173,7 @@ impl Worker {
         match (first, second) {
             (Outcome::Granted, _) | (_, Outcome::Granted) => Outcome::Granted,
             (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
-            // What one of them left behind may be there while the other looks.
+            // The votes of one request may be there while the other asks.
             _ => Outcome::Held,
         }
     }
@@ -220,7 +219,7 @@ impl Worker {
             state.history.wrong(Wrong::PromisesTooMuch, story);
         }
         if left_out() == Some(Rule::HoldersConfirm) {
-            // Whoever looks at the time knows when it is over.
+            // A holder that checks the clock knows when the lease is over.
             until = state.network.asked[wish.claim.token.expose()].max(asked) + ttl;
         }
         state.counts.renumbered += u64::from(wish.until > from && fence != wish.fence);
@@ -243,7 +242,7 @@ impl Worker {
                 sleep(Duration::from_millis(left)).await;
                 self.sleep(400).await;
                 self.world.state().counts.expired += 1;
-                // A client that stood still does not know.
+                // A client that was paused does not know.
                 if self.rng.bool() {
                     self.refresh(&mut wish).await;
                 }
@@ -302,7 +301,7 @@ impl Worker {
         }
     }
 
-    /// The service says that the lease is gone.
+    /// Notes that the service reported the lease lost.
     fn is_lost(&self, wish: &mut Wish, when: &str) {
         let now = self.world.now();
         let mut state = self.world.state();
@@ -323,7 +322,7 @@ impl Worker {
             Some(Ok(Released::Lease(_))) if self.rng.u32(..4) == 0 => {
                 self.expect(wish, Wrong::Revived).await;
             }
-            // The token may be used again, and also where nobody knows what became of the release.
+            // The token may be used again, even if the outcome of the release is unknown.
             Some(Ok(Released::Lease(_)) | Err(_)) if self.rng.u32(..4) == 0 => {
                 self.use_again(wish, instance).await;
             }
@@ -364,7 +363,7 @@ impl Worker {
         }
     }
 
-    /// A request that had no effect, or was undone, has left nothing that could be a lease.
+    /// Checks that a request without an effect, or an undone one, left no lease.
     async fn expect_nothing(&mut self, wish: &Wish) {
         self.expect(wish, Wrong::HadEffect).await;
     }

@@ -1,4 +1,4 @@
-//! The nodes and instances of a run, and what may be done to them.
+//! The nodes and instances of a run, and the faults that can be applied to them.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -22,14 +22,14 @@ use crate::store::redlock::simulation::redis::{Forgets, LOCKS};
 use crate::store::redlock::simulation::rule::{Rule, left_out};
 use crate::store::redlock::{RedlockSettings, RedlockStore, Rules, Time};
 
-/// What all clocks show at the beginning, in microseconds since 1970.
+/// The time of all clocks at the beginning, in microseconds since 1970.
 const BEGINNING_US: u64 = 1_700_000_000_000_000;
 
 /// A run's nodes, instances and messages.
 pub(super) struct World {
     pub(super) plan: Plan,
     pub(super) began: Instant,
-    /// A message was sent that is due before the next one.
+    /// Notified when a message is due before the next one.
     pub(super) sent: Notify,
     metrics: Arc<Metrics>,
     state: Mutex<State>,
@@ -43,32 +43,30 @@ pub(super) struct State {
     pub(super) history: History,
 }
 
-/// A node beside its data.
+/// A node without its data.
 pub(super) struct NodeState {
     offset_us: i64,
-    /// It does not run; commands queue.
+    /// True while it is paused; commands queue.
     pub(super) pauses: bool,
     pub(super) queue: Vec<Message>,
     /// The instances that cannot reach it.
     pub(super) cut: Vec<usize>,
     runs: u64,
-    /// It has forgotten, and has not voted since.
+    /// True if it has forgotten and has not voted since.
     pub(super) forgot: bool,
 }
 
-/// One instance of the service.
 #[derive(Clone)]
 pub(super) struct Instance {
-    /// None while the process does not run.
+    /// `None` while the process does not run.
     pub(super) store: Option<Arc<RedlockStore>>,
     pub(super) wakeups: Arc<Wakeups>,
-    /// The process has ended, and another has taken its place.
+    /// Cancelled when the process has ended.
     pub(super) ended: CancellationToken,
-    /// The process stands still until then, as under SIGSTOP.
+    /// The process is paused until then, as under SIGSTOP.
     pub(super) stands_until: u64,
 }
 
-/// An instance's clocks.
 struct Clocks {
     world_began: Instant,
     offset_us: i64,
@@ -86,7 +84,7 @@ impl Time for Clocks {
 }
 
 impl NodeState {
-    /// What the node's clock shows so many milliseconds after the beginning, in microseconds.
+    /// The node's clock at `now`, in microseconds.
     pub(super) fn clock(&self, now: u64) -> u64 {
         (BEGINNING_US + now * 1_000).saturating_add_signed(self.offset_us)
     }
@@ -140,15 +138,15 @@ impl World {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An instance as it is now.
+    /// The current state of an instance.
     pub(super) fn of(&self, instance: usize) -> Instance {
         self.state().instances[instance].clone()
     }
 
-    /// Ends an instance's process and begins another one, which knows nothing.
+    /// Ends an instance's process and starts another one without its state.
     pub(super) fn restart(self: &Arc<Self>, instance: usize, rng: &mut Rng) {
         if self.of(instance).stands_until > self.now() {
-            // What it sends when it goes on is on its way already.
+            // The messages that it sends when it continues are already on their way.
             return;
         }
         let new = self.instance(instance, rng);
@@ -156,7 +154,6 @@ impl World {
         old.ended.cancel();
     }
 
-    /// Ends an instance's process.
     pub(super) fn stop(&self, instance: usize) {
         let mut state = self.state();
         let stopped = state.instances[instance].store.take();
@@ -165,7 +162,6 @@ impl World {
         drop(stopped);
     }
 
-    /// Has a node forget.
     pub(super) fn forget(&self, node: usize, forgets: Forgets, rng: &mut Rng) {
         let mut state = self.state();
         let one = &mut state.nodes[node];
@@ -178,7 +174,7 @@ impl World {
         state.counts.forgot += 1;
     }
 
-    /// The nodes that do not vote for the first instance, and how many locks there are on any.
+    /// The number of nodes that do not vote for the first instance, and of locks on any node.
     pub(super) fn at_the_end(&self) -> (usize, usize) {
         let (now, state, nodes) = (self.now(), self.state(), self.plan.nodes);
         let settings = format!("|{LONGEST_TTL_MS}|{nodes}");
