@@ -1,6 +1,6 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test prove check deny bench image
+.PHONY: run test prove fuzz check deny bench image
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
@@ -15,6 +15,15 @@ test: tools
 prove: tools
 	cargo build --release --bin lockkeeper
 	cargo run --release -p prove
+
+# Inputs that nobody thought of, for FUZZ_SECONDS each: requests, connections, settings, damaged files.
+FUZZ_SECONDS ?= 60
+FUZZ_TARGETS ?= request connection settings file
+fuzz: tools
+	command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
+	for target in $(FUZZ_TARGETS); do mkdir -p target/fuzz/$$target; \
+	  RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none $$target target/fuzz/$$target fuzz/corpus/$$target -- \
+	  -max_total_time=$(FUZZ_SECONDS) -max_len=4096 -timeout=60 -dict=fuzz/http.dict || exit 1; done
 
 # The style and the rules that need no server.
 check:

@@ -11,6 +11,7 @@ mod embedded_faults;
 mod examples;
 mod exec;
 mod fenced;
+mod fuzz;
 mod hold;
 mod interop;
 mod legacy;

@@ -1,0 +1,10 @@
+#![no_main]
+
+#[path = "../inputs/file.rs"]
+mod file;
+
+// The store refuses a file on which the database panics; the fuzzer's own hook would stop there.
+libfuzzer_sys::fuzz_target!(
+    init: std::panic::set_hook(Box::new(|_| ())),
+    |input: &[u8]| file::judge(input)
+);

@@ -1,0 +1,73 @@
+//! Bytes on a connection to a whole service, and then the end of the client's direction. Whatever they
+//! are, the answer is HTTP and not a 500, and the next client is served.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use lockkeeper::config::{Config, Flags, Sources};
+use lockkeeper::server::Server;
+use tokio::net::TcpListener;
+
+const SETTINGS: &str = r#"
+[ttl]
+default = "1s"
+max = "10s"
+
+[limits]
+max_wait = "1s"
+"#;
+
+/// The address of the service, which lives as long as this process.
+static SERVICE: LazyLock<SocketAddr> = LazyLock::new(|| {
+    let (said, address) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
+        let file = directory.path().join("settings.toml");
+        std::fs::write(&file, SETTINGS).unwrap();
+        let store = format!("embedded:{}", directory.path().join("store").display());
+        let flags = Flags { config: Some(file), store: vec![store], ..Flags::default() };
+        let config = Config::of(&Sources::find(&flags, []).unwrap()).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let address = listener.local_addr().unwrap();
+            let server = Server::open(config, address).unwrap();
+            said.send(address).unwrap();
+            server.run(listener, std::future::pending()).await.unwrap();
+        });
+    });
+    address.recv().unwrap()
+});
+
+/// Sends the bytes, and panics if what comes back is not what the contract allows.
+pub(crate) fn judge(input: &[u8]) {
+    let answer = exchange(input);
+    if !answer.is_empty() {
+        assert!(answer.starts_with(b"HTTP/1."), "{}", answer.escape_ascii());
+        assert_ne!(answer.get(9..12), Some(&b"500"[..]), "a fault of the service");
+    }
+    // The same bytes must not have harmed whoever comes next.
+    if input.len() % 64 == 0 {
+        let answer = exchange(b"GET /healthz HTTP/1.1\r\nhost: localhost\r\n\r\n");
+        assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", answer.escape_ascii());
+    }
+}
+
+fn exchange(input: &[u8]) -> Vec<u8> {
+    let mut connection = TcpStream::connect(*SERVICE).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    // A service that has refused reads no more.
+    if connection.write_all(input).is_ok() {
+        // Nothing, where the service was faster.
+        let _ = connection.shutdown(Shutdown::Write);
+    }
+    let mut answer = Vec::new();
+    match connection.read_to_end(&mut answer) {
+        Ok(_) => (),
+        Err(error) if error.kind() == ErrorKind::ConnectionReset => (),
+        Err(error) => panic!("no end of the answer: {error}"),
+    }
+    answer
+}
