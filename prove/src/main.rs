@@ -6,6 +6,7 @@ use std::io::BufReader;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use prove::campaign::recovery::measure;
 use prove::campaign::seeded::hunt_all;
 use prove::campaign::trial::Trial;
 use prove::campaign::{Campaign, Outcome, binary, directory, show, wanted};
@@ -14,7 +15,7 @@ use prove::history::{Line, read};
 use prove::servers::Store;
 
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED
-       | prove check FILE | prove seeded SECONDS TRIALS [BUG...]
+       | prove check FILE | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_SHRINK=1, PROVE_KEEP=1 and LOCKKEEPER_BIN are
 what a campaign follows.";
 
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         ["run", store, seconds, seed] => run(store, seconds, seed),
         ["differ", store, seconds, seed] => differ(store, seconds, seed),
         ["check", file] => check_file(file),
+        ["recovery", rounds] => recovery(rounds),
         ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
         _ => Err(io::Error::other(USAGE)),
     };
@@ -87,6 +89,14 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
 fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
     let trials = trials.parse().map_err(|_| io::Error::other(USAGE))?;
     hunt_all(names, seconds, trials)
+}
+
+/// Measures how soon the service grants again.
+fn recovery(rounds: &str) -> io::Result<bool> {
+    let rounds = rounds.parse().ok().filter(|rounds| *rounds > 0);
+    let rounds = rounds.ok_or_else(|| io::Error::other(USAGE))?;
+    runtime()?.block_on(measure(&binary()?, &directory(), rounds))?;
+    Ok(true)
 }
 
 /// Prints what trials came to; the last line is for programs.

@@ -196,6 +196,7 @@ impl Site {
         let variables = [
             ("LOCKKEEPER_CONFIG", settings.as_str()),
             ("LOCKKEEPER_TTL_DEFAULT", "1500ms"),
+            ("LOCKKEEPER_QUOTAS_LEASES", "1000000"),
             ("LOCKKEEPER_EMBEDDED_COMMAND_TIMEOUT", "1s"),
             ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "1s"),
             ("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "150ms"),
