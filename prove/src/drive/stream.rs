@@ -23,6 +23,8 @@ enum End {
     HangUp,
     /// By a release with its token on any connection.
     Release,
+    /// By a release, after which the token has the key anew while the stream is still there.
+    Again,
     /// By a hang-up, after which the token is used for the same lease within its linger.
     TakeOver,
 }
@@ -30,9 +32,10 @@ enum End {
 impl Client {
     /// Holds a key by a stream.
     pub(super) async fn hold(&mut self, key: u32) {
-        let end = match self.chance.u32(..4) {
+        let end = match self.chance.u32(..6) {
             0 => End::Release,
-            1 => End::TakeOver,
+            1 => End::Again,
+            2 => End::TakeOver,
             _ => End::HangUp,
         };
         let token = match end {
@@ -145,40 +148,47 @@ impl Client {
     }
 
     async fn end(&mut self, connection: Connection, stream: Stream, lease: Lease, end: End) {
-        let mut connection = connection;
-        let mut stream = stream;
-        let mut lease = lease;
-        if end == End::Release {
+        let (mut connection, mut stream, mut lease) = (connection, stream, lease);
+        let (mut later, mut lasts) = (None, true);
+        if matches!(end, End::Release | End::Again) {
             if self.chance.bool() {
                 self.asker.turn();
             }
             self.release(&lease).await;
-            for _ in 0..AFTER_RELEASE {
-                if !self.hear(&mut connection, &mut stream, &mut lease).await {
-                    return;
-                }
+            let mut events = AFTER_RELEASE;
+            if end == End::Again {
+                later = self.acquire_anew(&lease).await;
+                events = self.chance.u32(..3);
+            }
+            for _ in 0..events {
+                lasts = lasts && self.hear(&mut connection, &mut stream, &mut lease).await;
             }
         }
-        // The client has given up before its connection ends.
-        self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+        if lasts {
+            // The client has given up before its connection ends.
+            self.asker.record(&stream.about(&lease), stream.last, Err(Missing::Gone));
+        }
         if self.chance.bool() {
             connection.reset();
         } else {
             drop(connection);
         }
         if end == End::TakeOver {
-            let wish = Wish {
-                key: lease.key,
-                token: Some(lease.token.clone()),
-                ttl_ms: self.ttl_ms(),
-                wait_ms: 0,
-            };
-            if let Some(lease) = self.acquire(&wish).await {
-                self.work(lease).await;
-            }
+            later = self.acquire_anew(&lease).await;
+        }
+        if let Some(later) = later {
+            self.rest(100_000).await;
+            self.work(later).await;
         } else if self.chance.u32(..4) == 0 {
             self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
         }
+    }
+
+    /// Asks for the key of a lease with its token once more.
+    async fn acquire_anew(&mut self, lease: &Lease) -> Option<Lease> {
+        let (key, token) = (lease.key, Some(lease.token.clone()));
+        let wish = Wish { key, token, ttl_ms: self.ttl_ms(), wait_ms: 0 };
+        self.acquire(&wish).await
     }
 }
 
