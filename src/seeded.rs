@@ -13,7 +13,7 @@ pub(crate) enum Bug {
     WallClock,
     /// A lease that expired before its client was told has its whole TTL in the answer.
     WholeTtl,
-    /// Embedded: leases end 20 ms early.
+    /// Embedded: leases end after three quarters of their TTL.
     EndsEarly,
     /// Embedded: TTLs are whole seconds, rounded up.
     WholeSeconds,

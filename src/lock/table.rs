@@ -337,7 +337,7 @@ impl Table {
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
         entry.ends_at = now.after(ttl).plus(slack);
         if Bug::EndsEarly.is_in() {
-            entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis() - 20));
+            entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis() * 3 / 4));
         }
         if Bug::WholeSeconds.is_in() {
             entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis().div_ceil(1_000) * 1_000));

@@ -15,10 +15,11 @@ use crate::record::Recorder;
 use crate::servers::{Site, Store};
 use crate::spec::Settings;
 
-/// How long nothing is made to fail at first, and the part of a short trial that this is at most: what has
-/// to be prompt is judged where nothing has failed for seconds.
+/// How long nothing is made to fail, at first and after so many rounds of faults, and the part of a short
+/// trial that this is at most: what has to be prompt is judged where nothing has failed for seconds.
 const QUIET: Duration = Duration::from_secs(8);
 const QUIET_PART: u32 = 4;
+const ROUNDS: u32 = 6;
 
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -66,9 +67,15 @@ impl Trial {
         let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
         let load = Load::start(self.amount(), &routes, &recorder, self.seed);
         let end = Instant::now() + self.lasts;
-        tokio::time::sleep(QUIET.min(self.lasts / QUIET_PART)).await;
         let mut told = Instant::now();
-        while Instant::now() < end {
+        for round in 0.. {
+            if round % ROUNDS == 0 {
+                let left = end.saturating_duration_since(Instant::now());
+                tokio::time::sleep(QUIET.min(self.lasts / QUIET_PART).min(left)).await;
+            }
+            if Instant::now() >= end {
+                break;
+            }
             nemesis.round(end).await?;
             if told.elapsed() > PROGRESS {
                 told = Instant::now();

@@ -19,6 +19,23 @@ const ARRIVAL: Nanos = 50 * MS;
 /// which it was already quiet.
 const DESERTED: Nanos = 2 * SECOND;
 
+/// How long after a fault, and the deadline of what it kept back, everything is prompt again: an instance
+/// that is gone is waited for 3 s.
+const RECOVERY: Nanos = 4 * SECOND;
+/// Faults that nobody has to wait for, or only as long as answers then take.
+const PROMPT: [&str; 6] = [
+    "scripts_flushed",
+    "second_process",
+    "disk_slow",
+    "front_delay",
+    "link_delay",
+    "server_disk_slow",
+];
+
+/// Faults after which the line of the embedded store forms anew.
+const STANDSTILLS: [&str; 5] =
+    ["file_moved", "directory_moved", "file_replaced", "disk_full", "disk_fails_once"];
+
 /// The circumstances of a run.
 pub(super) struct Context<'a> {
     run: Run,
@@ -118,15 +135,22 @@ impl<'a> Context<'a> {
         until.saturating_add(by)
     }
 
-    /// Returns by how much a lease may end late, and its next holder be late, at that time.
+    /// Returns by how much a lease may end late, and its next holder be late, at that time: not before
+    /// the service has recovered from the faults of that time, and from those that follow meanwhile.
     pub(super) fn late(&self, at: Nanos) -> Nanos {
         let late = if self.redlock() { LATE_ON_REDLOCK } else { LATE };
         let late = late + 2 * self.slowest(at, at.saturating_add(late));
-        let mut disturbed = 0;
-        for fault in self.faults_in(at.saturating_sub(5 * SECOND), at.saturating_add(late)) {
-            disturbed += fault.until.saturating_sub(fault.from) + self.run.deadline + 5 * SECOND;
+        let recovery = RECOVERY + self.run.deadline;
+        let mut recovered = at;
+        loop {
+            let recent = recovered.saturating_sub(recovery);
+            let faults = self.faults_in(recent, recovered.saturating_add(late));
+            let delaying = faults.filter(|fault| !is_prompt(fault));
+            match delaying.map(|fault| fault.until.saturating_add(recovery)).max() {
+                Some(later) if later > recovered => recovered = later,
+                _ => return (recovered - at).saturating_add(late),
+            }
         }
-        late + disturbed
     }
 
     /// Returns how long a request that was sent then may take until it stands in line; nothing if that
@@ -185,7 +209,9 @@ impl<'a> Context<'a> {
     /// Returns whether those who wait are served in order in that time.
     pub(super) fn promises_order(&self, from: Nanos, until: Nanos) -> bool {
         if self.embedded() {
-            return true;
+            return !self
+                .faults_in(from, until)
+                .any(|fault| STANDSTILLS.contains(&fault.kind.as_str()));
         }
         let lasts = |fault: &Fault| fault.until.saturating_sub(fault.from) >= DESERTED;
         let deserted = |fault: &Fault| !is_client(fault) && (lasts(fault) || fault.forgets);
@@ -240,6 +266,10 @@ impl<'a> Context<'a> {
         let faults = numbers.map(|&number| self.faults[number as usize]);
         faults.filter(move |fault| fault.from <= until && fault.until >= from)
     }
+}
+
+fn is_prompt(fault: &Fault) -> bool {
+    PROMPT.contains(&fault.kind.as_str())
 }
 
 fn is_client(fault: &Fault) -> bool {

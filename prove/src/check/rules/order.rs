@@ -17,6 +17,7 @@ struct Turn {
     not_before: Nanos,
     hi: Nanos,
     waited: bool,
+    ttl: Nanos,
 }
 
 pub(super) fn judge(court: &mut Court<'_>) {
@@ -51,7 +52,9 @@ pub(super) fn judge(court: &mut Court<'_>) {
     for (passed, turn) in found {
         let context = court.context;
         let ordered = !context.redlock() || passed.instance == turn.instance && turn.waited;
-        let promised = ordered && context.promises_order(passed.in_line, turn.hi);
+        // A lease that is shorter than a write to the disk is lost, and with it the place.
+        let lost = context.embedded() && 2 * context.slowest(passed.in_line, turn.hi) > passed.ttl;
+        let promised = ordered && !lost && context.promises_order(passed.in_line, turn.hi);
         let what = format!(
             "lease {} passed lease {}, which was in line {} ms before",
             turn.fence,
@@ -77,6 +80,7 @@ fn turn(court: &Court<'_>, lease: &Lease) -> Turn {
         not_before: first_asked(court, lease),
         hi: lease.hi,
         waited,
+        ttl: lease.ttl,
     }
 }
 
