@@ -158,7 +158,8 @@ pub(crate) fn examples() -> PathBuf {
 pub(crate) fn built() -> &'static str {
     static BUILT: OnceLock<String> = OnceLock::new();
     BUILT.get_or_init(|| {
-        let build = ["build", "--locked", "--example", "fenced-file", "--message-format", "json"];
+        // The profile of the tests, so that their libraries are those of the example.
+        let build = ["build", "--profile", "test", "--locked", "--example", "fenced-file"];
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
         let mut cargo = Command::new(env!("CARGO"));
         // What Cargo tells a test about its package is news to some build scripts, which run again.
@@ -168,7 +169,12 @@ pub(crate) fn built() -> &'static str {
                 cargo.env_remove(&*name);
             }
         }
-        let done = cargo.args(build).arg("--manifest-path").arg(manifest).output().unwrap();
+        let done = cargo
+            .args(build)
+            .args(["--message-format", "json", "--manifest-path"])
+            .arg(manifest)
+            .output()
+            .unwrap();
         assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
         let said = String::from_utf8(done.stdout).unwrap();
         let said =
