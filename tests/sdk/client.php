@@ -40,8 +40,8 @@ function lease(LocksApi $locks, string $key): void
     same(true, $held->getWaitedMs() >= 50);
 
     $longer = $locks->refreshLock($key, $grant->getToken(), new RefreshRequest(['ttl_ms' => 60000]));
-    same([60000, $grant->getFencingToken()], [$longer->getTtlMs(), $longer->getFencingToken()]);
-    same(60000, $locks->refreshLock($key, $grant->getToken())->getTtlMs());
+    same([true, $grant->getFencingToken()], [minute($longer->getTtlMs()), $longer->getFencingToken()]);
+    same(true, minute($locks->refreshLock($key, $grant->getToken())->getTtlMs()));
 
     same(true, $locks->getLock($key, $grant->getToken())->getMine());
     $look = $locks->getLock($key);
@@ -100,6 +100,12 @@ function thrown(int $status, callable $call): ApiException
         return $problem;
     }
     throw new UnexpectedValueException('no exception but ' . var_export($answer, true));
+}
+
+// A slow disk takes its time off a lease.
+function minute(int $ttl_ms): bool
+{
+    return $ttl_ms > 50000 && $ttl_ms <= 60000;
 }
 
 function same(mixed $expected, mixed $actual): void

@@ -31,8 +31,8 @@ async function lease(locks: LocksApi, key: string): Promise<void> {
 
     const mine = { key, lockToken: grant.token };
     const longer = await locks.refreshLock({ ...mine, refreshRequest: { ttlMs: 60000 } });
-    same([60000, grant.fencingToken], [longer.ttlMs, longer.fencingToken]);
-    same(60000, (await locks.refreshLock(mine)).ttlMs);
+    same([true, grant.fencingToken], [minute(longer.ttlMs), longer.fencingToken]);
+    same(true, minute((await locks.refreshLock(mine)).ttlMs));
 
     same(true, (await locks.getLock(mine)).mine);
     const look = await locks.getLock({ key });
@@ -75,6 +75,11 @@ async function refused(status: number, call: () => Promise<unknown>): Promise<an
         return error.response.json();
     }
     throw new Error('no exception');
+}
+
+// A slow disk takes its time off a lease.
+function minute(ttlMs: number): boolean {
+    return ttlMs > 50000 && ttlMs <= 60000;
 }
 
 function same(expected: unknown, actual: unknown): void {

@@ -94,7 +94,7 @@ fn generators_give_every_schema_its_own_name_and_make_up_none() {
 fn the_page_names_the_versions_that_are_run() {
     for generator in [TODAYS, OLDEST] {
         let version = pinned(generator, "openapi-generator-cli==");
-        assert!(PAGE.contains(&format!(" {version}")), "{version}");
+        assert!(PAGE.contains(version.as_str()), "{version}");
     }
 }
 

@@ -81,7 +81,7 @@ async fn new_code_whose_lease_was_lost_is_told_so() {
     let force = async || site.http().delete("/admin/locks/import").await.status;
     let steps = site.script(new(SCRIPT)).works();
     assert_eq!(force().await, 200);
-    assert_eq!(steps.ends(), ["lost, or nobody knows: stop"]);
+    assert_eq!(steps.ends(), ["lost, or unknown: stop"]);
     let stream = site.changed(new(GO), &[("ttl=10s", "ttl=600s")]).works();
     assert_eq!(force().await, 200);
     assert_eq!(stream.line().as_deref(), Some(TOLD));

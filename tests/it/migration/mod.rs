@@ -129,7 +129,8 @@ impl Site {
     fn go(&self, text: &str) -> Script {
         let name = if text.contains("func locked(") { "locked" } else { "held" };
         let port = self.redis().port().to_string();
-        let other = shown(GO).into_iter().find(|block| !block.text.contains(name)).unwrap();
+        let own = format!("func {name}(");
+        let other = shown(GO).into_iter().find(|block| !block.text.contains(&own)).unwrap();
         let page = format!("{IMPORTS}{text}\n{}", other.text);
         Script::go(&[("page.go", &page), ("given.go", GIVEN_GO)], &[name, &port])
     }
