@@ -1,4 +1,5 @@
-//! Exit codes of `serve` and of the commands that talk to a service. The README has the same table.
+//! Exit codes of `serve` and of the commands that talk to a service.
+//! docs/reference.md has the same table.
 
 /// `serve` was ended by a signal before all requests were answered and grants undone.
 pub(super) const ENDED_EARLY: u8 = 3;
