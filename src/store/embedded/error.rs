@@ -17,10 +17,14 @@ pub(super) enum LogError {
     )]
     Misplaced(PathBuf),
     #[error(
-        "{} is damaged ({what}): restore a backup, or move it away to begin without its \
-         leases once the longest of them must have expired", path.display()
+        "{} is damaged ({}): restore a backup, or move it away to begin without its \
+         leases once the longest of them must have expired", path.display(), what.escape_debug()
     )]
-    Damaged { path: PathBuf, what: String },
+    Damaged {
+        path: PathBuf,
+        /// It may quote the file, and so any bytes.
+        what: String,
+    },
     #[error("the committer cannot be started: {0}")]
     Thread(#[from] io::Error),
     #[error("{}: {source}", path.display())]
