@@ -76,7 +76,7 @@ pub(super) struct Exec {
     /// Keep LOCKKEEPER_API_KEY in the environment of COMMAND, for verbs that it calls.
     #[arg(long)]
     pass_api_key: bool,
-    /// Name of the holder, shown to others [default: USER@HOST:PID COMMAND].
+    /// Name of the holder, shown to others; by default USER@HOST:PID COMMAND.
     #[arg(long, value_name = "TEXT")]
     owner: Option<String>,
     #[command(flatten)]
