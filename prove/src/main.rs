@@ -87,8 +87,9 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
 
 /// Hunts seeded bugs; whether each was found.
 fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
-    let trials = trials.parse().map_err(|_| io::Error::other(USAGE))?;
-    hunt_all(names, seconds, trials)
+    let usage = || io::Error::other(USAGE);
+    let seconds = seconds.parse().map_err(|_| usage())?;
+    hunt_all(names, seconds, trials.parse().map_err(|_| usage())?)
 }
 
 /// Measures how soon the service grants again.

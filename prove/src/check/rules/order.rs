@@ -52,8 +52,8 @@ pub(super) fn judge(court: &mut Court<'_>) {
     for (passed, turn) in found {
         let context = court.context;
         let ordered = !context.redlock() || passed.instance == turn.instance && turn.waited;
-        // A lease that is shorter than a write to the disk is lost, and with it the place.
-        let lost = context.embedded() && 2 * context.slowest(passed.in_line, turn.hi) > passed.ttl;
+        // A lease that is shorter than the store's answer is lost, and with it the place.
+        let lost = 2 * context.slowest(passed.in_line, turn.hi) > passed.ttl;
         let promised = ordered && !lost && context.promises_order(passed.in_line, turn.hi);
         let what = format!(
             "lease {} passed lease {}, which was in line {} ms before",
