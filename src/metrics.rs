@@ -14,7 +14,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
-use prometheus_client::registry::{Registry, Unit};
+use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::metrics::lost_lines::LostLines;
 
@@ -31,29 +31,49 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 pub struct Metrics {
     registry: Registry,
     lost_lines: Arc<LostLines>,
-    requests: Family<Request, Counter>,
-    request_seconds: Histogram,
+    requests: Requests,
+    embedded: Embedded,
+    redis: Redis,
+    redlock: Redlock,
+}
+
+#[derive(Debug)]
+struct Requests {
+    answered: Family<Request, Counter>,
+    seconds: Histogram,
     wait_seconds: Histogram,
     acquire: Family<Outcome, Counter>,
     refresh: Family<Outcome, Counter>,
     release: Family<Outcome, Counter>,
     force_release: Family<Outcome, Counter>,
-    connections: Gauge,
     waiters: Gauge,
     hold_streams: Gauge,
-    locks_held: Gauge,
-    redis_up: Family<RedisNode, Gauge>,
-    redis_evicts: Family<RedisNode, Gauge>,
-    redis_clock_lead: Family<RedisNode, Gauge<f64, AtomicU64>>,
-    redis_seconds: Family<Command, Histogram, fn() -> Histogram>,
-    redis_errors: Family<Kind, Counter>,
-    redis_rerouted: Family<Kind, Counter>,
+    connections: Gauge,
+}
+
+#[derive(Debug)]
+struct Embedded {
+    held: Gauge,
     commits: Counter,
     commit_seconds: Histogram,
+}
+
+#[derive(Debug)]
+struct Redis {
+    up: Family<RedisNode, Gauge>,
+    evicts: Family<RedisNode, Gauge>,
+    clock_lead: Family<RedisNode, Gauge<f64, AtomicU64>>,
+    seconds: Family<Command, Histogram, fn() -> Histogram>,
+    errors: Family<Kind, Counter>,
+    rerouted: Family<Kind, Counter>,
     fencing_floor: Gauge<u64, AtomicU64>,
-    redlock_voting: Gauge,
-    redlock_attempts: Family<Outcome, Counter>,
-    redlock_write_backs: Counter,
+}
+
+#[derive(Debug)]
+struct Redlock {
+    voting: Gauge,
+    attempts: Family<Outcome, Counter>,
+    write_backs: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -118,45 +138,19 @@ impl ClockLead {
 }
 
 impl Metrics {
-    /// All metrics at zero; those of unused stores are left out.
+    /// All metrics at zero; those of unused stores are not exported.
     pub fn new(store: &str) -> Self {
-        let mut metrics = Self {
-            registry: Registry::with_prefix("lockkeeper"),
-            lost_lines: Arc::default(),
-            requests: Family::default(),
-            request_seconds: seconds(),
-            wait_seconds: seconds(),
-            acquire: Family::default(),
-            refresh: Family::default(),
-            release: Family::default(),
-            force_release: Family::default(),
-            connections: Gauge::default(),
-            waiters: Gauge::default(),
-            hold_streams: Gauge::default(),
-            locks_held: Gauge::default(),
-            redis_up: Family::default(),
-            redis_evicts: Family::default(),
-            redis_clock_lead: Family::default(),
-            redis_seconds: Family::new_with_constructor(seconds),
-            redis_errors: Family::default(),
-            redis_rerouted: Family::default(),
-            commits: Counter::default(),
-            commit_seconds: seconds(),
-            fencing_floor: Gauge::default(),
-            redlock_voting: Gauge::default(),
-            redlock_attempts: Family::default(),
-            redlock_write_backs: Counter::default(),
-        };
-        metrics.register_requests();
-        match store {
-            "embedded" => metrics.register_embedded(),
-            "redlock" => {
-                metrics.register_redis();
-                metrics.register_redlock();
-            }
-            _ => metrics.register_redis(),
-        }
-        metrics
+        let mut registry = Registry::with_prefix("lockkeeper");
+        let mut unused = Registry::default();
+        let requests = Requests::new(&mut registry);
+        let lost_lines = Arc::<LostLines>::default();
+        registry.register_collector(Box::new(lost_lines.clone()));
+        let is_embedded = store == "embedded";
+        let embedded = Embedded::new(if is_embedded { &mut registry } else { &mut unused });
+        let redis = Redis::new(if is_embedded { &mut unused } else { &mut registry });
+        let is_redlock = store == "redlock";
+        let redlock = Redlock::new(if is_redlock { &mut registry } else { &mut unused });
+        Self { registry, lost_lines, requests, embedded, redis, redlock }
     }
 
     /// The metrics as OpenMetrics text.
@@ -168,34 +162,34 @@ impl Metrics {
 
     /// Counts an answered request.
     pub fn request(&self, route: &'static str, method: &'static str, status: u16) {
-        self.requests.get_or_create(&Request { route, method, status }).inc();
+        self.requests.answered.get_or_create(&Request { route, method, status }).inc();
     }
 
     /// Observes the duration in seconds of a request that did not wait in line.
     pub fn took(&self, seconds: f64) {
-        self.request_seconds.observe(seconds);
+        self.requests.seconds.observe(seconds);
     }
 
     /// Observes the seconds that a request waited in line.
     pub fn waited(&self, seconds: f64) {
-        self.wait_seconds.observe(seconds);
+        self.requests.wait_seconds.observe(seconds);
     }
 
     /// Counts the outcome of a verb: `granted`, `again`, `ok`, `held`, `lost` or `error`.
     pub fn outcome(&self, verb: Counted, outcome: &'static str) {
         let family = match verb {
-            Counted::Acquire => &self.acquire,
-            Counted::Refresh => &self.refresh,
-            Counted::Release => &self.release,
-            Counted::ForceRelease => &self.force_release,
+            Counted::Acquire => &self.requests.acquire,
+            Counted::Refresh => &self.requests.refresh,
+            Counted::Release => &self.requests.release,
+            Counted::ForceRelease => &self.requests.force_release,
         };
         family.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// Counts a connected client until the result is dropped.
     pub fn connected(&self) -> Counting {
-        self.connections.inc();
-        Counting(self.connections.clone())
+        self.requests.connections.inc();
+        Counting(self.requests.connections.clone())
     }
 
     /// Sets the counter of lost log lines.
@@ -206,172 +200,158 @@ impl Metrics {
 
     /// Sets the number of requests that wait in line.
     pub fn waiters(&self, waiting: usize) {
-        self.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
+        self.requests.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
     }
 
     /// The number of streams of `POST /hold/{key}`.
     pub fn hold_streams(&self) -> &Gauge {
-        &self.hold_streams
+        &self.requests.hold_streams
     }
 
     /// Sets the number of keys held, and observes the seconds of a commit.
     pub fn embedded(&self, held: usize, commit: Option<f64>) {
-        self.locks_held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        self.embedded.held.set(i64::try_from(held).unwrap_or(i64::MAX));
         if let Some(took) = commit {
-            self.commits.inc();
-            self.commit_seconds.observe(took);
+            self.embedded.commits.inc();
+            self.embedded.commit_seconds.observe(took);
         }
     }
 
     /// Sets whether a Redis node is connected.
     pub fn redis_up(&self, node: &str, up: bool) {
-        self.redis_up.get_or_create(&RedisNode { node: node.to_owned() }).set(up.into());
+        self.redis.up.get_or_create(&RedisNode { node: node.to_owned() }).set(up.into());
     }
 
     /// Sets whether a Redis node may evict locks.
     pub fn redis_evicts(&self, node: &str, evicts: bool) {
-        self.redis_evicts.get_or_create(&RedisNode { node: node.to_owned() }).set(evicts.into());
+        self.redis.evicts.get_or_create(&RedisNode { node: node.to_owned() }).set(evicts.into());
     }
 
     /// The gauge of a node's clock lead.
     pub fn redis_clock_lead(&self, node: &str) -> ClockLead {
         let node = RedisNode { node: node.to_owned() };
-        ClockLead(self.redis_clock_lead.get_or_create_owned(&node))
+        ClockLead(self.redis.clock_lead.get_or_create_owned(&node))
     }
 
     /// Removes the metrics of a Redis node that is no longer in use.
     pub fn redis_forgotten(&self, node: &str) {
         let node = RedisNode { node: node.to_owned() };
-        self.redis_up.remove(&node);
-        self.redis_evicts.remove(&node);
-        self.redis_clock_lead.remove(&node);
+        self.redis.up.remove(&node);
+        self.redis.evicts.remove(&node);
+        self.redis.clock_lead.remove(&node);
     }
 
     /// Counts a redirected call, `moved`, `ask` or `try_again`, or a new `master`.
     pub fn redis_rerouted(&self, kind: &'static str) {
-        self.redis_rerouted.get_or_create(&Kind { kind }).inc();
+        self.redis.rerouted.get_or_create(&Kind { kind }).inc();
     }
 
     /// Counts a call to Redis and observes its seconds.
     pub fn redis_call(&self, command: &'static str, took: f64) {
-        self.redis_seconds.get_or_create(&Command { command }).observe(took);
+        self.redis.seconds.get_or_create(&Command { command }).observe(took);
     }
 
     /// Counts a failed call to Redis.
     pub fn redis_error(&self, kind: &'static str) {
-        self.redis_errors.get_or_create(&Kind { kind }).inc();
+        self.redis.errors.get_or_create(&Kind { kind }).inc();
     }
 
     /// Sets the lower bound of the next fencing token.
     pub fn fencing_floor(&self, floor: u64) {
-        self.fencing_floor.set(floor);
+        self.redis.fencing_floor.set(floor);
     }
 
     /// Sets the number of Redlock nodes that vote.
     pub fn redlock_voting(&self, nodes: usize) {
-        self.redlock_voting.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+        self.redlock.voting.set(i64::try_from(nodes).unwrap_or(i64::MAX));
     }
 
     /// Counts an attempt to win the votes of the nodes.
     pub fn redlock_attempt(&self, outcome: &'static str) {
-        self.redlock_attempts.get_or_create(&Outcome { outcome }).inc();
+        self.redlock.attempts.get_or_create(&Outcome { outcome }).inc();
     }
 
     /// Counts a fencing token that needed a second round.
     pub fn redlock_write_back(&self) {
-        self.redlock_write_backs.inc();
+        self.redlock.write_backs.inc();
     }
+}
 
-    fn register_requests(&mut self) {
-        let registry = &mut self.registry;
-        let version = [("version", env!("CARGO_PKG_VERSION"))];
-        registry.register("build", "Version of the service", Info::new(version.to_vec()));
-        registry.register("http_requests", "Answered HTTP requests", self.requests.clone());
-        registry.register_with_unit(
-            "http_request_duration",
-            "Time from a request's head to its answer, without waits in line",
-            Unit::Seconds,
-            self.request_seconds.clone(),
-        );
-        registry.register_with_unit(
-            "acquire_wait",
-            "Time that acquires waited in line",
-            Unit::Seconds,
-            self.wait_seconds.clone(),
-        );
-        registry.register("acquire", "Acquires by outcome", self.acquire.clone());
-        registry.register("refresh", "Refreshes by outcome", self.refresh.clone());
-        registry.register("release", "Releases by outcome", self.release.clone());
-        registry.register(
-            "force_release",
-            "Forced releases by outcome",
-            self.force_release.clone(),
-        );
-        registry.register("waiters", "Requests waiting in line", self.waiters.clone());
-        registry.register("hold_streams", "Open hold streams", self.hold_streams.clone());
-        registry.register("http_connections", "Connected clients", self.connections.clone());
-        registry.register_collector(Box::new(self.lost_lines.clone()));
+impl Requests {
+    fn new(registry: &mut Registry) -> Self {
+        let version = vec![("version", env!("CARGO_PKG_VERSION"))];
+        registry.register("build", "Version of the service", Info::new(version));
+        let to_answer = "Time from a request's head to its answer, without waits in line";
+        let in_line = "Time that acquires waited in line";
+        Self {
+            answered: metric(registry, "http_requests", "Answered HTTP requests"),
+            seconds: timed(registry, "http_request_duration", to_answer, seconds()),
+            wait_seconds: timed(registry, "acquire_wait", in_line, seconds()),
+            acquire: metric(registry, "acquire", "Acquires by outcome"),
+            refresh: metric(registry, "refresh", "Refreshes by outcome"),
+            release: metric(registry, "release", "Releases by outcome"),
+            force_release: metric(registry, "force_release", "Forced releases by outcome"),
+            waiters: metric(registry, "waiters", "Requests waiting in line"),
+            hold_streams: metric(registry, "hold_streams", "Open hold streams"),
+            connections: metric(registry, "http_connections", "Connected clients"),
+        }
     }
+}
 
-    fn register_embedded(&mut self) {
-        let registry = &mut self.registry;
-        registry.register("locks_held", "Keys currently held", self.locks_held.clone());
-        registry.register("commits", "Committed transactions", self.commits.clone());
-        registry.register_with_unit(
-            "commit_duration",
-            "Time to commit a transaction to disk",
-            Unit::Seconds,
-            self.commit_seconds.clone(),
-        );
+impl Embedded {
+    fn new(registry: &mut Registry) -> Self {
+        let to_commit = "Time to commit a transaction to disk";
+        Self {
+            held: metric(registry, "locks_held", "Keys currently held"),
+            commits: metric(registry, "commits", "Committed transactions"),
+            commit_seconds: timed(registry, "commit_duration", to_commit, seconds()),
+        }
     }
+}
 
-    fn register_redlock(&mut self) {
-        let registry = &mut self.registry;
-        registry.register("redlock_voting", "Redlock nodes that vote", self.redlock_voting.clone());
-        registry.register(
-            "redlock_attempts",
-            "Attempts to win the votes of the nodes, by outcome",
-            self.redlock_attempts.clone(),
-        );
-        registry.register(
-            "redlock_write_backs",
-            "Fencing tokens that needed a second round",
-            self.redlock_write_backs.clone(),
-        );
+impl Redis {
+    fn new(registry: &mut Registry) -> Self {
+        let evicts = "1 if the Redis node may evict locks when its memory is full";
+        let lead = "Lead of the Redis node's clock over this machine's";
+        let calls = "Duration of Redis calls by command, including timeouts";
+        let rerouted = "Redirected Redis calls, and changes of the master";
+        let floor = "Lower bound of the next fencing token of this process";
+        let histograms = Family::new_with_constructor(seconds as fn() -> Histogram);
+        Self {
+            up: metric(registry, "redis_up", "1 if the Redis node is connected"),
+            evicts: metric(registry, "redis_evicts", evicts),
+            clock_lead: timed(registry, "redis_clock_lead", lead, Family::default()),
+            seconds: timed(registry, "redis_command_duration", calls, histograms),
+            errors: metric(registry, "redis_errors", "Failed calls to Redis"),
+            rerouted: metric(registry, "redis_rerouted", rerouted),
+            fencing_floor: metric(registry, "fencing_floor", floor),
+        }
     }
+}
 
-    fn register_redis(&mut self) {
-        let registry = &mut self.registry;
-        registry.register("redis_up", "1 if the Redis node is connected", self.redis_up.clone());
-        registry.register(
-            "redis_evicts",
-            "1 if the Redis node may evict locks when its memory is full",
-            self.redis_evicts.clone(),
-        );
-        registry.register_with_unit(
-            "redis_clock_lead",
-            "Lead of the Redis node's clock over this machine's",
-            Unit::Seconds,
-            self.redis_clock_lead.clone(),
-        );
-        registry.register_with_unit(
-            "redis_command_duration",
-            "Duration of Redis calls by command, including timeouts",
-            Unit::Seconds,
-            self.redis_seconds.clone(),
-        );
-        registry.register("redis_errors", "Failed calls to Redis", self.redis_errors.clone());
-        registry.register(
-            "redis_rerouted",
-            "Redirected Redis calls, and changes of the master",
-            self.redis_rerouted.clone(),
-        );
-        registry.register(
-            "fencing_floor",
-            "Lower bound of the next fencing token of this process",
-            self.fencing_floor.clone(),
-        );
+impl Redlock {
+    fn new(registry: &mut Registry) -> Self {
+        let attempts = "Attempts to win the votes of the nodes, by outcome";
+        let write_backs = "Fencing tokens that needed a second round";
+        Self {
+            voting: metric(registry, "redlock_voting", "Redlock nodes that vote"),
+            attempts: metric(registry, "redlock_attempts", attempts),
+            write_backs: metric(registry, "redlock_write_backs", write_backs),
+        }
     }
+}
+
+/// Creates and registers a metric.
+fn metric<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help: &str) -> M {
+    let metric = M::default();
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+/// Registers a metric in seconds.
+fn timed<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
+    metric
 }
 
 fn seconds() -> Histogram {
