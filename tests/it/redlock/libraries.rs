@@ -281,6 +281,8 @@ async fn a_lease_outlives_a_node_that_is_killed_and_restarted_with_its_data() {
         site.back(node, Way::Killed);
         assert_eq!(acquire(&http, "kept", OTHER, LONG).await.told().0 / 100, 4);
         assert_eq!(release(&http, "kept", MINE).await.status, 204);
+        // What the restarted node has of it would count against the next lease.
+        site.bare().await;
         // It may have forgotten, for all that is known: an operator knows better.
         admit(&site.settings()).await;
         let next = granted(&http, "kept", MINE, LONG).await;
