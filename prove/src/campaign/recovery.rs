@@ -130,7 +130,7 @@ async fn acquire(address: SocketAddr, key: &str, ttl_ms: u64) -> io::Result<u16>
 }
 
 async fn ask(connection: &mut Connection, key: &str, ttl_ms: u64) -> io::Result<u16> {
-    let line = format!("POST /locks/{key}?ttl_ms={ttl_ms} HTTP/1.1\r\n");
+    let line = format!("POST /locks/{key}?ttl={ttl_ms}ms HTTP/1.1\r\n");
     let head = format!("{line}host: localhost\r\n{AUTHORIZED}\r\n");
     Ok(connection.ask(head.as_bytes()).await?.0.status)
 }
