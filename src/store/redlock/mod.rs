@@ -21,7 +21,7 @@ mod watch;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -81,6 +81,8 @@ struct Redlock {
     queues: Queues,
     view: Arc<View>,
     contacted: AtomicBool,
+    /// The attempts of this process so far.
+    attempts: AtomicU64,
     wakeups: Arc<Wakeups>,
 }
 
@@ -127,6 +129,7 @@ impl RedlockStore {
             floor: FencingFloor::new(metrics.clone()),
             metrics,
             contacted: AtomicBool::new(false),
+            attempts: AtomicU64::new(0),
             rules,
             nodes,
             time,
@@ -165,9 +168,11 @@ impl Redlock {
         patience.max(Duration::from_millis(1))
     }
 
-    /// A unique name for an attempt.
+    /// A unique name for an attempt. A later attempt of this process has a greater name.
     fn attempt_name(&self) -> String {
-        Uuid::new_v4().simple().to_string()
+        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
+        let unique = Uuid::new_v4().simple().to_string();
+        format!("{number:016x}{}", &unique[..16])
     }
 
     /// Attempts to win the key, again while votes are split and no claim has won.

@@ -12,6 +12,8 @@ if kind ~= 'none' and value ~= token then
   if not voting then return { now, silence } end
   return { now, 'taken', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '' }
 end
+-- The service's attempts with one token follow each other: an earlier one that arrives late must not mark, for its clean-up, a vote that a later one has won with.
+if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'late' } end
 local fence = ours and number or draw(proposal, floor)
 renewals = ours and renewals + 2 ^ 20 or 0
 redis.call('SET', lock, token, 'PX', ttl)

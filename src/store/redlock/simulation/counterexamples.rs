@@ -99,3 +99,8 @@ fn without_a_look_for_rivals_instances_whose_lists_differ_by_two_nodes_both_gran
 fn without_its_return_a_lease_is_lost_node_by_node() {
     is_missed(Rule::BringBack, Wrong::EndedEarly, 10, |seed| Plan::rolling(3, seed));
 }
+
+#[test]
+fn without_the_order_of_attempts_two_hold_one_key() {
+    is_missed(Rule::AttemptOrder, Wrong::TwoHolders, 60, |seed| Plan::rough(5, seed + 16));
+}

@@ -33,6 +33,8 @@ pub(in crate::store::redlock) enum Rule {
     BringBack,
     /// The clean-up of an attempt takes only the votes of that attempt.
     AttemptName,
+    /// An attempt that arrives after a later one of its claim does nothing.
+    AttemptOrder,
     /// A call does not act after its caller has given up.
     NotAfter,
     /// A refresh fails if the lock is gone.
@@ -71,6 +73,7 @@ impl Rule {
             Self::Unused => ("unused() >= its_longest / 10 + over(its_longest)", "true"),
             Self::BringBack => ("refreshed ~= '' and (value == token or kind == 'none')", "false"),
             Self::AttemptName => ("ours and attempt == its_attempt", "true"),
+            Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
             _ => return source.to_owned(),
