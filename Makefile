@@ -19,7 +19,7 @@ prove: tools
 # Inputs that nobody thought of, for FUZZ_SECONDS each: requests, connections, settings, damaged files.
 FUZZ_SECONDS ?= 60
 FUZZ_TARGETS ?= request connection settings file
-fuzz: tools
+fuzz:
 	command -v cargo-fuzz >/dev/null || cargo install --locked cargo-fuzz
 	for target in $(FUZZ_TARGETS); do mkdir -p target/fuzz/$$target; \
 	  RUSTC_BOOTSTRAP=1 cargo fuzz run --release --sanitizer none $$target target/fuzz/$$target fuzz/corpus/$$target -- \
