@@ -1,6 +1,5 @@
 #![no_main]
 
-#[path = "../inputs/connection.rs"]
-mod connection;
+use lockkeeper_fuzz::connection;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| connection::judge(input));

@@ -1,7 +1,6 @@
 #![no_main]
 
-#[path = "../inputs/file.rs"]
-mod file;
+use lockkeeper_fuzz::file;
 
 // The store refuses a file on which the database panics; the fuzzer's own hook would stop there.
 libfuzzer_sys::fuzz_target!(

@@ -1,6 +1,5 @@
 #![no_main]
 
-#[path = "../inputs/request.rs"]
-mod request;
+use lockkeeper_fuzz::request;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| request::judge(input));

@@ -1,6 +1,5 @@
 #![no_main]
 
-#[path = "../inputs/settings.rs"]
-mod settings;
+use lockkeeper_fuzz::settings;
 
 libfuzzer_sys::fuzz_target!(|input: &[u8]| settings::judge(input));

@@ -6,9 +6,10 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use lockkeeper::config::{Config, Flags, Sources};
 use lockkeeper::server::Server;
 use tokio::net::TcpListener;
+
+use super::{config, directory};
 
 const SETTINGS: &str = r#"
 [ttl]
@@ -23,12 +24,8 @@ max_wait = "1s"
 static SERVICE: LazyLock<SocketAddr> = LazyLock::new(|| {
     let (said, address) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let directory = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap();
-        let file = directory.path().join("settings.toml");
-        std::fs::write(&file, SETTINGS).unwrap();
-        let store = format!("embedded:{}", directory.path().join("store").display());
-        let flags = Flags { config: Some(file), store: vec![store], ..Flags::default() };
-        let config = Config::of(&Sources::find(&flags, []).unwrap()).unwrap();
+        let directory = directory();
+        let config = config(&directory, SETTINGS);
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -42,7 +39,7 @@ static SERVICE: LazyLock<SocketAddr> = LazyLock::new(|| {
 });
 
 /// Sends the bytes, and panics if what comes back is not what the contract allows.
-pub(crate) fn judge(input: &[u8]) {
+pub fn judge(input: &[u8]) {
     let answer = exchange(input);
     if !answer.is_empty() {
         assert!(answer.starts_with(b"HTTP/1."), "{}", answer.escape_ascii());

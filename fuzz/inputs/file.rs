@@ -15,6 +15,8 @@ use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::{EmbeddedSettings, EmbeddedStore, OpenError};
 use tokio::runtime::Runtime;
 
+use super::directory;
+
 const DAY: u64 = 86_400_000;
 const KEYS: [&str; 4] = ["a", "b/c", "d e", "a key of some length, with an umlaut: \u{fc}"];
 
@@ -33,7 +35,7 @@ static RUNTIME: LazyLock<Runtime> =
     LazyLock::new(|| tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap());
 
 /// Damages a file as the input says, opens it, and panics if it is neither refused nor whole.
-pub(crate) fn judge(input: &[u8]) {
+pub fn judge(input: &[u8]) {
     let mut file = WHOLE.clone();
     damage(&mut file, input);
     let directory = directory();
@@ -90,9 +92,4 @@ fn acquire(locks: &Locks, key: &str) -> bool {
     };
     let acquired = RUNTIME.block_on(locks.acquire(claim, Duration::ZERO)).unwrap();
     matches!(acquired, Acquired::Granted(_))
-}
-
-/// A directory in memory, where there is one.
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -10,12 +10,13 @@ use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use lockkeeper::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
 use lockkeeper::auth::{HostNames, Keyring, Reach};
-use lockkeeper::config::{Config, Flags, Sources};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::{EmbeddedSettings, EmbeddedStore};
 use tokio::runtime::Runtime;
 use tokio::sync::Semaphore;
+
+use super::{config, directory};
 
 /// The settings of the service: short leases, so that keys become free again.
 const SETTINGS: &str = r#"
@@ -57,7 +58,7 @@ static HOUSE: LazyLock<House> = LazyLock::new(|| {
 });
 
 /// Has a request answered, and panics if the answer is not what the contract allows.
-pub(crate) fn judge(input: &[u8]) {
+pub fn judge(input: &[u8]) {
     let Some(request) = request(input) else { return };
     let house = &*HOUSE;
     let keyed = request.headers().contains_key("authorization");
@@ -105,10 +106,7 @@ fn request(input: &[u8]) -> Option<Request> {
 }
 
 fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
-    let file = directory.path().join("settings.toml");
-    std::fs::write(&file, settings).unwrap();
-    let flags = Flags { config: Some(file), ..Flags::default() };
-    let mut config = Config::of(&Sources::find(&flags, []).unwrap()).unwrap();
+    let mut config = config(directory, settings);
     let metrics = Arc::new(Metrics::new("embedded"));
     let store = EmbeddedStore::open(
         &directory.path().join("store"),
@@ -135,9 +133,4 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
             max_wait: Duration::from_millis(1),
         },
     }))
-}
-
-/// A directory in memory, where there is one: a sync costs nothing there.
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

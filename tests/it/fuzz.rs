@@ -3,14 +3,10 @@
 
 use std::path::Path;
 
-#[path = "../../fuzz/inputs/connection.rs"]
-mod connection;
-#[path = "../../fuzz/inputs/file.rs"]
-mod file;
-#[path = "../../fuzz/inputs/request.rs"]
-mod request;
-#[path = "../../fuzz/inputs/settings.rs"]
-mod settings;
+#[path = "../../fuzz/inputs/mod.rs"]
+mod inputs;
+
+use crate::fuzz::inputs::{connection, file, request, settings};
 
 /// How many changes of each kept input are tried.
 const CHANGES: usize = 40;
