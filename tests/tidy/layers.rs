@@ -29,7 +29,6 @@ const WORLDS: &[(&str, &[&str])] = &[
     ("axum", &["api", "server"]),
     ("hyper", &["client", "server", "cli"]),
     ("redis", &["store::redis", "store::redlock"]),
-    ("mlua", &["store::redlock::simulation"]),
     ("deadpool_redis", &["store::redis"]),
     ("rustls", &["store::redis", "client"]),
     ("tokio_rustls", &["client"]),

@@ -362,4 +362,5 @@ impl Store for RedlockStore {
 }
 
 #[cfg(test)]
+#[path = "../../../tests/simulation/mod.rs"]
 mod simulation;
