@@ -7,9 +7,11 @@ pub(super) const SECOND: Nanos = 1_000 * MS;
 
 /// The TTL of a client that asks for none.
 pub(super) const DEFAULT_TTL: Nanos = 30 * SECOND;
-/// How late a lease may end, and how late the next waiter may have it.
+/// How late a lease may end by its TTL, and how late the next waiter may have it.
 const LATE: Nanos = 250 * MS;
-/// The same on Redlock, where waiters ask again by chance.
+/// How late the next waiter may have a key that was given up: it is told, and does not have to ask.
+const HANDED_LATE: Nanos = 150 * MS;
+/// Both on Redlock, where waiters ask again by chance.
 const LATE_ON_REDLOCK: Nanos = SECOND;
 /// How long a place in line is kept for a claim that is away, with room for other settings.
 pub(super) const PLACE_KEPT: Nanos = 10 * SECOND;
@@ -138,7 +140,16 @@ impl<'a> Context<'a> {
     /// Returns by how much a lease may end late, and its next holder be late, at that time: not before
     /// the service has recovered from the faults of that time, and from those that follow meanwhile.
     pub(super) fn late(&self, at: Nanos) -> Nanos {
-        let late = if self.redlock() { LATE_ON_REDLOCK } else { LATE };
+        self.late_by(at, LATE)
+    }
+
+    /// Returns by how much the next waiter may be late after somebody gave the key up at that time.
+    pub(super) fn handed_late(&self, at: Nanos) -> Nanos {
+        self.late_by(at, HANDED_LATE)
+    }
+
+    fn late_by(&self, at: Nanos, late: Nanos) -> Nanos {
+        let late = if self.redlock() { LATE_ON_REDLOCK } else { late };
         let late = late + 2 * self.slowest(at, at.saturating_add(late));
         let recovery = RECOVERY + self.run.deadline;
         let mut recovered = at;
@@ -175,6 +186,11 @@ impl<'a> Context<'a> {
     /// Returns whether a link to clients was made to fail in that time.
     pub(super) fn client_disturbed(&self, from: Nanos, until: Nanos) -> bool {
         self.faults_in(from, until).any(is_client)
+    }
+
+    /// Returns whether a process of the service stood still in that time.
+    pub(super) fn suspended(&self, from: Nanos, until: Nanos) -> bool {
+        self.faults_in(from, until).any(|fault| fault.kind == "instance_stop")
     }
 
     /// Returns whether exclusion is promised at `at` for a lease that began at `from`: on Redlock also over

@@ -40,6 +40,8 @@ pub enum Kind {
     FrontAnswerLost,
     /// The network between an instance and a server is slow.
     LinkDelay,
+    /// It holds everything back and then lets it through, so that answers come late.
+    LinkHeld,
     /// It swallows everything.
     LinkSwallow,
     /// It swallows commands.
@@ -180,6 +182,7 @@ const EMBEDDED: &[Kind] = &[
 
 const SERVERS: &[Kind] = &[
     Kind::LinkDelay,
+    Kind::LinkHeld,
     Kind::LinkSwallow,
     Kind::LinkSwallowThere,
     Kind::LinkSwallowBack,
@@ -297,6 +300,7 @@ impl Kind {
             | Self::FrontHalfClose
             | Self::FrontAnswerLost => Target::Front(chance.usize(..instances)),
             Self::LinkDelay
+            | Self::LinkHeld
             | Self::LinkSwallow
             | Self::LinkSwallowThere
             | Self::LinkSwallowBack

@@ -42,7 +42,8 @@ impl Nemesis<'_> {
             }
             Target::Link(number) => {
                 let times = self.chance.u32(1..20);
-                let delay = self.delay();
+                let held = Duration::from_millis(self.chance.u64(100..350));
+                let delay = if kind == Kind::LinkHeld { held } else { self.delay() };
                 cross(kind, &self.site.links[number].proxy, delay, (b"lock:", times));
             }
             Target::Socket(number) => self.strike_socket(kind, number),
@@ -169,7 +170,7 @@ impl Nemesis<'_> {
 /// Strikes a network; the loss is of so many answers to questions with these bytes.
 fn cross(kind: Kind, network: &Proxy, delay: Duration, loss: (&[u8], u32)) {
     match kind {
-        Kind::FrontDelay | Kind::LinkDelay => network.delay(delay, delay / 2),
+        Kind::FrontDelay | Kind::LinkDelay | Kind::LinkHeld => network.delay(delay, delay / 2),
         Kind::FrontSwallow | Kind::LinkSwallow => network.swallow(true, true),
         Kind::FrontSwallowThere | Kind::LinkSwallowThere => network.swallow(true, false),
         Kind::FrontSwallowBack | Kind::LinkSwallowBack => network.swallow(false, true),

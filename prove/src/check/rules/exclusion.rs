@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 
 use super::Court;
+use crate::check::context::MS;
 use crate::check::key::Number;
 use crate::check::lease::Lease;
 use crate::history::{Kind, NO_TOKEN, Nanos, Outcome};
@@ -11,6 +12,7 @@ use crate::history::{Kind, NO_TOKEN, Nanos, Outcome};
 pub(super) fn judge(court: &mut Court<'_>) {
     two_rely(court);
     early_end(court);
+    told_late(court);
     witness(court);
 }
 
@@ -113,6 +115,37 @@ fn foreign_release(court: &Court<'_>, lease: &Lease, until: Nanos) -> bool {
             && operation.token != lease.token
             && operation.outcome != Outcome::Unknown
     })
+}
+
+/// How much earlier than its own answer that of a later lease may be received.
+const ANSWERS_CROSS: Nanos = 250 * MS;
+
+/// I9: nobody ended the lease, and its client was told of it only after a later one had been granted.
+///
+/// A process that is suspended between its last look at the clock and its answer cannot know, and what
+/// is between it and its client may be slow.
+fn told_late(court: &mut Court<'_>) {
+    let mut next = Nanos::MAX;
+    let mut found = Vec::new();
+    for lease in court.key.leases.iter().rev() {
+        let ended = !lease.expires || lease.cap < Nanos::MAX;
+        if !ended && lease.begun && next.saturating_add(ANSWERS_CROSS) < lease.hi {
+            found.push((lease, next));
+        }
+        next = next.min(lease.hi);
+    }
+    for (lease, next) in found {
+        let (sent, told) = (court.key.operation(lease.first).sent, lease.hi);
+        let excused = court.context.client_disturbed(sent, told)
+            || court.context.suspended(sent, told)
+            || !court.context.promises_exclusion(lease.lo, told);
+        let what = format!(
+            "lease {} was told {} us after a later one was granted",
+            lease.fence,
+            (told - next) / 1_000
+        );
+        court.find("I9", told, !excused, what);
+    }
 }
 
 /// I11: each lease begins as early as it can, after the one before it.

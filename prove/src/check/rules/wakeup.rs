@@ -145,7 +145,10 @@ fn idle(
     if until <= since {
         return None;
     }
-    let allowed = court.context.late(since);
+    let allowed = match why {
+        Why::Released => court.context.handed_late(since),
+        _ => court.context.late(since),
+    };
     if until - since <= allowed {
         return None;
     }
