@@ -4,8 +4,6 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
-mod seeded;
-
 pub mod lock;
 
 pub mod metrics;

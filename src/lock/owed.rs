@@ -11,7 +11,6 @@ use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Answer;
 use crate::lock::store::{Attempt, Store};
-use crate::seeded::Bug;
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
 /// by their TTL, and the log says so.
@@ -45,9 +44,6 @@ impl Owed {
 
     /// Undoes whatever the claim's token has or may get.
     pub(crate) fn take_back(&self, claim: &Claim) {
-        if Bug::NothingTakenBack.is_in() {
-            return;
-        }
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %claim.key, "undo queue full; lease will expire by its TTL");
             return;

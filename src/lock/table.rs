@@ -17,7 +17,6 @@ use crate::lock::line::Line;
 use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::seeded::Bug;
 
 /// The time limit to confirm a hand-off: microseconds within one process, unless it is suspended.
 const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
@@ -336,12 +335,6 @@ impl Table {
         entry.ttl = ttl;
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
         entry.ends_at = now.after(ttl).plus(slack);
-        if Bug::EndsEarly.is_in() {
-            entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis() * 3 / 4));
-        }
-        if Bug::WholeSeconds.is_in() {
-            entry.ends_at = now.after(Ttl::from_millis(ttl.as_millis().div_ceil(1_000) * 1_000));
-        }
         let lease = Lease {
             key: key.clone(),
             owner: entry.owner.clone(),

@@ -8,9 +8,8 @@ use tokio::time::{Instant, timeout};
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key_line::{Delivery, Stop, Told};
-use crate::lock::lease::{Claim, LockStatus};
+use crate::lock::lease::Claim;
 use crate::lock::waiting::Waiters;
-use crate::seeded::Bug;
 
 /// The time that a stopping request still waits for the store; a later grant was reported as
 /// unknown. Longer than a hiccup, and short enough for clients that allow their wait a few seconds
@@ -67,10 +66,6 @@ impl Ticket {
     /// As [`Ticket::told`]; the request still stops.
     pub(crate) async fn stopped(&mut self, stop: Stop) -> Told {
         self.stop(stop);
-        if Bug::NoBeforeTheLastAnswer.is_in() {
-            let key = self.claim.key.clone();
-            return Told::Held(LockStatus { key, holder: None, waiters: 0, mine: None });
-        }
         match timeout(HEAR_OUT, self.told()).await {
             Ok(told) => told,
             Err(_) => self.unknown(),
@@ -97,9 +92,6 @@ impl Drop for Ticket {
     /// Removes the request, and its claim with the last one. Dropping an outcome undoes a grant in
     /// it.
     fn drop(&mut self) {
-        if Bug::GoneStays.is_in() {
-            return;
-        }
         drop(self.withdraw());
     }
 }

@@ -1,9 +1,6 @@
 //! Time: the TTL of a lease, a store's own clock, and the wall clock of fencing tokens.
 
-use std::sync::LazyLock;
 use std::time::{Duration, Instant, SystemTime};
-
-use crate::seeded::Bug;
 
 /// The time that a lease lasts without a refresh, in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -93,11 +90,7 @@ impl Clock {
 
     /// The time on this clock.
     pub fn now(&self) -> Timestamp {
-        let mut elapsed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        if Bug::WallClock.is_in() {
-            static BEGAN: LazyLock<u64> = LazyLock::new(wall_clock_micros);
-            elapsed = wall_clock_micros().saturating_sub(*BEGAN);
-        }
+        let elapsed = u64::try_from(self.began.elapsed().as_micros()).unwrap_or(u64::MAX);
         Timestamp(self.at.0.saturating_add(elapsed))
     }
 }

@@ -53,36 +53,6 @@ fn no_rust_file_holds_lua() {
     assert_none(&all.iter().filter_map(embedded).collect::<Vec<_>>());
 }
 
-#[test]
-fn every_seeded_bug_of_a_script_has_its_right_lines_in_one_place() {
-    let bugs = File::read("src/seeded/scripts.txt");
-    assert!(bugs.text.matches("\n\n").count() > 10, "{} is read in another way", bugs.path);
-    assert_none(&strayed_bugs(&bugs, &scripts()));
-}
-
-/// Bugs whose right lines stand nowhere, or in several places.
-fn strayed_bugs(bugs: &File, scripts: &[File]) -> Vec<String> {
-    let all: String = scripts.iter().map(|script| script.text.as_str()).collect();
-    let mut faults = Vec::new();
-    for block in bugs.text.split("\n\n").skip(1) {
-        let right: Vec<_> = block.lines().filter_map(|line| line.strip_prefix('-')).collect();
-        let places = all.matches(&right.join("\n")).count();
-        if places != 1 {
-            let name = block.lines().next().unwrap_or_default();
-            faults.push(format!("{}: {name} has its lines in {places} places", bugs.path));
-        }
-    }
-    faults
-}
-
-#[test]
-fn a_seeded_bug_without_its_lines_is_found() {
-    let bugs = File::planted("src/seeded/scripts.txt", "# a\n\nBug\n-one\n-two\n+three\n");
-    let script = |text| [File::planted("a.lua", text)];
-    assert_none(&strayed_bugs(&bugs, &script("one\ntwo\n")));
-    assert_found(&strayed_bugs(&bugs, &script("one\n")), "Bug has its lines in 0 places");
-}
-
 fn scripts() -> Vec<File> {
     DIRECTORIES.iter().flat_map(|directory| files(directory, "lua")).collect()
 }

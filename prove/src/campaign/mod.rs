@@ -1,8 +1,10 @@
 //! A campaign: each store in turn, under load and faults, and then held against its promises.
 //!
 //! [`trial`] is one store for a while, [`show`] tells people of a violation, [`shrink`] finds fewer
-//! faults that suffice for it, [`seeded`] shows that bugs are found, and [`recovery`] measures.
+//! faults that suffice for it, [`seeded`] shows that seeded [`bugs`] are found, and [`recovery`]
+//! measures.
 
+pub mod bugs;
 pub mod recovery;
 pub mod seeded;
 pub mod show;

@@ -1,44 +1,14 @@
 //! The proof of the proof: a service with one bug has to fail a trial, and by an invariant.
 //!
-//! A build of the service with its feature `seeded-bugs` takes the name of a bug from the variable
-//! `SEEDED_BUG`. Each trial is a process of its own, so that the variable reaches the service.
+//! Each trial is a process of its own, because its services end with the process.
 
 use std::collections::BTreeMap;
 use std::io;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use crate::campaign::bugs::{Copy, bugs};
 use crate::servers::Store;
-
-/// The bugs, and the store on which each of them shows.
-pub const BUGS: &[(&str, Store)] = &[
-    ("ReleaseWithoutCompare", Store::Redis),
-    ("RefreshRevives", Store::Redis),
-    ("RefreshAlwaysYes", Store::Redis),
-    ("FenceCounts", Store::Redis),
-    ("FenceAsText", Store::Redis),
-    ("NewestFirst", Store::Redis),
-    ("Barging", Store::Redis),
-    ("HandOverSwallowed", Store::Redis),
-    ("DeparturesIgnored", Store::Redis),
-    ("DeadInstancesWait", Store::Redis3),
-    ("RepeatIsHeld", Store::Redis),
-    ("KeeperTakesLaterLease", Store::Redis3),
-    ("NumberIgnored", Store::Redis),
-    ("RedisEndsEarly", Store::Redis),
-    ("NoBeforeTheLastAnswer", Store::Redis),
-    ("GoneStays", Store::Redis),
-    ("NothingTakenBack", Store::Redis),
-    ("WholeTtl", Store::Redis),
-    ("AnswerBeforeCommit", Store::Embedded),
-    ("WallClock", Store::Embedded),
-    ("EndsEarly", Store::Embedded),
-    ("WholeSeconds", Store::Embedded),
-    ("HalfIsEnough", Store::Redlock),
-    ("NoTimeCheck", Store::Redlock),
-    ("NoWriteBack", Store::Redlock),
-    ("VotesStay", Store::Redlock),
-    ("NobodyWaitsAfterLoss", Store::Redlock),
-];
 
 /// How many trials, one after another, share the time of a hunt: the first that fails ends it. Those of
 /// odd and of even seeds strike other faults.
@@ -63,26 +33,28 @@ pub struct Hunt {
 pub fn hunt_all(names: &[&str], seconds: u64, trials: usize) -> io::Result<bool> {
     let mut all = true;
     println!("| bug | store | found | broken | median s |\n|---|---|---|---|---|");
+    let mut copy = Copy::new()?;
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
-    for &(name, store) in BUGS.iter().filter(|(name, _)| wanted(name)) {
+    for bug in bugs()?.into_iter().filter(|bug| wanted(bug.name)) {
+        let binary = copy.build(&bug)?;
         let mut hunt = Hunt::default();
         for number in 0..trials as u64 {
-            hunt.once(name, store, seconds, number)?;
+            hunt.once(&binary, bug.store, seconds, number)?;
         }
-        println!("{}", hunt.row(name, store));
+        println!("{}", hunt.row(bug.name, bug.store));
         all &= hunt.found_at.len() * 20 >= trials * 19;
     }
     Ok(all)
 }
 
 impl Hunt {
-    fn once(&mut self, name: &str, store: Store, seconds: u64, number: u64) -> io::Result<()> {
+    fn once(&mut self, binary: &Path, store: Store, seconds: u64, number: u64) -> io::Result<()> {
         self.trials += 1;
         let lasts = (seconds / PARTS).to_string();
         for part in 0..PARTS {
             let seed = (number * PARTS + part).to_string();
             let mut trial = Command::new(std::env::current_exe()?);
-            trial.args(["run", store.name(), &lasts, &seed]).env("SEEDED_BUG", name);
+            trial.args(["run", store.name(), &lasts, &seed]).env("LOCKKEEPER_BIN", binary);
             let said = trial.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
             if let Some(at) = self.first(&String::from_utf8_lossy(&said.stderr)) {
                 self.found_at.push((part * (seconds / PARTS)) as f64 + at);

@@ -13,7 +13,6 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl};
-use crate::seeded::Bug;
 use crate::store::embedded::committer::{Failure, Shared};
 use crate::store::embedded::queue::{Job, Order};
 
@@ -113,9 +112,6 @@ impl Shared {
     ) -> Result<Lease, StoreError> {
         let left = answered.ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
         let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        if Bug::WholeTtl.is_in() {
-            return Ok(lease);
-        }
         lease.ttl = lease.ttl.min(Ttl::from_millis(left));
         if lease.ttl.as_millis() == 0 {
             let reason = "the lease expired before it was on disk".into();

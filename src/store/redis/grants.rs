@@ -11,7 +11,6 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease};
 use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::LeaseToken;
-use crate::seeded::Bug;
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Call, Way, When, failure, millis};
 use crate::store::redis::replies::{malformed, renewals};
@@ -31,7 +30,7 @@ const FRESH: &str = "0";
 /// If this process or Redis was suspended in between, the lease may have expired by now.
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
     let spent = asked.elapsed();
-    if spent > lease.ttl.as_duration() / 2 && !Bug::WholeTtl.is_in() {
+    if spent > lease.ttl.as_duration() / 2 {
         lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis(spent)));
     }
     if lease.ttl.as_millis() == 0 {

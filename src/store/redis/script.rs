@@ -5,7 +5,6 @@ use std::sync::LazyLock;
 use redis::{Cmd, Value};
 
 use crate::lock::error::Verb;
-use crate::seeded;
 
 /// A verb's script: run by its hash, or sent whole if the server does not know it.
 pub(in crate::store) struct Script {
@@ -48,7 +47,7 @@ impl Script {
 
     /// The hash by which the server knows it.
     pub(in crate::store) fn sha1(&self) -> String {
-        redis::Script::new(seeded::script(self.source)).get_hash().to_owned()
+        redis::Script::new(self.source).get_hash().to_owned()
     }
 
     pub(in crate::store) fn verb(&self) -> Verb {
@@ -67,7 +66,7 @@ impl Script {
 
     /// `EVAL`, needed once after the server has started or was flushed.
     pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVAL", seeded::script(self.source), &keys[..self.keys], args)
+        command("EVAL", self.source, &keys[..self.keys], args)
     }
 }
 

@@ -6,7 +6,6 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
-use crate::seeded::Bug;
 use crate::store::redis::RETENTION;
 use crate::store::redis::node::{When, failure, millis};
 use crate::store::redlock::Redlock;
@@ -87,7 +86,6 @@ impl Redlock {
     async fn settle(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
         let number = match poll.number() {
             Number::Settled(number) => number,
-            Number::Unsettled(number) if Bug::NoWriteBack.is_in() => number,
             Number::Unsettled(number) => {
                 self.metrics.redlock_write_back();
                 let question = self.confirmation(claim, number, None);
@@ -137,9 +135,6 @@ impl Redlock {
         attempt: &str,
         patience: Duration,
     ) -> usize {
-        if Bug::VotesStay.is_in() {
-            return 0;
-        }
         let timing = (When::AnyTime, patience);
         let question = self.nodes.release(&claim.key, &claim.token, ["", attempt, ""], timing);
         let (mut left, mut before, mut reached) = (Vec::new(), 0, 0);

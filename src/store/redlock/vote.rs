@@ -9,7 +9,6 @@
 use std::time::Duration;
 
 use crate::lock::error::Effect;
-use crate::seeded::Bug;
 
 /// The majority of N nodes; any N from 1 on, odd or even.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,9 +29,6 @@ impl Quorum {
     pub(super) fn needed(self) -> usize {
         #[cfg(test)]
         if crate::store::redlock::simulation::Rule::MoreThanHalf.is_left_out() {
-            return (self.nodes / 2).max(1);
-        }
-        if Bug::HalfIsEnough.is_in() {
             return (self.nodes / 2).max(1);
         }
         self.nodes / 2 + 1
@@ -251,9 +247,6 @@ impl Poll {
 pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
     #[cfg(test)]
     if crate::store::redlock::simulation::Rule::TimeIsLookedAt.is_left_out() {
-        return Some(ttl);
-    }
-    if Bug::NoTimeCheck.is_in() {
         return Some(ttl);
     }
     let left = ttl.checked_sub(ttl / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?;

@@ -1,0 +1,151 @@
+//! The seeded bugs: replacements of lines in a copy of the tree, from which the service is built.
+//!
+//! What is shipped knows nothing of them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::campaign::{directory, workspace};
+use crate::servers::Store;
+
+const LIST: &str = include_str!("bugs.txt");
+
+/// What the service is not built from.
+const LEFT_OUT: [&str; 5] = [".git", "target", "clients", "docs", "fuzz"];
+
+/// A bug.
+#[derive(Clone, Debug)]
+pub struct Bug {
+    /// Its name.
+    pub name: &'static str,
+    /// A store on which it shows.
+    pub store: Store,
+    /// Files with the right and the wrong lines.
+    places: Vec<(&'static str, String, String)>,
+}
+
+/// Returns all bugs.
+///
+/// # Errors
+/// The list is not as its head says.
+pub fn bugs() -> io::Result<Vec<Bug>> {
+    let mut bugs: Vec<Bug> = Vec::new();
+    for block in LIST.split("\n\n").skip(1) {
+        let wrong = || io::Error::other(format!("not a seeded bug:\n{block}"));
+        let mut lines = block.lines().filter(|line| !line.starts_with('#'));
+        let words: Vec<_> = lines.next().unwrap_or_default().split(' ').collect();
+        let &[name, store, file] = words.as_slice() else { return Err(wrong()) };
+        let store = Store::of(store).ok_or_else(wrong)?;
+        let lines: Vec<_> = lines.collect();
+        let of = |mark| {
+            let lines: Vec<_> = lines.iter().filter_map(|line| line.strip_prefix(mark)).collect();
+            lines.join("\n")
+        };
+        let place = (file, of('-'), of('+'));
+        match bugs.last_mut().filter(|bug| bug.name == name) {
+            Some(bug) => bug.places.push(place),
+            None => bugs.push(Bug { name, store, places: vec![place] }),
+        }
+    }
+    Ok(bugs)
+}
+
+/// A copy of the tree that gets one bug after the other.
+#[derive(Debug)]
+pub struct Copy {
+    tree: PathBuf,
+    /// The right text of each file that had a bug.
+    right: BTreeMap<&'static str, String>,
+}
+
+impl Copy {
+    /// Copies the tree.
+    ///
+    /// # Errors
+    /// A file cannot be read or written.
+    pub fn new() -> io::Result<Self> {
+        let tree = directory().join("seeded");
+        let _ = fs::remove_dir_all(&tree); // There is none at first.
+        copy(workspace(), &tree)?;
+        Ok(Self { tree, right: BTreeMap::new() })
+    }
+
+    /// Builds the service with a bug, and returns the binary.
+    ///
+    /// # Errors
+    /// The right lines are not there exactly once, or it does not compile.
+    pub fn build(&mut self, bug: &Bug) -> io::Result<PathBuf> {
+        for (file, right) in std::mem::take(&mut self.right) {
+            fs::write(self.tree.join(file), right)?;
+        }
+        for (file, right, wrong) in &bug.places {
+            let path = self.tree.join(file);
+            let text = fs::read_to_string(&path)?;
+            fs::write(&path, replaced(&text, right, wrong, bug.name)?)?;
+            self.right.entry(file).or_insert(text);
+        }
+        let target = directory().join("seeded-target");
+        let mut cargo = Command::new("cargo");
+        cargo.args(["build", "--quiet", "--release", "--bin", "lockkeeper"]);
+        cargo.arg("--target-dir").arg(&target).current_dir(&self.tree);
+        // Many builds, each of them for a minute's run.
+        cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_INCREMENTAL", "1");
+        cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", "-Awarnings").stdin(Stdio::null());
+        if !cargo.status()?.success() {
+            return Err(io::Error::other(format!("{} does not compile", bug.name)));
+        }
+        Ok(target.join("release/lockkeeper"))
+    }
+}
+
+fn replaced(text: &str, right: &str, wrong: &str, name: &str) -> io::Result<String> {
+    let places = text.matches(right).count();
+    if places != 1 {
+        return Err(io::Error::other(format!("{name} has its right lines in {places} places")));
+    }
+    Ok(text.replace(right, wrong))
+}
+
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, kind) = (entry.file_name(), entry.file_type()?);
+        if LEFT_OUT.iter().any(|left_out| name == *left_out) {
+            continue;
+        }
+        match kind.is_dir() {
+            true => copy(&entry.path(), &to.join(name))?,
+            false => drop(fs::copy(entry.path(), to.join(name))?),
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_seeded_bug_has_its_right_lines_in_one_place() {
+        let bugs = bugs().unwrap();
+        assert!(bugs.len() > 20, "{bugs:?}");
+        for bug in bugs {
+            for (file, right, wrong) in &bug.places {
+                let text = fs::read_to_string(workspace().join(file)).unwrap();
+                replaced(&text, right, wrong, bug.name).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_seeded_bug_without_its_lines_is_refused() {
+        assert_eq!(replaced("one\ntwo\n", "one\ntwo", "three", "Bug").unwrap(), "three\n");
+        assert!(replaced("one\n", "one\ntwo", "three", "Bug").is_err());
+        assert!(replaced("one\none\n", "one", "three", "Bug").is_err());
+    }
+}
