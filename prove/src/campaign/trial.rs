@@ -85,7 +85,7 @@ impl Trial {
             }
         }
         load.stop().await;
-        nemesis.leftovers(self.amount().keys).await?;
+        nemesis.leftovers(self.amount().all_keys()).await?;
         recording.finish()
     }
 

@@ -86,7 +86,8 @@ impl Client {
         let key = self.any_key();
         match self.chance.u32(..100) {
             0..46 => self.cycle().await,
-            46..62 => self.one_token_many_leases().await,
+            46..61 => self.one_token_many_leases().await,
+            61 => self.hand_over_to_itself().await,
             62..72 => self.look_at(key).await,
             72..79 => self.abandon().await,
             79..81 => self.pause_past_the_end().await,

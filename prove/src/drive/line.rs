@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::drive::client::{Client, Wish, granted, question};
+use crate::drive::asker::Question;
+use crate::drive::client::{Client, Lease, Wish, granted, question};
 use crate::history::{Asked, Kind, Outcome};
 
 impl Client {
@@ -35,6 +36,28 @@ impl Client {
             if self.chance.u32(..4) == 0 {
                 self.asker.turn();
             }
+        }
+    }
+
+    /// Hands a key that nobody else wants to its second voice: nothing but the release wakes that one.
+    pub(super) async fn hand_over_to_itself(&mut self) {
+        let key = self.shared.keys + self.asker.client;
+        let wish = Wish { key, token: None, ttl_ms: self.chance.u64(1_000..2_000), wait_ms: 0 };
+        let Some(lease) = self.acquire(&wish).await else { return };
+        self.twin.turn_to(self.asker.instance);
+        if self.chance.bool() {
+            self.twin.turn();
+        }
+        let wish = Wish { wait_ms: 1_000, ..wish };
+        let (waiting, ending) = (wish.question(Kind::Acquire), ended(&lease));
+        let after = Duration::from_millis(self.chance.u64(80..400));
+        let release = async {
+            sleep(after).await;
+            self.asker.ask(&ending).await
+        };
+        let (told, _) = tokio::join!(self.twin.ask(&waiting), release);
+        if let Some(lease) = granted(&wish, &told) {
+            self.twin.ask(&ended(&lease)).await;
         }
     }
 
@@ -120,4 +143,9 @@ impl Client {
             self.doubt(&waiting, &told).await;
         }
     }
+}
+
+/// Returns the question that gives a lease back.
+fn ended(lease: &Lease) -> Question {
+    question(Kind::Release, lease, Asked::default())
 }

@@ -30,8 +30,15 @@ const HOT: u32 = 2;
 pub struct Amount {
     /// How many clients.
     pub clients: u32,
-    /// How many keys; the first two are hot.
+    /// How many keys that all want; the first two are hot. Each client has one more of its own.
     pub keys: u32,
+}
+
+impl Amount {
+    /// Returns how many keys there are.
+    pub fn all_keys(self) -> u32 {
+        self.keys + self.clients
+    }
 }
 
 /// Clients that ask until they are told to stop.
