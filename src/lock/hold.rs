@@ -4,11 +4,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
-use crate::lock::holds::Registered;
+use crate::lock::holds::{Loss, Registered};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
 use crate::lock::locks::{Acquired, Locks};
@@ -45,19 +45,6 @@ pub enum HoldEvent {
     Cancelled,
     /// The store did not answer, and no grant was told; the last event.
     Failed(StoreError),
-}
-
-/// The reason why a lease was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// It expired.
-    Expired,
-    /// Its token released it, or it ended early in another way that this instance cannot tell.
-    Released,
-    /// An administrator ended it by force.
-    Forced,
-    /// Its token acquired it elsewhere, and another request keeps it there.
-    TakenOver,
 }
 
 /// A request for a hold.
@@ -343,5 +330,3 @@ fn until(moment: Option<Instant>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         None => Box::pin(std::future::pending()),
     }
 }
-
-pub(crate) type Losses = mpsc::UnboundedReceiver<Loss>;

@@ -5,10 +5,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::lock::hold::{Loss, Losses};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease};
 use crate::lock::token::LeaseToken;
+
+/// The reason why a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It expired.
+    Expired,
+    /// Its token released it, or it ended early in another way that this instance cannot tell.
+    Released,
+    /// An administrator ended it by force.
+    Forced,
+    /// Its token acquired it elsewhere, and another request keeps it there.
+    TakenOver,
+}
 
 #[derive(Default)]
 pub(crate) struct Holds {
@@ -34,7 +46,7 @@ pub(crate) struct Registered {
     holds: Arc<Holds>,
     key: LockKey,
     tell: mpsc::UnboundedSender<Loss>,
-    losses: Losses,
+    losses: mpsc::UnboundedReceiver<Loss>,
 }
 
 impl Holds {

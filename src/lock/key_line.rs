@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::lock::lease::{Claim, LockStatus, Origin};
+use crate::lock::lease::{Claim, LockStatus};
 use crate::lock::owed::Undelivered;
 use crate::lock::store::{Keep, Waiting};
 use crate::lock::token::LeaseToken;
@@ -222,7 +222,7 @@ impl KeyLine {
 
     /// Makes a claim that may have joined leave again, as soon as its requests are told.
     pub(super) fn leave_after_failure(&mut self, claim: &Claim) {
-        self.leaving.insert(claim.token.clone(), kept(claim));
+        self.leaving.insert(claim.token.clone(), Keep::of(claim.origin));
         self.bell.notify_one();
     }
 
@@ -308,7 +308,7 @@ impl KeyLine {
                 self.forget_place(place, token);
             }
             if standing.asked {
-                self.leaving.insert(token.clone(), kept(&standing.claim));
+                self.leaving.insert(token.clone(), Keep::of(standing.claim.origin));
             }
         }
         taken
@@ -347,13 +347,5 @@ impl Request {
     /// Tells the request. If it is gone, dropping the message undoes a grant in it.
     pub(super) fn tell(self, told: Told) {
         drop(self.tell.send(told));
-    }
-}
-
-/// The fate of a claim's place when the claim leaves.
-fn kept(claim: &Claim) -> Keep {
-    match claim.origin {
-        Origin::Client => Keep::Place,
-        Origin::Service => Keep::Nothing,
     }
 }

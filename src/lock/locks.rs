@@ -16,8 +16,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
-use crate::lock::hold::Loss;
-use crate::lock::holds::Holds;
+use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
@@ -113,7 +112,7 @@ impl Locks {
             return Ok(first);
         }
         let token = claim.token.clone();
-        let mut ticket = self.waiters.enter(claim)?;
+        let mut ticket = self.enter(claim)?;
         let told = tokio::select! {
             biased;
             told = ticket.told() => Ok(told),
@@ -292,7 +291,7 @@ impl Locks {
     }
 
     pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
-        self.waiters.enter(claim)
+        Ticket::enter(self.waiters.clone(), claim)
     }
 
     pub(crate) fn holds(&self) -> &Arc<Holds> {
@@ -343,6 +342,3 @@ impl Locks {
         HeardOut::new(&self.tasks, call)
     }
 }
-
-/// A store's answer to a claim, or the error that replaced it.
-pub(crate) type Answer = Result<Attempt, StoreError>;

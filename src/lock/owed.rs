@@ -9,7 +9,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin};
-use crate::lock::locks::Answer;
 use crate::lock::store::{Attempt, Store};
 use crate::seeded::Bug;
 
@@ -25,6 +24,9 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// Longer than any store call with its deadline: a TTL and this later, a grant without refresh has
 /// expired.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
+
+/// A store's answer to a claim, or the error that replaced it.
+pub(crate) type Answer = Result<Attempt, StoreError>;
 
 /// Undoes grants, retrying until the store confirms.
 pub(crate) struct Owed {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
@@ -17,7 +17,7 @@ use crate::lock::wakeup::Wakeup;
 ///
 /// Each call gives one answer, never waits for another client, has its own deadline, and may be
 /// repeated. Only the store's clock decides that a lease has expired. A dropped call has an unknown
-/// effect; [`crate::lock::locks::Locks`] never drops one.
+/// effect; `Locks` never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Grants the key if it is free, or again to the token that already holds it.
@@ -135,6 +135,15 @@ pub enum Keep {
     Place,
     /// Given up.
     Nothing,
+}
+
+impl Keep {
+    pub(super) const fn of(origin: Origin) -> Self {
+        match origin {
+            Origin::Client => Self::Place,
+            Origin::Service => Self::Nothing,
+        }
+    }
 }
 
 /// The answer to [`Store::keep`].

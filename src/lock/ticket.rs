@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, LockStatus};
 use crate::lock::waiting::Waiters;
@@ -26,13 +26,11 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(
-        waiters: Arc<Waiters>,
-        claim: Claim,
-        number: u64,
-        told: oneshot::Receiver<Told>,
-    ) -> Self {
-        Self { waiters, claim, number, told }
+    /// Adds a request behind its claim. It waits until it is told or this ticket is dropped.
+    pub(super) fn enter(waiters: Arc<Waiters>, claim: Claim) -> Result<Self, LockError> {
+        let (tell, told) = oneshot::channel();
+        let number = waiters.enter(&claim, tell)?;
+        Ok(Self { waiters, claim, number, told })
     }
 
     /// Waits for the outcome.

@@ -20,10 +20,8 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, KeyLine, Request, Told, Work};
 use crate::lock::lease::{Claim, Lease, LockStatus, Origin};
-use crate::lock::locks::Answer;
-use crate::lock::owed::{Owed, Undelivered};
+use crate::lock::owed::{Answer, Owed, Undelivered};
 use crate::lock::store::{Attempt, Keep, Store, Turn};
-use crate::lock::ticket::Ticket;
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
 
@@ -78,10 +76,14 @@ impl Waiters {
         self.with(|lines| lines.requests)
     }
 
-    /// Adds a request behind its claim. It waits until it is told or its ticket is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, claim: Claim) -> Result<Ticket, LockError> {
-        let (tell, told) = oneshot::channel();
-        let number = self.with(|lines| {
+    /// Adds a request behind its claim, and returns its number. It waits until it is told or is
+    /// withdrawn.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        claim: &Claim,
+        tell: oneshot::Sender<Told>,
+    ) -> Result<u64, LockError> {
+        self.with(|lines| {
             let Lines { keys, requests, next_request } = lines;
             let room = keys.len() < self.limits.keys || keys.contains_key(&claim.key);
             if *requests >= self.limits.per_instance || !room {
@@ -94,8 +96,7 @@ impl Waiters {
             (*next_request, *requests) = (*next_request + 1, *requests + 1);
             line.enter(claim.clone(), *next_request, tell);
             Ok(*next_request)
-        });
-        Ok(Ticket::new(self.clone(), claim, number?, told))
+        })
     }
 
     /// Takes a released claim out of this instance's line, once no question for it is under way.
