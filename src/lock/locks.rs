@@ -3,8 +3,6 @@
 //! It completes every call once sent, undoes grants that no client received, and refuses claims
 //! while it drains. The store decides who holds a lock; the waiting loop is in `waiting.rs`.
 
-mod ending;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +18,7 @@ use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
-use crate::lock::owed::Owed;
+use crate::lock::owed::{Answering, Owed};
 use crate::lock::store::{Attempt, Guarantees, Kept, Page, Released, Store};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
@@ -288,6 +286,27 @@ impl Locks {
     /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.
     pub fn drain(&self) {
         self.draining.cancel();
+    }
+
+    /// Waits, at most `patience`, for calls whose callers are gone and for pending undos. Returns
+    /// true if all are done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Stops waiting; the tasks go on.
+    pub async fn settle(&self, patience: Duration) -> bool {
+        self.tasks.close();
+        let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
+        if !done {
+            tracing::warn!(open = self.tasks.len(), "shutting down with store calls still open");
+        }
+        done
+    }
+
+    /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
+    /// service made is undone, because no client has received it.
+    pub fn answering(&self, claim: &Claim) -> Answering {
+        Answering::new(self.owed.clone(), claim.clone())
     }
 
     pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
