@@ -294,7 +294,7 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Stops waiting; the tasks go on.
-    pub async fn settle(&self, patience: Duration) -> bool {
+    pub async fn finish(&self, patience: Duration) -> bool {
         self.tasks.close();
         let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
         if !done {

@@ -81,7 +81,7 @@ impl Table {
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
-        self.settle(&claim.key, now);
+        self.expire_and_hand_on(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
             return Some(Attempt::Again(again));
         }
@@ -96,7 +96,7 @@ impl Table {
     ///
     /// Returns `None` if the fencing tokens are used up.
     pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
-        self.settle(&claim.key, now);
+        self.expire_and_hand_on(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
             return Some(Turn::Again(again));
         }
@@ -119,7 +119,7 @@ impl Table {
     /// Takes claims out of the line. A hand-off to one of them goes on to the next claim; a lease
     /// stays.
     pub fn leave(&mut self, key: &LockKey, claims: &[(LeaseToken, Keep)], now: Timestamp) {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let until = now.after(self.position_kept);
         let Some(line) = self.lines.get_mut(key) else { return };
         let mut was_handed = false;
@@ -146,7 +146,7 @@ impl Table {
         ttl: Option<Ttl>,
         now: Timestamp,
     ) -> Option<Lease> {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let entry = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))?.clone();
         let ttl = ttl.unwrap_or(entry.ttl);
         let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
@@ -179,7 +179,7 @@ impl Table {
         (token, named): (&LeaseToken, Option<FencingToken>),
         now: Timestamp,
     ) -> Released {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let Some(entry) = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))
         else {
             if named.is_some() {
@@ -196,7 +196,7 @@ impl Table {
 
     /// Ends the lease of the key and returns its holder.
     pub fn force_release(&mut self, key: &LockKey, now: Timestamp) -> Option<Holder> {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let holder = self.leases.get(key)?.holder(now);
         self.end(key, now);
         Some(holder)
@@ -209,7 +209,7 @@ impl Table {
         token: Option<&LeaseToken>,
         now: Timestamp,
     ) -> LockStatus {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         self.status(key, self.leases.get(key), token, now)
     }
 
@@ -251,8 +251,9 @@ impl Table {
         std::mem::take(&mut self.handed_on)
     }
 
-    /// Ends expired leases of all keys, and expired places and hand-offs of this key.
-    fn settle(&mut self, key: &LockKey, now: Timestamp) {
+    /// Ends expired leases of all keys, and expired places and hand-offs of this key, which is then
+    /// handed on.
+    fn expire_and_hand_on(&mut self, key: &LockKey, now: Timestamp) {
         self.expire(now);
         if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
             self.hand_on_if_free(key, now);
@@ -262,7 +263,7 @@ impl Table {
 
     /// The lease that the keeper holds, if it has not ended.
     fn kept(&mut self, holding: &Holding, now: Timestamp) -> Option<Entry> {
-        self.settle(&holding.key, now);
+        self.expire_and_hand_on(&holding.key, now);
         let named = Some(holding.fencing_token);
         let entry = self.leases.get(&holding.key)?;
         entry.is_lease_of(&holding.token, named).then(|| entry.clone())
