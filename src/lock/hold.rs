@@ -70,12 +70,12 @@ pub enum HoldStart {
 pub struct Hold {
     locks: Locks,
     wish: HoldWish,
-    state: State,
+    phase: Phase,
     /// Registered from the start, so that of two waits under one token the newer is served.
     registered: Registered,
 }
 
-enum State {
+enum Phase {
     /// Granted by a call sent at this moment, and not yet told.
     Granted(Grant, Instant),
     Waiting(Box<InLine>),
@@ -116,22 +116,22 @@ impl Locks {
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let began = Instant::now();
         let (key, token) = (wish.claim.key.clone(), wish.claim.token.clone());
-        let state = match self.try_acquire(wish.claim.clone(), Duration::ZERO).await? {
-            Acquired::Granted(grant) | Acquired::Again(grant) => State::Granted(grant, began),
+        let phase = match self.try_acquire(wish.claim.clone(), Duration::ZERO).await? {
+            Acquired::Granted(grant) | Acquired::Again(grant) => Phase::Granted(grant, began),
             Acquired::Held(status, _) if wish.patience == Some(Duration::ZERO) => {
                 return Ok(HoldStart::Held(status));
             }
             Acquired::Held(..) => {
                 let ticket = self.enter(wish.claim.clone())?;
-                State::Waiting(Box::new(InLine { ticket, began, beat: began, stopping: None }))
+                Phase::Waiting(Box::new(InLine { ticket, began, beat: began, stopping: None }))
             }
         };
-        let lease = match &state {
-            State::Granted(grant, _) => Some(&grant.lease),
+        let lease = match &phase {
+            Phase::Granted(grant, _) => Some(&grant.lease),
             _ => None,
         };
         let registered = self.holds().register(&key, &token, lease);
-        Ok(HoldStart::Hold(Box::new(Hold { locks: self.clone(), wish, state, registered })))
+        Ok(HoldStart::Hold(Box::new(Hold { locks: self.clone(), wish, phase, registered })))
     }
 }
 
@@ -142,16 +142,16 @@ impl Hold {
     ///
     /// No event is lost.
     pub async fn next(&mut self) -> Option<HoldEvent> {
-        match &mut self.state {
-            State::Granted(..) => self.begin(),
-            State::Waiting(_) => Some(self.wait().await),
-            State::Holding(_) => Some(self.keep().await),
-            State::Ended => None,
+        match &mut self.phase {
+            Phase::Granted(..) => self.begin(),
+            Phase::Waiting(_) => Some(self.wait().await),
+            Phase::Holding(_) => Some(self.keep().await),
+            Phase::Ended => None,
         }
     }
 
     fn begin(&mut self) -> Option<HoldEvent> {
-        let State::Granted(grant, asked) = std::mem::replace(&mut self.state, State::Ended) else {
+        let Phase::Granted(grant, asked) = std::mem::replace(&mut self.phase, Phase::Ended) else {
             return None;
         };
         self.care_for(&grant.lease, asked);
@@ -165,7 +165,7 @@ impl Hold {
         let (key, token) = (claim.key.clone(), claim.token.clone());
         let Lease { fencing_token, renewals, .. } = *lease;
         let holding = Holding { key, token, fencing_token, renewals };
-        self.state = State::Holding(Box::new(Care {
+        self.phase = Phase::Holding(Box::new(Care {
             holding: Arc::new(Mutex::new(holding)),
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
@@ -177,7 +177,7 @@ impl Hold {
 
     async fn wait(&mut self) -> HoldEvent {
         loop {
-            let State::Waiting(line) = &mut self.state else { return HoldEvent::TimedOut };
+            let Phase::Waiting(line) = &mut self.phase else { return HoldEvent::TimedOut };
             let waits = line.stopping.is_none();
             // A wait beyond the range of the clock has no limit.
             let give_up = self.wish.patience.and_then(|patience| line.began.checked_add(patience));
@@ -210,18 +210,18 @@ impl Hold {
             Told::Out => HoldEvent::Draining,
             Told::Cancelled => HoldEvent::Cancelled,
         };
-        self.state = State::Ended;
+        self.phase = Phase::Ended;
         event
     }
 
     /// Takes the line's answer. If another request of the same claim was told of the same lease,
     /// here or on another instance, that request ends it.
     fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
-        let began = match &self.state {
-            State::Waiting(line) => line.began,
+        let began = match &self.phase {
+            Phase::Waiting(line) => line.began,
             _ => asked,
         };
-        self.state = State::Ended;
+        self.phase = Phase::Ended;
         let (lease, alone) = match answer.deliver() {
             Ok(Attempt::Granted(lease)) => (lease, alone),
             Ok(Attempt::Again(lease)) => (lease, false),
@@ -229,7 +229,7 @@ impl Hold {
             Err(error) => return HoldEvent::Failed(error),
         };
         self.care_for(&lease, asked);
-        if let State::Holding(care) = &mut self.state {
+        if let Phase::Holding(care) = &mut self.phase {
             care.alone = alone;
         }
         let token = self.wish.claim.token.clone();
@@ -237,7 +237,7 @@ impl Hold {
     }
 
     async fn keep(&mut self) -> HoldEvent {
-        let State::Holding(care) = &mut self.state else { return HoldEvent::Lost(Loss::Expired) };
+        let Phase::Holding(care) = &mut self.phase else { return HoldEvent::Lost(Loss::Expired) };
         let (locks, holding) = (self.locks.clone(), care.holding.clone());
         let (beat, ttl) = (care.beat, care.ttl);
         let refresh = async {
@@ -249,7 +249,7 @@ impl Hold {
             biased;
             loss = self.registered.told() => return self.lost(loss),
             () = self.locks.drained() => {
-                self.state = State::Ended;
+                self.phase = Phase::Ended;
                 return HoldEvent::Draining;
             }
             refreshed = refresh => refreshed,
@@ -274,7 +274,7 @@ impl Hold {
     }
 
     fn lost(&mut self, loss: Loss) -> HoldEvent {
-        self.state = State::Ended;
+        self.phase = Phase::Ended;
         HoldEvent::Lost(loss)
     }
 }
@@ -285,17 +285,17 @@ impl Drop for Hold {
         if self.registered.was_told() {
             return;
         }
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Granted(grant, asked) => self.care_for(&grant.lease, asked),
+        match std::mem::replace(&mut self.phase, Phase::Ended) {
+            Phase::Granted(grant, asked) => self.care_for(&grant.lease, asked),
             // It may have been granted at this very moment.
-            State::Waiting(mut line) => {
+            Phase::Waiting(mut line) => {
                 if let Some(Told::Answer(delivery)) = line.ticket.withdraw() {
                     self.delivered(delivery);
                 }
             }
-            state => self.state = state,
+            phase => self.phase = phase,
         }
-        if let State::Holding(care) = &self.state
+        if let Phase::Holding(care) = &self.phase
             && care.alone
         {
             let over_at = Instant::now() + care.left();

@@ -24,10 +24,10 @@ pub enum Loss {
 
 #[derive(Default)]
 pub(crate) struct Holds {
-    keepers: Mutex<HashMap<LockKey, Vec<Keeper>>>,
+    open: Mutex<HashMap<LockKey, Vec<OpenHold>>>,
 }
 
-struct Keeper {
+struct OpenHold {
     token: LeaseToken,
     /// `None` while it waits for its lease.
     grant: Option<Grant>,
@@ -60,14 +60,14 @@ impl Holds {
     ) -> Registered {
         let (tell, losses) = mpsc::unbounded_channel();
         let grant = lease.map(Grant::of);
-        self.with(|keepers| {
-            let of_key = keepers.entry(key.clone()).or_default();
+        self.with(|open| {
+            let of_key = open.entry(key.clone()).or_default();
             let (newer, older): (Vec<_>, Vec<_>) = of_key
                 .iter()
-                .filter(|keeper| keeper.token == *token)
-                .partition(|keeper| keeper.is_newer_than(grant));
-            older.into_iter().for_each(|keeper| keeper.tell(Loss::TakenOver));
-            let own = Keeper { token: token.clone(), grant, tell: tell.clone() };
+                .filter(|hold| hold.token == *token)
+                .partition(|hold| hold.is_newer_than(grant));
+            older.into_iter().for_each(|hold| hold.tell(Loss::TakenOver));
+            let own = OpenHold { token: token.clone(), grant, tell: tell.clone() };
             if !newer.is_empty() {
                 own.tell(Loss::TakenOver);
             }
@@ -79,8 +79,8 @@ impl Holds {
     /// Tells the holds under a token that a later request has the lease.
     pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
         let grant = Some(Grant::of(lease));
-        self.tell(&lease.key, Loss::TakenOver, |keeper| {
-            keeper.token == *token && !keeper.is_newer_than(grant)
+        self.tell(&lease.key, Loss::TakenOver, |hold| {
+            hold.token == *token && !hold.is_newer_than(grant)
         });
     }
 
@@ -89,22 +89,22 @@ impl Holds {
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
         let Some(last) = ended.fencing_token else { return };
         let concerned = |grant: Grant| grant.fencing_token <= last.number();
-        self.tell(key, loss, |keeper| keeper.grant.is_some_and(concerned));
+        self.tell(key, loss, |hold| hold.grant.is_some_and(concerned));
     }
 
-    fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&Keeper) -> bool) {
-        self.with(|keepers| {
-            let of_key = keepers.get(key).into_iter().flatten();
-            of_key.filter(|keeper| concerns(keeper)).for_each(|keeper| keeper.tell(loss));
+    fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&OpenHold) -> bool) {
+        self.with(|open| {
+            let of_key = open.get(key).into_iter().flatten();
+            of_key.filter(|hold| concerns(hold)).for_each(|hold| hold.tell(loss));
         });
     }
 
-    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Vec<Keeper>>) -> T) -> T {
-        use_them(&mut self.keepers.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Vec<OpenHold>>) -> T) -> T {
+        use_them(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Keeper {
+impl OpenHold {
     fn is_newer_than(&self, grant: Option<Grant>) -> bool {
         grant.is_some() && self.grant > grant
     }
@@ -125,9 +125,9 @@ impl Grant {
 impl Registered {
     /// Notes the lease that was waited for.
     pub(crate) fn has(&self, lease: &Lease) {
-        self.holds.with(|keepers| {
-            let of_key = keepers.get_mut(&self.key).into_iter().flatten();
-            for own in of_key.filter(|keeper| keeper.tell.same_channel(&self.tell)) {
+        self.holds.with(|open| {
+            let of_key = open.get_mut(&self.key).into_iter().flatten();
+            for own in of_key.filter(|hold| hold.tell.same_channel(&self.tell)) {
                 own.grant = Some(Grant::of(lease));
             }
         });
@@ -154,11 +154,11 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.losses.close();
-        self.holds.with(|keepers| {
-            if let Some(of_key) = keepers.get_mut(&self.key) {
-                of_key.retain(|keeper| !keeper.tell.same_channel(&self.tell));
+        self.holds.with(|open| {
+            if let Some(of_key) = open.get_mut(&self.key) {
+                of_key.retain(|hold| !hold.tell.same_channel(&self.tell));
                 if of_key.is_empty() {
-                    keepers.remove(&self.key);
+                    open.remove(&self.key);
                 }
             }
         });

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Delivery, KeyLine, Request, Told, Work};
+use crate::lock::key_line::{Delivery, KeyLine, Told, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Lease, LockStatus, Origin};
 use crate::lock::owed::{Answer, Owed, Undelivered};
 use crate::lock::store::{Attempt, Keep, Store, Turn};
@@ -350,7 +350,7 @@ impl Waiters {
     }
 
     /// Tells requests that the store did not answer.
-    fn failed(&self, told: Vec<Request>, claim: Claim, asked: Instant, error: StoreError) {
+    fn failed(&self, told: Vec<WaitingRequest>, claim: Claim, asked: Instant, error: StoreError) {
         let alone = told.len() == 1;
         for request in told {
             let answer = self.undelivered(claim.clone(), Err(error.again()));
@@ -360,7 +360,7 @@ impl Waiters {
 }
 
 /// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
-pub(crate) struct ReleasedRequests(Vec<Request>);
+pub(crate) struct ReleasedRequests(Vec<WaitingRequest>);
 
 impl ReleasedRequests {
     /// Tells them that their claim was released.
