@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc;
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Lease};
-use crate::lock::token::LeaseToken;
+use crate::lock::lease::{Holder, Lease, Renewals};
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// The reason why a lease was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,16 +30,12 @@ pub(crate) struct Holds {
 struct OpenHold {
     token: LeaseToken,
     /// `None` while it waits for its lease.
-    grant: Option<Grant>,
+    version: Option<Version>,
     tell: mpsc::UnboundedSender<Loss>,
 }
 
-/// A grant of a lease to a hold. Of two grants to one token the greater is the newer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Grant {
-    fencing_token: u64,
-    renewals: u64,
-}
+/// Of two grants to one token the greater is the newer.
+type Version = (FencingToken, Renewals);
 
 /// The registration of a hold, until it is dropped.
 pub(crate) struct Registered {
@@ -59,15 +55,15 @@ impl Holds {
         lease: Option<&Lease>,
     ) -> Registered {
         let (tell, losses) = mpsc::unbounded_channel();
-        let grant = lease.map(Grant::of);
+        let version = lease.map(version);
         self.with(|open| {
             let of_key = open.entry(key.clone()).or_default();
             let (newer, older): (Vec<_>, Vec<_>) = of_key
                 .iter()
                 .filter(|hold| hold.token == *token)
-                .partition(|hold| hold.is_newer_than(grant));
+                .partition(|hold| hold.is_newer_than(version));
             older.into_iter().for_each(|hold| hold.tell(Loss::TakenOver));
-            let own = OpenHold { token: token.clone(), grant, tell: tell.clone() };
+            let own = OpenHold { token: token.clone(), version, tell: tell.clone() };
             if !newer.is_empty() {
                 own.tell(Loss::TakenOver);
             }
@@ -78,9 +74,9 @@ impl Holds {
 
     /// Tells the holds under a token that a later request has the lease.
     pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
-        let grant = Some(Grant::of(lease));
+        let taken_over = Some(version(lease));
         self.tell(&lease.key, Loss::TakenOver, |hold| {
-            hold.token == *token && !hold.is_newer_than(grant)
+            hold.token == *token && !hold.is_newer_than(taken_over)
         });
     }
 
@@ -88,8 +84,8 @@ impl Holds {
     /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
         let Some(last) = ended.fencing_token else { return };
-        let concerned = |grant: Grant| grant.fencing_token <= last.number();
-        self.tell(key, loss, |hold| hold.grant.is_some_and(concerned));
+        let concerned = |(fencing_token, _): Version| fencing_token <= last;
+        self.tell(key, loss, |hold| hold.version.is_some_and(concerned));
     }
 
     fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&OpenHold) -> bool) {
@@ -105,20 +101,13 @@ impl Holds {
 }
 
 impl OpenHold {
-    fn is_newer_than(&self, grant: Option<Grant>) -> bool {
-        grant.is_some() && self.grant > grant
+    fn is_newer_than(&self, version: Option<Version>) -> bool {
+        version.is_some() && self.version > version
     }
 
     fn tell(&self, loss: Loss) {
         // A hold that has ended meanwhile needs no message.
         let _ = self.tell.send(loss);
-    }
-}
-
-impl Grant {
-    fn of(lease: &Lease) -> Self {
-        let Lease { fencing_token, renewals, .. } = lease;
-        Self { fencing_token: fencing_token.number(), renewals: renewals.number() }
     }
 }
 
@@ -128,7 +117,7 @@ impl Registered {
         self.holds.with(|open| {
             let of_key = open.get_mut(&self.key).into_iter().flatten();
             for own in of_key.filter(|hold| hold.tell.same_channel(&self.tell)) {
-                own.grant = Some(Grant::of(lease));
+                own.version = Some(version(lease));
             }
         });
     }
@@ -163,4 +152,8 @@ impl Drop for Registered {
             }
         });
     }
+}
+
+fn version(lease: &Lease) -> Version {
+    (lease.fencing_token, lease.renewals)
 }
