@@ -116,7 +116,7 @@ impl Locks {
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let began = Instant::now();
         let (key, token) = (wish.claim.key.clone(), wish.claim.token.clone());
-        let phase = match self.try_acquire(wish.claim.clone(), Duration::ZERO).await? {
+        let phase = match self.try_acquire(wish.claim.clone()).await? {
             Acquired::Granted(grant) | Acquired::Again(grant) => Phase::Granted(grant, began),
             Acquired::Held(status, _) if wish.patience == Some(Duration::ZERO) => {
                 return Ok(HoldStart::Held(status));
@@ -206,7 +206,6 @@ impl Hold {
     fn told(&mut self, told: Told) -> HoldEvent {
         let event = match told {
             Told::Answer(delivery) => return self.delivered(delivery),
-            Told::Held(_) => HoldEvent::TimedOut,
             Told::Out => HoldEvent::Draining,
             Told::Cancelled => HoldEvent::Cancelled,
         };
@@ -223,8 +222,7 @@ impl Hold {
         };
         self.phase = Phase::Ended;
         let (lease, alone) = match answer.deliver() {
-            Ok(Attempt::Granted(lease)) => (lease, alone),
-            Ok(Attempt::Again(lease)) => (lease, false),
+            Ok(Attempt::Won(win)) => (win.lease, alone && win.fresh),
             Ok(Attempt::Held(_)) => return HoldEvent::TimedOut,
             Err(error) => return HoldEvent::Failed(error),
         };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::lock::lease::{Claim, LockStatus};
+use crate::lock::lease::Claim;
 use crate::lock::owed::Undelivered;
 use crate::lock::store::{Keep, Waiting};
 use crate::lock::token::LeaseToken;
@@ -65,8 +65,6 @@ pub(crate) enum Stop {
 /// The outcome of a wait. No question that is still under way can grant the claim afterwards.
 pub(crate) enum Told {
     Answer(Delivery),
-    /// The key is held, by the answer to the last question.
-    Held(LockStatus),
     /// The request is out of the line.
     Out,
     /// The claim was released.

@@ -19,7 +19,7 @@ use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
 use crate::lock::owed::{Answering, Owed};
-use crate::lock::store::{Attempt, Guarantees, Kept, Page, Released, Store};
+use crate::lock::store::{Attempt, Guarantees, Kept, Page, Released, Store, Win};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -60,12 +60,9 @@ pub struct Listing {
 }
 
 impl Acquired {
-    fn of(attempt: Attempt, token: LeaseToken, waited: Duration) -> Self {
-        match attempt {
-            Attempt::Granted(lease) => Self::Granted(Grant { lease, token, waited }),
-            Attempt::Again(lease) => Self::Again(Grant { lease, token, waited }),
-            Attempt::Held(status) => Self::Held(status, waited),
-        }
+    fn won(Win { lease, fresh }: Win, token: LeaseToken, waited: Duration) -> Self {
+        let grant = Grant { lease, token, waited };
+        if fresh { Self::Granted(grant) } else { Self::Again(grant) }
     }
 }
 
@@ -102,7 +99,7 @@ impl Locks {
     /// service goes on to the next claim.
     pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
         let began = Instant::now();
-        let first = self.try_acquire(claim.clone(), Duration::ZERO).await?;
+        let first = self.try_acquire(claim.clone()).await?;
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
             self.holds.taken_over(token, lease);
         }
@@ -122,21 +119,17 @@ impl Locks {
             Err(stop) => ticket.stopped(stop).await,
         };
         match told {
-            Told::Answer(Delivery { answer, asked, .. }) => {
-                Ok(Acquired::of(answer.deliver()?, token, asked - began))
-            }
-            Told::Held(status) => Ok(Acquired::Held(status, began.elapsed())),
+            Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.deliver()? {
+                Attempt::Won(win) => Acquired::won(win, token, asked - began),
+                Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
+            }),
             Told::Out => Err(LockError::Draining),
             Told::Cancelled => Err(LockError::WaitCancelled(began.elapsed())),
         }
     }
 
     /// Acquires the key if it is free and no claim is ahead.
-    pub(crate) async fn try_acquire(
-        &self,
-        claim: Claim,
-        waited: Duration,
-    ) -> Result<Acquired, LockError> {
+    pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
         if self.draining.is_cancelled() {
             return Err(LockError::Draining);
         }
@@ -145,7 +138,10 @@ impl Locks {
             let attempt = store.try_acquire(&claim).await;
             owed.undelivered(claim, attempt)
         });
-        Ok(Acquired::of(attempt.await.deliver()?, token, waited))
+        Ok(match attempt.await.deliver()? {
+            Attempt::Won(win) => Acquired::won(win, token, Duration::ZERO),
+            Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
+        })
     }
 
     /// The number of requests in line.

@@ -92,7 +92,7 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some(Ok(Attempt::Granted(_) | Attempt::Again(_))) = &self.answer {
+        if let Some(Ok(Attempt::Won(_))) = &self.answer {
             self.owed.take_back(&self.claim);
         }
     }

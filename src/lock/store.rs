@@ -91,10 +91,8 @@ pub trait Store: Send + Sync + 'static {
 /// The answer to [`Store::try_acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// A new lease.
-    Granted(Lease),
-    /// The lease that the token already has, with a fresh TTL.
-    Again(Lease),
+    /// The claim has the key.
+    Won(Win),
     /// The key is held by another token.
     Held(LockStatus),
 }
@@ -102,14 +100,21 @@ pub enum Attempt {
 /// The answer to [`Store::wait_turn`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// A new lease, or one confirmed after a hand-off.
-    Granted(Lease),
-    /// The lease that the token already has, with a fresh TTL.
-    Again(Lease),
+    /// The claim has the key.
+    Won(Win),
     /// Not yet.
     Waiting(Waiting),
     /// The claim was released, or its grant has ended, on another instance: it is not in line.
     Gone,
+}
+
+/// The lease of a claim that has the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Win {
+    /// The lease.
+    pub lease: Lease,
+    /// True for a new lease; false for one that the token already had, with its TTL begun anew.
+    pub fresh: bool,
 }
 
 /// A claim's standing in the line.

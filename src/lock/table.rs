@@ -14,7 +14,7 @@ use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Renewals};
 use crate::lock::line::Line;
-use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting};
+use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting, Win};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::seeded::Bug;
@@ -83,13 +83,13 @@ impl Table {
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
         self.expire_and_hand_on(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
-            return Some(Attempt::Again(again));
+            return Some(Attempt::Won(again));
         }
         if !self.is_turn_of(&claim.key, &claim.token) {
             self.hand_on_if_free(&claim.key, now);
             return Some(Attempt::Held(self.status_now(&claim.key, now)));
         }
-        self.begin(claim, now, proposal).map(Attempt::Granted)
+        self.begin(claim, now, proposal).map(Attempt::Won)
     }
 
     /// Joins the line, or asks again; grants the key if it is the claim's turn.
@@ -98,10 +98,10 @@ impl Table {
     pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
         self.expire_and_hand_on(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
-            return Some(Turn::Again(again));
+            return Some(Turn::Won(again));
         }
         if self.is_turn_of(&claim.key, &claim.token) {
-            return self.begin(claim, now, proposal).map(Turn::Granted);
+            return self.begin(claim, now, proposal).map(Turn::Won);
         }
         let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(&claim.token);
         self.hand_on_if_free(&claim.key, now);
@@ -270,11 +270,11 @@ impl Table {
     }
 
     /// Renews the lease if the claim's token holds it.
-    fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Lease> {
+    fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Win> {
         let entry = self.leases.get(&claim.key).filter(|entry| entry.token == claim.token)?;
         let renewals = entry.renewals.taken_over();
         let entry = Entry { owner: claim.owner.clone(), renewals, ..entry.clone() };
-        Some(self.grant(&claim.key, entry, claim.ttl, now))
+        Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: false })
     }
 
     /// Returns true if a token would get the key by asking: the key is free, and was handed to this
@@ -312,7 +312,7 @@ impl Table {
         self.status(key, self.leases.get(key), None, now)
     }
 
-    fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Lease> {
+    fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Win> {
         let next = self.last_fencing_token + 1;
         let fencing_token = FencingToken::from_number(proposal.max(next))
             .or_else(|| FencingToken::from_number(next))?;
@@ -330,7 +330,7 @@ impl Table {
             ends_at: now,
             renewals: Renewals::default(),
         };
-        Some(self.grant(&claim.key, entry, claim.ttl, now))
+        Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: true })
     }
 
     fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
@@ -409,7 +409,7 @@ mod tests {
 
     fn fence(attempt: Option<Attempt>) -> Option<u64> {
         match attempt? {
-            Attempt::Granted(lease) | Attempt::Again(lease) => Some(lease.fencing_token.number()),
+            Attempt::Won(win) => Some(win.lease.fencing_token.number()),
             Attempt::Held(_) => None,
         }
     }
@@ -470,7 +470,9 @@ mod tests {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 9);
         let again = table.try_acquire(&claim("a", "one", 50), at(500), 77).unwrap();
-        assert!(matches!(&again, Attempt::Again(lease) if lease.ttl.as_millis() == 50));
+        assert!(
+            matches!(&again, Attempt::Won(win) if !win.fresh && win.lease.ttl.as_millis() == 50)
+        );
         assert_eq!(fence(Some(again)), Some(9));
         assert!(table.refresh(&key("a"), (&token("one"), None), None, at(549)).is_some());
         assert_eq!(table.inspect(&key("a"), None, at(599)).holder, None);

@@ -9,6 +9,8 @@ use tokio::time::{Instant, timeout};
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, LockStatus};
+use crate::lock::owed::Answer;
+use crate::lock::store::Attempt;
 use crate::lock::waiting::Waiters;
 use crate::seeded::Bug;
 
@@ -67,7 +69,8 @@ impl Ticket {
         self.stop(stop);
         if Bug::NoBeforeTheLastAnswer.is_in() {
             let key = self.claim.key.clone();
-            return Told::Held(LockStatus { key, holder: None, waiters: 0, mine: None });
+            let status = LockStatus { key, holder: None, waiters: 0, mine: None };
+            return self.answer(Ok(Attempt::Held(status)));
         }
         match timeout(HEAR_OUT, self.told()).await {
             Ok(told) => told,
@@ -85,8 +88,11 @@ impl Ticket {
     /// The outcome of a request if the store's answer is unknown.
     pub(crate) fn unknown(&self) -> Told {
         let reason = "the store did not answer in time".into();
-        let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
-        let answer = self.waiters.undelivered(self.claim.clone(), Err(error));
+        self.answer(Err(StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason }))
+    }
+
+    fn answer(&self, answer: Answer) -> Told {
+        let answer = self.waiters.undelivered(self.claim.clone(), answer);
         Told::Answer(Delivery { answer, asked: Instant::now(), alone: false })
     }
 }
