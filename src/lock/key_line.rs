@@ -218,12 +218,6 @@ impl KeyLine {
         self.leaving.entry(token).or_insert(Keep::Place);
     }
 
-    /// Makes a claim that may have joined leave again, as soon as its requests are told.
-    pub(super) fn leave_after_failure(&mut self, claim: &Claim) {
-        self.leaving.insert(claim.token.clone(), Keep::of(claim.origin));
-        self.bell.notify_one();
-    }
-
     /// The claim with the first place, and that place.
     pub(super) fn head(&self) -> Option<(Claim, Option<u64>)> {
         let (_, token) = self.order.first_key_value()?;
@@ -251,6 +245,15 @@ impl KeyLine {
     pub(super) fn take_out(&mut self, token: &LeaseToken) -> Vec<WaitingRequest> {
         let requests = self.take_requests(token, |_| true);
         self.leaving.remove(token);
+        requests
+    }
+
+    /// Takes out a claim that could not join, and returns its requests. It leaves in the next round,
+    /// because it may have joined, or may still.
+    pub(super) fn take_failed(&mut self, claim: &Claim) -> Vec<WaitingRequest> {
+        let requests = self.take_requests(&claim.token, |_| true);
+        self.leaving.insert(claim.token.clone(), Keep::of(claim.origin));
+        self.bell.notify_one();
         requests
     }
 

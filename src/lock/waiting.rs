@@ -278,12 +278,7 @@ impl Waiters {
             Err(error) => {
                 // A claim in line keeps waiting; one that could not join is told.
                 if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
-                    let told = self.with_line(key, |line| {
-                        let told = line.take_out(token);
-                        // It may have joined, or may still.
-                        line.leave_after_failure(&claim);
-                        told
-                    });
+                    let told = self.with_line(key, |line| line.take_failed(&claim));
                     self.tell(told.unwrap_or_default(), &claim, asked, || Err(error.again()));
                 } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
                     // It may have been granted, and no request waits for it any more.
