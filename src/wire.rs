@@ -6,7 +6,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::lock::error::Effect;
-use crate::lock::hold::{HoldEvent, Loss};
+use crate::lock::hold::HoldEvent;
+use crate::lock::holds::Loss;
 use crate::lock::lease::{Grant, Holder, LockStatus};
 use crate::lock::locks::Listing;
 use crate::lock::store::Guarantees;

@@ -46,9 +46,7 @@ impl StoreError {
         };
         Self { effect, ..self }
     }
-}
 
-impl StoreError {
     /// The same error for another request that waited for the same answer.
     pub(crate) fn again(&self) -> Self {
         let Self { verb, effect, reason } = self;

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+use futures_util::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 
 tokio::task_local! {
@@ -16,14 +17,12 @@ pub(crate) fn caller_is_gone() -> bool {
     ALONE.try_with(|()| ()).is_ok()
 }
 
-type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
-
 /// A future that, dropped before its end, continues in a task of its own.
 ///
 /// hyper drops a handler with its client. A store call dropped half-way could neither be told from
 /// one that never happened nor be undone. A caller that stays costs no task.
 pub(crate) struct HeardOut<T: Send + 'static> {
-    call: Option<Call<T>>,
+    call: Option<BoxFuture<'static, T>>,
     tasks: TaskTracker,
 }
 

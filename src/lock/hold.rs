@@ -1,18 +1,18 @@
 //! A lease that lives as long as its connection: acquired, kept, and let go when the client goes.
 
-use std::pin::Pin;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::{Mutex, mpsc};
+use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
-use crate::lock::holds::Registered;
+use crate::lock::holds::{Loss, Registered};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
 use crate::lock::locks::{Acquired, Locks};
-use crate::lock::store::{Attempt, Kept};
+use crate::lock::store::{Attempt, Kept, Win};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
 use crate::lock::time::{Ttl, Uptime};
 
@@ -47,19 +47,6 @@ pub enum HoldEvent {
     Failed(StoreError),
 }
 
-/// The reason why a lease was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// It expired.
-    Expired,
-    /// Its token released it, or it ended early in another way that this instance cannot tell.
-    Released,
-    /// An administrator ended it by force.
-    Forced,
-    /// Its token acquired it elsewhere, and another request keeps it there.
-    TakenOver,
-}
-
 /// A request for a hold.
 #[derive(Clone, Debug)]
 pub struct HoldWish {
@@ -83,14 +70,15 @@ pub enum HoldStart {
 pub struct Hold {
     locks: Locks,
     wish: HoldWish,
-    state: State,
+    began: Instant,
+    /// A grant without a wait, until it is told.
+    granted: Option<Grant>,
+    phase: Phase,
     /// Registered from the start, so that of two waits under one token the newer is served.
     registered: Registered,
 }
 
-enum State {
-    /// Granted by a call sent at this moment, and not yet told.
-    Granted(Grant, Instant),
+enum Phase {
     Waiting(Box<InLine>),
     Holding(Box<Care>),
     Ended,
@@ -98,8 +86,8 @@ enum State {
 
 struct InLine {
     ticket: Ticket,
-    began: Instant,
     beat: Instant,
+    give_up_at: Option<Instant>,
     /// The deadline of the store's last answer, once the wait is over.
     stopping: Option<Instant>,
 }
@@ -127,24 +115,27 @@ impl Locks {
     ///
     /// As [`Locks::acquire`].
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
-        let began = Instant::now();
-        let (key, token) = (wish.claim.key.clone(), wish.claim.token.clone());
-        let state = match self.try_acquire(wish.claim.clone(), Duration::ZERO).await? {
-            Acquired::Granted(grant) | Acquired::Again(grant) => State::Granted(grant, began),
+        let (began, claim) = (Instant::now(), &wish.claim);
+        let (phase, granted) = match self.try_acquire(claim.clone()).await? {
+            Acquired::Granted(grant) | Acquired::Again(grant) => {
+                let care = Care::of(claim, &grant.lease, began);
+                (Phase::Holding(Box::new(care)), Some(grant))
+            }
             Acquired::Held(status, _) if wish.patience == Some(Duration::ZERO) => {
                 return Ok(HoldStart::Held(status));
             }
             Acquired::Held(..) => {
-                let ticket = self.enter(wish.claim.clone())?;
-                State::Waiting(Box::new(InLine { ticket, began, beat: began, stopping: None }))
+                let ticket = self.enter(claim.clone())?;
+                // A wait beyond the range of the clock has no limit.
+                let give_up_at = wish.patience.and_then(|patience| began.checked_add(patience));
+                let line = InLine { ticket, beat: began, give_up_at, stopping: None };
+                (Phase::Waiting(Box::new(line)), None)
             }
         };
-        let lease = match &state {
-            State::Granted(grant, _) => Some(&grant.lease),
-            _ => None,
-        };
-        let registered = self.holds().register(&key, &token, lease);
-        Ok(HoldStart::Hold(Box::new(Hold { locks: self.clone(), wish, state, registered })))
+        let lease = granted.as_ref().map(|grant| &grant.lease);
+        let registered = self.holds().register(&claim.key, &claim.token, lease);
+        let hold = Hold { locks: self.clone(), wish, began, granted, phase, registered };
+        Ok(HoldStart::Hold(Box::new(hold)))
     }
 }
 
@@ -155,140 +146,52 @@ impl Hold {
     ///
     /// No event is lost.
     pub async fn next(&mut self) -> Option<HoldEvent> {
-        match &mut self.state {
-            State::Granted(..) => self.begin(),
-            State::Waiting(_) => Some(self.wait().await),
-            State::Holding(_) => Some(self.keep().await),
-            State::Ended => None,
+        if let Some(grant) = self.granted.take() {
+            return Some(HoldEvent::Acquired(grant));
         }
-    }
-
-    fn begin(&mut self) -> Option<HoldEvent> {
-        let State::Granted(grant, asked) = std::mem::replace(&mut self.state, State::Ended) else {
-            return None;
-        };
-        self.care_for(&grant.lease, asked);
-        Some(HoldEvent::Acquired(grant))
-    }
-
-    /// Keeps a lease that was requested at `asked`, and so began no earlier.
-    fn care_for(&mut self, lease: &Lease, asked: Instant) {
-        self.registered.has(lease);
-        let claim = &self.wish.claim;
-        let (key, token) = (claim.key.clone(), claim.token.clone());
-        let Lease { fencing_token, renewals, .. } = *lease;
-        let holding = Holding { key, token, fencing_token, renewals };
-        self.state = State::Holding(Box::new(Care {
-            holding: Arc::new(Mutex::new(holding)),
-            // The requested TTL: the time left may be shorter.
-            ttl: claim.ttl,
-            confirmed: (Uptime::at(asked), lease.ttl.as_duration()),
-            beat: asked + interval(lease.ttl),
-            alone: true,
-        }));
-    }
-
-    async fn wait(&mut self) -> HoldEvent {
-        loop {
-            let State::Waiting(line) = &mut self.state else { return HoldEvent::TimedOut };
-            let waits = line.stopping.is_none();
-            // A wait beyond the range of the clock has no limit.
-            let give_up = self.wish.patience.and_then(|patience| line.began.checked_add(patience));
-            tokio::select! {
+        Some(match &mut self.phase {
+            Phase::Waiting(line) => tokio::select! {
                 biased;
-                loss = self.registered.told() => return self.lost(loss),
-                told = line.ticket.told() => return self.told(told),
-                () = until(line.stopping), if !waits => {
-                    let unknown = line.ticket.unknown();
-                    return self.told(unknown);
-                }
-                () = self.locks.drained(), if waits => line.stop(Stop::Draining),
-                () = until(give_up), if waits => line.stop(Stop::LastQuestion),
-                () = sleep_until(line.beat) => match line.ticket.ahead() {
-                    Some(ahead) => {
-                        line.beat = Instant::now() + HEARTBEAT;
-                        return HoldEvent::Waiting(ahead);
-                    }
-                    // Still joining: its place, or the lease, comes in a moment.
-                    None => line.beat = Instant::now() + JOINING,
+                loss = self.registered.told() => self.end(HoldEvent::Lost(loss)),
+                waited = line.next(&self.locks) => match waited {
+                    ControlFlow::Continue(ahead) => HoldEvent::Waiting(ahead),
+                    ControlFlow::Break(Told::Answer(delivery)) => self.delivered(delivery),
+                    ControlFlow::Break(Told::Out) => self.end(HoldEvent::Draining),
+                    ControlFlow::Break(Told::Cancelled) => self.end(HoldEvent::Cancelled),
                 },
-            }
-        }
-    }
-
-    fn told(&mut self, told: Told) -> HoldEvent {
-        let event = match told {
-            Told::Answer(delivery) => return self.delivered(delivery),
-            Told::Held(_) => HoldEvent::TimedOut,
-            Told::Out => HoldEvent::Draining,
-            Told::Cancelled => HoldEvent::Cancelled,
-        };
-        self.state = State::Ended;
-        event
+            },
+            Phase::Holding(care) => tokio::select! {
+                biased;
+                loss = self.registered.told() => self.end(HoldEvent::Lost(loss)),
+                () = self.locks.drained() => self.end(HoldEvent::Draining),
+                kept = care.next(&self.locks) => match kept {
+                    Ok(left) => HoldEvent::Alive(left),
+                    Err(loss) => self.end(HoldEvent::Lost(loss)),
+                },
+            },
+            Phase::Ended => return None,
+        })
     }
 
     /// Takes the line's answer. If another request of the same claim was told of the same lease,
     /// here or on another instance, that request ends it.
     fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
-        let began = match &self.state {
-            State::Waiting(line) => line.began,
-            _ => asked,
+        let Win { lease, fresh } = match answer.deliver() {
+            Ok(Attempt::Won(win)) => win,
+            Ok(Attempt::Held(_)) => return self.end(HoldEvent::TimedOut),
+            Err(error) => return self.end(HoldEvent::Failed(error)),
         };
-        self.state = State::Ended;
-        let (lease, alone) = match answer.deliver() {
-            Ok(Attempt::Granted(lease)) => (lease, alone),
-            Ok(Attempt::Again(lease)) => (lease, false),
-            Ok(Attempt::Held(_)) => return HoldEvent::TimedOut,
-            Err(error) => return HoldEvent::Failed(error),
-        };
-        self.care_for(&lease, asked);
-        if let State::Holding(care) = &mut self.state {
-            care.alone = alone;
-        }
-        let token = self.wish.claim.token.clone();
-        HoldEvent::Acquired(Grant { lease, token, waited: asked - began })
+        self.registered.has(&lease);
+        let claim = &self.wish.claim;
+        let care = Care { alone: alone && fresh, ..Care::of(claim, &lease, asked) };
+        self.phase = Phase::Holding(Box::new(care));
+        let token = claim.token.clone();
+        HoldEvent::Acquired(Grant { lease, token, waited: asked - self.began })
     }
 
-    async fn keep(&mut self) -> HoldEvent {
-        let State::Holding(care) = &mut self.state else { return HoldEvent::Lost(Loss::Expired) };
-        let (locks, holding) = (self.locks.clone(), care.holding.clone());
-        let (beat, ttl) = (care.beat, care.ttl);
-        let refresh = async {
-            sleep_until(beat).await;
-            let sent = Uptime::now();
-            (sent, locks.keep(holding, ttl).await)
-        };
-        let (sent, kept) = tokio::select! {
-            biased;
-            loss = self.registered.told() => return self.lost(loss),
-            () = self.locks.drained() => {
-                self.state = State::Ended;
-                return HoldEvent::Draining;
-            }
-            refreshed = refresh => refreshed,
-        };
-        match kept {
-            Ok(Kept::Lease(lease)) => {
-                care.confirmed = (sent, lease.ttl.as_duration());
-                care.beat = Instant::now() + interval(lease.ttl).saturating_sub(sent.elapsed());
-            }
-            Ok(Kept::TakenOver) => return self.lost(Loss::TakenOver),
-            Ok(Kept::Lost) if care.left() > Duration::ZERO => return self.lost(Loss::Released),
-            Ok(Kept::Lost) => return self.lost(Loss::Expired),
-            Err(_) => {
-                let pause = RETRY.min(interval(care.ttl)).min(care.left());
-                care.beat = Instant::now() + pause;
-            }
-        }
-        match care.left() {
-            Duration::ZERO => self.lost(Loss::Expired),
-            left => HoldEvent::Alive(left),
-        }
-    }
-
-    fn lost(&mut self, loss: Loss) -> HoldEvent {
-        self.state = State::Ended;
-        HoldEvent::Lost(loss)
+    fn end(&mut self, last: HoldEvent) -> HoldEvent {
+        self.phase = Phase::Ended;
+        last
     }
 }
 
@@ -298,17 +201,13 @@ impl Drop for Hold {
         if self.registered.was_told() {
             return;
         }
-        match std::mem::replace(&mut self.state, State::Ended) {
-            State::Granted(grant, asked) => self.care_for(&grant.lease, asked),
-            // It may have been granted at this very moment.
-            State::Waiting(mut line) => {
-                if let Some(Told::Answer(delivery)) = line.ticket.withdraw() {
-                    self.delivered(delivery);
-                }
-            }
-            state => self.state = state,
+        // It may have been granted at this very moment.
+        if let Phase::Waiting(line) = &mut self.phase
+            && let Some(Told::Answer(delivery)) = line.ticket.withdraw()
+        {
+            self.delivered(delivery);
         }
-        if let State::Holding(care) = &self.state
+        if let Phase::Holding(care) = &self.phase
             && care.alone
         {
             let over_at = Instant::now() + care.left();
@@ -318,6 +217,30 @@ impl Drop for Hold {
 }
 
 impl InLine {
+    /// The number of claims ahead, at each heartbeat, or the outcome of the wait.
+    async fn next(&mut self, locks: &Locks) -> ControlFlow<Told, u64> {
+        loop {
+            let waits = self.stopping.is_none();
+            tokio::select! {
+                biased;
+                told = self.ticket.told() => return ControlFlow::Break(told),
+                () = until(self.stopping), if !waits => {
+                    return ControlFlow::Break(self.ticket.unknown());
+                }
+                () = locks.drained(), if waits => self.stop(Stop::Draining),
+                () = until(self.give_up_at), if waits => self.stop(Stop::LastQuestion),
+                () = sleep_until(self.beat) => match self.ticket.ahead() {
+                    Some(ahead) => {
+                        self.beat = Instant::now() + HEARTBEAT;
+                        return ControlFlow::Continue(ahead);
+                    }
+                    // Still joining: its place, or the lease, comes in a moment.
+                    None => self.beat = Instant::now() + JOINING,
+                },
+            }
+        }
+    }
+
     fn stop(&mut self, stop: Stop) {
         self.ticket.stop(stop);
         self.stopping = Some(Instant::now() + HEAR_OUT);
@@ -325,6 +248,44 @@ impl InLine {
 }
 
 impl Care {
+    /// The care for a lease that was requested at `asked`, and so began no earlier.
+    fn of(claim: &Claim, lease: &Lease, asked: Instant) -> Self {
+        let (key, token) = (claim.key.clone(), claim.token.clone());
+        let Lease { fencing_token, renewals, .. } = *lease;
+        let holding = Holding { key, token, fencing_token, renewals };
+        Self {
+            holding: Arc::new(Mutex::new(holding)),
+            // The requested TTL: the time left may be shorter.
+            ttl: claim.ttl,
+            confirmed: (Uptime::at(asked), lease.ttl.as_duration()),
+            beat: asked + interval(lease.ttl),
+            alone: true,
+        }
+    }
+
+    /// Refreshes the lease at each heartbeat. Returns the time left.
+    async fn next(&mut self, locks: &Locks) -> Result<Duration, Loss> {
+        sleep_until(self.beat).await;
+        let sent = Uptime::now();
+        match locks.keep(self.holding.clone(), self.ttl).await {
+            Ok(Kept::Lease(lease)) => {
+                self.confirmed = (sent, lease.ttl.as_duration());
+                self.beat = Instant::now() + interval(lease.ttl).saturating_sub(sent.elapsed());
+            }
+            Ok(Kept::TakenOver) => return Err(Loss::TakenOver),
+            Ok(Kept::Lost) if self.left() > Duration::ZERO => return Err(Loss::Released),
+            Ok(Kept::Lost) => return Err(Loss::Expired),
+            Err(_) => {
+                let pause = RETRY.min(interval(self.ttl)).min(self.left());
+                self.beat = Instant::now() + pause;
+            }
+        }
+        match self.left() {
+            Duration::ZERO => Err(Loss::Expired),
+            left => Ok(left),
+        }
+    }
+
     /// The time left of the lease, as far as the store has confirmed it.
     fn left(&self) -> Duration {
         let (sent, ttl) = self.confirmed;
@@ -337,11 +298,9 @@ fn interval(ttl: Ttl) -> Duration {
     HEARTBEAT.min(ttl.as_duration() / 3)
 }
 
-fn until(moment: Option<Instant>) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+async fn until(moment: Option<Instant>) {
     match moment {
-        Some(moment) => Box::pin(sleep_until(moment)),
-        None => Box::pin(std::future::pending()),
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }
-
-pub(crate) type Losses = mpsc::UnboundedReceiver<Loss>;

@@ -5,36 +5,44 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
 
-use crate::lock::hold::{Loss, Losses};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Lease};
-use crate::lock::token::LeaseToken;
+use crate::lock::lease::{Holder, Lease, Renewals};
+use crate::lock::token::{FencingToken, LeaseToken};
+
+/// The reason why a lease was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// It expired.
+    Expired,
+    /// Its token released it, or it ended early in another way that this instance cannot tell.
+    Released,
+    /// An administrator ended it by force.
+    Forced,
+    /// Its token acquired it elsewhere, and another request keeps it there.
+    TakenOver,
+}
 
 #[derive(Default)]
 pub(crate) struct Holds {
-    keepers: Mutex<HashMap<LockKey, Vec<Keeper>>>,
+    open: Mutex<HashMap<LockKey, Vec<OpenHold>>>,
 }
 
-struct Keeper {
+struct OpenHold {
     token: LeaseToken,
     /// `None` while it waits for its lease.
-    grant: Option<Grant>,
+    version: Option<Version>,
     tell: mpsc::UnboundedSender<Loss>,
 }
 
-/// A grant of a lease to a hold. Of two grants to one token the greater is the newer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Grant {
-    fencing_token: u64,
-    renewals: u64,
-}
+/// Of two grants to one token the greater is the newer.
+type Version = (FencingToken, Renewals);
 
 /// The registration of a hold, until it is dropped.
 pub(crate) struct Registered {
     holds: Arc<Holds>,
     key: LockKey,
     tell: mpsc::UnboundedSender<Loss>,
-    losses: Losses,
+    losses: mpsc::UnboundedReceiver<Loss>,
 }
 
 impl Holds {
@@ -47,15 +55,15 @@ impl Holds {
         lease: Option<&Lease>,
     ) -> Registered {
         let (tell, losses) = mpsc::unbounded_channel();
-        let grant = lease.map(Grant::of);
-        self.with(|keepers| {
-            let of_key = keepers.entry(key.clone()).or_default();
+        let version = lease.map(version);
+        self.with(|open| {
+            let of_key = open.entry(key.clone()).or_default();
             let (newer, older): (Vec<_>, Vec<_>) = of_key
                 .iter()
-                .filter(|keeper| keeper.token == *token)
-                .partition(|keeper| keeper.is_newer_than(grant));
-            older.into_iter().for_each(|keeper| keeper.tell(Loss::TakenOver));
-            let own = Keeper { token: token.clone(), grant, tell: tell.clone() };
+                .filter(|hold| hold.token == *token)
+                .partition(|hold| hold.is_newer_than(version));
+            older.into_iter().for_each(|hold| hold.tell(Loss::TakenOver));
+            let own = OpenHold { token: token.clone(), version, tell: tell.clone() };
             if !newer.is_empty() {
                 own.tell(Loss::TakenOver);
             }
@@ -66,9 +74,9 @@ impl Holds {
 
     /// Tells the holds under a token that a later request has the lease.
     pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
-        let grant = Some(Grant::of(lease));
-        self.tell(&lease.key, Loss::TakenOver, |keeper| {
-            keeper.token == *token && !keeper.is_newer_than(grant)
+        let taken_over = Some(version(lease));
+        self.tell(&lease.key, Loss::TakenOver, |hold| {
+            hold.token == *token && !hold.is_newer_than(taken_over)
         });
     }
 
@@ -76,25 +84,25 @@ impl Holds {
     /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
         let Some(last) = ended.fencing_token else { return };
-        let concerned = |grant: Grant| grant.fencing_token <= last.number();
-        self.tell(key, loss, |keeper| keeper.grant.is_some_and(concerned));
+        let concerned = |(fencing_token, _): Version| fencing_token <= last;
+        self.tell(key, loss, |hold| hold.version.is_some_and(concerned));
     }
 
-    fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&Keeper) -> bool) {
-        self.with(|keepers| {
-            let of_key = keepers.get(key).into_iter().flatten();
-            of_key.filter(|keeper| concerns(keeper)).for_each(|keeper| keeper.tell(loss));
+    fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&OpenHold) -> bool) {
+        self.with(|open| {
+            let of_key = open.get(key).into_iter().flatten();
+            of_key.filter(|hold| concerns(hold)).for_each(|hold| hold.tell(loss));
         });
     }
 
-    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Vec<Keeper>>) -> T) -> T {
-        use_them(&mut self.keepers.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Vec<OpenHold>>) -> T) -> T {
+        use_them(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Keeper {
-    fn is_newer_than(&self, grant: Option<Grant>) -> bool {
-        grant.is_some() && self.grant > grant
+impl OpenHold {
+    fn is_newer_than(&self, version: Option<Version>) -> bool {
+        version.is_some() && self.version > version
     }
 
     fn tell(&self, loss: Loss) {
@@ -103,20 +111,13 @@ impl Keeper {
     }
 }
 
-impl Grant {
-    fn of(lease: &Lease) -> Self {
-        let Lease { fencing_token, renewals, .. } = lease;
-        Self { fencing_token: fencing_token.number(), renewals: renewals.number() }
-    }
-}
-
 impl Registered {
     /// Notes the lease that was waited for.
     pub(crate) fn has(&self, lease: &Lease) {
-        self.holds.with(|keepers| {
-            let of_key = keepers.get_mut(&self.key).into_iter().flatten();
-            for own in of_key.filter(|keeper| keeper.tell.same_channel(&self.tell)) {
-                own.grant = Some(Grant::of(lease));
+        self.holds.with(|open| {
+            let of_key = open.get_mut(&self.key).into_iter().flatten();
+            for own in of_key.filter(|hold| hold.tell.same_channel(&self.tell)) {
+                own.version = Some(version(lease));
             }
         });
     }
@@ -142,13 +143,17 @@ impl Registered {
 impl Drop for Registered {
     fn drop(&mut self) {
         self.losses.close();
-        self.holds.with(|keepers| {
-            if let Some(of_key) = keepers.get_mut(&self.key) {
-                of_key.retain(|keeper| !keeper.tell.same_channel(&self.tell));
+        self.holds.with(|open| {
+            if let Some(of_key) = open.get_mut(&self.key) {
+                of_key.retain(|hold| !hold.tell.same_channel(&self.tell));
                 if of_key.is_empty() {
-                    keepers.remove(&self.key);
+                    open.remove(&self.key);
                 }
             }
         });
     }
+}
+
+fn version(lease: &Lease) -> Version {
+    (lease.fencing_token, lease.renewals)
 }

@@ -9,14 +9,14 @@ use std::sync::Arc;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
-use crate::lock::lease::{Claim, LockStatus, Origin};
+use crate::lock::lease::Claim;
 use crate::lock::owed::Undelivered;
 use crate::lock::store::{Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
 pub(super) struct KeyLine {
-    claims: HashMap<LeaseToken, Standing>,
+    claims: HashMap<LeaseToken, WaitingClaim>,
     /// The claims with a known place.
     order: BTreeMap<u64, LeaseToken>,
     /// The claims to join; claims that are gone or have joined by now are skipped.
@@ -32,7 +32,7 @@ pub(super) struct KeyLine {
     bell: Arc<Notify>,
 }
 
-struct Standing {
+struct WaitingClaim {
     claim: Claim,
     /// True once the store may have it in line.
     asked: bool,
@@ -41,13 +41,13 @@ struct Standing {
     place: Option<u64>,
     /// The number of claims ahead of it in the store's last answer.
     ahead: u64,
-    requests: Vec<Request>,
+    requests: Vec<WaitingRequest>,
     /// The releasing call, which gets its requests.
-    released: Option<oneshot::Sender<Vec<Request>>>,
+    released: Option<oneshot::Sender<Vec<WaitingRequest>>>,
 }
 
 /// A waiting request.
-pub(crate) struct Request {
+pub(crate) struct WaitingRequest {
     number: u64,
     stop: Option<Stop>,
     tell: oneshot::Sender<Told>,
@@ -65,8 +65,6 @@ pub(crate) enum Stop {
 /// The outcome of a wait. No question that is still under way can grant the claim afterwards.
 pub(crate) enum Told {
     Answer(Delivery),
-    /// The key is held, by the answer to the last question.
-    Held(LockStatus),
     /// The request is out of the line.
     Out,
     /// The claim was released.
@@ -122,9 +120,9 @@ impl KeyLine {
         let token = claim.token.clone();
         // The claim is back before the store was told that it left, so it never did.
         self.leaving.remove(&token);
-        let standing = self.claims.entry(token.clone()).or_insert_with(|| {
+        let waiting = self.claims.entry(token.clone()).or_insert_with(|| {
             self.joining.push_back(token);
-            Standing {
+            WaitingClaim {
                 claim: claim.clone(),
                 asked: false,
                 joined: false,
@@ -134,15 +132,15 @@ impl KeyLine {
                 released: None,
             }
         });
-        standing.claim = claim; // The newest request sets TTL and owner.
-        standing.requests.push(Request { number, stop: None, tell });
+        waiting.claim = claim; // The newest request sets TTL and owner.
+        waiting.requests.push(WaitingRequest { number, stop: None, tell });
         self.bell.notify_one();
     }
 
     /// Makes a request stop waiting in the next round.
     pub(super) fn stop(&mut self, token: &LeaseToken, number: u64, stop: Stop) {
-        let Some(standing) = self.claims.get_mut(token) else { return };
-        for request in standing.requests.iter_mut().filter(|request| request.number == number) {
+        let Some(waiting) = self.claims.get_mut(token) else { return };
+        for request in waiting.requests.iter_mut().filter(|request| request.number == number) {
             request.stop = Some(stop);
         }
         self.stopping.push(token.clone());
@@ -154,10 +152,10 @@ impl KeyLine {
     pub(super) fn release(
         &mut self,
         token: &LeaseToken,
-    ) -> Option<oneshot::Receiver<Vec<Request>>> {
-        let standing = self.claims.get_mut(token)?;
+    ) -> Option<oneshot::Receiver<Vec<WaitingRequest>>> {
+        let waiting = self.claims.get_mut(token)?;
         let (tell, told) = oneshot::channel();
-        standing.released = Some(tell);
+        waiting.released = Some(tell);
         self.stopping.push(token.clone());
         self.bell.notify_one();
         Some(told)
@@ -176,8 +174,8 @@ impl KeyLine {
     pub(super) fn take_work(&mut self, at_most: usize, due: bool) -> Work {
         let mut work = Work::default();
         for token in take(&mut self.stopping) {
-            let Some(standing) = self.claims.get_mut(&token) else { continue };
-            if let Some(released) = standing.released.take() {
+            let Some(waiting) = self.claims.get_mut(&token) else { continue };
+            if let Some(released) = waiting.released.take() {
                 // If the releasing call is gone, the requests are told by being dropped.
                 drop(released.send(self.take_requests(&token, |_| true)));
                 continue;
@@ -185,18 +183,18 @@ impl KeyLine {
             for request in self.take_requests(&token, |one| one.stop == Some(Stop::Draining)) {
                 request.tell(Told::Out);
             }
-            if let Some(standing) = self.claims.get(&token) {
-                work.last_questions.push(standing.claim.clone());
+            if let Some(waiting) = self.claims.get(&token) {
+                work.last_questions.push(waiting.claim.clone());
             }
         }
         while work.joining.len() < at_most
             && let Some(token) = self.joining.pop_front()
         {
             // A claim that stops before it has joined need not join.
-            let to_join = |one: &&mut Standing| one.place.is_none() && !one.stops();
-            if let Some(standing) = self.claims.get_mut(&token).filter(to_join) {
-                standing.asked = true;
-                work.joining.push(standing.claim.clone());
+            let to_join = |one: &&mut WaitingClaim| one.place.is_none() && !one.stops();
+            if let Some(waiting) = self.claims.get_mut(&token).filter(to_join) {
+                waiting.asked = true;
+                work.joining.push(waiting.claim.clone());
             }
         }
         if due {
@@ -220,12 +218,6 @@ impl KeyLine {
         self.leaving.entry(token).or_insert(Keep::Place);
     }
 
-    /// Makes a claim that may have joined leave again, as soon as its requests are told.
-    pub(super) fn leave_after_failure(&mut self, claim: &Claim) {
-        self.leaving.insert(claim.token.clone(), kept(claim));
-        self.bell.notify_one();
-    }
-
     /// The claim with the first place, and that place.
     pub(super) fn head(&self) -> Option<(Claim, Option<u64>)> {
         let (_, token) = self.order.first_key_value()?;
@@ -234,7 +226,7 @@ impl KeyLine {
 
     /// A waiting claim, and its place if it has one.
     pub(super) fn claim(&self, token: &LeaseToken) -> Option<(Claim, Option<u64>)> {
-        self.claims.get(token).map(|standing| (standing.claim.clone(), standing.place))
+        self.claims.get(token).map(|waiting| (waiting.claim.clone(), waiting.place))
     }
 
     pub(super) fn at(&self, place: u64) -> Option<(Claim, Option<u64>)> {
@@ -244,71 +236,80 @@ impl KeyLine {
     /// The number of claims ahead, as far as this instance knows; `None` before the store has told
     /// the claim's place.
     pub(super) fn ahead(&self, token: &LeaseToken) -> Option<u64> {
-        let standing = self.claims.get(token)?;
+        let waiting = self.claims.get(token)?;
         let (first, _) = self.order.first_key_value()?;
-        Some(standing.ahead.min(standing.place?.saturating_sub(*first) + self.before_head))
+        Some(waiting.ahead.min(waiting.place?.saturating_sub(*first) + self.before_head))
     }
 
     /// Takes out a claim that is in no line any more, and returns its requests.
-    pub(super) fn take_out(&mut self, token: &LeaseToken) -> Vec<Request> {
+    pub(super) fn take_out(&mut self, token: &LeaseToken) -> Vec<WaitingRequest> {
         let requests = self.take_requests(token, |_| true);
         self.leaving.remove(token);
         requests
     }
 
+    /// Takes out a claim that could not join, and returns its requests. It leaves in the next round,
+    /// because it may have joined, or may still.
+    pub(super) fn take_failed(&mut self, claim: &Claim) -> Vec<WaitingRequest> {
+        let requests = self.take_requests(&claim.token, |_| true);
+        self.leaving.insert(claim.token.clone(), Keep::of(claim.origin));
+        self.bell.notify_one();
+        requests
+    }
+
     /// Takes out the requests of a claim that asked the last question. Returns them, and the number
     /// of claims in line that left with them.
-    pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<Request>, u64) {
-        let stood = self.claims.get(token).is_some_and(|standing| standing.place.is_some());
+    pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<WaitingRequest>, u64) {
+        let stood = self.claims.get(token).is_some_and(|waiting| waiting.place.is_some());
         let requests = self.take_requests(token, |request| request.stop.is_some());
         (requests, u64::from(stood && !self.claims.contains_key(token)))
     }
 
     /// Notes the place of a claim. If the store did not know a claim that was in line, it has lost
     /// its data, and all other claims of this instance join again.
-    pub(super) fn note(&mut self, token: &LeaseToken, waiting: &Waiting) {
-        let Some(standing) = self.claims.get_mut(token) else { return };
-        let before = standing.place.replace(waiting.place);
-        (standing.joined, standing.ahead) = (true, waiting.ahead);
+    pub(super) fn note(&mut self, token: &LeaseToken, answer: &Waiting) {
+        let Some(waiting) = self.claims.get_mut(token) else { return };
+        let before = waiting.place.replace(answer.place);
+        (waiting.joined, waiting.ahead) = (true, answer.ahead);
         if let Some(before) = before {
             self.forget_place(before, token);
         }
-        let shadowed = self.order.insert(waiting.place, token.clone());
-        if before.is_some() && waiting.new || shadowed.is_some_and(|other| other != *token) {
+        let shadowed = self.order.insert(answer.place, token.clone());
+        if before.is_some() && answer.new || shadowed.is_some_and(|other| other != *token) {
             self.rejoin_but(token);
         }
         if self.order.first_key_value().is_some_and(|(_, head)| head == token) {
-            self.before_head = waiting.ahead;
+            self.before_head = answer.ahead;
         }
     }
 
     /// Returns true for a waiting claim that never had a place. A claim that lost its place with
     /// the store's data joins again.
     pub(super) fn is_joining(&mut self, token: &LeaseToken) -> bool {
-        let Some(standing) = self.claims.get(token) else { return false };
-        if standing.joined && standing.place.is_none() {
+        let Some(waiting) = self.claims.get(token) else { return false };
+        if waiting.joined && waiting.place.is_none() {
             self.joining.push_back(token.clone());
         }
-        !standing.joined
+        !waiting.joined
     }
 
     /// Takes out some requests of a claim, and the claim with the last one.
     fn take_requests(
         &mut self,
         token: &LeaseToken,
-        which: impl FnMut(&mut Request) -> bool,
-    ) -> Vec<Request> {
-        let Some(standing) = self.claims.get_mut(token) else { return Vec::new() };
-        let taken: Vec<_> = standing.requests.extract_if(.., which).collect();
+        which: impl FnMut(&mut WaitingRequest) -> bool,
+    ) -> Vec<WaitingRequest> {
+        let Some(waiting) = self.claims.get_mut(token) else { return Vec::new() };
+        let taken: Vec<_> = waiting.requests.extract_if(.., which).collect();
         self.requests -= taken.len();
-        if standing.requests.is_empty()
-            && let Some(standing) = self.claims.remove(token)
+        if waiting.requests.is_empty()
+            && let Some(waiting) = self.claims.remove(token)
         {
-            if let Some(place) = standing.place {
+            if let Some(place) = waiting.place {
                 self.forget_place(place, token);
             }
-            if standing.asked {
-                self.leaving.insert(token.clone(), kept(&standing.claim));
+            if waiting.asked {
+                self.leaving.insert(token.clone(), Keep::of(waiting.claim.origin));
             }
         }
         taken
@@ -326,7 +327,7 @@ impl KeyLine {
     fn rejoin_but(&mut self, token: &LeaseToken) {
         let others = self.claims.iter_mut().filter(|(other, _)| *other != token);
         let mut again: Vec<_> = others
-            .filter_map(|(other, standing)| Some((standing.place.take()?, other.clone())))
+            .filter_map(|(other, waiting)| Some((waiting.place.take()?, other.clone())))
             .collect();
         again.sort_unstable_by_key(|(place, _)| *place);
         self.order.retain(|_, there| there == token);
@@ -337,23 +338,15 @@ impl KeyLine {
     }
 }
 
-impl Standing {
+impl WaitingClaim {
     fn stops(&self) -> bool {
         self.requests.iter().all(|request| request.stop.is_some())
     }
 }
 
-impl Request {
+impl WaitingRequest {
     /// Tells the request. If it is gone, dropping the message undoes a grant in it.
     pub(super) fn tell(self, told: Told) {
         drop(self.tell.send(told));
-    }
-}
-
-/// The fate of a claim's place when the claim leaves.
-fn kept(claim: &Claim) -> Keep {
-    match claim.origin {
-        Origin::Client => Keep::Place,
-        Origin::Service => Keep::Nothing,
     }
 }

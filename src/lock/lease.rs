@@ -90,7 +90,7 @@ pub struct Lease {
 /// the keeper of a lease whether another request has renewed it. The keeper's own refreshes do not
 /// count, so one whose answer was lost changes nothing. Restarts with each lease, so it identifies
 /// a lease only with the fencing token.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Renewals(u64);
 
 impl Renewals {

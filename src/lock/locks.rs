@@ -3,8 +3,6 @@
 //! It completes every call once sent, undoes grants that no client received, and refuses claims
 //! while it drains. The store decides who holds a lock; the waiting loop is in `waiting.rs`.
 
-mod ending;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,13 +14,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
-use crate::lock::hold::Loss;
-use crate::lock::holds::Holds;
+use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
-use crate::lock::owed::Owed;
-use crate::lock::store::{Attempt, Guarantees, Kept, Page, Released, Store};
+use crate::lock::owed::{Answering, Owed};
+use crate::lock::store::{Attempt, Guarantees, Kept, Page, Released, Store, Win};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -63,12 +60,9 @@ pub struct Listing {
 }
 
 impl Acquired {
-    fn of(attempt: Attempt, token: LeaseToken, waited: Duration) -> Self {
-        match attempt {
-            Attempt::Granted(lease) => Self::Granted(Grant { lease, token, waited }),
-            Attempt::Again(lease) => Self::Again(Grant { lease, token, waited }),
-            Attempt::Held(status) => Self::Held(status, waited),
-        }
+    fn won(Win { lease, fresh }: Win, token: LeaseToken, waited: Duration) -> Self {
+        let grant = Grant { lease, token, waited };
+        if fresh { Self::Granted(grant) } else { Self::Again(grant) }
     }
 }
 
@@ -105,7 +99,7 @@ impl Locks {
     /// service goes on to the next claim.
     pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
         let began = Instant::now();
-        let first = self.try_acquire(claim.clone(), Duration::ZERO).await?;
+        let first = self.try_acquire(claim.clone()).await?;
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
             self.holds.taken_over(token, lease);
         }
@@ -113,7 +107,7 @@ impl Locks {
             return Ok(first);
         }
         let token = claim.token.clone();
-        let mut ticket = self.waiters.enter(claim)?;
+        let mut ticket = self.enter(claim)?;
         let told = tokio::select! {
             biased;
             told = ticket.told() => Ok(told),
@@ -125,21 +119,17 @@ impl Locks {
             Err(stop) => ticket.stopped(stop).await,
         };
         match told {
-            Told::Answer(Delivery { answer, asked, .. }) => {
-                Ok(Acquired::of(answer.deliver()?, token, asked - began))
-            }
-            Told::Held(status) => Ok(Acquired::Held(status, began.elapsed())),
+            Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.deliver()? {
+                Attempt::Won(win) => Acquired::won(win, token, asked - began),
+                Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
+            }),
             Told::Out => Err(LockError::Draining),
             Told::Cancelled => Err(LockError::WaitCancelled(began.elapsed())),
         }
     }
 
     /// Acquires the key if it is free and no claim is ahead.
-    pub(crate) async fn try_acquire(
-        &self,
-        claim: Claim,
-        waited: Duration,
-    ) -> Result<Acquired, LockError> {
+    pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
         if self.draining.is_cancelled() {
             return Err(LockError::Draining);
         }
@@ -148,7 +138,10 @@ impl Locks {
             let attempt = store.try_acquire(&claim).await;
             owed.undelivered(claim, attempt)
         });
-        Ok(Acquired::of(attempt.await.deliver()?, token, waited))
+        Ok(match attempt.await.deliver()? {
+            Attempt::Won(win) => Acquired::won(win, token, Duration::ZERO),
+            Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
+        })
     }
 
     /// The number of requests in line.
@@ -291,8 +284,29 @@ impl Locks {
         self.draining.cancel();
     }
 
+    /// Waits, at most `patience`, for calls whose callers are gone and for pending undos. Returns
+    /// true if all are done.
+    ///
+    /// # Cancel safety
+    ///
+    /// Stops waiting; the tasks go on.
+    pub async fn finish(&self, patience: Duration) -> bool {
+        self.tasks.close();
+        let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
+        if !done {
+            tracing::warn!(open = self.tasks.len(), "shutting down with store calls still open");
+        }
+        done
+    }
+
+    /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
+    /// service made is undone, because no client has received it.
+    pub fn answering(&self, claim: &Claim) -> Answering {
+        Answering::new(self.owed.clone(), claim.clone())
+    }
+
     pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
-        self.waiters.enter(claim)
+        Ticket::enter(self.waiters.clone(), claim)
     }
 
     pub(crate) fn holds(&self) -> &Arc<Holds> {
@@ -343,6 +357,3 @@ impl Locks {
         HeardOut::new(&self.tasks, call)
     }
 }
-
-/// A store's answer to a claim, or the error that replaced it.
-pub(crate) type Answer = Result<Attempt, StoreError>;

@@ -10,7 +10,7 @@ pub mod entry;
 pub mod error;
 pub(crate) mod heard_out;
 pub mod hold;
-mod holds;
+pub mod holds;
 pub mod key;
 mod key_line;
 pub mod lease;

@@ -9,7 +9,6 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin};
-use crate::lock::locks::Answer;
 use crate::lock::store::{Attempt, Store};
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
@@ -25,6 +24,9 @@ const MAX_PAUSE: Duration = Duration::from_millis(500);
 /// expired.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 
+/// A store's answer to a claim, or the error that replaced it.
+pub(crate) type Answer = Result<Attempt, StoreError>;
+
 /// Undoes grants, retrying until the store confirms.
 pub(crate) struct Owed {
     store: Arc<dyn Store>,
@@ -37,13 +39,20 @@ impl Owed {
         Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
 
-    /// Wraps an answer so that a grant in it is undone unless it is delivered.
+    /// Wraps an answer so that a grant in it is undone unless it is delivered. An answer of unknown
+    /// effect is undone in any case.
     pub(crate) fn undelivered(self: Arc<Self>, claim: Claim, answer: Answer) -> Undelivered {
+        if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {
+            self.take_back(&claim);
+        }
         Undelivered { owed: self, claim, answer: Some(answer) }
     }
 
-    /// Undoes whatever the claim's token has or may get.
-    pub(crate) fn take_back(&self, claim: &Claim) {
+    /// Undoes whatever the claim's token has or may get, if the service made that token.
+    fn take_back(&self, claim: &Claim) {
+        if claim.origin == Origin::Client {
+            return;
+        }
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %claim.key, "undo queue full; lease will expire by its TTL");
             return;
@@ -74,28 +83,36 @@ pub(crate) struct Undelivered {
 }
 
 impl Undelivered {
-    /// Hands over the answer. If its effect is unknown, a token of the service is undone.
+    /// Hands over the answer.
     pub(crate) fn deliver(mut self) -> Answer {
-        let answer = self.answer.take().expect("an answer is delivered once");
-        if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {
-            self.owe();
-        }
-        answer
-    }
-
-    fn owe(&self) {
-        if self.claim.origin == Origin::Service {
-            self.owed.take_back(&self.claim);
-        }
+        self.answer.take().expect("an answer is delivered once")
     }
 }
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        match &self.answer {
-            Some(Ok(Attempt::Granted(_) | Attempt::Again(_)))
-            | Some(Err(StoreError { effect: Effect::Unknown, .. })) => self.owe(),
-            _ => (),
+        if let Some(Ok(Attempt::Won(_))) = &self.answer {
+            self.owed.take_back(&self.claim);
+        }
+    }
+}
+
+/// A claim whose request is being answered.
+pub struct Answering {
+    owed: Arc<Owed>,
+    claim: Claim,
+}
+
+impl Answering {
+    pub(super) fn new(owed: Arc<Owed>, claim: Claim) -> Self {
+        Self { owed, claim }
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.owed.take_back(&self.claim);
         }
     }
 }

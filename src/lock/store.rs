@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
@@ -17,7 +17,7 @@ use crate::lock::wakeup::Wakeup;
 ///
 /// Each call gives one answer, never waits for another client, has its own deadline, and may be
 /// repeated. Only the store's clock decides that a lease has expired. A dropped call has an unknown
-/// effect; [`crate::lock::locks::Locks`] never drops one.
+/// effect; `Locks` never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
     /// Grants the key if it is free, or again to the token that already holds it.
@@ -91,10 +91,8 @@ pub trait Store: Send + Sync + 'static {
 /// The answer to [`Store::try_acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Attempt {
-    /// A new lease.
-    Granted(Lease),
-    /// The lease that the token already has, with a fresh TTL.
-    Again(Lease),
+    /// The claim has the key.
+    Won(Win),
     /// The key is held by another token.
     Held(LockStatus),
 }
@@ -102,14 +100,21 @@ pub enum Attempt {
 /// The answer to [`Store::wait_turn`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// A new lease, or one confirmed after a hand-off.
-    Granted(Lease),
-    /// The lease that the token already has, with a fresh TTL.
-    Again(Lease),
+    /// The claim has the key.
+    Won(Win),
     /// Not yet.
     Waiting(Waiting),
     /// The claim was released, or its grant has ended, on another instance: it is not in line.
     Gone,
+}
+
+/// The lease of a claim that has the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Win {
+    /// The lease.
+    pub lease: Lease,
+    /// True for a new lease; false for one that the token already had, with its TTL begun anew.
+    pub fresh: bool,
 }
 
 /// A claim's standing in the line.
@@ -135,6 +140,15 @@ pub enum Keep {
     Place,
     /// Given up.
     Nothing,
+}
+
+impl Keep {
+    pub(super) const fn of(origin: Origin) -> Self {
+        match origin {
+            Origin::Client => Self::Place,
+            Origin::Service => Self::Nothing,
+        }
+    }
 }
 
 /// The answer to [`Store::keep`].

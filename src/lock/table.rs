@@ -14,7 +14,7 @@ use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Renewals};
 use crate::lock::line::Line;
-use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting};
+use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting, Win};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -80,27 +80,27 @@ impl Table {
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
-        self.settle(&claim.key, now);
+        self.expire_and_hand_on(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
-            return Some(Attempt::Again(again));
+            return Some(Attempt::Won(again));
         }
         if !self.is_turn_of(&claim.key, &claim.token) {
             self.hand_on_if_free(&claim.key, now);
             return Some(Attempt::Held(self.status_now(&claim.key, now)));
         }
-        self.begin(claim, now, proposal).map(Attempt::Granted)
+        self.begin(claim, now, proposal).map(Attempt::Won)
     }
 
     /// Joins the line, or asks again; grants the key if it is the claim's turn.
     ///
     /// Returns `None` if the fencing tokens are used up.
     pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
-        self.settle(&claim.key, now);
+        self.expire_and_hand_on(&claim.key, now);
         if let Some(again) = self.again(claim, now) {
-            return Some(Turn::Again(again));
+            return Some(Turn::Won(again));
         }
         if self.is_turn_of(&claim.key, &claim.token) {
-            return self.begin(claim, now, proposal).map(Turn::Granted);
+            return self.begin(claim, now, proposal).map(Turn::Won);
         }
         let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(&claim.token);
         self.hand_on_if_free(&claim.key, now);
@@ -118,7 +118,7 @@ impl Table {
     /// Takes claims out of the line. A hand-off to one of them goes on to the next claim; a lease
     /// stays.
     pub fn leave(&mut self, key: &LockKey, claims: &[(LeaseToken, Keep)], now: Timestamp) {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let until = now.after(self.position_kept);
         let Some(line) = self.lines.get_mut(key) else { return };
         let mut was_handed = false;
@@ -145,7 +145,7 @@ impl Table {
         ttl: Option<Ttl>,
         now: Timestamp,
     ) -> Option<Lease> {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let entry = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))?.clone();
         let ttl = ttl.unwrap_or(entry.ttl);
         let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
@@ -178,7 +178,7 @@ impl Table {
         (token, named): (&LeaseToken, Option<FencingToken>),
         now: Timestamp,
     ) -> Released {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let Some(entry) = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))
         else {
             if named.is_some() {
@@ -195,7 +195,7 @@ impl Table {
 
     /// Ends the lease of the key and returns its holder.
     pub fn force_release(&mut self, key: &LockKey, now: Timestamp) -> Option<Holder> {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         let holder = self.leases.get(key)?.holder(now);
         self.end(key, now);
         Some(holder)
@@ -208,7 +208,7 @@ impl Table {
         token: Option<&LeaseToken>,
         now: Timestamp,
     ) -> LockStatus {
-        self.settle(key, now);
+        self.expire_and_hand_on(key, now);
         self.status(key, self.leases.get(key), token, now)
     }
 
@@ -250,8 +250,9 @@ impl Table {
         std::mem::take(&mut self.handed_on)
     }
 
-    /// Ends expired leases of all keys, and expired places and hand-offs of this key.
-    fn settle(&mut self, key: &LockKey, now: Timestamp) {
+    /// Ends expired leases of all keys, and expired places and hand-offs of this key, which is then
+    /// handed on.
+    fn expire_and_hand_on(&mut self, key: &LockKey, now: Timestamp) {
         self.expire(now);
         if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
             self.hand_on_if_free(key, now);
@@ -261,18 +262,18 @@ impl Table {
 
     /// The lease that the keeper holds, if it has not ended.
     fn kept(&mut self, holding: &Holding, now: Timestamp) -> Option<Entry> {
-        self.settle(&holding.key, now);
+        self.expire_and_hand_on(&holding.key, now);
         let named = Some(holding.fencing_token);
         let entry = self.leases.get(&holding.key)?;
         entry.is_lease_of(&holding.token, named).then(|| entry.clone())
     }
 
     /// Renews the lease if the claim's token holds it.
-    fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Lease> {
+    fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Win> {
         let entry = self.leases.get(&claim.key).filter(|entry| entry.token == claim.token)?;
         let renewals = entry.renewals.taken_over();
         let entry = Entry { owner: claim.owner.clone(), renewals, ..entry.clone() };
-        Some(self.grant(&claim.key, entry, claim.ttl, now))
+        Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: false })
     }
 
     /// Returns true if a token would get the key by asking: the key is free, and was handed to this
@@ -310,7 +311,7 @@ impl Table {
         self.status(key, self.leases.get(key), None, now)
     }
 
-    fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Lease> {
+    fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Win> {
         let next = self.last_fencing_token + 1;
         let fencing_token = FencingToken::from_number(proposal.max(next))
             .or_else(|| FencingToken::from_number(next))?;
@@ -328,7 +329,7 @@ impl Table {
             ends_at: now,
             renewals: Renewals::default(),
         };
-        Some(self.grant(&claim.key, entry, claim.ttl, now))
+        Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: true })
     }
 
     fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
@@ -401,7 +402,7 @@ mod tests {
 
     fn fence(attempt: Option<Attempt>) -> Option<u64> {
         match attempt? {
-            Attempt::Granted(lease) | Attempt::Again(lease) => Some(lease.fencing_token.number()),
+            Attempt::Won(win) => Some(win.lease.fencing_token.number()),
             Attempt::Held(_) => None,
         }
     }
@@ -462,7 +463,9 @@ mod tests {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 9);
         let again = table.try_acquire(&claim("a", "one", 50), at(500), 77).unwrap();
-        assert!(matches!(&again, Attempt::Again(lease) if lease.ttl.as_millis() == 50));
+        assert!(
+            matches!(&again, Attempt::Won(win) if !win.fresh && win.lease.ttl.as_millis() == 50)
+        );
         assert_eq!(fence(Some(again)), Some(9));
         assert!(table.refresh(&key("a"), (&token("one"), None), None, at(549)).is_some());
         assert_eq!(table.inspect(&key("a"), None, at(599)).holder, None);

@@ -6,9 +6,10 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
-use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::Claim;
+use crate::lock::owed::Answer;
 use crate::lock::waiting::Waiters;
 
 /// The time that a stopping request still waits for the store; a later grant was reported as
@@ -25,13 +26,11 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    pub(super) fn new(
-        waiters: Arc<Waiters>,
-        claim: Claim,
-        number: u64,
-        told: oneshot::Receiver<Told>,
-    ) -> Self {
-        Self { waiters, claim, number, told }
+    /// Adds a request behind its claim. It waits until it is told or this ticket is dropped.
+    pub(super) fn enter(waiters: Arc<Waiters>, claim: Claim) -> Result<Self, LockError> {
+        let (tell, told) = oneshot::channel();
+        let number = waiters.enter(&claim, tell)?;
+        Ok(Self { waiters, claim, number, told })
     }
 
     /// Waits for the outcome.
@@ -82,8 +81,11 @@ impl Ticket {
     /// The outcome of a request if the store's answer is unknown.
     pub(crate) fn unknown(&self) -> Told {
         let reason = "the store did not answer in time".into();
-        let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
-        let answer = self.waiters.undelivered(self.claim.clone(), Err(error));
+        self.answer(Err(StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason }))
+    }
+
+    fn answer(&self, answer: Answer) -> Told {
+        let answer = self.waiters.undelivered(self.claim.clone(), answer);
         Told::Answer(Delivery { answer, asked: Instant::now(), alone: false })
     }
 }

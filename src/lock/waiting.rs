@@ -18,12 +18,10 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Delivery, KeyLine, Request, Told, Work};
-use crate::lock::lease::{Claim, Lease, LockStatus, Origin};
-use crate::lock::locks::Answer;
-use crate::lock::owed::{Owed, Undelivered};
-use crate::lock::store::{Attempt, Keep, Store, Turn};
-use crate::lock::ticket::Ticket;
+use crate::lock::key_line::{Delivery, KeyLine, Told, WaitingRequest, Work};
+use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::owed::{Answer, Owed, Undelivered};
+use crate::lock::store::{Attempt, Keep, Store, Turn, Win};
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
 
@@ -78,10 +76,14 @@ impl Waiters {
         self.with(|lines| lines.requests)
     }
 
-    /// Adds a request behind its claim. It waits until it is told or its ticket is dropped.
-    pub(crate) fn enter(self: &Arc<Self>, claim: Claim) -> Result<Ticket, LockError> {
-        let (tell, told) = oneshot::channel();
-        let number = self.with(|lines| {
+    /// Adds a request behind its claim, and returns its number. It waits until it is told or is
+    /// withdrawn.
+    pub(super) fn enter(
+        self: &Arc<Self>,
+        claim: &Claim,
+        tell: oneshot::Sender<Told>,
+    ) -> Result<u64, LockError> {
+        self.with(|lines| {
             let Lines { keys, requests, next_request } = lines;
             let room = keys.len() < self.limits.keys || keys.contains_key(&claim.key);
             if *requests >= self.limits.per_instance || !room {
@@ -94,8 +96,7 @@ impl Waiters {
             (*next_request, *requests) = (*next_request + 1, *requests + 1);
             line.enter(claim.clone(), *next_request, tell);
             Ok(*next_request)
-        });
-        Ok(Ticket::new(self.clone(), claim, number?, told))
+        })
     }
 
     /// Takes a released claim out of this instance's line, once no question for it is under way.
@@ -159,10 +160,10 @@ impl Waiters {
             let lasts = join_all(work.last_questions.into_iter().map(|claim| self.ask_last(claim)));
             let (asked, lasts) = join(asked, lasts).await;
             for answered in asked {
-                ask_at = ask_at.min(self.note(&key, answered));
+                ask_at = ask_at.min(self.note(answered));
             }
-            for (claim, asked, answer) in lasts {
-                self.note_last(&key, claim, asked, answer);
+            for answered in lasts {
+                self.note_last(answered);
             }
             if Instant::now() >= ask_at {
                 ask_at = self.ask_for_head(&key, take(&mut rung)).await.max(leave_at);
@@ -235,9 +236,9 @@ impl Waiters {
                 _ => None,
             };
             let failed = answered.turn.is_err();
-            let found_free = !rung && matches!(answered.turn, Ok(Turn::Granted(_)));
+            let found_free = !rung && matches!(&answered.turn, Ok(Turn::Won(win)) if win.fresh);
             let gone = matches!(answered.turn, Ok(Turn::Gone));
-            let ask_at = self.note(key, answered);
+            let ask_at = self.note(answered);
             match handed.filter(|handed| *handed != token) {
                 None if failed => return Instant::now() + AFTER_A_FAILURE,
                 // The key was free without a hint, or the claim ended elsewhere: the store may have
@@ -261,105 +262,87 @@ impl Waiters {
     }
 
     /// Handles an answer: delivers a grant, notes a place. Returns the moment to ask again.
-    fn note(&self, key: &LockKey, answered: Answered) -> Instant {
-        let Answered { claim, asked, turn } = answered;
+    fn note(&self, Answered { claim, asked, turn }: Answered) -> Instant {
+        let (key, token) = (&claim.key, &claim.token);
         match turn {
-            Ok(Turn::Granted(lease)) => self.granted(key, claim, asked, Attempt::Granted(lease)),
-            Ok(Turn::Again(lease)) => self.granted(key, claim, asked, Attempt::Again(lease)),
+            Ok(Turn::Won(win)) => self.granted(&claim, asked, win),
             Ok(Turn::Waiting(waiting)) => {
-                self.with_line(key, |line| line.note(&claim.token, &waiting));
+                self.with_line(key, |line| line.note(token, &waiting));
                 Instant::now() + waiting.recheck_after
             }
             Ok(Turn::Gone) => {
-                let told = self.with_line(key, |line| line.take_out(&claim.token));
+                let told = self.with_line(key, |line| line.take_out(token));
                 told.into_iter().flatten().for_each(|request| request.tell(Told::Cancelled));
                 asked
             }
             Err(error) => {
                 // A claim in line keeps waiting; one that could not join is told.
-                if self.with_line(key, |line| line.is_joining(&claim.token)) == Some(true) {
-                    let told = self.with_line(key, |line| {
-                        let told = line.take_out(&claim.token);
-                        // It may have joined, or may still.
-                        line.leave_after_failure(&claim);
-                        told
-                    });
-                    self.failed(told.unwrap_or_default(), claim, asked, error);
-                } else {
-                    self.taken_back_if_gone(key, claim, error);
+                if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
+                    let told = self.with_line(key, |line| line.take_failed(&claim));
+                    self.tell(told.unwrap_or_default(), &claim, asked, || Err(error.again()));
+                } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
+                    // It may have been granted, and no request waits for it any more.
+                    drop(self.undelivered(claim, Err(error)));
                 }
                 asked + AFTER_A_FAILURE
             }
         }
     }
 
-    /// Undoes a failed question that may have granted the claim, if no request waits for it any
-    /// more and its token is the service's.
-    fn taken_back_if_gone(&self, key: &LockKey, claim: Claim, error: StoreError) {
-        if self.with_line(key, |line| line.claim(&claim.token)).flatten().is_none() {
-            drop(self.undelivered(claim, Err(error)));
-        }
-    }
-
-    fn note_last(&self, key: &LockKey, claim: Claim, asked: Instant, answer: Answer) {
-        let taken = |line: &mut KeyLine| line.take_stopping(&claim.token);
+    fn note_last(&self, (claim, asked, answer): (Claim, Instant, Answer)) {
+        let stopping = || {
+            let taken = self.with_line(&claim.key, |line| line.take_stopping(&claim.token));
+            taken.unwrap_or_default()
+        };
         match answer {
-            Ok(Attempt::Held(status)) => {
-                let (told, left) = self.with_line(key, taken).unwrap_or_default();
+            Ok(Attempt::Won(win)) => _ = self.granted(&claim, asked, win),
+            Ok(Attempt::Held(mut status)) => {
+                let (told, left) = stopping();
                 // The store still counts the claim that is about to leave.
-                let waiters = status.waiters.saturating_sub(left);
-                let status = LockStatus { waiters, ..status };
-                told.into_iter().for_each(|request| request.tell(Told::Held(status.clone())));
+                status.waiters = status.waiters.saturating_sub(left);
+                self.tell(told, &claim, asked, || Ok(Attempt::Held(status.clone())));
             }
-            Ok(attempt) => _ = self.granted(key, claim, asked, attempt),
-            Err(error) => {
-                let (told, _) = self.with_line(key, taken).unwrap_or_default();
-                if told.is_empty() {
-                    return self.taken_back_if_gone(key, claim, error);
-                }
-                self.failed(told, claim, asked, error);
-            }
+            Err(error) => self.tell(stopping().0, &claim, asked, || Err(error.again())),
         }
     }
 
-    /// Tells all requests of a claim about its lease, and takes the claim out. With no request
-    /// left, a grant to a token of the service is undone.
-    fn granted(&self, key: &LockKey, claim: Claim, asked: Instant, attempt: Attempt) -> Instant {
+    /// Tells all requests of a claim about its lease, and takes the claim out.
+    fn granted(&self, claim: &Claim, asked: Instant, win: Win) -> Instant {
+        let Win { lease, mut fresh } = win;
         // Only this request knows a token of the service: an earlier answer with the grant was
         // lost.
-        let (lease, mut attempt) = match (attempt, claim.origin) {
-            (Attempt::Granted(lease), _) | (Attempt::Again(lease), Origin::Service) => {
-                (lease.clone(), Attempt::Granted(lease))
-            }
-            (Attempt::Again(lease), Origin::Client) => (lease.clone(), Attempt::Again(lease)),
-            (Attempt::Held(_), _) => return asked,
-        };
-        let told = self.with_line(key, |line| line.take_out(&claim.token)).unwrap_or_default();
-        if told.is_empty() {
-            drop(self.undelivered(claim.clone(), Ok(Attempt::Again(lease.clone()))));
-        }
-        let alone = told.len() == 1;
-        for request in told {
-            let answer = self.undelivered(claim.clone(), Ok(attempt));
-            request.tell(Told::Answer(Delivery { answer, asked, alone }));
+        fresh |= claim.origin == Origin::Service;
+        let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
+        self.tell(told.unwrap_or_default(), claim, asked, || {
             // The others share the lease that the first was granted.
-            attempt = Attempt::Again(lease.clone());
-        }
+            let fresh = take(&mut fresh);
+            Ok(Attempt::Won(Win { lease: lease.clone(), fresh }))
+        });
         asked + after_a_grant(&lease)
     }
 
-    /// Tells requests that the store did not answer.
-    fn failed(&self, told: Vec<Request>, claim: Claim, asked: Instant, error: StoreError) {
+    /// Tells requests the answer to their claim. With no request left, a grant to a token of the
+    /// service is undone.
+    fn tell(
+        &self,
+        told: Vec<WaitingRequest>,
+        claim: &Claim,
+        asked: Instant,
+        mut answer: impl FnMut() -> Answer,
+    ) {
+        if told.is_empty() {
+            drop(self.undelivered(claim.clone(), answer()));
+        }
         let alone = told.len() == 1;
         for request in told {
-            let answer = self.undelivered(claim.clone(), Err(error.again()));
+            let answer = self.undelivered(claim.clone(), answer());
             request.tell(Told::Answer(Delivery { answer, asked, alone }));
         }
     }
 }
 
 /// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
-pub(crate) struct ReleasedRequests(Vec<Request>);
+pub(crate) struct ReleasedRequests(Vec<WaitingRequest>);
 
 impl ReleasedRequests {
     /// Tells them that their claim was released.

@@ -164,13 +164,13 @@ impl Server {
         let began = Instant::now();
         let answered = acceptor.finish(patience).await;
         let left = patience.saturating_sub(began.elapsed());
-        let settled = self.app.locks.settle(left).await;
+        let finished = self.app.locks.finish(left).await;
         drop(self); // The store writes the rest to disk.
         if let Some(reason) = watched::failure() {
             return Err(Failed(reason.to_owned()));
         }
         tracing::info!("shutdown complete");
-        Ok(if answered && settled { Ended::Well } else { Ended::Early })
+        Ok(if answered && finished { Ended::Well } else { Ended::Early })
     }
 }
 

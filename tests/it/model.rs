@@ -5,8 +5,8 @@ mod said;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::lock::lease::{Claim, Holding, Lease};
-use lockkeeper::lock::store::{Attempt, Keep, Page, Turn};
+use lockkeeper::lock::lease::{Claim, Holding};
+use lockkeeper::lock::store::{Attempt, Keep, Page, Turn, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
 use lockkeeper::lock::token::LeaseToken;
@@ -173,8 +173,8 @@ impl Both<'_> {
     async fn acquire(&mut self, claim: &Claim) -> (Said, Said) {
         let said = self.stage.store.try_acquire(claim).await.unwrap();
         let expected = self.table.try_acquire(claim, self.now, 0).unwrap();
-        if let (Attempt::Granted(lease), Attempt::Granted(other)) = (&said, &expected) {
-            self.give(&claim.token, [lease, other]);
+        if let (Attempt::Won(win), Attempt::Won(other)) = (&said, &expected) {
+            self.give(&claim.token, [win, other]);
         }
         (attempt(said), attempt(expected))
     }
@@ -210,8 +210,8 @@ impl Both<'_> {
         let claim = self.claim(at, by, ttl);
         let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
         let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
-        if let (Turn::Granted(lease), Turn::Granted(other)) = (&said, &expected) {
-            self.give(&claim.token, [lease, other]);
+        if let (Turn::Won(win), Turn::Won(other)) = (&said, &expected) {
+            self.give(&claim.token, [win, other]);
         }
         match (&said, &expected) {
             (Turn::Waiting(one), Turn::Waiting(other)) => {
@@ -240,7 +240,11 @@ impl Both<'_> {
     }
 
     /// Notes a new lease, whose fencing token has to be above all before it.
-    fn give(&mut self, token: &LeaseToken, both: [&Lease; 2]) {
+    fn give(&mut self, token: &LeaseToken, both: [&Win; 2]) {
+        if !both.iter().all(|win| win.fresh) {
+            return;
+        }
+        let both = both.map(|win| &win.lease);
         let number = both[0].fencing_token.number();
         assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
         self.given.push(number);

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Lease, Origin};
-use crate::lock::store::{Attempt, Keep, Released, Store, Turn};
+use crate::lock::store::{Attempt, Keep, Released, Store, Turn, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::{Stay, Wrong};
@@ -123,8 +123,7 @@ impl Worker {
         let asked = self.world.now();
         let answer = self.ask(instance, async |store| store.try_acquire(&wish.claim).await).await;
         match answer {
-            Some(Ok(Attempt::Granted(lease))) => self.granted(wish, asked, &lease),
-            Some(Ok(Attempt::Again(lease))) => self.again(wish, asked, &lease),
+            Some(Ok(Attempt::Won(win))) => self.won(wish, asked, &win),
             Some(Ok(Attempt::Held(_))) => self.held(),
             Some(Err(error)) => self.failed(&error),
             None => Outcome::Unknown,
@@ -155,8 +154,7 @@ impl Worker {
             }
         });
         match waited.await {
-            Some((asked, Ok(Turn::Granted(lease)))) => self.granted(wish, asked, &lease),
-            Some((asked, Ok(Turn::Again(lease)))) => self.again(wish, asked, &lease),
+            Some((asked, Ok(Turn::Won(win)))) => self.won(wish, asked, &win),
             Some((_, Ok(Turn::Waiting(_) | Turn::Gone))) => self.held(),
             Some((_, Err(error))) => self.failed(&error),
             None => Outcome::Unknown,
@@ -197,15 +195,13 @@ impl Worker {
         }
     }
 
-    fn granted(&self, wish: &mut Wish, asked: u64, lease: &Lease) -> Outcome {
-        self.world.state().counts.grants += 1;
-        self.stays(wish, asked, lease);
-        Outcome::Granted
-    }
-
-    fn again(&self, wish: &mut Wish, asked: u64, lease: &Lease) -> Outcome {
-        self.world.state().counts.again += 1;
-        self.stays(wish, asked, lease);
+    fn won(&self, wish: &mut Wish, asked: u64, win: &Win) -> Outcome {
+        if win.fresh {
+            self.world.state().counts.grants += 1;
+        } else {
+            self.world.state().counts.again += 1;
+        }
+        self.stays(wish, asked, &win.lease);
         Outcome::Granted
     }
 

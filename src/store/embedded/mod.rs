@@ -26,7 +26,7 @@ use async_trait::async_trait;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
-use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
+use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn, Win};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl, wall_clock_micros};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -168,8 +168,9 @@ impl Store for EmbeddedStore {
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
-            Attempt::Granted(lease) => Attempt::Granted(self.shared.tell(VERB, lease, &asked)?),
-            Attempt::Again(lease) => Attempt::Again(self.shared.tell(VERB, lease, &asked)?),
+            Attempt::Won(Win { lease, fresh }) => {
+                Attempt::Won(Win { lease: self.shared.tell(VERB, lease, &asked)?, fresh })
+            }
             held => held,
         })
     }
@@ -183,8 +184,9 @@ impl Store for EmbeddedStore {
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
-            Turn::Granted(lease) => Turn::Granted(self.shared.tell(VERB, lease, &asked)?),
-            Turn::Again(lease) => Turn::Again(self.shared.tell(VERB, lease, &asked)?),
+            Turn::Won(Win { lease, fresh }) => {
+                Turn::Won(Win { lease: self.shared.tell(VERB, lease, &asked)?, fresh })
+            }
             Turn::Waiting(mut waiting) => {
                 waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
                 Turn::Waiting(waiting)

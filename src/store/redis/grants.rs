@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease};
+use crate::lock::store::Win;
 use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::LeaseToken;
 use crate::store::redis::RedisStore;
@@ -41,14 +42,15 @@ pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease,
 }
 
 impl RedisStore {
-    /// The lease in the reply to a question that was sent at `asked`.
-    pub(super) fn lease(
+    /// The grant in the reply to a question that was sent at `asked`.
+    pub(super) fn win(
         &self,
         verb: Verb,
         claim: &Claim,
         asked: Uptime,
         reply: &mut Reply,
-    ) -> Result<Lease, StoreError> {
+    ) -> Result<Win, StoreError> {
+        let fresh = reply.word() == "granted";
         let lease = Lease {
             key: claim.key.clone(),
             owner: claim.owner.clone(),
@@ -56,7 +58,7 @@ impl RedisStore {
             ttl: claim.ttl,
             renewals: renewals(reply).ok_or_else(|| malformed(verb))?,
         };
-        told(verb, lease, asked)
+        told(verb, lease, asked).map(|lease| Win { lease, fresh })
     }
 
     /// Waits until a grant has reached the replicas, if the settings require it.

@@ -217,8 +217,7 @@ impl Store for RedisStore {
         }
         let verb = Verb::TryAcquire;
         match reply.word() {
-            "granted" => self.lease(verb, claim, asked, &mut reply).map(Attempt::Granted),
-            "again" => self.lease(verb, claim, asked, &mut reply).map(Attempt::Again),
+            "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Attempt::Won),
             "held" => {
                 let holder = holder(&mut reply).ok_or_else(|| malformed(verb))?;
                 let waiters = reply.number().unwrap_or_default();
@@ -235,8 +234,7 @@ impl Store for RedisStore {
         let mut reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
         let verb = Verb::WaitTurn;
         match reply.word() {
-            "granted" => self.lease(verb, claim, asked, &mut reply).map(Turn::Granted),
-            "again" => self.lease(verb, claim, asked, &mut reply).map(Turn::Again),
+            "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Turn::Won),
             "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
             "gone" => Ok(Turn::Gone),
             _ => Err(malformed(verb)),

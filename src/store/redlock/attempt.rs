@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
+use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION;
@@ -24,10 +25,8 @@ pub(super) enum Standing {
 /// The outcome of an attempt.
 #[derive(Debug)]
 pub(super) enum Attempted {
-    /// A new lease.
-    Granted(Lease),
-    /// The lease that the token already had.
-    Again(Lease),
+    /// A majority has voted for the claim.
+    Won(Win),
     /// Other tokens have votes; the ballots name them.
     Lost(Poll),
 }
@@ -65,8 +64,7 @@ impl Redlock {
                 renewals: Renewals::from_number(renewals),
             };
             self.metrics.redlock_attempt("granted");
-            let attempted = if poll.was_held() { Attempted::Again } else { Attempted::Granted };
-            return Ok(attempted(lease));
+            return Ok(Attempted::Won(Win { lease, fresh: !poll.was_held() }));
         }
         let may_hold = self.give_up(claim, &poll, &name, patience).await;
         // Only a rival makes this a loss: without one, the nodes themselves failed. And nodes that

@@ -228,13 +228,9 @@ impl Store for RedlockStore {
             }
         }
         match redlock.contend(claim, Standing::Asks).await? {
-            Attempted::Granted(lease) => {
+            Attempted::Won(win) => {
                 redlock.queues.drop(&claim.key, &claim.token);
-                Ok(Attempt::Granted(lease))
-            }
-            Attempted::Again(lease) => {
-                redlock.queues.drop(&claim.key, &claim.token);
-                Ok(Attempt::Again(lease))
+                Ok(Attempt::Won(win))
             }
             Attempted::Lost(poll) => Ok(Attempt::Held(redlock.rival(&claim.key, &poll))),
         }
@@ -247,24 +243,22 @@ impl Store for RedlockStore {
             return Ok(Turn::Waiting(waiting));
         }
         let behind = redlock.queues.len(key).saturating_sub(1);
-        let turn = match redlock.contend(claim, Standing::Waits { behind }).await {
-            Ok(Attempted::Granted(lease)) => Turn::Granted(lease),
-            Ok(Attempted::Again(lease)) => Turn::Again(lease),
+        match redlock.contend(claim, Standing::Waits { behind }).await {
+            Ok(Attempted::Won(win)) => {
+                redlock.queues.drop(key, token);
+                Ok(Turn::Won(win))
+            }
             Ok(Attempted::Lost(poll)) => {
                 waiting.recheck_after = redlock.recheck_after(&poll);
-                return Ok(Turn::Waiting(waiting));
+                Ok(Turn::Waiting(waiting))
             }
-            Err(error) => {
-                if !waiting.new {
-                    return Err(in_doubt(error));
-                }
+            Err(error) if waiting.new => {
                 // Its caller is told and does not ask again, so the claim is removed here.
                 redlock.queues.drop(key, token);
-                return Err(error);
+                Err(error)
             }
-        };
-        redlock.queues.drop(key, token);
-        Ok(turn)
+            Err(error) => Err(in_doubt(error)),
+        }
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {

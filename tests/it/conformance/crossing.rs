@@ -83,7 +83,7 @@ mod tests {
             }
         }
         assert!(cut_short >= 4, "too few waits were cut short to say anything: {cut_short}");
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         deserted(store, AT_ONCE).await;
     }
 
@@ -121,7 +121,7 @@ mod tests {
             deserted(store, PATIENCE).await;
         }
         assert!(cut_short > 10, "too few were cut short to say anything: {cut_short}");
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         deserted(store, AT_ONCE).await;
     }
 

@@ -201,7 +201,7 @@ mod tests {
             let answer = request.answer().await;
             assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
             release(&stage.store, "holder").await;
-            locks.settle(PATIENCE).await;
+            locks.finish(PATIENCE).await;
             deserted(&stage.store, PATIENCE).await;
         }
     }

@@ -44,7 +44,7 @@ mod tests {
             let gone = asked_and_gone(locks.acquire(claim, Duration::ZERO)).await;
             (asked, cut_short) = (asked + 1, cut_short + usize::from(gone));
         }
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         let page = locks.list(vec![String::new()], None, 1000).await.unwrap();
         assert_eq!(page.locks.len(), asked - cut_short, "only who got an answer holds");
     }
@@ -56,7 +56,7 @@ mod tests {
         asked_and_gone(locks.acquire(claim("a", "one", 60_000), Duration::ZERO)).await;
         eventually(PATIENCE, async || stage.store.inspect(&key("a"), None).await.unwrap().holder)
             .await;
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
         assert_eq!(status.mine, Some(true));
     }
@@ -65,7 +65,7 @@ mod tests {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         stage.granted(&claim("a", "one", 60_000)).await;
         asked_and_gone(locks.release(key("a"), token("one"), None)).await;
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
     }
 

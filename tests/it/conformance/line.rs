@@ -40,7 +40,7 @@ pub(crate) async fn waits(store: &Arc<dyn Store>, claim: &Claim) -> Waiting {
 /// The lease of a claim whose turn it is; anything else fails the test.
 pub(crate) async fn confirmed(store: &Arc<dyn Store>, claim: &Claim) -> Lease {
     match store.wait_turn(claim, None).await.unwrap() {
-        Turn::Granted(lease) => lease,
+        Turn::Won(win) if win.fresh => win.lease,
         other => panic!("not granted: {other:?}"),
     }
 }
@@ -62,7 +62,7 @@ pub(crate) async fn line_up<const N: usize>(
     names: [&str; N],
 ) -> [Claim; N] {
     let held = store.try_acquire(&long("holder")).await.unwrap();
-    assert!(matches!(held, Attempt::Granted(_)), "{held:?}");
+    assert!(matches!(&held, Attempt::Won(win) if win.fresh), "{held:?}");
     let claims = names.map(long);
     for claim in &claims {
         assert!(waits(store, claim).await.new);
@@ -81,7 +81,7 @@ pub(crate) async fn waiters(store: &Arc<dyn Store>) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::store::{Attempt, Keep, Turn};
+    use lockkeeper::lock::store::{Attempt, Keep, Turn, Win};
     use lockkeeper::lock::time::Ttl;
 
     use super::{LONG, confirmed, line_up, long, refused, release, waiters, waits};
@@ -125,7 +125,7 @@ mod tests {
     pub(super) async fn a_holder_that_asks_again_has_its_lease_and_no_place(stage: Stage) {
         let lease = stage.granted(&long("one")).await;
         let again = stage.store.wait_turn(&claim("a", "one", 7_000), None).await.unwrap();
-        let Turn::Again(again) = again else { panic!("{again:?}") };
+        let Turn::Won(Win { lease: again, fresh: false }) = again else { panic!("{again:?}") };
         assert_eq!(again.fencing_token, lease.fencing_token);
         assert!(stage.lasts(again.ttl, 7_000), "{again:?}");
         assert_eq!(waiters(&stage.store).await, 0);
@@ -140,7 +140,7 @@ mod tests {
         let behind = waits(&stage.store, &two).await;
         assert_eq!(behind.handed.as_ref(), Some(&one.token), "{behind:?}");
         let granted = stage.store.try_acquire(&one).await.unwrap();
-        assert!(matches!(granted, Attempt::Granted(_)), "{granted:?}");
+        assert!(matches!(&granted, Attempt::Won(win) if win.fresh), "{granted:?}");
         assert_eq!(waits(&stage.store, &two).await.handed, None);
         release(&stage.store, "one").await;
         refused(&stage.store, &one).await;
@@ -241,9 +241,9 @@ mod tests {
         let one = long("one");
         let lease =
             eventually(PATIENCE, async || match stage.store.wait_turn(&one, None).await.unwrap() {
-                Turn::Granted(lease) => Some(lease),
+                Turn::Won(win) if win.fresh => Some(win.lease),
                 Turn::Waiting(_) => None,
-                other @ (Turn::Again(_) | Turn::Gone) => panic!("{other:?}"),
+                other @ (Turn::Won(_) | Turn::Gone) => panic!("{other:?}"),
             });
         assert!(stage.lasts(lease.await.ttl, LONG));
         assert_eq!(waiters(&stage.store).await, 0);

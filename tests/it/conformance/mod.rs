@@ -132,7 +132,7 @@ impl Stage {
     /// The lease that a claim is granted; anything else fails the test.
     pub(crate) async fn granted(&self, claim: &Claim) -> Lease {
         match self.store.try_acquire(claim).await.unwrap() {
-            Attempt::Granted(lease) => lease,
+            Attempt::Won(win) if win.fresh => win.lease,
             other => panic!("not granted: {other:?}"),
         }
     }

@@ -24,7 +24,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::lease::Holder;
-    use lockkeeper::lock::store::{Attempt, Released};
+    use lockkeeper::lock::store::{Attempt, Released, Win};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::{Stage, claim, key, token};
@@ -57,7 +57,7 @@ mod tests {
         let mut again = claim("a", "one", 7_000);
         again.owner = None;
         let answer = stage.store.try_acquire(&again).await.unwrap();
-        let Attempt::Again(lease) = answer else { panic!("{answer:?}") };
+        let Attempt::Won(Win { lease, fresh: false }) = answer else { panic!("{answer:?}") };
         assert_eq!(lease.fencing_token, first.fencing_token);
         assert!(stage.lasts(lease.ttl, 7_000) && lease.owner.is_none(), "{lease:?}");
         let holder = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
@@ -76,7 +76,7 @@ mod tests {
             let other = claim("a", &format!("other-{round}"), 60_000);
             let next = eventually(PATIENCE, async || {
                 match stage.store.try_acquire(&other).await.unwrap() {
-                    Attempt::Granted(next) => Some(next),
+                    Attempt::Won(next) if next.fresh => Some(next.lease),
                     _ => None,
                 }
             });
@@ -190,7 +190,8 @@ mod tests {
                 asking.spawn(async move { store.try_acquire(&claim).await.unwrap() });
             }
             let answers = asking.join_all().await;
-            let granted = answers.iter().filter(|one| matches!(one, Attempt::Granted(_))).count();
+            let won = |one: &&Attempt| matches!(one, Attempt::Won(win) if win.fresh);
+            let granted = answers.iter().filter(won).count();
             let held = answers.iter().filter(|one| matches!(one, Attempt::Held(_))).count();
             assert_eq!((granted, held), (1, 49));
         }

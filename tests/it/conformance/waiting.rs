@@ -136,7 +136,7 @@ mod tests {
         assert!(grant.lease.fencing_token.number() > first);
         holds(store, "one").await;
         assert_eq!((locks.waiting(), waiters(store).await), (0, 0));
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         holds(store, "one").await;
     }
 
@@ -275,7 +275,7 @@ mod tests {
             let answer = request.answer().await;
             assert!(matches!(answer, Err(LockError::Draining)), "{answer:?}");
         }
-        locks.settle(PATIENCE).await;
+        locks.finish(PATIENCE).await;
         assert_eq!(waiters(store).await, 0);
         holds(store, "holder").await;
     }

@@ -1,7 +1,7 @@
 //! What the answers of a store and of the model say, in a form that can be compared.
 
 use lockkeeper::lock::lease::{Holder, Lease, LockStatus};
-use lockkeeper::lock::store::{Attempt, Released, Turn, Waiting};
+use lockkeeper::lock::store::{Attempt, Released, Turn, Waiting, Win};
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 
 /// What an answer says once fencing tokens are replaced by their order and times left out: the
@@ -18,13 +18,10 @@ fn said(what: String, fencing: Option<FencingToken>) -> Said {
 
 pub(super) fn attempt(attempt: Attempt) -> Said {
     match attempt {
-        Attempt::Granted(lease) => said(
-            format!("granted {:?} {}", lease.owner, minutes(&lease)),
+        Attempt::Won(Win { lease, fresh }) => said(
+            format!("fresh: {fresh} {:?} {}", lease.owner, minutes(&lease)),
             Some(lease.fencing_token),
         ),
-        Attempt::Again(lease) => {
-            said(format!("again {:?} {}", lease.owner, minutes(&lease)), Some(lease.fencing_token))
-        }
         Attempt::Held(held) => {
             let told = status(&held);
             Said { what: format!("held {}", told.what), ..told }
@@ -34,8 +31,7 @@ pub(super) fn attempt(attempt: Attempt) -> Said {
 
 pub(super) fn turn(turn: Turn) -> Said {
     match turn {
-        Turn::Granted(lease) => attempt(Attempt::Granted(lease)),
-        Turn::Again(lease) => attempt(Attempt::Again(lease)),
+        Turn::Won(win) => attempt(Attempt::Won(win)),
         Turn::Gone => said("gone".into(), None),
         Turn::Waiting(Waiting { ahead, new, handed, .. }) => {
             let handed = handed.as_ref().map(LeaseToken::expose);

@@ -49,9 +49,9 @@ fn only_the_record(redis: &Redis) {
 /// Asks until it is the turn of the claim.
 async fn turn(store: &Arc<dyn Store>, claim: &Claim) {
     let granted = async || match store.wait_turn(claim, None).await.unwrap() {
-        Turn::Granted(_) => Some(()),
+        Turn::Won(win) if win.fresh => Some(()),
         Turn::Waiting(_) => None,
-        other @ (Turn::Again(_) | Turn::Gone) => panic!("{other:?}"),
+        other @ (Turn::Won(_) | Turn::Gone) => panic!("{other:?}"),
     };
     eventually(PATIENCE, granted).await;
 }

@@ -98,8 +98,7 @@ async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
     }
     crate::conformance::nodes::admit(&site.settings()).await;
     eventually(PATIENCE, async || match store.try_acquire(&of_service("another")).await {
-        Ok(Attempt::Granted(lease)) => Some(lease),
-        Ok(Attempt::Again(lease)) => Some(lease),
+        Ok(Attempt::Won(win)) => Some(win),
         Ok(Attempt::Held(status)) => panic!("a ghost: {status:?}"),
         Err(_) => None,
     })

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::store::{Attempt, Store};
+use lockkeeper::lock::store::{Attempt, Store, Win};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::redlock::Rules;
@@ -133,7 +133,7 @@ async fn once(
         drop(store.release(&claim.key, &claim.token, None).await);
         return false;
     };
-    let Attempt::Granted(lease) = attempt else { return true };
+    let Attempt::Won(Win { lease, fresh: true }) = attempt else { return true };
     let name = format!("{:?}", claim.token.expose());
     let fencing_token = lease.fencing_token.number();
     ledger.won("key", (&name, fencing_token), sent, lease.ttl.as_duration());
