@@ -24,19 +24,16 @@ pub(super) async fn force_release(
     call.allow(&[Permission::Admin])?;
     query(uri.query(), &[])?;
     let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
-    match app.locks.force_release(call.key.clone()).await {
-        Ok(Some(holder)) => {
+    let ended = app.locks.force_release(call.key.clone()).await;
+    match ended.map_err(|error| record.failed(error))? {
+        Some(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
             record.holder(&holder).end("ok");
             Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
         }
-        Ok(None) => {
+        None => {
             record.end("lost");
             Err(ApiError::new(Code::LockLost, "the key is not held"))
-        }
-        Err(error) => {
-            record.end("error");
-            Err(error.into())
         }
     }
 }

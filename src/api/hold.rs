@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::error::ApiError;
 use crate::api::extract::Call;
-use crate::api::locks::{ask, is_certain};
+use crate::api::locks::ask;
 use crate::api::options::{Known, Options};
 use crate::api::quotas::{Asking, Granted, Slot};
 use crate::api::record::Record;
@@ -76,11 +76,8 @@ pub(super) async fn hold(
             Ok(answer)
         }
         Err(error) => {
-            if is_certain(&error) {
-                asking.refused();
-            }
-            record.end("error");
-            Err(error.into())
+            asking.failed(&error);
+            Err(record.failed(error))
         }
     }
 }

@@ -18,7 +18,6 @@ use crate::api::quotas::{Asking, RequestKind};
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
-use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Grant};
 use crate::lock::locks::Acquired;
@@ -78,14 +77,8 @@ pub(super) async fn acquire(
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
         Err(error) => {
-            if is_certain(&error) {
-                asking.refused();
-            }
-            record.end(match error {
-                LockError::WaitCancelled(_) => "cancelled",
-                _ => "error",
-            });
-            Err(error.into())
+            asking.failed(&error);
+            Err(record.failed(error))
         }
     }
 }
@@ -101,19 +94,16 @@ pub(super) async fn refresh(
     let token = options.required_token()?;
     let (named, ttl) = (options.fencing_token()?, options.ttl(&app.ttl)?);
     let record = Record::of(&app, &call, Counted::Refresh, "refresh");
-    match app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await {
-        Ok(Some(lease)) => {
+    let refreshed = app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await;
+    match refreshed.map_err(|error| record.failed(error))? {
+        Some(lease) => {
             app.quotas.extended(&lease.key, lease.ttl.as_duration());
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
-        Ok(None) => {
+        None => {
             record.end("lost");
             Err(ApiError::lost())
-        }
-        Err(error) => {
-            record.end("error");
-            Err(error.into())
         }
     }
 }
@@ -128,23 +118,20 @@ pub(super) async fn release(
     let options = Options::read(request, &app.limits, RELEASE).await?;
     let (token, named) = (options.required_token()?, options.fencing_token()?);
     let mut record = Record::of(&app, &call, Counted::Release, "release");
-    match app.locks.release(call.key.clone(), token, named).await {
-        Ok(Released::Lease(holder)) => {
+    let released = app.locks.release(call.key.clone(), token, named).await;
+    match released.map_err(|error| record.failed(error))? {
+        Released::Lease(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
             record.holder(&holder).end("ok");
             Ok(StatusCode::NO_CONTENT)
         }
-        Ok(Released::Place) => {
+        Released::Place => {
             record.end("place");
             Ok(StatusCode::NO_CONTENT)
         }
-        Ok(Released::Nothing) => {
+        Released::Nothing => {
             record.end("lost");
             Err(ApiError::lost())
-        }
-        Err(error) => {
-            record.end("error");
-            Err(error.into())
         }
     }
 }
@@ -199,11 +186,6 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ask
         }
     }
     app.quotas.ask(caller, claim).map_err(|_| app.quotas.no_lease())
-}
-
-/// Returns whether the claim certainly holds nothing.
-pub(super) fn is_certain(error: &LockError) -> bool {
-    !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. }))
 }
 
 /// The answer to a grant; the token is in a header too, for shells.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::ApiError;
 use crate::auth::Caller;
+use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -257,6 +258,13 @@ impl Asking {
             (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
         });
         Granted(stamp.map(|stamp| (quotas, claim.key, stamp)))
+    }
+
+    /// Notes that the claim holds nothing, if the error says so.
+    pub(super) fn failed(self, error: &LockError) {
+        if !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. })) {
+            self.refused();
+        }
     }
 
     /// Notes that the claim holds nothing.

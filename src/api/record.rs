@@ -1,7 +1,9 @@
 //! The record of a verb: a count, and a log line without tokens.
 
 use crate::api::App;
+use crate::api::error::ApiError;
 use crate::api::extract::Call;
+use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Owner};
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
@@ -40,6 +42,15 @@ impl<'a> Record<'a> {
         self.owner = holder.owner.clone();
         self.fencing_token = holder.fencing_token;
         self
+    }
+
+    /// Counts and logs the failure of the verb, and returns its answer.
+    pub(super) fn failed(&self, error: LockError) -> ApiError {
+        self.end(match error {
+            LockError::WaitCancelled(_) => "cancelled",
+            _ => "error",
+        });
+        error.into()
     }
 
     /// Counts the outcome, without a log line.
