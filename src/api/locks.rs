@@ -8,7 +8,6 @@ use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, LOCATION};
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::api::error::ApiError;
@@ -18,12 +17,11 @@ use crate::api::quotas::{Asking, RequestKind};
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
-use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Grant};
 use crate::lock::locks::Acquired;
 use crate::lock::store::Released;
 use crate::metrics::Counted;
-use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody};
+use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
 const ACQUIRE: Known =
     Known { query: &["ttl", "wait", "owner"], body: &["ttl_ms", "wait_ms", "token", "owner"] };
@@ -36,10 +34,6 @@ const LIST: &[&str] = &["prefix", "limit", "cursor"];
 const PAGE: usize = 100;
 /// The most keys per page.
 const MAX_PAGE: usize = 1_000;
-
-/// The characters that are not encoded in a path.
-const IN_PATH: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// `POST /locks/{key}`: acquires the key, and waits in line if asked to.
 pub(super) async fn acquire(
@@ -62,7 +56,7 @@ pub(super) async fn acquire(
         Ok(Acquired::Granted(grant)) => {
             asking.granted(&grant.lease);
             record.fencing_token(grant.lease.fencing_token).end("granted");
-            let location = [(LOCATION, location(&call.key))];
+            let location = [(LOCATION, key_path(&call.key))];
             Ok((StatusCode::CREATED, location, granted(&grant, as_text)).into_response())
         }
         Ok(Acquired::Again(grant)) => {
@@ -208,8 +202,4 @@ fn wants_text(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accept = values.collect::<Vec<_>>().join(",").to_ascii_lowercase();
     accept.contains("text/plain") && !accept.contains("json") && !accept.contains("*/*")
-}
-
-fn location(key: &LockKey) -> String {
-    format!("/locks/{}", utf8_percent_encode(key.as_str(), IN_PATH))
 }
