@@ -21,7 +21,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::ListBody;
+use crate::wire::{ListBody, millis_down};
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -352,5 +352,5 @@ fn token_in(path: &Path) -> Result<LeaseToken, String> {
 }
 
 fn millis(time: Duration) -> Ttl {
-    Ttl::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    Ttl::from_millis(millis_down(time))
 }

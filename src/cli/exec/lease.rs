@@ -14,6 +14,7 @@ use crate::cli::clock::{Alarm, Moment};
 use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
+use crate::wire::millis_down;
 
 /// The shortest and the longest pause between attempts to refresh.
 const REFRESH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -77,7 +78,7 @@ impl Terms {
     }
 
     pub(super) fn ttl(self) -> Ttl {
-        Ttl::from_millis(u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX))
+        Ttl::from_millis(millis_down(self.ttl))
     }
 }
 
@@ -214,8 +215,8 @@ impl Keeper {
         let mut again = false;
         let mut most = Ttl::from_millis(u64::MAX);
         for _ in 0..RELEASES {
-            let ms = u64::try_from(earliest.left().as_millis()).unwrap_or(u64::MAX);
-            let rest = Ttl::from_millis(ms.saturating_add(1)).min(most);
+            let ms = millis_down(earliest.left()).saturating_add(1);
+            let rest = Ttl::from_millis(ms).min(most);
             match self.give_back_once(number, earliest, rest).await {
                 Ok(()) => {
                     if rest == most {
