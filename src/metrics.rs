@@ -119,18 +119,30 @@ impl ClockLead {
 }
 
 impl Metrics {
-    /// All metrics at zero; those of unused stores are not exported.
-    pub fn new(store: &str) -> Self {
+    /// The metrics of a service on the embedded store, at zero.
+    pub fn for_embedded() -> Self {
+        Self::new(|used, unused| (Embedded::new(used), Redis::new(unused), Redlock::new(unused)))
+    }
+
+    /// The metrics of a service on Redis, at zero.
+    pub fn for_redis() -> Self {
+        Self::new(|used, unused| (Embedded::new(unused), Redis::new(used), Redlock::new(unused)))
+    }
+
+    /// The metrics of a service on Redlock, at zero.
+    pub fn for_redlock() -> Self {
+        Self::new(|used, unused| (Embedded::new(unused), Redis::new(used), Redlock::new(used)))
+    }
+
+    /// `stores` makes the metrics of each store; those in its second registry are not exported.
+    fn new(
+        stores: impl FnOnce(&mut Registry, &mut Registry) -> (Embedded, Redis, Redlock),
+    ) -> Self {
         let mut registry = Registry::with_prefix("lockkeeper");
-        let mut unused = Registry::default();
         let requests = Requests::new(&mut registry);
         let lost_lines = Arc::<LostLines>::default();
         registry.register_collector(Box::new(lost_lines.clone()));
-        let is_embedded = store == "embedded";
-        let embedded = Embedded::new(if is_embedded { &mut registry } else { &mut unused });
-        let redis = Redis::new(if is_embedded { &mut unused } else { &mut registry });
-        let is_redlock = store == "redlock";
-        let redlock = Redlock::new(if is_redlock { &mut registry } else { &mut unused });
+        let (embedded, redis, redlock) = stores(&mut registry, &mut Registry::default());
         Self { registry, lost_lines, requests, embedded, redis, redlock }
     }
 

@@ -107,7 +107,7 @@ fn request(input: &[u8]) -> Option<Request> {
 
 fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
     let mut config = config(directory, settings);
-    let metrics = Arc::new(Metrics::new("embedded"));
+    let metrics = Arc::new(Metrics::for_embedded());
     let store = EmbeddedStore::open(
         &directory.path().join("store"),
         EmbeddedSettings {

@@ -20,7 +20,6 @@ use crate::config::{Config, StoreUrl};
 use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::watched;
-use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
 use crate::server::house::{Guests, HALL};
 use crate::store;
@@ -92,7 +91,7 @@ impl Server {
         };
         let connections = connections(config.limits.connections)?;
         let settings = store_settings(&config);
-        let metrics = Arc::new(Metrics::new(settings.name()));
+        let metrics = Arc::new(settings.metrics());
         let store = store::open(settings, metrics.clone())?;
         let keyring = Keyring::new(std::mem::take(&mut config.api_keys));
         let app = Arc::new(App {
