@@ -17,14 +17,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exec::tree;
 use crate::cli::exec::warden::{Order, ROUND, Warden};
+use crate::cli::exec::{ourselves, tree};
 use crate::cli::exit;
 use crate::cli::signals::{Arrived, Inherited, Sender};
 use crate::cli::voice::{flush, say};
-
-/// This program, even if its file has been replaced.
-const OURSELVES: &str = "/proc/self/exe";
 
 /// The argument of the process that becomes COMMAND.
 pub(super) const BECOME: &str = "exec:command";
@@ -161,13 +158,6 @@ impl Running {
 pub(super) fn code(status: ExitStatus) -> u8 {
     let code = status.code().or_else(|| status.signal().map(|signal| exit::SIGNALLED + signal));
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL)
-}
-
-/// A process of this program with this first argument.
-pub(super) fn ourselves(word: &str) -> Command {
-    let mut command = Command::new(OURSELVES);
-    command.arg0("lockkeeper").arg(word);
-    command
 }
 
 /// Becomes COMMAND, which dies with its parent: the steps that need the new process. The arguments

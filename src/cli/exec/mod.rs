@@ -12,6 +12,8 @@ mod tree;
 mod warden;
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -29,6 +31,9 @@ use crate::cli::runtime::runtime;
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::voice::flush;
 use crate::lock::lease::Owner;
+
+/// This program, even if its file has been replaced.
+const OURSELVES: &str = "/proc/self/exe";
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
@@ -132,6 +137,13 @@ pub(super) fn as_part_of_exec() -> Option<u8> {
     } else {
         None
     }
+}
+
+/// A process of this program with this first argument.
+fn ourselves(word: &str) -> Command {
+    let mut command = Command::new(OURSELVES);
+    command.arg0("lockkeeper").arg(word);
+    command
 }
 
 fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {

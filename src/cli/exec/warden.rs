@@ -17,7 +17,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::command::ourselves;
+use crate::cli::exec::ourselves;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exit;
 use crate::cli::runtime::runtime;
