@@ -10,12 +10,11 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::cli::claimant::{Claimant, Contention, PAUSE};
-use crate::cli::exit;
 use crate::cli::remote::{Remote, duration, key};
-use crate::cli::runtime::runtime;
 use crate::cli::signals::Signals;
 use crate::cli::table::{json_line, row};
 use crate::cli::voice::flush;
+use crate::cli::{exit, runtime};
 use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
@@ -137,14 +136,9 @@ impl From<serde_json::Error> for Undone {
 /// Runs the verb and returns the exit code.
 pub(super) fn run(verb: &Verb) -> u8 {
     let shown = verb.shown();
-    let done = runtime().map_err(Undone::Wrong).and_then(|runtime| {
-        let done = runtime.block_on(async { verb.run(shown.remote.client()?).await });
-        // A hanging name look-up must not keep us.
-        runtime.shutdown_background();
-        done
-    });
+    let done = runtime::run(async { verb.run(shown.remote.client()?).await });
     let voice = shown.remote.voice();
-    let code = match done {
+    let code = match done.map_err(Undone::Wrong).flatten() {
         Ok(()) => 0,
         Err(Undone::Said(code)) => code,
         Err(Undone::Wrong(sentence)) => {

@@ -25,11 +25,10 @@ use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{Keeper, Lease, Terms};
 use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
-use crate::cli::exit;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
-use crate::cli::runtime::runtime;
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::voice::flush;
+use crate::cli::{exit, runtime};
 use crate::lock::lease::Owner;
 
 /// This program, even if its file has been replaced.
@@ -109,10 +108,7 @@ enum IfDown {
 pub(super) fn exec(exec: Exec) -> u8 {
     let voice = exec.remote.voice();
     let code = match prepared(&exec).and_then(|(keeper, command)| {
-        let runtime = runtime()?;
-        let done = runtime.block_on(run(&exec, &keeper, &command));
-        // A hanging name look-up must not keep us.
-        runtime.shutdown_background();
+        let done = runtime::run(run(&exec, &keeper, &command))?;
         done.map_err(|error| error.to_string())
     }) {
         Ok(code) => code,

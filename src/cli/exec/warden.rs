@@ -19,8 +19,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::ourselves;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exit;
-use crate::cli::runtime::runtime;
+use crate::cli::{exit, runtime};
 
 /// The argument of the warden's process.
 pub(super) const WARDEN: &str = "exec:warden";
@@ -209,9 +208,7 @@ impl Order {
 
 /// Runs the warden and returns its exit code, which tells whether the lease was over.
 pub(super) fn warden() -> u8 {
-    let watched =
-        runtime().and_then(|runtime| runtime.block_on(watch()).map_err(|error| error.to_string()));
-    watched.unwrap_or(exit::INTERNAL)
+    runtime::run(watch()).ok().and_then(Result::ok).unwrap_or(exit::INTERNAL)
 }
 
 async fn watch() -> io::Result<u8> {
