@@ -8,7 +8,7 @@ use axum::http::Uri;
 
 use crate::api::App;
 use crate::api::error::ApiError;
-use crate::api::extract::Call;
+use crate::api::extract::KeyCall;
 use crate::api::options::query;
 use crate::api::record::Record;
 use crate::auth::Permission;
@@ -18,7 +18,7 @@ use crate::wire::{Code, TakenBody};
 /// `DELETE /admin/locks/{key}`: ends the lease of any holder.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     uri: Uri,
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;

@@ -13,10 +13,10 @@ use futures_util::stream::unfold;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::error::ApiError;
-use crate::api::extract::Call;
+use crate::api::extract::KeyCall;
 use crate::api::locks::ask;
 use crate::api::options::{Known, Options};
-use crate::api::quotas::{Asking, Granted, Slot};
+use crate::api::quotas::{Asking, CountedLease, Slot};
 use crate::api::record::Record;
 use crate::api::{App, Quotas};
 use crate::auth::Permission;
@@ -42,7 +42,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
 /// `POST /hold/{key}`: acquires the key, and keeps it while the client reads.
 pub(super) async fn hold(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -86,7 +86,7 @@ pub(super) async fn hold(
 struct Stream {
     hold: Box<Hold>,
     app: Arc<App>,
-    call: Call,
+    call: KeyCall,
     quota: InQuota,
     _slots: (OwnedSemaphorePermit, Slot),
 }
@@ -100,7 +100,7 @@ struct InQuota {
 
 enum Stage {
     Asking(Asking),
-    Granted(Granted),
+    Granted(CountedLease),
     Over,
 }
 

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use crate::api::error::ApiError;
-use crate::api::extract::{Call, Reader, header_token};
+use crate::api::extract::{KeyCall, Reader, header_token};
 use crate::api::options::{Known, Options, find, query};
 use crate::api::quotas::{Asking, RequestKind};
 use crate::api::record::Record;
@@ -38,7 +38,7 @@ const MAX_PAGE: usize = 1_000;
 /// `POST /locks/{key}`: acquires the key, and waits in line if asked to.
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -80,7 +80,7 @@ pub(super) async fn acquire(
 /// `PUT /locks/{key}/refresh`: extends a lease.
 pub(super) async fn refresh(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -105,7 +105,7 @@ pub(super) async fn refresh(
 /// `DELETE /locks/{key}`: releases a lease.
 pub(super) async fn release(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -133,7 +133,7 @@ pub(super) async fn release(
 /// `GET /locks/{key}`: the state of a key.
 pub(super) async fn inspect(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Json<StatusBody>, ApiError> {

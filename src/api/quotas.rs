@@ -38,11 +38,11 @@ pub struct Quota {
 #[derive(Debug)]
 pub struct Quotas {
     quota: Quota,
-    state: Mutex<State>,
+    state: Mutex<Usage>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Usage {
     used: HashMap<usize, Used>,
     leases: HashMap<LockKey, Tally>,
     ends: BTreeSet<(Instant, LockKey)>,
@@ -93,7 +93,7 @@ struct Open {
 
 /// A counted lease, as known to the request that was granted it.
 #[derive(Debug)]
-pub(super) struct Granted(Option<(Arc<Quotas>, LockKey, u64)>);
+pub(super) struct CountedLease(Option<(Arc<Quotas>, LockKey, u64)>);
 
 impl Quotas {
     /// Starts with nothing used.
@@ -183,12 +183,12 @@ impl Quotas {
         });
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut Usage) -> T) -> T {
         use_it(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
+impl Usage {
     fn count(
         &mut self,
         caller: usize,
@@ -248,8 +248,8 @@ impl State {
 
 impl Asking {
     /// Notes that the claim was granted this lease.
-    pub(super) fn granted(mut self, lease: &Lease) -> Granted {
-        let Some(Open { quotas, caller, claim }) = self.0.take() else { return Granted(None) };
+    pub(super) fn granted(mut self, lease: &Lease) -> CountedLease {
+        let Some(Open { quotas, caller, claim }) = self.0.take() else { return CountedLease(None) };
         let (number, ends) = (Some(lease.fencing_token), Instant::now() + lease.ttl.as_duration());
         let stamp = quotas.with(|state| {
             state.answered(caller);
@@ -257,7 +257,7 @@ impl Asking {
             let late = state.leases.get(&claim.key).is_some_and(|one| one.fencing_token > number);
             (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
         });
-        Granted(stamp.map(|stamp| (quotas, claim.key, stamp)))
+        CountedLease(stamp.map(|stamp| (quotas, claim.key, stamp)))
     }
 
     /// Notes that the claim holds nothing, if the error says so.
@@ -295,7 +295,7 @@ impl Drop for Asking {
     }
 }
 
-impl Granted {
+impl CountedLease {
     /// Ends the lease now or after `linger`, unless it was granted again meanwhile.
     pub(super) fn let_go(&self, linger: Option<Duration>) {
         let Some((quotas, key, stamp)) = &self.0 else { return };

@@ -2,7 +2,7 @@
 
 use crate::api::App;
 use crate::api::error::ApiError;
-use crate::api::extract::Call;
+use crate::api::extract::KeyCall;
 use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Owner};
 use crate::lock::token::FencingToken;
@@ -12,7 +12,7 @@ use crate::metrics::Counted;
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     app: &'a App,
-    call: &'a Call,
+    call: &'a KeyCall,
     verb: Counted,
     op: &'static str,
     owner: Option<Owner>,
@@ -21,7 +21,7 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Begins the record of `call`.
-    pub(super) fn of(app: &'a App, call: &'a Call, verb: Counted, op: &'static str) -> Self {
+    pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
         Self { app, call, verb, op, owner: None, fencing_token: None }
     }
 
