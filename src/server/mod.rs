@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
-use crate::auth::{HostNames, Keyring, Reach};
+use crate::auth::{Exposure, HostNames, Keyring};
 use crate::config::{Config, StoreUrl};
 use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::locks::Locks;
@@ -86,8 +86,8 @@ impl Server {
             )));
         }
         let reach = match address.ip().to_canonical().is_loopback() {
-            true => Reach::Loopback,
-            false => Reach::Network,
+            true => Exposure::Loopback,
+            false => Exposure::Network,
         };
         let connections = connections(config.limits.connections)?;
         let settings = store_settings(&config);

@@ -39,7 +39,7 @@ pub(super) struct Turns {
 }
 
 /// The service's turn, until dropped.
-pub(super) struct Turn(Arc<Turns>);
+pub(super) struct ServiceTurn(Arc<Turns>);
 
 /// A request body that tells the connection when it has been read.
 pub(super) struct Read {
@@ -87,7 +87,7 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl ServiceTurn {
     /// Begins a turn with a request whose head was read.
     pub(super) fn begin(turns: &Arc<Turns>, request: &Request<Incoming>) -> Self {
         turns.begun.fetch_add(1, Ordering::Relaxed);
@@ -120,7 +120,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ServiceTurn {
     fn drop(&mut self) {
         self.0.be_quiet();
         self.0.ended.fetch_add(1, Ordering::Relaxed);
