@@ -24,7 +24,7 @@ use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::client::connect::first_to_accept;
-use crate::client::tls::{Stream, secured};
+use crate::client::tls::{Transport, secured};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
@@ -150,7 +150,7 @@ impl Client {
             "wait_ms": millis_down(wish.wait),
             "owner": owner,
         });
-        let call = Call::new(Method::POST, key_path(key)).token(token).body(body.to_string());
+        let call = HttpCall::new(Method::POST, key_path(key)).token(token).body(body.to_string());
         let (_, body) = self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?;
         Granted::of(body, key, token)
     }
@@ -175,7 +175,7 @@ impl Client {
         body.extend(ttl.map(|ttl| ("ttl_ms".to_owned(), ttl.as_millis().into())));
         let number = lease.fencing_token.map(|number| number.number().into());
         body.extend(number.map(|number| ("fencing_token".to_owned(), number)));
-        let call = Call::new(Method::PUT, format!("{}/refresh", key_path(lease.key)));
+        let call = HttpCall::new(Method::PUT, format!("{}/refresh", key_path(lease.key)));
         let call = call.token(lease.token).body(Value::from(body).to_string());
         let (_, body) = self.call(call.within(patience)).await?;
         let granted = Granted::of(body, lease.key, lease.token)?;
@@ -199,7 +199,7 @@ impl Client {
         if let Some(number) = lease.fencing_token {
             path.push_str(&format!("?fencing_token={number}"));
         }
-        match self.call(Call::new(Method::DELETE, path).token(lease.token)).await? {
+        match self.call(HttpCall::new(Method::DELETE, path).token(lease.token)).await? {
             (204, _) => Ok(()),
             // A proxy's page means that nothing was released.
             _ => Err(ClientError::strange()),
@@ -220,7 +220,7 @@ impl Client {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<String, ClientError> {
-        let call = Call { token, ..Call::new(Method::GET, key_path(key)) };
+        let call = HttpCall { token, ..HttpCall::new(Method::GET, key_path(key)) };
         Ok(self.call(call).await?.1)
     }
 
@@ -239,7 +239,7 @@ impl Client {
         if let Some(cursor) = cursor {
             path.push_str(&format!("&cursor={}", encoded(cursor)));
         }
-        Ok(self.call(Call::new(Method::GET, path)).await?.1)
+        Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
     /// Ends the lease of any holder.
@@ -252,10 +252,10 @@ impl Client {
     ///
     /// The request may or may not have taken effect.
     pub async fn force_release(&self, key: &LockKey) -> Result<String, ClientError> {
-        Ok(self.call(Call::new(Method::DELETE, format!("/admin{}", key_path(key)))).await?.1)
+        Ok(self.call(HttpCall::new(Method::DELETE, format!("/admin{}", key_path(key)))).await?.1)
     }
 
-    async fn call(&self, call: Call<'_>) -> Result<(u16, String), ClientError> {
+    async fn call(&self, call: HttpCall<'_>) -> Result<(u16, String), ClientError> {
         let within = call.within;
         let told = |why: String| {
             ClientError::NoAnswer(format!(
@@ -271,7 +271,7 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, call: Call<'_>) -> Result<(u16, String), Failure> {
+    async fn exchange(&self, call: HttpCall<'_>) -> Result<(u16, String), BoxError> {
         let path = format!("{}{}", self.prefix, call.path);
         let mut request = Request::builder().method(call.method).uri(path);
         request = request.header(HOST, self.authority.as_str());
@@ -299,7 +299,7 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+    async fn connect(&self) -> Result<Box<dyn Transport>, BoxError> {
         let secure = self.scheme == Scheme::HTTPS;
         let port = self.authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let stream = first_to_accept(lookup_host((self.host(), port)).await?).await?;
@@ -316,10 +316,10 @@ fn without_password(url: &str) -> String {
     }
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request.
-struct Call<'a> {
+struct HttpCall<'a> {
     method: Method,
     path: String,
     token: Option<&'a LeaseToken>,
@@ -327,7 +327,7 @@ struct Call<'a> {
     within: Duration,
 }
 
-impl<'a> Call<'a> {
+impl<'a> HttpCall<'a> {
     fn new(method: Method, path: String) -> Self {
         Self { method, path, token: None, body: String::new(), within: ANSWER_TIME }
     }
