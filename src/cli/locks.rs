@@ -27,7 +27,7 @@ const ATTEMPTS: usize = 3;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
+pub(super) enum LockCommand {
     /// Acquire a lease and print its token; the lease expires unless it is refreshed.
     Acquire(Acquire),
     /// Restart the TTL of a lease.
@@ -134,7 +134,7 @@ impl From<serde_json::Error> for Undone {
 }
 
 /// Runs the verb and returns the exit code.
-pub(super) fn run(verb: &Verb) -> u8 {
+pub(super) fn run(verb: &LockCommand) -> u8 {
     let shown = verb.shown();
     let done = runtime::run(async { verb.run(shown.remote.client()?).await });
     let voice = shown.remote.voice();
@@ -174,7 +174,7 @@ fn print(text: &str) -> Result<(), Undone> {
     written.map_err(|error| Undone::Wrong(format!("cannot write to standard output: {error}")))
 }
 
-impl Verb {
+impl LockCommand {
     fn shown(&self) -> &Shown {
         match self {
             Self::Acquire(acquire) => &acquire.named.shown,

@@ -51,10 +51,10 @@ enum Command {
     Healthcheck,
     /// Show or admit the nodes of a Redlock store.
     #[command(subcommand)]
-    Redlock(redlock::Redlock),
+    Redlock(redlock::NodeCommand),
     Exec(Box<exec::Exec>),
     #[command(flatten)]
-    Lock(locks::Verb),
+    Lock(locks::LockCommand),
     /// Print completions for a shell, as in `lockkeeper completions bash`.
     Completions {
         shell: Shell,

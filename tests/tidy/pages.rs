@@ -121,7 +121,7 @@ struct Commands {
 impl Commands {
     fn read() -> Self {
         let mut commands = Self::of(&File::read("Makefile"), &File::read("src/cli/mod.rs"));
-        commands.words.extend(words_of(&File::read("src/cli/locks.rs"), "enum Verb {"));
+        commands.words.extend(words_of(&File::read("src/cli/locks.rs"), "enum LockCommand {"));
         commands
     }
 

@@ -23,7 +23,7 @@ use tokio::time::sleep;
 use crate::cli::claimant::{Claimant, Contention, NoLease};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
-use crate::cli::exec::lease::{Keeper, Lease, Terms};
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
@@ -142,7 +142,7 @@ fn ourselves(word: &str) -> Command {
     command
 }
 
-fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
+fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
     let mut words = exec.words.iter();
     let key = key(words.next().and_then(|key| key.to_str()).ok_or("the key is not UTF-8")?)?;
     let mut command: Vec<_> = words.cloned().collect();
@@ -167,7 +167,7 @@ fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
         ttl: Some(terms.ttl()),
         voice: exec.remote.voice(),
     };
-    Ok((Keeper { claimant, terms }, command))
+    Ok((LeaseKeeper { claimant, terms }, command))
 }
 
 /// The default owner. It has only the name of COMMAND, because its arguments may be secret.
@@ -183,7 +183,7 @@ fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }
 
-async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Result<u8> {
+async fn run(exec: &Exec, keeper: &LeaseKeeper, command: &[OsString]) -> std::io::Result<u8> {
     let signals = Signals::catch()?;
     let acquired = tokio::select! {
         biased;
@@ -250,7 +250,7 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
 }
 
 /// Releases the lease. A signal to end allows it a moment more.
-async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &Signals) {
+async fn give_back(keeper: &LeaseKeeper, lease: &KnownLease, earliest: Moment, signals: &Signals) {
     let given_back = keeper.give_back(lease.fencing_token, earliest);
     tokio::pin!(given_back);
     let in_a_hurry = async {
@@ -266,8 +266,8 @@ async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &S
 /// The variables of COMMAND; without a lease those of an outer one are removed.
 fn environment(
     exec: &Exec,
-    keeper: &Keeper,
-    lease: Option<&Lease>,
+    keeper: &LeaseKeeper,
+    lease: Option<&KnownLease>,
 ) -> Vec<(&'static str, Option<String>)> {
     let mut changes = vec![
         ("LOCK_KEY", lease.map(|_| keeper.claimant.key.to_string())),

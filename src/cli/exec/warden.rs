@@ -45,10 +45,10 @@ const EMPTY_ROUNDS: usize = 3;
 
 /// The warden as the wrapper sees it. If it dies it is replaced.
 #[derive(Debug)]
-pub(super) struct Warden(RefCell<State>);
+pub(super) struct Warden(RefCell<WardenState>);
 
 #[derive(Debug)]
-struct State {
+struct WardenState {
     process: Process,
     /// The newest order; `reach` adds the warden to the spared.
     order: Order,
@@ -68,7 +68,7 @@ struct Process {
 impl Warden {
     /// Starts the warden with its first order.
     pub(super) fn start(order: Order) -> io::Result<Self> {
-        let state = State {
+        let state = WardenState {
             process: Process::start(&order)?,
             order,
             ended: None,
@@ -144,7 +144,7 @@ impl Warden {
     }
 }
 
-impl State {
+impl WardenState {
     /// Starts another process if the last one died before its work was done.
     fn stand_in(&mut self) {
         let died =
