@@ -39,7 +39,7 @@ pub struct Metrics {
 
 #[derive(Debug)]
 struct Requests {
-    answered: Family<Request, Counter>,
+    answered: Family<RequestLabels, Counter>,
     seconds: Histogram,
     wait_seconds: Histogram,
     /// In the order of [`Counted`].
@@ -75,7 +75,7 @@ struct Redlock {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     route: &'static str,
     method: &'static str,
     status: u16,
@@ -155,7 +155,7 @@ impl Metrics {
 
     /// Counts an answered request.
     pub fn request(&self, route: &'static str, method: &'static str, status: u16) {
-        self.requests.answered.get_or_create(&Request { route, method, status }).inc();
+        self.requests.answered.get_or_create(&RequestLabels { route, method, status }).inc();
     }
 
     /// Observes the duration in seconds of a request that did not wait in line.

@@ -47,7 +47,7 @@ pub struct Config {
     /// The settings of Redlock.
     pub redlock: RedlockSection,
     /// The settings of the log.
-    pub log: Log,
+    pub log: LogSection,
     /// The API keys.
     #[serde(default)]
     pub api_keys: Vec<ApiKey>,
@@ -147,7 +147,7 @@ pub struct RedlockSection {
 /// The section `log`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Log {
+pub struct LogSection {
     /// The lowest level that is logged.
     pub level: Level,
     /// The format of the lines.
