@@ -125,8 +125,7 @@ pub fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            voice::say(&sentence);
-            voice::flush();
+            voice::last_words(&sentence);
             ExitCode::FAILURE
         }
     }

@@ -40,11 +40,11 @@ pub(super) fn serve(config: Config) -> ExitCode {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Early) => exit::ENDED_EARLY.into(),
         Err(ServeError::Start(sentence)) => {
-            last_words(&sentence);
+            voice::last_words(&sentence);
             ExitCode::FAILURE
         }
         Err(ServeError::Serving(sentence)) => {
-            last_words(&sentence);
+            voice::last_words(&sentence);
             exit::FAILED.into()
         }
     }
@@ -106,10 +106,4 @@ async fn bind(listen: &str) -> io::Result<TcpSocket> {
         }
     }
     Err(failure)
-}
-
-/// Prints why the service ends, without waiting long for a stuck standard error.
-fn last_words(sentence: &str) {
-    voice::say(&sentence);
-    voice::flush();
 }

@@ -21,7 +21,7 @@ use crate::cli::exec::warden::{Order, ROUND, Warden};
 use crate::cli::exec::{ourselves, tree};
 use crate::cli::exit;
 use crate::cli::signals::{Arrived, Inherited, Sender};
-use crate::cli::voice::{flush, say};
+use crate::cli::voice::last_words;
 
 /// The argument of the process that becomes COMMAND.
 pub(super) const BECOME: &str = "exec:command";
@@ -190,7 +190,6 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
 }
 
 fn cannot(sentence: &dyn std::fmt::Display, code: u8) -> u8 {
-    say(sentence);
-    flush();
+    last_words(sentence);
     code
 }
