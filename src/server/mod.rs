@@ -171,9 +171,7 @@ impl Server {
         tracing::info!("shutdown complete");
         Ok(if answered && settled { Ended::Well } else { Ended::Early })
     }
-}
 
-impl Server {
     /// Counts the leases on disk among those of the API keys that may have acquired them. Not on
     /// Redis, where other instances may have acquired them and will see their end.
     async fn count_found_leases(&self) {
