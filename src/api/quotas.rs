@@ -173,11 +173,8 @@ impl Quotas {
     /// Notes that an unsure lease does not exist.
     pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
         self.with(|state| {
-            if state
-                .leases
-                .get(key)
-                .is_some_and(|one| one.unsure.as_ref().is_some_and(|(of, _)| of == token))
-            {
+            let unsure = state.leases.get(key).and_then(|one| one.unsure.as_ref());
+            if unsure.is_some_and(|(of, _)| of == token) {
                 state.forget(key);
             }
         });
