@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::api::error::ApiError;
 use crate::api::quotas::{RequestKind, Slot};
-use crate::api::{App, InLine, pages};
+use crate::api::{App, InLineFlag, pages};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
@@ -52,7 +52,7 @@ pub(super) struct KeyCall {
     pub(super) caller: Caller,
     pub(super) key: LockKey,
     pub(super) id: RequestId,
-    in_line: InLine,
+    in_line: InLineFlag,
 }
 
 impl KeyCall {

@@ -12,7 +12,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::{Request, Version};
 use tokio::time::Instant;
 
-use crate::api::InLine;
+use crate::api::InLineFlag;
 
 /// The start of the connections' millisecond clock.
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -31,7 +31,7 @@ pub(super) struct Turns {
     /// Set if its client knows interim answers.
     pub(super) modern: AtomicBool,
     /// Set if the current request waits in line.
-    pub(super) in_line: InLine,
+    pub(super) in_line: InLineFlag,
     /// Set if the client of the current request may be gone.
     pub(super) doubtful: AtomicBool,
     /// Set if the current request line has a `#`.
@@ -57,7 +57,7 @@ impl Turns {
             quiet_since: AtomicU64::new(0),
             whole: AtomicBool::new(true),
             modern: AtomicBool::new(false),
-            in_line: InLine::default(),
+            in_line: InLineFlag::default(),
             doubtful: AtomicBool::new(false),
             fragment: AtomicBool::new(false),
         };
@@ -110,7 +110,7 @@ impl ServiceTurn {
     }
 
     /// The flag by which the request says whether it waits in line.
-    pub(super) fn in_line(&self) -> InLine {
+    pub(super) fn in_line(&self) -> InLineFlag {
         self.0.in_line.clone()
     }
 
