@@ -101,6 +101,13 @@ pub enum Counted {
 #[derive(Debug)]
 pub struct Counting(Gauge);
 
+impl Counting {
+    fn of(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
+
 impl Drop for Counting {
     fn drop(&mut self) {
         self.0.dec();
@@ -176,8 +183,12 @@ impl Metrics {
 
     /// Counts a connected client until the result is dropped.
     pub fn connected(&self) -> Counting {
-        self.requests.connections.inc();
-        Counting(self.requests.connections.clone())
+        Counting::of(&self.requests.connections)
+    }
+
+    /// Counts a stream of `POST /hold/{key}` until the result is dropped.
+    pub fn hold_stream(&self) -> Counting {
+        Counting::of(&self.requests.hold_streams)
     }
 
     /// Sets the counter of lost log lines.
@@ -189,11 +200,6 @@ impl Metrics {
     /// Sets the number of requests that wait in line.
     pub fn waiters(&self, waiting: usize) {
         self.requests.waiters.set(waiting as u64);
-    }
-
-    /// The number of streams of `POST /hold/{key}`.
-    pub fn hold_streams(&self) -> &Gauge {
-        &self.requests.hold_streams
     }
 
     /// Sets the number of keys held, and observes the seconds of a commit.

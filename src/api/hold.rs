@@ -24,7 +24,7 @@ use crate::lock::error::LockError;
 use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
-use crate::metrics::Counted;
+use crate::metrics::{Counted, Counting};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
@@ -65,9 +65,8 @@ pub(super) async fn hold(
             Err(ApiError::held(&status, Duration::ZERO))
         }
         Ok(HoldStart::Hold(hold)) => {
-            app.metrics.hold_streams().inc();
             let quota = InQuota { stage: Stage::Asking(asking), waiter, linger };
-            let (app, slots) = (app.clone(), (room, streams));
+            let (app, slots) = (app.clone(), (app.metrics.hold_stream(), room, streams));
             let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
@@ -88,7 +87,7 @@ struct Stream {
     app: Arc<App>,
     call: KeyCall,
     quota: InQuota,
-    _slots: (OwnedSemaphorePermit, Slot),
+    _slots: (Counting, OwnedSemaphorePermit, Slot),
 }
 
 /// A stream's share of its API key's quota.
@@ -138,12 +137,6 @@ impl Drop for InQuota {
         if let Stage::Granted(granted) = &self.stage {
             granted.let_go(self.linger.map(Ttl::as_duration));
         }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.app.metrics.hold_streams().dec();
     }
 }
 
