@@ -16,7 +16,7 @@ use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::api::locks::ask;
 use crate::api::options::{Known, Options};
-use crate::api::quotas::{Asking, CountedLease, Slot};
+use crate::api::quotas::{CountedLease, OpenClaim, Slot};
 use crate::api::record::Record;
 use crate::api::{App, Quotas};
 use crate::auth::Permission;
@@ -98,7 +98,7 @@ struct InQuota {
 }
 
 enum Stage {
-    Asking(Asking),
+    Asking(OpenClaim),
     Granted(CountedLease),
     Over,
 }

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::api::error::ApiError;
 use crate::api::extract::{KeyCall, Reader, header_token};
 use crate::api::options::{Known, Options, find, query};
-use crate::api::quotas::{Asking, RequestKind};
+use crate::api::quotas::{OpenClaim, RequestKind};
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
@@ -169,7 +169,7 @@ pub(super) async fn list(
 }
 
 /// Takes a place among the leases of the caller.
-pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Asking, ApiError> {
+pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<OpenClaim, ApiError> {
     let unsure = match app.quotas.ask(caller, claim) {
         Ok(asking) => return Ok(asking),
         Err(unsure) => unsure,

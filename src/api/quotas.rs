@@ -82,7 +82,7 @@ pub(super) struct Slot(Option<(Arc<Quotas>, usize, RequestKind)>);
 
 /// A claim's place in its API key's quota, until its outcome is known.
 #[derive(Debug)]
-pub(super) struct Asking(Option<Open>);
+pub(super) struct OpenClaim(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
@@ -133,8 +133,8 @@ impl Quotas {
         self: &Arc<Self>,
         caller: &Caller,
         claim: &Claim,
-    ) -> Result<Asking, Vec<(LockKey, LeaseToken)>> {
-        let Some(number) = caller.number() else { return Ok(Asking(None)) };
+    ) -> Result<OpenClaim, Vec<(LockKey, LeaseToken)>> {
+        let Some(number) = caller.number() else { return Ok(OpenClaim(None)) };
         self.with(|state| {
             let now = Instant::now();
             state.expire(now);
@@ -146,7 +146,7 @@ impl Quotas {
             }
             used.asked += 1;
             let open = Open { quotas: self.clone(), caller: number, claim: claim.clone() };
-            Ok(Asking(Some(open)))
+            Ok(OpenClaim(Some(open)))
         })
     }
 
@@ -243,7 +243,7 @@ impl Usage {
     }
 }
 
-impl Asking {
+impl OpenClaim {
     /// Notes that the claim was granted this lease.
     pub(super) fn granted(mut self, lease: &Lease) -> CountedLease {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return CountedLease(None) };
@@ -273,7 +273,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for OpenClaim {
     /// The outcome is unknown. A grant to a token of the service is undone; one to a token of the
     /// client stays.
     fn drop(&mut self) {

@@ -38,7 +38,7 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    settings: Settings,
+    settings: SettingFlags,
 }
 
 #[derive(Debug, Subcommand)]
@@ -67,7 +67,7 @@ enum Command {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of the service")]
-struct Settings {
+struct SettingFlags {
     /// Settings file; config/lockkeeper.toml has every setting with its default.
     #[arg(
         long,

@@ -17,7 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exec::warden::{Order, ROUND, Warden};
+use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
 use crate::cli::exec::{ourselves, tree};
 use crate::cli::exit;
 use crate::cli::signals::{Arrived, Inherited, Sender};
@@ -82,7 +82,7 @@ impl Running {
         // Orphans become our children then, and can be found and reaped.
         set_child_subreaper(Some(us))?;
         let reach = Reach { wrapper: us, first: None, group: None, spared, mark };
-        let warden = Warden::start(Order { reach, end: start.end })?;
+        let warden = Warden::start(WardenOrder { reach, end: start.end })?;
         let first = match command.spawn() {
             Ok(child) => Pid::from_child(&child),
             Err(error) => {

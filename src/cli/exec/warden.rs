@@ -51,7 +51,7 @@ pub(super) struct Warden(RefCell<WardenState>);
 struct WardenState {
     process: Process,
     /// The newest order; `reach` adds the warden to the spared.
-    order: Order,
+    order: WardenOrder,
     /// The status of the last process, if no other could be started.
     ended: Option<WaitStatus>,
     dismissed: bool,
@@ -67,7 +67,7 @@ struct Process {
 
 impl Warden {
     /// Starts the warden with its first order.
-    pub(super) fn start(order: Order) -> io::Result<Self> {
+    pub(super) fn start(order: WardenOrder) -> io::Result<Self> {
         let state = WardenState {
             process: Process::start(&order)?,
             order,
@@ -165,7 +165,7 @@ impl WardenState {
 
 impl Process {
     /// Starts a process that has its order from the first moment.
-    fn start(order: &Order) -> io::Result<Self> {
+    fn start(order: &WardenOrder) -> io::Result<Self> {
         let (input, orders) = io::pipe()?;
         let orders = OwnedFd::from(orders);
         // Non-blocking: a stopped warden must not block us.
@@ -186,18 +186,18 @@ fn tell(orders: &OwnedFd, order: &str) {
 
 /// An order to the warden.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct WardenOrder {
     pub(super) reach: Reach,
     pub(super) end: Option<Moment>,
 }
 
-impl std::fmt::Display for Order {
+impl std::fmt::Display for WardenOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.end.map_or(0, Moment::as_micros), self.reach)
     }
 }
 
-impl Order {
+impl WardenOrder {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let end = words.next()?.parse().ok()?;
@@ -231,7 +231,7 @@ async fn watch() -> io::Result<u8> {
                     if line.trim_end() == DISMISSED {
                         return Ok(0);
                     }
-                    order = Order::parse(line.trim_end());
+                    order = WardenOrder::parse(line.trim_end());
                 }
                 continue;
             }
@@ -247,7 +247,7 @@ async fn watch() -> io::Result<u8> {
             rung = alarm.at(end) => rung?,
         }
     };
-    if let Some(Order { reach, .. }) = order {
+    if let Some(WardenOrder { reach, .. }) = order {
         kill(&reach).await;
     }
     Ok(code)
@@ -267,7 +267,7 @@ async fn kill(reach: &Reach) {
 mod tests {
     use rustix::process::Pid;
 
-    use super::{DISMISSED, Order};
+    use super::{DISMISSED, WardenOrder};
     use crate::cli::clock::Moment;
     use crate::cli::exec::reach::Reach;
 
@@ -278,10 +278,10 @@ mod tests {
             for spared in [vec![], vec![pid.unwrap(), Pid::INIT]] {
                 let wrapper = Pid::from_raw(41).unwrap();
                 let reach = Reach { wrapper, first: pid, group, spared, mark: "41-7".to_owned() };
-                let order = Order { reach, end };
-                assert_eq!(Order::parse(&order.to_string()), Some(order));
+                let order = WardenOrder { reach, end };
+                assert_eq!(WardenOrder::parse(&order.to_string()), Some(order));
             }
         }
-        assert!(Order::parse(DISMISSED).is_none());
+        assert!(WardenOrder::parse(DISMISSED).is_none());
     }
 }
