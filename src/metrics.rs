@@ -39,69 +39,50 @@ pub struct Metrics {
 
 #[derive(Debug)]
 struct Requests {
-    answered: Family<Request, Counter>,
+    answered: Family<RequestLabels, Counter>,
     seconds: Histogram,
     wait_seconds: Histogram,
-    acquire: Family<Outcome, Counter>,
-    refresh: Family<Outcome, Counter>,
-    release: Family<Outcome, Counter>,
-    force_release: Family<Outcome, Counter>,
-    waiters: Gauge,
+    /// In the order of [`Counted`].
+    outcomes: [Family<OneLabel<&'static str>, Counter>; 4],
+    waiters: Gauge<u64, AtomicU64>,
     hold_streams: Gauge,
     connections: Gauge,
 }
 
 #[derive(Debug)]
 struct Embedded {
-    held: Gauge,
+    held: Gauge<u64, AtomicU64>,
     commits: Counter,
     commit_seconds: Histogram,
 }
 
 #[derive(Debug)]
 struct Redis {
-    up: Family<RedisNode, Gauge>,
-    evicts: Family<RedisNode, Gauge>,
-    clock_lead: Family<RedisNode, Gauge<f64, AtomicU64>>,
-    seconds: Family<Command, Histogram, fn() -> Histogram>,
-    errors: Family<Kind, Counter>,
-    rerouted: Family<Kind, Counter>,
+    up: Family<OneLabel<String>, Gauge>,
+    evicts: Family<OneLabel<String>, Gauge>,
+    clock_lead: Family<OneLabel<String>, Gauge<f64, AtomicU64>>,
+    seconds: Family<OneLabel<&'static str>, Histogram, fn() -> Histogram>,
+    errors: Family<OneLabel<&'static str>, Counter>,
+    rerouted: Family<OneLabel<&'static str>, Counter>,
     fencing_floor: Gauge<u64, AtomicU64>,
 }
 
 #[derive(Debug)]
 struct Redlock {
-    voting: Gauge,
-    attempts: Family<Outcome, Counter>,
+    voting: Gauge<u64, AtomicU64>,
+    attempts: Family<OneLabel<&'static str>, Counter>,
     write_backs: Counter,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Request {
+struct RequestLabels {
     route: &'static str,
     method: &'static str,
     status: u16,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Outcome {
-    outcome: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Command {
-    command: &'static str,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct RedisNode {
-    node: String,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Kind {
-    kind: &'static str,
-}
+/// The only label of a metric: its name and value.
+type OneLabel<T> = [(&'static str, T); 1];
 
 /// The verbs with counted outcomes.
 #[derive(Clone, Copy, Debug)]
@@ -119,6 +100,13 @@ pub enum Counted {
 /// Keeps a gauge incremented until dropped, also by a panic.
 #[derive(Debug)]
 pub struct Counting(Gauge);
+
+impl Counting {
+    fn of(gauge: &Gauge) -> Self {
+        gauge.inc();
+        Self(gauge.clone())
+    }
+}
 
 impl Drop for Counting {
     fn drop(&mut self) {
@@ -138,18 +126,30 @@ impl ClockLead {
 }
 
 impl Metrics {
-    /// All metrics at zero; those of unused stores are not exported.
-    pub fn new(store: &str) -> Self {
+    /// The metrics of a service on the embedded store, at zero.
+    pub fn for_embedded() -> Self {
+        Self::new(|used, unused| (Embedded::new(used), Redis::new(unused), Redlock::new(unused)))
+    }
+
+    /// The metrics of a service on Redis, at zero.
+    pub fn for_redis() -> Self {
+        Self::new(|used, unused| (Embedded::new(unused), Redis::new(used), Redlock::new(unused)))
+    }
+
+    /// The metrics of a service on Redlock, at zero.
+    pub fn for_redlock() -> Self {
+        Self::new(|used, unused| (Embedded::new(unused), Redis::new(used), Redlock::new(used)))
+    }
+
+    /// `stores` makes the metrics of each store; those in its second registry are not exported.
+    fn new(
+        stores: impl FnOnce(&mut Registry, &mut Registry) -> (Embedded, Redis, Redlock),
+    ) -> Self {
         let mut registry = Registry::with_prefix("lockkeeper");
-        let mut unused = Registry::default();
         let requests = Requests::new(&mut registry);
         let lost_lines = Arc::<LostLines>::default();
         registry.register_collector(Box::new(lost_lines.clone()));
-        let is_embedded = store == "embedded";
-        let embedded = Embedded::new(if is_embedded { &mut registry } else { &mut unused });
-        let redis = Redis::new(if is_embedded { &mut unused } else { &mut registry });
-        let is_redlock = store == "redlock";
-        let redlock = Redlock::new(if is_redlock { &mut registry } else { &mut unused });
+        let (embedded, redis, redlock) = stores(&mut registry, &mut Registry::default());
         Self { registry, lost_lines, requests, embedded, redis, redlock }
     }
 
@@ -162,7 +162,7 @@ impl Metrics {
 
     /// Counts an answered request.
     pub fn request(&self, route: &'static str, method: &'static str, status: u16) {
-        self.requests.answered.get_or_create(&Request { route, method, status }).inc();
+        self.requests.answered.get_or_create(&RequestLabels { route, method, status }).inc();
     }
 
     /// Observes the duration in seconds of a request that did not wait in line.
@@ -175,21 +175,20 @@ impl Metrics {
         self.requests.wait_seconds.observe(seconds);
     }
 
-    /// Counts the outcome of a verb: `granted`, `again`, `ok`, `held`, `lost` or `error`.
+    /// Counts the outcome of a verb.
     pub fn outcome(&self, verb: Counted, outcome: &'static str) {
-        let family = match verb {
-            Counted::Acquire => &self.requests.acquire,
-            Counted::Refresh => &self.requests.refresh,
-            Counted::Release => &self.requests.release,
-            Counted::ForceRelease => &self.requests.force_release,
-        };
-        family.get_or_create(&Outcome { outcome }).inc();
+        let outcomes = &self.requests.outcomes[verb as usize];
+        outcomes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a connected client until the result is dropped.
     pub fn connected(&self) -> Counting {
-        self.requests.connections.inc();
-        Counting(self.requests.connections.clone())
+        Counting::of(&self.requests.connections)
+    }
+
+    /// Counts a stream of `POST /hold/{key}` until the result is dropped.
+    pub fn hold_stream(&self) -> Counting {
+        Counting::of(&self.requests.hold_streams)
     }
 
     /// Sets the counter of lost log lines.
@@ -200,17 +199,12 @@ impl Metrics {
 
     /// Sets the number of requests that wait in line.
     pub fn waiters(&self, waiting: usize) {
-        self.requests.waiters.set(i64::try_from(waiting).unwrap_or(i64::MAX));
-    }
-
-    /// The number of streams of `POST /hold/{key}`.
-    pub fn hold_streams(&self) -> &Gauge {
-        &self.requests.hold_streams
+        self.requests.waiters.set(waiting as u64);
     }
 
     /// Sets the number of keys held, and observes the seconds of a commit.
     pub fn embedded(&self, held: usize, commit: Option<f64>) {
-        self.embedded.held.set(i64::try_from(held).unwrap_or(i64::MAX));
+        self.embedded.held.set(held as u64);
         if let Some(took) = commit {
             self.embedded.commits.inc();
             self.embedded.commit_seconds.observe(took);
@@ -219,23 +213,22 @@ impl Metrics {
 
     /// Sets whether a Redis node is connected.
     pub fn redis_up(&self, node: &str, up: bool) {
-        self.redis.up.get_or_create(&RedisNode { node: node.to_owned() }).set(up.into());
+        self.redis.up.get_or_create(&label(node)).set(up.into());
     }
 
     /// Sets whether a Redis node may evict locks.
     pub fn redis_evicts(&self, node: &str, evicts: bool) {
-        self.redis.evicts.get_or_create(&RedisNode { node: node.to_owned() }).set(evicts.into());
+        self.redis.evicts.get_or_create(&label(node)).set(evicts.into());
     }
 
     /// The gauge of a node's clock lead.
     pub fn redis_clock_lead(&self, node: &str) -> ClockLead {
-        let node = RedisNode { node: node.to_owned() };
-        ClockLead(self.redis.clock_lead.get_or_create_owned(&node))
+        ClockLead(self.redis.clock_lead.get_or_create_owned(&label(node)))
     }
 
     /// Removes the metrics of a Redis node that is no longer in use.
     pub fn redis_forgotten(&self, node: &str) {
-        let node = RedisNode { node: node.to_owned() };
+        let node = label(node);
         self.redis.up.remove(&node);
         self.redis.evicts.remove(&node);
         self.redis.clock_lead.remove(&node);
@@ -243,17 +236,17 @@ impl Metrics {
 
     /// Counts a redirected call, `moved`, `ask` or `try_again`, or a new `master`.
     pub fn redis_rerouted(&self, kind: &'static str) {
-        self.redis.rerouted.get_or_create(&Kind { kind }).inc();
+        self.redis.rerouted.get_or_create(&[("kind", kind)]).inc();
     }
 
     /// Counts a call to Redis and observes its seconds.
     pub fn redis_call(&self, command: &'static str, took: f64) {
-        self.redis.seconds.get_or_create(&Command { command }).observe(took);
+        self.redis.seconds.get_or_create(&[("command", command)]).observe(took);
     }
 
     /// Counts a failed call to Redis.
     pub fn redis_error(&self, kind: &'static str) {
-        self.redis.errors.get_or_create(&Kind { kind }).inc();
+        self.redis.errors.get_or_create(&[("kind", kind)]).inc();
     }
 
     /// Sets the lower bound of the next fencing token.
@@ -263,12 +256,12 @@ impl Metrics {
 
     /// Sets the number of Redlock nodes that vote.
     pub fn redlock_voting(&self, nodes: usize) {
-        self.redlock.voting.set(i64::try_from(nodes).unwrap_or(i64::MAX));
+        self.redlock.voting.set(nodes as u64);
     }
 
     /// Counts an attempt to win the votes of the nodes.
     pub fn redlock_attempt(&self, outcome: &'static str) {
-        self.redlock.attempts.get_or_create(&Outcome { outcome }).inc();
+        self.redlock.attempts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
     /// Counts a fencing token that needed a second round.
@@ -287,10 +280,12 @@ impl Requests {
             answered: metric(registry, "http_requests", "Answered HTTP requests"),
             seconds: timed(registry, "http_request_duration", to_answer, seconds()),
             wait_seconds: timed(registry, "acquire_wait", in_line, seconds()),
-            acquire: metric(registry, "acquire", "Acquires by outcome"),
-            refresh: metric(registry, "refresh", "Refreshes by outcome"),
-            release: metric(registry, "release", "Releases by outcome"),
-            force_release: metric(registry, "force_release", "Forced releases by outcome"),
+            outcomes: [
+                metric(registry, "acquire", "Acquires by outcome"),
+                metric(registry, "refresh", "Refreshes by outcome"),
+                metric(registry, "release", "Releases by outcome"),
+                metric(registry, "force_release", "Forced releases by outcome"),
+            ],
             waiters: metric(registry, "waiters", "Requests waiting in line"),
             hold_streams: metric(registry, "hold_streams", "Open hold streams"),
             connections: metric(registry, "http_connections", "Connected clients"),
@@ -352,6 +347,10 @@ fn metric<M: Metric + Clone + Default>(registry: &mut Registry, name: &str, help
 fn timed<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
     registry.register_with_unit(name, help, Unit::Seconds, metric.clone());
     metric
+}
+
+fn label(node: &str) -> OneLabel<String> {
+    [("node", node.to_owned())]
 }
 
 fn seconds() -> Histogram {

@@ -1,13 +1,15 @@
-//! Bodies and error codes on the wire. The order of the members is part of the contract: some
-//! clients show only the beginning of a body.
+//! Paths, bodies and error codes on the wire. The order of the members is part of the contract:
+//! some clients show only the beginning of a body.
 
 use std::time::Duration;
 
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::{Deserialize, Serialize};
 
 use crate::lock::error::Effect;
 use crate::lock::hold::HoldEvent;
 use crate::lock::holds::Loss;
+use crate::lock::key::LockKey;
 use crate::lock::lease::{Grant, Holder, LockStatus};
 use crate::lock::locks::Listing;
 use crate::lock::store::Guarantees;
@@ -17,6 +19,15 @@ pub const LOCK_TOKEN: &str = "lock-token";
 
 /// The header that names a request, in both directions.
 pub const REQUEST_ID: &str = "x-request-id";
+
+/// The characters of a key that are not encoded in a path; some proxies refuse `%2F`.
+const IN_PATH: &AsciiSet =
+    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+
+/// The path of a key.
+pub fn key_path(key: &LockKey) -> String {
+    format!("/locks/{}", utf8_percent_encode(key.as_str(), IN_PATH))
+}
 
 /// The body of a grant.
 #[derive(Debug, Serialize)]
@@ -375,7 +386,8 @@ fn owner_text(holder: &Holder) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Code, More, Problem};
+    use super::{Code, More, Problem, key_path};
+    use crate::lock::key::LockKey;
 
     #[test]
     fn the_code_and_the_detail_come_first() {
@@ -392,5 +404,12 @@ mod tests {
         for code in [Code::InvalidKey, Code::StoreUnavailable, Code::NoSuchRoute, Code::Internal] {
             assert_eq!(serde_json::to_value(code).unwrap(), code.row().0);
         }
+    }
+
+    #[test]
+    fn a_key_goes_into_the_path_as_the_service_reads_it() {
+        let path = |key: &str| key_path(&LockKey::parse(key).unwrap());
+        assert_eq!(path("a/b"), "/locks/a/b");
+        assert_eq!(path("a b?c#d%e+f"), "/locks/a%20b%3Fc%23d%25e%2Bf");
     }
 }

@@ -20,3 +20,5 @@ mod settings;
 mod source;
 #[path = "tidy/style.rs"]
 mod style;
+#[path = "tidy/tangles.rs"]
+mod tangles;

@@ -76,7 +76,7 @@ fn open(directory: &Path) -> Result<Locks, OpenError> {
         position_kept: Ttl::from_millis(10_000),
         command_timeout: Duration::from_secs(30),
     };
-    let store = EmbeddedStore::open(directory, settings, Arc::new(Metrics::new("embedded")))?;
+    let store = EmbeddedStore::open(directory, settings, Arc::new(Metrics::for_embedded()))?;
     let limits = WaitLimits { per_key: 1, per_instance: 1, keys: 1 };
     Ok(Locks::new(Arc::new(store), limits))
 }

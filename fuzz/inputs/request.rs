@@ -9,7 +9,7 @@ use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
 use lockkeeper::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
-use lockkeeper::auth::{HostNames, Keyring, Reach};
+use lockkeeper::auth::{Exposure, HostNames, Keyring};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::{EmbeddedSettings, EmbeddedStore};
@@ -107,7 +107,7 @@ fn request(input: &[u8]) -> Option<Request> {
 
 fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
     let mut config = config(directory, settings);
-    let metrics = Arc::new(Metrics::new("embedded"));
+    let metrics = Arc::new(Metrics::for_embedded());
     let store = EmbeddedStore::open(
         &directory.path().join("store"),
         EmbeddedSettings {
@@ -119,7 +119,7 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
     Api::new(Arc::new(App {
         locks: Locks::new(Arc::new(store.unwrap()), config.wait_limits()),
         keyring: Keyring::new(std::mem::take(&mut config.api_keys)),
-        hosts: HostNames::of(config.allowed_hosts.clone(), Reach::Loopback),
+        hosts: HostNames::of(config.allowed_hosts.clone(), Exposure::Loopback),
         proxies: config.trusted_proxies.clone(),
         ttl: config.ttl_bounds(),
         tokens: config.token_maker(),

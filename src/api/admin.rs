@@ -8,7 +8,7 @@ use axum::http::Uri;
 
 use crate::api::App;
 use crate::api::error::ApiError;
-use crate::api::extract::Call;
+use crate::api::extract::KeyCall;
 use crate::api::options::query;
 use crate::api::record::Record;
 use crate::auth::Permission;
@@ -18,25 +18,22 @@ use crate::wire::{Code, TakenBody};
 /// `DELETE /admin/locks/{key}`: ends the lease of any holder.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     uri: Uri,
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;
     query(uri.query(), &[])?;
     let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
-    match app.locks.force_release(call.key.clone()).await {
-        Ok(Some(holder)) => {
+    let ended = app.locks.force_release(call.key.clone()).await;
+    match ended.map_err(|error| record.failed(error))? {
+        Some(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
             record.holder(&holder).end("ok");
             Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
         }
-        Ok(None) => {
+        None => {
             record.end("lost");
             Err(ApiError::new(Code::LockLost, "the key is not held"))
-        }
-        Err(error) => {
-            record.end("error");
-            Err(error.into())
         }
     }
 }

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::api::error::ApiError;
 use crate::api::quotas::{RequestKind, Slot};
-use crate::api::{App, InLine, pages};
+use crate::api::{App, InLineFlag, pages};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
@@ -48,14 +48,14 @@ impl RequestId {
 
 /// A call about one key by a known caller.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct KeyCall {
     pub(super) caller: Caller,
     pub(super) key: LockKey,
     pub(super) id: RequestId,
-    in_line: InLine,
+    in_line: InLineFlag,
 }
 
-impl Call {
+impl KeyCall {
     /// Refuses a caller that may do none of `permitted` to the key.
     pub(super) fn allow(&self, permitted: &[Permission]) -> Result<(), ApiError> {
         has_one(&self.caller, permitted)?;
@@ -79,7 +79,7 @@ impl Call {
     }
 }
 
-impl FromRequestParts<Arc<App>> for Call {
+impl FromRequestParts<Arc<App>> for KeyCall {
     type Rejection = ApiError;
 
     async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {

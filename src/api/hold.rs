@@ -13,10 +13,10 @@ use futures_util::stream::unfold;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::error::ApiError;
-use crate::api::extract::Call;
-use crate::api::locks::{ask, is_certain};
+use crate::api::extract::KeyCall;
+use crate::api::locks::ask;
 use crate::api::options::{Known, Options};
-use crate::api::quotas::{Asking, Granted, Slot};
+use crate::api::quotas::{CountedLease, OpenClaim, Slot};
 use crate::api::record::Record;
 use crate::api::{App, Quotas};
 use crate::auth::Permission;
@@ -25,7 +25,7 @@ use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish};
 use crate::lock::holds::Loss;
 use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
-use crate::metrics::Counted;
+use crate::metrics::{Counted, Counting};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
@@ -43,7 +43,7 @@ const HEADERS: [(HeaderName, &str); 3] = [
 /// `POST /hold/{key}`: acquires the key, and keeps it while the client reads.
 pub(super) async fn hold(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -66,9 +66,8 @@ pub(super) async fn hold(
             Err(ApiError::held(&status, Duration::ZERO))
         }
         Ok(HoldStart::Hold(hold)) => {
-            app.metrics.hold_streams().inc();
             let quota = InQuota { stage: Stage::Asking(asking), waiter, linger };
-            let (app, slots) = (app.clone(), (room, streams));
+            let (app, slots) = (app.clone(), (app.metrics.hold_stream(), room, streams));
             let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
@@ -77,11 +76,8 @@ pub(super) async fn hold(
             Ok(answer)
         }
         Err(error) => {
-            if is_certain(&error) {
-                asking.refused();
-            }
-            record.end("error");
-            Err(error.into())
+            asking.failed(&error);
+            Err(record.failed(error))
         }
     }
 }
@@ -90,9 +86,9 @@ pub(super) async fn hold(
 struct Stream {
     hold: Box<Hold>,
     app: Arc<App>,
-    call: Call,
+    call: KeyCall,
     quota: InQuota,
-    _slots: (OwnedSemaphorePermit, Slot),
+    _slots: (Counting, OwnedSemaphorePermit, Slot),
 }
 
 /// A stream's share of its API key's quota.
@@ -103,8 +99,8 @@ struct InQuota {
 }
 
 enum Stage {
-    Asking(Asking),
-    Granted(Granted),
+    Asking(OpenClaim),
+    Granted(CountedLease),
     Over,
 }
 
@@ -142,12 +138,6 @@ impl Drop for InQuota {
         if let Stage::Granted(granted) = &self.stage {
             granted.let_go(self.linger.map(Ttl::as_duration));
         }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        self.app.metrics.hold_streams().dec();
     }
 }
 

@@ -35,7 +35,7 @@ pub struct Lists {
 
 /// A list's place until its client has read the page.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct OpenList {
     _slot: Slot,
     _open: OwnedSemaphorePermit,
 }
@@ -47,11 +47,14 @@ impl Lists {
     }
 
     /// Waits for a place, and for the store.
-    pub(super) async fn enter(&self, slot: Slot) -> Result<(Place, SemaphorePermit<'_>), ApiError> {
+    pub(super) async fn enter(
+        &self,
+        slot: Slot,
+    ) -> Result<(OpenList, SemaphorePermit<'_>), ApiError> {
         let turn = async {
             let open = self.open.clone().acquire_owned().await.expect("never closed");
             let asking = self.asking.acquire().await.expect("never closed");
-            (Place { _slot: slot, _open: open }, asking)
+            (OpenList { _slot: slot, _open: open }, asking)
         };
         let full = || LockError::TooManyWaiters("this instance has too many lists").into();
         timeout(PATIENCE, turn).await.map_err(|_| full())
@@ -59,8 +62,8 @@ impl Lists {
 }
 
 /// The answer, with as many keys as fit into a page.
-pub(super) fn page(listing: Listing, place: Place) -> Response {
-    struct Page(Vec<u8>, #[expect(dead_code, reason = "held until the page is sent")] Place);
+pub(super) fn page(listing: Listing, place: OpenList) -> Response {
+    struct Page(Vec<u8>, #[expect(dead_code, reason = "held until the page is sent")] OpenList);
 
     impl AsRef<[u8]> for Page {
         fn as_ref(&self) -> &[u8] {

@@ -8,23 +8,20 @@ use axum::extract::{Request, State};
 use axum::http::header::{ACCEPT, LOCATION};
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::api::error::ApiError;
-use crate::api::extract::{Call, Reader, header_token};
+use crate::api::extract::{KeyCall, Reader, header_token};
 use crate::api::options::{Known, Options, find, query};
-use crate::api::quotas::{Asking, RequestKind};
+use crate::api::quotas::{OpenClaim, RequestKind};
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
-use crate::lock::error::{Effect, LockError, StoreError};
-use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Grant};
 use crate::lock::locks::Acquired;
 use crate::lock::store::Released;
 use crate::metrics::Counted;
-use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody};
+use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
 const ACQUIRE: Known =
     Known { query: &["ttl", "wait", "owner"], body: &["ttl_ms", "wait_ms", "token", "owner"] };
@@ -38,14 +35,10 @@ const PAGE: usize = 100;
 /// The most keys per page.
 const MAX_PAGE: usize = 1_000;
 
-/// The characters that are not encoded in a path.
-const IN_PATH: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'/').remove(b'-').remove(b'.').remove(b'_').remove(b'~');
-
 /// `POST /locks/{key}`: acquires the key, and waits in line if asked to.
 pub(super) async fn acquire(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -63,7 +56,7 @@ pub(super) async fn acquire(
         Ok(Acquired::Granted(grant)) => {
             asking.granted(&grant.lease);
             record.fencing_token(grant.lease.fencing_token).end("granted");
-            let location = [(LOCATION, location(&call.key))];
+            let location = [(LOCATION, key_path(&call.key))];
             Ok((StatusCode::CREATED, location, granted(&grant, as_text)).into_response())
         }
         Ok(Acquired::Again(grant)) => {
@@ -78,14 +71,8 @@ pub(super) async fn acquire(
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
         Err(error) => {
-            if is_certain(&error) {
-                asking.refused();
-            }
-            record.end(match error {
-                LockError::WaitCancelled(_) => "cancelled",
-                _ => "error",
-            });
-            Err(error.into())
+            asking.failed(&error);
+            Err(record.failed(error))
         }
     }
 }
@@ -93,7 +80,7 @@ pub(super) async fn acquire(
 /// `PUT /locks/{key}/refresh`: extends a lease.
 pub(super) async fn refresh(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
@@ -101,19 +88,16 @@ pub(super) async fn refresh(
     let token = options.required_token()?;
     let (named, ttl) = (options.fencing_token()?, options.ttl(&app.ttl)?);
     let record = Record::of(&app, &call, Counted::Refresh, "refresh");
-    match app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await {
-        Ok(Some(lease)) => {
+    let refreshed = app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await;
+    match refreshed.map_err(|error| record.failed(error))? {
+        Some(lease) => {
             app.quotas.extended(&lease.key, lease.ttl.as_duration());
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
-        Ok(None) => {
+        None => {
             record.end("lost");
             Err(ApiError::lost())
-        }
-        Err(error) => {
-            record.end("error");
-            Err(error.into())
         }
     }
 }
@@ -121,30 +105,27 @@ pub(super) async fn refresh(
 /// `DELETE /locks/{key}`: releases a lease.
 pub(super) async fn release(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     request: Request,
 ) -> Result<StatusCode, ApiError> {
     call.allow(&[Permission::Acquire])?;
     let options = Options::read(request, &app.limits, RELEASE).await?;
     let (token, named) = (options.required_token()?, options.fencing_token()?);
     let mut record = Record::of(&app, &call, Counted::Release, "release");
-    match app.locks.release(call.key.clone(), token, named).await {
-        Ok(Released::Lease(holder)) => {
+    let released = app.locks.release(call.key.clone(), token, named).await;
+    match released.map_err(|error| record.failed(error))? {
+        Released::Lease(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
             record.holder(&holder).end("ok");
             Ok(StatusCode::NO_CONTENT)
         }
-        Ok(Released::Place) => {
+        Released::Place => {
             record.end("place");
             Ok(StatusCode::NO_CONTENT)
         }
-        Ok(Released::Nothing) => {
+        Released::Nothing => {
             record.end("lost");
             Err(ApiError::lost())
-        }
-        Err(error) => {
-            record.end("error");
-            Err(error.into())
         }
     }
 }
@@ -152,7 +133,7 @@ pub(super) async fn release(
 /// `GET /locks/{key}`: the state of a key.
 pub(super) async fn inspect(
     State(app): State<Arc<App>>,
-    call: Call,
+    call: KeyCall,
     uri: Uri,
     headers: HeaderMap,
 ) -> Result<Json<StatusBody>, ApiError> {
@@ -188,7 +169,7 @@ pub(super) async fn list(
 }
 
 /// Takes a place among the leases of the caller.
-pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Asking, ApiError> {
+pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<OpenClaim, ApiError> {
     let unsure = match app.quotas.ask(caller, claim) {
         Ok(asking) => return Ok(asking),
         Err(unsure) => unsure,
@@ -199,11 +180,6 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ask
         }
     }
     app.quotas.ask(caller, claim).map_err(|_| app.quotas.no_lease())
-}
-
-/// Returns whether the claim certainly holds nothing.
-pub(super) fn is_certain(error: &LockError) -> bool {
-    !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. }))
 }
 
 /// The answer to a grant; the token is in a header too, for shells.
@@ -226,8 +202,4 @@ fn wants_text(headers: &HeaderMap) -> bool {
     let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
     let accept = values.collect::<Vec<_>>().join(",").to_ascii_lowercase();
     accept.contains("text/plain") && !accept.contains("json") && !accept.contains("*/*")
-}
-
-fn location(key: &LockKey) -> String {
-    format!("/locks/{}", utf8_percent_encode(key.as_str(), IN_PATH))
 }

@@ -78,9 +78,9 @@ struct Waited(Duration);
 /// makes one per request. Such a client has left once it closes its sending side, since proxies
 /// report a disconnect that way; any other client still gets its answer.
 #[derive(Clone, Debug, Default)]
-pub struct InLine(Arc<AtomicBool>);
+pub struct InLineFlag(Arc<AtomicBool>);
 
-impl InLine {
+impl InLineFlag {
     /// Sets whether the request waits.
     pub fn set(&self, waits: bool) {
         self.0.store(waits, Ordering::Relaxed);

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::api::error::ApiError;
 use crate::auth::Caller;
+use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -37,11 +38,11 @@ pub struct Quota {
 #[derive(Debug)]
 pub struct Quotas {
     quota: Quota,
-    state: Mutex<State>,
+    state: Mutex<Usage>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Usage {
     used: HashMap<usize, Used>,
     leases: HashMap<LockKey, Tally>,
     ends: BTreeSet<(Instant, LockKey)>,
@@ -81,7 +82,7 @@ pub(super) struct Slot(Option<(Arc<Quotas>, usize, RequestKind)>);
 
 /// A claim's place in its API key's quota, until its outcome is known.
 #[derive(Debug)]
-pub(super) struct Asking(Option<Open>);
+pub(super) struct OpenClaim(Option<Open>);
 
 #[derive(Debug)]
 struct Open {
@@ -92,7 +93,7 @@ struct Open {
 
 /// A counted lease, as known to the request that was granted it.
 #[derive(Debug)]
-pub(super) struct Granted(Option<(Arc<Quotas>, LockKey, u64)>);
+pub(super) struct CountedLease(Option<(Arc<Quotas>, LockKey, u64)>);
 
 impl Quotas {
     /// Starts with nothing used.
@@ -132,8 +133,8 @@ impl Quotas {
         self: &Arc<Self>,
         caller: &Caller,
         claim: &Claim,
-    ) -> Result<Asking, Vec<(LockKey, LeaseToken)>> {
-        let Some(number) = caller.number() else { return Ok(Asking(None)) };
+    ) -> Result<OpenClaim, Vec<(LockKey, LeaseToken)>> {
+        let Some(number) = caller.number() else { return Ok(OpenClaim(None)) };
         self.with(|state| {
             let now = Instant::now();
             state.expire(now);
@@ -145,7 +146,7 @@ impl Quotas {
             }
             used.asked += 1;
             let open = Open { quotas: self.clone(), caller: number, claim: claim.clone() };
-            Ok(Asking(Some(open)))
+            Ok(OpenClaim(Some(open)))
         })
     }
 
@@ -172,22 +173,19 @@ impl Quotas {
     /// Notes that an unsure lease does not exist.
     pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
         self.with(|state| {
-            if state
-                .leases
-                .get(key)
-                .is_some_and(|one| one.unsure.as_ref().is_some_and(|(of, _)| of == token))
-            {
+            let unsure = state.leases.get(key).and_then(|one| one.unsure.as_ref());
+            if unsure.is_some_and(|(of, _)| of == token) {
                 state.forget(key);
             }
         });
     }
 
-    fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {
+    fn with<T>(&self, use_it: impl FnOnce(&mut Usage) -> T) -> T {
         use_it(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl State {
+impl Usage {
     fn count(
         &mut self,
         caller: usize,
@@ -245,10 +243,10 @@ impl State {
     }
 }
 
-impl Asking {
+impl OpenClaim {
     /// Notes that the claim was granted this lease.
-    pub(super) fn granted(mut self, lease: &Lease) -> Granted {
-        let Some(Open { quotas, caller, claim }) = self.0.take() else { return Granted(None) };
+    pub(super) fn granted(mut self, lease: &Lease) -> CountedLease {
+        let Some(Open { quotas, caller, claim }) = self.0.take() else { return CountedLease(None) };
         let (number, ends) = (Some(lease.fencing_token), Instant::now() + lease.ttl.as_duration());
         let stamp = quotas.with(|state| {
             state.answered(caller);
@@ -256,7 +254,14 @@ impl Asking {
             let late = state.leases.get(&claim.key).is_some_and(|one| one.fencing_token > number);
             (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
         });
-        Granted(stamp.map(|stamp| (quotas, claim.key, stamp)))
+        CountedLease(stamp.map(|stamp| (quotas, claim.key, stamp)))
+    }
+
+    /// Notes that the claim holds nothing, if the error says so.
+    pub(super) fn failed(self, error: &LockError) {
+        if !matches!(error, LockError::Store(StoreError { effect: Effect::Unknown, .. })) {
+            self.refused();
+        }
     }
 
     /// Notes that the claim holds nothing.
@@ -268,7 +273,7 @@ impl Asking {
     }
 }
 
-impl Drop for Asking {
+impl Drop for OpenClaim {
     /// The outcome is unknown. A grant to a token of the service is undone; one to a token of the
     /// client stays.
     fn drop(&mut self) {
@@ -287,7 +292,7 @@ impl Drop for Asking {
     }
 }
 
-impl Granted {
+impl CountedLease {
     /// Ends the lease now or after `linger`, unless it was granted again meanwhile.
     pub(super) fn let_go(&self, linger: Option<Duration>) {
         let Some((quotas, key, stamp)) = &self.0 else { return };

@@ -1,7 +1,9 @@
 //! The record of a verb: a count, and a log line without tokens.
 
 use crate::api::App;
-use crate::api::extract::Call;
+use crate::api::error::ApiError;
+use crate::api::extract::KeyCall;
+use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Owner};
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
@@ -10,7 +12,7 @@ use crate::metrics::Counted;
 #[derive(Debug)]
 pub(super) struct Record<'a> {
     app: &'a App,
-    call: &'a Call,
+    call: &'a KeyCall,
     verb: Counted,
     op: &'static str,
     owner: Option<Owner>,
@@ -19,7 +21,7 @@ pub(super) struct Record<'a> {
 
 impl<'a> Record<'a> {
     /// Begins the record of `call`.
-    pub(super) fn of(app: &'a App, call: &'a Call, verb: Counted, op: &'static str) -> Self {
+    pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
         Self { app, call, verb, op, owner: None, fencing_token: None }
     }
 
@@ -40,6 +42,15 @@ impl<'a> Record<'a> {
         self.owner = holder.owner.clone();
         self.fencing_token = holder.fencing_token;
         self
+    }
+
+    /// Counts and logs the failure of the verb, and returns its answer.
+    pub(super) fn failed(&self, error: LockError) -> ApiError {
+        self.end(match error {
+            LockError::WaitCancelled(_) => "cancelled",
+            _ => "error",
+        });
+        error.into()
     }
 
     /// Counts the outcome, without a log line.

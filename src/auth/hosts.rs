@@ -26,7 +26,7 @@ pub enum HostNames {
 
 /// The reach of the address that the service listens on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum Exposure {
     /// Only this machine.
     Loopback,
     /// Other machines as well.
@@ -36,10 +36,10 @@ pub enum Reach {
 impl HostNames {
     /// The allowed names for a service with this reach. In a network any DNS name may be in use, so
     /// the setting counts there only if it is not empty.
-    pub fn of(allowed: AllowedHosts, reach: Reach) -> Self {
+    pub fn of(allowed: AllowedHosts, reach: Exposure) -> Self {
         match reach {
-            Reach::Network if allowed.0.is_empty() => Self::Any,
-            Reach::Network | Reach::Loopback => Self::Only(allowed),
+            Exposure::Network if allowed.0.is_empty() => Self::Any,
+            Exposure::Network | Exposure::Loopback => Self::Only(allowed),
         }
     }
 
@@ -81,7 +81,7 @@ fn without_port(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllowedHosts, HostNames, Reach};
+    use super::{AllowedHosts, Exposure, HostNames};
 
     fn allowed(names: &[&str]) -> AllowedHosts {
         AllowedHosts(names.iter().map(|name| (*name).to_owned()).collect())
@@ -89,7 +89,7 @@ mod tests {
 
     #[test]
     fn a_loopback_service_is_called_by_address_or_by_a_name_that_it_knows() {
-        let hosts = HostNames::of(allowed(&["locks.example"]), Reach::Loopback);
+        let hosts = HostNames::of(allowed(&["locks.example"]), Exposure::Loopback);
         for host in [
             "127.0.0.1",
             "127.0.0.1:8080",
@@ -123,10 +123,10 @@ mod tests {
 
     #[test]
     fn in_a_network_any_name_will_do_unless_some_are_allowed() {
-        assert!(HostNames::of(allowed(&[]), Reach::Network).admit("lockkeeper:8080"));
-        let hosts = HostNames::of(allowed(&["lockkeeper"]), Reach::Network);
+        assert!(HostNames::of(allowed(&[]), Exposure::Network).admit("lockkeeper:8080"));
+        let hosts = HostNames::of(allowed(&["lockkeeper"]), Exposure::Network);
         assert!(hosts.admit("lockkeeper:8080") && hosts.admit("10.0.0.7"));
         assert!(!hosts.admit("evil.example"));
-        assert!(!HostNames::of(allowed(&[]), Reach::Loopback).admit("lockkeeper"));
+        assert!(!HostNames::of(allowed(&[]), Exposure::Loopback).admit("lockkeeper"));
     }
 }

@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
 
-pub use crate::auth::hosts::{AllowedHosts, HostNames, Reach};
+pub use crate::auth::hosts::{AllowedHosts, Exposure, HostNames};
 pub use crate::auth::proxies::TrustedProxies;
 
 /// A right of an API key under its prefixes.

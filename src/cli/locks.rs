@@ -10,25 +10,24 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::cli::claimant::{Claimant, Contention, PAUSE};
-use crate::cli::exit;
 use crate::cli::remote::{Remote, duration, key};
-use crate::cli::runtime::runtime;
 use crate::cli::signals::Signals;
 use crate::cli::table::{json_line, row};
 use crate::cli::voice::flush;
+use crate::cli::{exit, runtime};
 use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::ListBody;
+use crate::wire::{ListBody, millis_down};
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
 
 /// The verbs.
 #[derive(Debug, Subcommand)]
-pub(super) enum Verb {
+pub(super) enum LockCommand {
     /// Acquire a lease and print its token; the lease expires unless it is refreshed.
     Acquire(Acquire),
     /// Restart the TTL of a lease.
@@ -135,16 +134,11 @@ impl From<serde_json::Error> for Undone {
 }
 
 /// Runs the verb and returns the exit code.
-pub(super) fn run(verb: &Verb) -> u8 {
+pub(super) fn run(verb: &LockCommand) -> u8 {
     let shown = verb.shown();
-    let done = runtime().map_err(Undone::Wrong).and_then(|runtime| {
-        let done = runtime.block_on(async { verb.run(shown.remote.client()?).await });
-        // A hanging name look-up must not keep us.
-        runtime.shutdown_background();
-        done
-    });
+    let done = runtime::run(async { verb.run(shown.remote.client()?).await });
     let voice = shown.remote.voice();
-    let code = match done {
+    let code = match done.map_err(Undone::Wrong).flatten() {
         Ok(()) => 0,
         Err(Undone::Said(code)) => code,
         Err(Undone::Wrong(sentence)) => {
@@ -180,7 +174,7 @@ fn print(text: &str) -> Result<(), Undone> {
     written.map_err(|error| Undone::Wrong(format!("cannot write to standard output: {error}")))
 }
 
-impl Verb {
+impl LockCommand {
     fn shown(&self) -> &Shown {
         match self {
             Self::Acquire(acquire) => &acquire.named.shown,
@@ -352,5 +346,5 @@ fn token_in(path: &Path) -> Result<LeaseToken, String> {
 }
 
 fn millis(time: Duration) -> Ttl {
-    Ttl::from_millis(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+    Ttl::from_millis(millis_down(time))
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::config::{Level, Log, LogFormat};
+use crate::config::{Level, LogFormat, LogSection};
 use crate::lock::watched;
 
 /// The most lines that wait to be written: a few megabytes, or seconds of a busy service.
@@ -22,7 +22,7 @@ pub(super) struct LogWriter {
 }
 
 /// Starts the log of this process, panics included. Also returns a counter of lost lines.
-pub(super) fn start(log: &Log) -> (LogWriter, impl Fn() -> u64 + Send + Sync + 'static) {
+pub(super) fn start(log: &LogSection) -> (LogWriter, impl Fn() -> u64 + Send + Sync + 'static) {
     let failed = Arc::new(AtomicU64::new(0));
     let output = Output { failed: failed.clone() };
     let (lines, thread) =

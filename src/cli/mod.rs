@@ -38,7 +38,7 @@ struct Cli {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    settings: Settings,
+    settings: SettingFlags,
 }
 
 #[derive(Debug, Subcommand)]
@@ -51,10 +51,10 @@ enum Command {
     Healthcheck,
     /// Show or admit the nodes of a Redlock store.
     #[command(subcommand)]
-    Redlock(redlock::Redlock),
+    Redlock(redlock::NodeCommand),
     Exec(Box<exec::Exec>),
     #[command(flatten)]
-    Lock(locks::Verb),
+    Lock(locks::LockCommand),
     /// Print completions for a shell, as in `lockkeeper completions bash`.
     Completions {
         shell: Shell,
@@ -67,7 +67,7 @@ enum Command {
 
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of the service")]
-struct Settings {
+struct SettingFlags {
     /// Settings file; config/lockkeeper.toml has every setting with its default.
     #[arg(
         long,
@@ -125,8 +125,7 @@ pub fn run() -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(sentence) => {
-            voice::say(&sentence);
-            voice::flush();
+            voice::last_words(&sentence);
             ExitCode::FAILURE
         }
     }

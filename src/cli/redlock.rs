@@ -7,7 +7,7 @@ use crate::server::operator;
 
 /// The commands for nodes.
 #[derive(Debug, Subcommand)]
-pub(super) enum Redlock {
+pub(super) enum NodeCommand {
     /// Print each node and whether it votes; exit code 0 if a majority does.
     Status,
     /// Let nodes that may have forgotten leases vote at once, instead of after those leases.
@@ -19,13 +19,13 @@ pub(super) enum Redlock {
 }
 
 /// Runs the command on the nodes of the settings.
-pub(super) fn redlock(what: &Redlock, config: &Config) -> Result<(), String> {
+pub(super) fn redlock(what: &NodeCommand, config: &Config) -> Result<(), String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
     runtime.block_on(async {
         let operator = operator(config).map_err(|error| error.to_string())?;
         match what {
-            Redlock::Status => {
+            NodeCommand::Status => {
                 let standings = operator.status().await;
                 for standing in &standings {
                     println!("{}  {}", standing.node, standing.state);
@@ -35,7 +35,7 @@ pub(super) fn redlock(what: &Redlock, config: &Config) -> Result<(), String> {
                     return Err(format!("{voting} of {} nodes vote", standings.len()));
                 }
             }
-            Redlock::Admit { nodes } => {
+            NodeCommand::Admit { nodes } => {
                 for node in nodes {
                     println!("{}", operator.admit(node).await?);
                 }

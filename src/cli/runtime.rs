@@ -7,8 +7,16 @@ use tokio::runtime::{Builder, Runtime};
 /// the lease is granted, or the runtime panics.
 const DESCRIPTORS: usize = 24;
 
-/// Makes the runtime; the error says what to do.
-pub(super) fn runtime() -> Result<Runtime, String> {
+/// Runs a command to its end. The error, that it cannot be run, says what to do.
+pub(super) fn run<T>(command: impl Future<Output = T>) -> Result<T, String> {
+    let runtime = runtime()?;
+    let done = runtime.block_on(command);
+    // A hanging name look-up must not keep us.
+    runtime.shutdown_background();
+    Ok(done)
+}
+
+fn runtime() -> Result<Runtime, String> {
     let (reader, _writer) = std::io::pipe().map_err(|error| too_few(&error))?;
     let room = (0..DESCRIPTORS).map(|_| fcntl_dupfd_cloexec(&reader, 0));
     room.collect::<Result<Vec<_>, _>>().map_err(|error| too_few(&error))?;

@@ -16,7 +16,7 @@ use crate::server::{Ended, Server};
 const BACKLOG: u32 = 1_024;
 
 /// A failure of the service.
-enum Failure {
+enum ServeError {
     /// It cannot start.
     Start(String),
     /// It failed while it served.
@@ -33,18 +33,18 @@ pub(super) fn serve(config: Config) -> ExitCode {
             runtime.shutdown_background();
             served
         }
-        Err(error) => Err(Failure::Start(format!("cannot start the runtime: {error}"))),
+        Err(error) => Err(ServeError::Start(format!("cannot start the runtime: {error}"))),
     };
     drop(log);
     match served {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Early) => exit::ENDED_EARLY.into(),
-        Err(Failure::Start(sentence)) => {
-            last_words(&sentence);
+        Err(ServeError::Start(sentence)) => {
+            voice::last_words(&sentence);
             ExitCode::FAILURE
         }
-        Err(Failure::Serving(sentence)) => {
-            last_words(&sentence);
+        Err(ServeError::Serving(sentence)) => {
+            voice::last_words(&sentence);
             exit::FAILED.into()
         }
     }
@@ -53,21 +53,21 @@ pub(super) fn serve(config: Config) -> ExitCode {
 async fn run(
     config: Config,
     lost_lines: impl Fn() -> u64 + Send + Sync + 'static,
-) -> Result<Ended, Failure> {
+) -> Result<Ended, ServeError> {
     let listen = config.listen.clone();
     let cannot =
-        |error| Failure::Start(format!("cannot listen on {listen} (setting `listen`): {error}"));
+        |error| ServeError::Start(format!("cannot listen on {listen} (setting `listen`): {error}"));
     let socket = bind(&listen).await.map_err(cannot)?;
     let address: SocketAddr = socket.local_addr().map_err(cannot)?;
     let mut ends = Ends::catch()
-        .map_err(|error| Failure::Start(format!("cannot receive signals: {error}")))?;
+        .map_err(|error| ServeError::Start(format!("cannot receive signals: {error}")))?;
     let store = format!("{:?}", config.store);
     // A store on disk may take long to open.
     let opening = tokio::task::spawn_blocking(move || Server::open(config, address));
     let server = tokio::select! {
         opened = opening => opened
-            .map_err(|panic| Failure::Start(format!("cannot open the store: {panic}")))?
-            .map_err(|error| Failure::Start(error.to_string()))?,
+            .map_err(|panic| ServeError::Start(format!("cannot open the store: {panic}")))?
+            .map_err(|error| ServeError::Start(error.to_string()))?,
         _ = ends.next() => return Ok(Ended::Well), // Nothing was served yet.
     };
     server.count_lost_log_lines(lost_lines);
@@ -79,7 +79,7 @@ async fn run(
         let _ = end_begun.await;
     }));
     tokio::select! {
-        ended = &mut ended => ended.map_err(|failed| Failure::Serving(failed.to_string())),
+        ended = &mut ended => ended.map_err(|failed| ServeError::Serving(failed.to_string())),
         () = async {
             ends.next().await;
             let _ = begin_end.send(());
@@ -106,10 +106,4 @@ async fn bind(listen: &str) -> io::Result<TcpSocket> {
         }
     }
     Err(failure)
-}
-
-/// Prints why the service ends, without waiting long for a stuck standard error.
-fn last_words(sentence: &str) {
-    voice::say(&sentence);
-    voice::flush();
 }

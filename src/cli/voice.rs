@@ -55,8 +55,14 @@ impl Voice {
     }
 }
 
+/// Writes why the process ends, without waiting long for a stuck standard error.
+pub(super) fn last_words(what: &dyn std::fmt::Display) {
+    say(what);
+    flush();
+}
+
 /// Writes one line; never blocks.
-pub(super) fn say(what: &dyn std::fmt::Display) {
+fn say(what: &dyn std::fmt::Display) {
     let line = format!("lockkeeper: {}\n", plain(&what.to_string()));
     match WRITER.get_or_init(start) {
         Some(writer) => {

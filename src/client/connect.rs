@@ -8,7 +8,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::net::TcpStream;
 use tokio::time::sleep;
 
-use crate::client::Failure;
+use crate::client::BoxError;
 
 /// The time one address gets to accept before the next one is tried as well (RFC 8305).
 const NEXT_ADDRESS: Duration = Duration::from_millis(250);
@@ -17,10 +17,10 @@ const NEXT_ADDRESS: Duration = Duration::from_millis(250);
 /// use up the timeout.
 pub(super) async fn first_to_accept(
     addresses: impl Iterator<Item = SocketAddr>,
-) -> Result<TcpStream, Failure> {
+) -> Result<TcpStream, BoxError> {
     let mut addresses = addresses.peekable();
     let mut attempts = FuturesUnordered::new();
-    let mut failure: Failure = "the name has no address".into();
+    let mut failure: BoxError = "the name has no address".into();
     loop {
         match addresses.next() {
             Some(address) => attempts.push(TcpStream::connect(address)),

@@ -18,19 +18,19 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
-use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
 use crate::client::connect::first_to_accept;
-use crate::client::tls::{Stream, secured};
+use crate::client::tls::{Transport, secured};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::{LOCK_TOKEN, millis_down};
+use crate::wire::{LOCK_TOKEN, key_path, millis_down};
 
 pub use crate::client::answer::{ClientError, Granted, Refusal};
 
@@ -42,10 +42,6 @@ const PAGE: usize = 1_000;
 
 /// The longest answer that is read: above the largest page of the list.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
-
-/// The characters of a key that are not encoded in a path; some proxies refuse `%2F`.
-const KEPT: &AsciiSet =
-    &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~').remove(b'/');
 
 /// A client of one service.
 #[derive(Clone, Debug)]
@@ -154,7 +150,7 @@ impl Client {
             "wait_ms": millis_down(wish.wait),
             "owner": owner,
         });
-        let call = Call::new(Method::POST, locks(key)).token(token).body(body.to_string());
+        let call = HttpCall::new(Method::POST, key_path(key)).token(token).body(body.to_string());
         let (_, body) = self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?;
         Granted::of(body, key, token)
     }
@@ -179,7 +175,7 @@ impl Client {
         body.extend(ttl.map(|ttl| ("ttl_ms".to_owned(), ttl.as_millis().into())));
         let number = lease.fencing_token.map(|number| number.number().into());
         body.extend(number.map(|number| ("fencing_token".to_owned(), number)));
-        let call = Call::new(Method::PUT, format!("{}/refresh", locks(lease.key)));
+        let call = HttpCall::new(Method::PUT, format!("{}/refresh", key_path(lease.key)));
         let call = call.token(lease.token).body(Value::from(body).to_string());
         let (_, body) = self.call(call.within(patience)).await?;
         let granted = Granted::of(body, lease.key, lease.token)?;
@@ -199,11 +195,11 @@ impl Client {
     ///
     /// The request may or may not have taken effect.
     pub async fn release(&self, lease: LeaseId<'_>) -> Result<(), ClientError> {
-        let mut path = locks(lease.key);
+        let mut path = key_path(lease.key);
         if let Some(number) = lease.fencing_token {
             path.push_str(&format!("?fencing_token={number}"));
         }
-        match self.call(Call::new(Method::DELETE, path).token(lease.token)).await? {
+        match self.call(HttpCall::new(Method::DELETE, path).token(lease.token)).await? {
             (204, _) => Ok(()),
             // A proxy's page means that nothing was released.
             _ => Err(ClientError::strange()),
@@ -224,7 +220,7 @@ impl Client {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<String, ClientError> {
-        let call = Call { token, ..Call::new(Method::GET, locks(key)) };
+        let call = HttpCall { token, ..HttpCall::new(Method::GET, key_path(key)) };
         Ok(self.call(call).await?.1)
     }
 
@@ -243,7 +239,7 @@ impl Client {
         if let Some(cursor) = cursor {
             path.push_str(&format!("&cursor={}", encoded(cursor)));
         }
-        Ok(self.call(Call::new(Method::GET, path)).await?.1)
+        Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
     /// Ends the lease of any holder.
@@ -256,10 +252,10 @@ impl Client {
     ///
     /// The request may or may not have taken effect.
     pub async fn force_release(&self, key: &LockKey) -> Result<String, ClientError> {
-        Ok(self.call(Call::new(Method::DELETE, format!("/admin{}", locks(key)))).await?.1)
+        Ok(self.call(HttpCall::new(Method::DELETE, format!("/admin{}", key_path(key)))).await?.1)
     }
 
-    async fn call(&self, call: Call<'_>) -> Result<(u16, String), ClientError> {
+    async fn call(&self, call: HttpCall<'_>) -> Result<(u16, String), ClientError> {
         let within = call.within;
         let told = |why: String| {
             ClientError::NoAnswer(format!(
@@ -275,7 +271,7 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, call: Call<'_>) -> Result<(u16, String), Failure> {
+    async fn exchange(&self, call: HttpCall<'_>) -> Result<(u16, String), BoxError> {
         let path = format!("{}{}", self.prefix, call.path);
         let mut request = Request::builder().method(call.method).uri(path);
         request = request.header(HOST, self.authority.as_str());
@@ -303,7 +299,7 @@ impl Client {
         }
     }
 
-    async fn connect(&self) -> Result<Box<dyn Stream>, Failure> {
+    async fn connect(&self) -> Result<Box<dyn Transport>, BoxError> {
         let secure = self.scheme == Scheme::HTTPS;
         let port = self.authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let stream = first_to_accept(lookup_host((self.host(), port)).await?).await?;
@@ -320,10 +316,10 @@ fn without_password(url: &str) -> String {
     }
 }
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request.
-struct Call<'a> {
+struct HttpCall<'a> {
     method: Method,
     path: String,
     token: Option<&'a LeaseToken>,
@@ -331,7 +327,7 @@ struct Call<'a> {
     within: Duration,
 }
 
-impl<'a> Call<'a> {
+impl<'a> HttpCall<'a> {
     fn new(method: Method, path: String) -> Self {
         Self { method, path, token: None, body: String::new(), within: ANSWER_TIME }
     }
@@ -349,14 +345,9 @@ impl<'a> Call<'a> {
     }
 }
 
-fn locks(key: &LockKey) -> String {
-    format!("/locks/{}", utf8_percent_encode(key.as_str(), KEPT))
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{Client, locks};
-    use crate::lock::key::LockKey;
+    use super::Client;
 
     #[test]
     fn a_url_is_a_host_a_port_and_a_path() {
@@ -394,12 +385,5 @@ mod tests {
             assert_eq!(Client::new(url, Some("key")).unwrap().exposes_api_key(), exposed, "{url}");
             assert!(!Client::new(url, None).unwrap().exposes_api_key(), "{url}");
         }
-    }
-
-    #[test]
-    fn a_key_goes_into_the_path_as_the_service_reads_it() {
-        let path = |key: &str| locks(&LockKey::parse(key).unwrap());
-        assert_eq!(path("a/b"), "/locks/a/b");
-        assert_eq!(path("a b?c#d%e+f"), "/locks/a%20b%3Fc%23d%25e%2Bf");
     }
 }

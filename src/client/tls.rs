@@ -9,15 +9,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::client::Failure;
+use crate::client::BoxError;
 
 /// The transport of HTTP.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// Starts TLS on a connection; the certificate has to name `host`.
-pub(super) async fn secured(stream: TcpStream, host: &str) -> Result<Box<dyn Stream>, Failure> {
+pub(super) async fn secured(stream: TcpStream, host: &str) -> Result<Box<dyn Transport>, BoxError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);

@@ -47,7 +47,7 @@ pub struct Config {
     /// The settings of Redlock.
     pub redlock: RedlockSection,
     /// The settings of the log.
-    pub log: Log,
+    pub log: LogSection,
     /// The API keys.
     #[serde(default)]
     pub api_keys: Vec<ApiKey>,
@@ -147,7 +147,7 @@ pub struct RedlockSection {
 /// The section `log`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Log {
+pub struct LogSection {
     /// The lowest level that is logged.
     pub level: Level,
     /// The format of the lines.
@@ -211,9 +211,7 @@ impl StoreUrl {
             )),
         }
     }
-}
 
-impl StoreUrl {
     /// Parses several independent nodes.
     fn redlock(urls: &[String]) -> Result<Self, String> {
         for (number, url) in urls.iter().enumerate() {
@@ -279,8 +277,8 @@ impl Span {
         self.0
     }
 
-    fn millis(self) -> u64 {
-        u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)
+    fn ttl(self) -> Ttl {
+        Ttl::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX))
     }
 }
 
@@ -323,14 +321,14 @@ impl Config {
     /// The bounds of TTLs; with Redlock the longest is at most [`Config::longest_lease`].
     pub fn ttl_bounds(&self) -> TtlBounds {
         let TtlSettings { default, min, max } = &self.ttl;
-        let [default, min, max] = [default, min, max].map(|span| Ttl::from_millis(span.millis()));
+        let [default, min, max] = [default, min, max].map(|span| span.ttl());
         let max = if self.is_redlock() { max.min(self.longest_lease()) } else { max };
         TtlBounds { min, default, max }
     }
 
     /// The longest lease with Redlock: nodes that may have forgotten leases wait this long.
     pub fn longest_lease(&self) -> Ttl {
-        Ttl::from_millis(self.redlock.longest_lease.millis())
+        self.redlock.longest_lease.ttl()
     }
 
     fn is_redlock(&self) -> bool {
@@ -348,7 +346,7 @@ impl Config {
 
     /// The time that an absent claim keeps its place in line.
     pub fn position_kept(&self) -> Ttl {
-        Ttl::from_millis(self.limits.position_kept.millis())
+        self.limits.position_kept.ttl()
     }
 
     /// The maker of tokens for clients that send none.

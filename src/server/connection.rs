@@ -25,9 +25,9 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
-use crate::server::house::{Full, Guest, Guests, Membership, Waiting};
+use crate::server::house::{Full, Guest, Guests, HallPlace, Membership};
 use crate::server::timed::TimedHead;
-use crate::server::turns::{Turn, Turns};
+use crate::server::turns::{ServiceTurn, Turns};
 
 /// The silence of a client after which keepalive probes begin.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
@@ -124,23 +124,23 @@ impl Acceptor {
         let turns = Turns::new();
         let guest = Guest::new(peer, turns.clone());
         let place = match self.house.enter(&guest) {
-            Ok(membership) => Place::House(membership),
+            Ok(membership) => Admission::House(membership),
             Err(full) => {
                 self.house.notice(peer, full);
                 if full == Full::Address && !peer.to_canonical().is_loopback() {
                     return;
                 }
-                Place::Hall(self.wait_for_hall(&guest).await)
+                Admission::Hall(self.wait_for_hall(&guest).await)
             }
         };
-        let (entered, entry) = watch::channel(matches!(place, Place::House(_)));
+        let (entered, entry) = watch::channel(matches!(place, Admission::House(_)));
         let served = self.serve(stream, peer, turns, entry);
         let (house, connected) = (self.house.clone(), self.metrics.connected());
         self.tasks.spawn(async move {
             let stay = async {
                 let _membership = match place {
-                    Place::House(membership) => membership,
-                    Place::Hall(waiting) => find_place(&house, &guest, waiting).await,
+                    Admission::House(membership) => membership,
+                    Admission::Hall(waiting) => find_place(&house, &guest, waiting).await,
                 };
                 // An error means that the connection has ended.
                 let _ = entered.send(true);
@@ -155,7 +155,7 @@ impl Acceptor {
         });
     }
 
-    async fn wait_for_hall(&self, guest: &Arc<Guest>) -> Waiting {
+    async fn wait_for_hall(&self, guest: &Arc<Guest>) -> HallPlace {
         loop {
             match self.house.wait(guest) {
                 Some(waiting) => return waiting,
@@ -177,7 +177,7 @@ impl Acceptor {
         let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
         let (api, moments) = (self.api.clone(), turns.clone());
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let turn = Turn::begin(&turns, &request);
+            let turn = ServiceTurn::begin(&turns, &request);
             let (api, mut entry) = (api.clone(), entry.clone());
             let is_malformed = turns.had_fragment() || !has_one_host(&request);
             async move {
@@ -217,13 +217,13 @@ impl Acceptor {
 }
 
 /// The place of a new connection.
-enum Place {
+enum Admission {
     House(Membership),
-    Hall(Waiting),
+    Hall(HallPlace),
 }
 
 /// Waits in the hall for a place in the house.
-async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: Waiting) -> Membership {
+async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: HallPlace) -> Membership {
     let mut looks = 0;
     loop {
         let full = match house.enter(guest) {

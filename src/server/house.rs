@@ -103,7 +103,7 @@ impl Guests {
 
     /// Lets a connection wait for a place. `None`: the hall is full, and no connection has waited
     /// long enough to be turned away.
-    pub(super) fn wait(self: &Arc<Self>, guest: &Arc<Guest>) -> Option<Waiting> {
+    pub(super) fn wait(self: &Arc<Self>, guest: &Arc<Guest>) -> Option<HallPlace> {
         self.with(|inside| {
             if inside.hall.len() >= HALL {
                 let first =
@@ -113,7 +113,7 @@ impl Guests {
                 inside.hall.pop_front();
             }
             inside.hall.push_back(guest.clone());
-            Some(Waiting { house: self.clone(), guest: guest.clone() })
+            Some(HallPlace { house: self.clone(), guest: guest.clone() })
         })
     }
 
@@ -183,12 +183,12 @@ impl Guest {
 
 /// A connection's place in the hall, until dropped.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct HallPlace {
     house: Arc<Guests>,
     guest: Arc<Guest>,
 }
 
-impl Drop for Waiting {
+impl Drop for HallPlace {
     fn drop(&mut self) {
         self.house.with(|inside| inside.hall.retain(|one| !Arc::ptr_eq(one, &self.guest)));
     }

@@ -15,12 +15,11 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use crate::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
-use crate::auth::{HostNames, Keyring, Reach};
+use crate::auth::{Exposure, HostNames, Keyring};
 use crate::config::{Config, StoreUrl};
 use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::watched;
-use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
 use crate::server::house::{Guests, HALL};
 use crate::store;
@@ -87,12 +86,12 @@ impl Server {
             )));
         }
         let reach = match address.ip().to_canonical().is_loopback() {
-            true => Reach::Loopback,
-            false => Reach::Network,
+            true => Exposure::Loopback,
+            false => Exposure::Network,
         };
         let connections = connections(config.limits.connections)?;
         let settings = store_settings(&config);
-        let metrics = Arc::new(Metrics::new(settings.name()));
+        let metrics = Arc::new(settings.metrics());
         let store = store::open(settings, metrics.clone())?;
         let keyring = Keyring::new(std::mem::take(&mut config.api_keys));
         let app = Arc::new(App {
@@ -172,9 +171,7 @@ impl Server {
         tracing::info!("shutdown complete");
         Ok(if answered && finished { Ended::Well } else { Ended::Early })
     }
-}
 
-impl Server {
     /// Counts the leases on disk among those of the API keys that may have acquired them. Not on
     /// Redis, where other instances may have acquired them and will see their end.
     async fn count_found_leases(&self) {

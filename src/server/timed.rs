@@ -61,7 +61,7 @@ pub(super) struct TimedHead {
     /// The data read ahead.
     ahead: Vec<u8>,
     /// The position in the current request line.
-    line: Line,
+    line: LinePart,
     /// The turn of the last write.
     written_in: u32,
     /// The looks at a client that closed its sending side.
@@ -71,7 +71,7 @@ pub(super) struct TimedHead {
 }
 
 #[derive(PartialEq)]
-enum Line {
+enum LinePart {
     Before,
     Within,
     Behind,
@@ -101,7 +101,7 @@ impl TimedHead {
             wanted_at: 0,
             watch: None,
             ahead: Vec::new(),
-            line: Line::Before,
+            line: LinePart::Before,
             written_in: 0,
             look: None,
             stall: None,
@@ -153,14 +153,14 @@ impl TimedHead {
     fn look_for_fragment(&mut self, bytes: &[u8]) {
         for byte in bytes {
             match (&self.line, byte) {
-                (Line::Behind, _) => return,
-                (Line::Before, b'\r' | b'\n') => (),
-                (Line::Within, b'\n') => self.line = Line::Behind,
+                (LinePart::Behind, _) => return,
+                (LinePart::Before, b'\r' | b'\n') => (),
+                (LinePart::Within, b'\n') => self.line = LinePart::Behind,
                 (_, b'#') => {
-                    self.line = Line::Within;
+                    self.line = LinePart::Within;
                     self.turns.fragment.store(true, Ordering::Relaxed);
                 }
-                _ => self.line = Line::Within,
+                _ => self.line = LinePart::Within,
             }
         }
     }
@@ -247,7 +247,7 @@ impl AsyncRead for TimedHead {
         let begun = self.turns.begun.load(Ordering::Relaxed);
         if begun != self.complete {
             (self.complete, self.began, self.timer) = (begun, None, None);
-            (self.line, self.look) = (Line::Before, None);
+            (self.line, self.look) = (LinePart::Before, None);
         }
         let answering = self.turns.is_answering();
         let (moment, filled) = (self.turns.moments.load(Ordering::Relaxed), buffer.filled().len());

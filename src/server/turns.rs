@@ -12,7 +12,7 @@ use hyper::body::{Frame, Incoming, SizeHint};
 use hyper::{Request, Version};
 use tokio::time::Instant;
 
-use crate::api::InLine;
+use crate::api::InLineFlag;
 
 /// The start of the connections' millisecond clock.
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -31,7 +31,7 @@ pub(super) struct Turns {
     /// Set if its client knows interim answers.
     pub(super) modern: AtomicBool,
     /// Set if the current request waits in line.
-    pub(super) in_line: InLine,
+    pub(super) in_line: InLineFlag,
     /// Set if the client of the current request may be gone.
     pub(super) doubtful: AtomicBool,
     /// Set if the current request line has a `#`.
@@ -39,7 +39,7 @@ pub(super) struct Turns {
 }
 
 /// The service's turn, until dropped.
-pub(super) struct Turn(Arc<Turns>);
+pub(super) struct ServiceTurn(Arc<Turns>);
 
 /// A request body that tells the connection when it has been read.
 pub(super) struct Read {
@@ -57,7 +57,7 @@ impl Turns {
             quiet_since: AtomicU64::new(0),
             whole: AtomicBool::new(true),
             modern: AtomicBool::new(false),
-            in_line: InLine::default(),
+            in_line: InLineFlag::default(),
             doubtful: AtomicBool::new(false),
             fragment: AtomicBool::new(false),
         };
@@ -87,7 +87,7 @@ impl Turns {
     }
 }
 
-impl Turn {
+impl ServiceTurn {
     /// Begins a turn with a request whose head was read.
     pub(super) fn begin(turns: &Arc<Turns>, request: &Request<Incoming>) -> Self {
         turns.begun.fetch_add(1, Ordering::Relaxed);
@@ -110,7 +110,7 @@ impl Turn {
     }
 
     /// The flag by which the request says whether it waits in line.
-    pub(super) fn in_line(&self) -> InLine {
+    pub(super) fn in_line(&self) -> InLineFlag {
         self.0.in_line.clone()
     }
 
@@ -120,7 +120,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for ServiceTurn {
     fn drop(&mut self) {
         self.0.be_quiet();
         self.0.ended.fetch_add(1, Ordering::Relaxed);

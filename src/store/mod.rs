@@ -24,12 +24,12 @@ pub enum StoreSettings {
 }
 
 impl StoreSettings {
-    /// The store's name in the metrics.
-    pub fn name(&self) -> &'static str {
+    /// The metrics of the store, at zero.
+    pub fn metrics(&self) -> Metrics {
         match self {
-            Self::Embedded(..) => "embedded",
-            Self::Redis(_) => "redis",
-            Self::Redlock(_) => "redlock",
+            Self::Embedded(..) => Metrics::for_embedded(),
+            Self::Redis(_) => Metrics::for_redis(),
+            Self::Redlock(_) => Metrics::for_redlock(),
         }
     }
 }

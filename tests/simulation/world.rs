@@ -119,7 +119,7 @@ impl World {
             plan,
             began: Instant::now(),
             sent: Notify::new(),
-            metrics: Arc::new(Metrics::new("redlock")),
+            metrics: Arc::new(Metrics::for_redlock()),
             state: Mutex::new(state),
         });
         for instance in 0..world.plan.instances {

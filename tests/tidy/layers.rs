@@ -165,7 +165,7 @@ fn disorder(lib: &File, layers: &[(&str, &[&str])]) -> Vec<String> {
 }
 
 /// `src/store/redis/node.rs` is `store::redis::node`.
-fn module(path: &str) -> String {
+pub(crate) fn module(path: &str) -> String {
     let path = path.strip_prefix("src/").unwrap().strip_suffix(".rs").unwrap();
     path.strip_suffix("/mod").unwrap_or(path).replace('/', "::")
 }
@@ -175,13 +175,13 @@ fn layer(module: &str) -> Option<&'static (&'static str, &'static [&'static str]
     rows.max_by_key(|(root, _)| root.len())
 }
 
-fn within(root: &str, module: &str) -> bool {
+pub(crate) fn within(root: &str, module: &str) -> bool {
     module.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
 /// Every module of ours in code, by its full name: a path up to its first capital letter, and each
 /// item of a list behind it.
-fn named(code: &str) -> Vec<String> {
+pub(crate) fn named(code: &str) -> Vec<String> {
     let begins = |name: &'static str| code.split(name).skip(1);
     begins("crate::").chain(begins("lockkeeper::")).flat_map(module_parts).collect()
 }

@@ -17,14 +17,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exec::tree;
-use crate::cli::exec::warden::{Order, ROUND, Warden};
+use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
+use crate::cli::exec::{ourselves, tree};
 use crate::cli::exit;
 use crate::cli::signals::{Arrived, Inherited, Sender};
-use crate::cli::voice::{flush, say};
-
-/// This program, even if its file has been replaced.
-const OURSELVES: &str = "/proc/self/exe";
+use crate::cli::voice::last_words;
 
 /// The argument of the process that becomes COMMAND.
 pub(super) const BECOME: &str = "exec:command";
@@ -85,7 +82,7 @@ impl Running {
         // Orphans become our children then, and can be found and reaped.
         set_child_subreaper(Some(us))?;
         let reach = Reach { wrapper: us, first: None, group: None, spared, mark };
-        let warden = Warden::start(Order { reach, end: start.end })?;
+        let warden = Warden::start(WardenOrder { reach, end: start.end })?;
         let first = match command.spawn() {
             Ok(child) => Pid::from_child(&child),
             Err(error) => {
@@ -163,13 +160,6 @@ pub(super) fn code(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL)
 }
 
-/// A process of this program with this first argument.
-pub(super) fn ourselves(word: &str) -> Command {
-    let mut command = Command::new(OURSELVES);
-    command.arg0("lockkeeper").arg(word);
-    command
-}
-
 /// Becomes COMMAND, which dies with its parent: the steps that need the new process. The arguments
 /// are the parent, the latest moment to begin, the signal mask, and COMMAND's.
 pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
@@ -200,7 +190,6 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
 }
 
 fn cannot(sentence: &dyn std::fmt::Display, code: u8) -> u8 {
-    say(sentence);
-    flush();
+    last_words(sentence);
     code
 }

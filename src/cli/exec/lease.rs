@@ -14,6 +14,7 @@ use crate::cli::clock::{Alarm, Moment};
 use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
+use crate::wire::millis_down;
 
 /// The shortest and the longest pause between attempts to refresh.
 const REFRESH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -77,7 +78,7 @@ impl Terms {
     }
 
     pub(super) fn ttl(self) -> Ttl {
-        Ttl::from_millis(u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX))
+        Ttl::from_millis(millis_down(self.ttl))
     }
 }
 
@@ -91,7 +92,7 @@ impl std::fmt::Display for Seconds {
 
 /// A lease as far as this process knows it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lease {
+pub(super) struct KnownLease {
     pub(super) fencing_token: FencingToken,
     /// The time of the next refresh.
     renew: Moment,
@@ -103,7 +104,7 @@ pub(super) struct Lease {
     pub(super) end: Moment,
 }
 
-impl Lease {
+impl KnownLease {
     fn of(granted: &Granted, sent: Moment, terms: Terms) -> Self {
         let began = sent.after(granted.waited);
         let end = began.after(granted.ttl);
@@ -119,7 +120,7 @@ impl Lease {
 
 /// The reason why a lease is no longer kept.
 #[derive(Debug)]
-pub(super) enum Loss {
+pub(super) enum LossReason {
     /// The service answered that it is lost.
     Told(String),
     /// It could not be refreshed in time.
@@ -128,26 +129,26 @@ pub(super) enum Loss {
 
 /// Acquires, keeps and releases the lease.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct LeaseKeeper {
     pub(super) claimant: Claimant,
     pub(super) terms: Terms,
 }
 
-impl Keeper {
+impl LeaseKeeper {
     /// Waits for the lease, forever without `wait`. Dropping it leaves the line.
-    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<Lease, NoLease> {
+    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<KnownLease, NoLease> {
         let (sent, granted) = self.claimant.acquire(wait).await?;
-        Ok(Lease::of(&granted, sent, self.terms))
+        Ok(KnownLease::of(&granted, sent, self.terms))
     }
 
     /// Refreshes the lease until that has failed up to `limit`, a moment of the lease. `lease`
     /// holds the current state; `refreshed` is called after each change.
     pub(super) async fn keep(
         &self,
-        lease: &Cell<Lease>,
-        limit: fn(&Lease) -> Moment,
-        refreshed: impl Fn(&Lease),
-    ) -> io::Result<Loss> {
+        lease: &Cell<KnownLease>,
+        limit: fn(&KnownLease) -> Moment,
+        refreshed: impl Fn(&KnownLease),
+    ) -> io::Result<LossReason> {
         let alarm = Alarm::new()?;
         loop {
             alarm.at(Some(lease.get().renew)).await?;
@@ -169,12 +170,12 @@ impl Keeper {
         alarm: &Alarm,
         number: FencingToken,
         end: Moment,
-    ) -> io::Result<Result<Lease, Loss>> {
+    ) -> io::Result<Result<KnownLease, LossReason>> {
         let mut why = "this process was suspended".to_owned();
         loop {
             let left = end.left();
             if left.is_zero() {
-                return Ok(Err(Loss::Late(why)));
+                return Ok(Err(LossReason::Late(why)));
             }
             // Half of the rest: a stuck attempt leaves time for the next.
             let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
@@ -190,7 +191,7 @@ impl Keeper {
             };
             match answer {
                 Ok(granted) => {
-                    let lease = Lease::of(&granted, sent, self.terms);
+                    let lease = KnownLease::of(&granted, sent, self.terms);
                     if !lease.terminate.has_come() {
                         return Ok(Ok(lease));
                     }
@@ -198,7 +199,7 @@ impl Keeper {
                     why = "the answer leaves too little time".to_owned();
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
-                    return Ok(Err(Loss::Told(refusal.detail)));
+                    return Ok(Err(LossReason::Told(refusal.detail)));
                 }
                 Err(error) => why = error.to_string(),
             }
@@ -214,8 +215,8 @@ impl Keeper {
         let mut again = false;
         let mut most = Ttl::from_millis(u64::MAX);
         for _ in 0..RELEASES {
-            let ms = u64::try_from(earliest.left().as_millis()).unwrap_or(u64::MAX);
-            let rest = Ttl::from_millis(ms.saturating_add(1)).min(most);
+            let ms = millis_down(earliest.left()).saturating_add(1);
+            let rest = Ttl::from_millis(ms).min(most);
             match self.give_back_once(number, earliest, rest).await {
                 Ok(()) => {
                     if rest == most {

@@ -12,6 +12,8 @@ mod tree;
 mod warden;
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -21,14 +23,16 @@ use tokio::time::sleep;
 use crate::cli::claimant::{Claimant, Contention, NoLease};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
-use crate::cli::exec::lease::{Keeper, Lease, Terms};
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
-use crate::cli::exit;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
-use crate::cli::runtime::runtime;
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::voice::flush;
+use crate::cli::{exit, runtime};
 use crate::lock::lease::Owner;
+
+/// This program, even if its file has been replaced.
+const OURSELVES: &str = "/proc/self/exe";
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
@@ -104,10 +108,7 @@ enum IfDown {
 pub(super) fn exec(exec: Exec) -> u8 {
     let voice = exec.remote.voice();
     let code = match prepared(&exec).and_then(|(keeper, command)| {
-        let runtime = runtime()?;
-        let done = runtime.block_on(run(&exec, &keeper, &command));
-        // A hanging name look-up must not keep us.
-        runtime.shutdown_background();
+        let done = runtime::run(run(&exec, &keeper, &command))?;
         done.map_err(|error| error.to_string())
     }) {
         Ok(code) => code,
@@ -134,7 +135,14 @@ pub(super) fn as_part_of_exec() -> Option<u8> {
     }
 }
 
-fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
+/// A process of this program with this first argument.
+fn ourselves(word: &str) -> Command {
+    let mut command = Command::new(OURSELVES);
+    command.arg0("lockkeeper").arg(word);
+    command
+}
+
+fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
     let mut words = exec.words.iter();
     let key = key(words.next().and_then(|key| key.to_str()).ok_or("the key is not UTF-8")?)?;
     let mut command: Vec<_> = words.cloned().collect();
@@ -159,7 +167,7 @@ fn prepared(exec: &Exec) -> Result<(Keeper, Vec<OsString>), String> {
         ttl: Some(terms.ttl()),
         voice: exec.remote.voice(),
     };
-    Ok((Keeper { claimant, terms }, command))
+    Ok((LeaseKeeper { claimant, terms }, command))
 }
 
 /// The default owner. It has only the name of COMMAND, because its arguments may be secret.
@@ -175,7 +183,7 @@ fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }
 
-async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Result<u8> {
+async fn run(exec: &Exec, keeper: &LeaseKeeper, command: &[OsString]) -> std::io::Result<u8> {
     let signals = Signals::catch()?;
     let acquired = tokio::select! {
         biased;
@@ -242,7 +250,7 @@ async fn run(exec: &Exec, keeper: &Keeper, command: &[OsString]) -> std::io::Res
 }
 
 /// Releases the lease. A signal to end allows it a moment more.
-async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &Signals) {
+async fn give_back(keeper: &LeaseKeeper, lease: &KnownLease, earliest: Moment, signals: &Signals) {
     let given_back = keeper.give_back(lease.fencing_token, earliest);
     tokio::pin!(given_back);
     let in_a_hurry = async {
@@ -258,8 +266,8 @@ async fn give_back(keeper: &Keeper, lease: &Lease, earliest: Moment, signals: &S
 /// The variables of COMMAND; without a lease those of an outer one are removed.
 fn environment(
     exec: &Exec,
-    keeper: &Keeper,
-    lease: Option<&Lease>,
+    keeper: &LeaseKeeper,
+    lease: Option<&KnownLease>,
 ) -> Vec<(&'static str, Option<String>)> {
     let mut changes = vec![
         ("LOCK_KEY", lease.map(|_| keeper.claimant.key.to_string())),

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::OnLost;
 use crate::cli::exec::command::{Running, code};
-use crate::cli::exec::lease::{Keeper, Lease, Loss};
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exit;
 use crate::cli::signals::Signals;
@@ -25,7 +25,7 @@ const SUSPENDED: &str = "this process was suspended";
 /// Decides what happens to COMMAND, and when.
 #[derive(Debug)]
 pub(super) struct Supervisor<'a> {
-    pub(super) keeper: &'a Keeper,
+    pub(super) keeper: &'a LeaseKeeper,
     /// The signal that tells COMMAND to end.
     pub(super) signal: Signal,
     /// The time limit of COMMAND.
@@ -72,7 +72,7 @@ struct Course {
 
 impl Supervisor<'_> {
     /// The time when the warden kills COMMAND, unless this process did.
-    pub(super) fn last_moment(&self, lease: Option<&Lease>) -> Option<Moment> {
+    pub(super) fn last_moment(&self, lease: Option<&KnownLease>) -> Option<Moment> {
         let lease = lease.filter(|_| self.on_lost == OnLost::Kill)?;
         Some(lease.kill)
     }
@@ -81,7 +81,7 @@ impl Supervisor<'_> {
     pub(super) async fn run(
         &self,
         running: &Running,
-        lease: Option<Lease>,
+        lease: Option<KnownLease>,
         signals: &Signals,
     ) -> io::Result<Outcome> {
         let lease = lease.map(Cell::new);
@@ -102,7 +102,7 @@ impl Supervisor<'_> {
         &self,
         running: &Running,
         signals: &Signals,
-        lease: Option<&Cell<Lease>>,
+        lease: Option<&Cell<KnownLease>>,
     ) -> io::Result<Course> {
         let alarm = Alarm::new()?;
         let most = self.max_run.map(|time| Moment::now().after(time));
@@ -148,13 +148,17 @@ impl Supervisor<'_> {
     }
 
     /// Keeps the lease until it is lost.
-    async fn keep(&self, running: &Running, lease: Option<&Cell<Lease>>) -> io::Result<Loss> {
+    async fn keep(
+        &self,
+        running: &Running,
+        lease: Option<&Cell<KnownLease>>,
+    ) -> io::Result<LossReason> {
         let Some(lease) = lease else { return std::future::pending().await };
         let limit = match self.on_lost {
-            OnLost::Kill => |lease: &Lease| lease.terminate,
-            OnLost::Warn => |lease: &Lease| lease.end,
+            OnLost::Kill => |lease: &KnownLease| lease.terminate,
+            OnLost::Warn => |lease: &KnownLease| lease.end,
         };
-        let refreshed = |lease: &Lease| running.warden.watch(self.last_moment(Some(lease)));
+        let refreshed = |lease: &KnownLease| running.warden.watch(self.last_moment(Some(lease)));
         self.keeper.keep(lease, limit, refreshed).await
     }
 
@@ -187,12 +191,20 @@ impl Supervisor<'_> {
         Moment::now().after(self.keeper.terms.kill_after())
     }
 
-    fn lose(&self, loss: Loss, course: &mut Course, running: &Running, lease: Option<Lease>) {
+    fn lose(
+        &self,
+        loss: LossReason,
+        course: &mut Course,
+        running: &Running,
+        lease: Option<KnownLease>,
+    ) {
         let voice = self.keeper.claimant.voice;
         let (why, end) = match loss {
             // Another client may already hold the key.
-            Loss::Told(why) => (why, Moment::now()),
-            Loss::Late(why) => (late(&why), lease.map_or_else(Moment::now, |lease| lease.kill)),
+            LossReason::Told(why) => (why, Moment::now()),
+            LossReason::Late(why) => {
+                (late(&why), lease.map_or_else(Moment::now, |lease| lease.kill))
+            }
         };
         course.lost = true;
         match self.on_lost {
@@ -218,7 +230,12 @@ impl Supervisor<'_> {
     }
 
     /// Corrects the outcome if the warden had to kill COMMAND.
-    async fn judged(&self, mut course: Course, running: &Running, lease: Option<&Lease>) -> Course {
+    async fn judged(
+        &self,
+        mut course: Course,
+        running: &Running,
+        lease: Option<&KnownLease>,
+    ) -> Course {
         running.warden.dismiss();
         if course.lost {
             return course;

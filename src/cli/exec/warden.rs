@@ -17,10 +17,9 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::command::ourselves;
+use crate::cli::exec::ourselves;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exit;
-use crate::cli::runtime::runtime;
+use crate::cli::{exit, runtime};
 
 /// The argument of the warden's process.
 pub(super) const WARDEN: &str = "exec:warden";
@@ -46,13 +45,13 @@ const EMPTY_ROUNDS: usize = 3;
 
 /// The warden as the wrapper sees it. If it dies it is replaced.
 #[derive(Debug)]
-pub(super) struct Warden(RefCell<State>);
+pub(super) struct Warden(RefCell<WardenState>);
 
 #[derive(Debug)]
-struct State {
+struct WardenState {
     process: Process,
     /// The newest order; `reach` adds the warden to the spared.
-    order: Order,
+    order: WardenOrder,
     /// The status of the last process, if no other could be started.
     ended: Option<WaitStatus>,
     dismissed: bool,
@@ -68,8 +67,8 @@ struct Process {
 
 impl Warden {
     /// Starts the warden with its first order.
-    pub(super) fn start(order: Order) -> io::Result<Self> {
-        let state = State {
+    pub(super) fn start(order: WardenOrder) -> io::Result<Self> {
+        let state = WardenState {
             process: Process::start(&order)?,
             order,
             ended: None,
@@ -145,7 +144,7 @@ impl Warden {
     }
 }
 
-impl State {
+impl WardenState {
     /// Starts another process if the last one died before its work was done.
     fn stand_in(&mut self) {
         let died =
@@ -166,7 +165,7 @@ impl State {
 
 impl Process {
     /// Starts a process that has its order from the first moment.
-    fn start(order: &Order) -> io::Result<Self> {
+    fn start(order: &WardenOrder) -> io::Result<Self> {
         let (input, orders) = io::pipe()?;
         let orders = OwnedFd::from(orders);
         // Non-blocking: a stopped warden must not block us.
@@ -187,18 +186,18 @@ fn tell(orders: &OwnedFd, order: &str) {
 
 /// An order to the warden.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct WardenOrder {
     pub(super) reach: Reach,
     pub(super) end: Option<Moment>,
 }
 
-impl std::fmt::Display for Order {
+impl std::fmt::Display for WardenOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{} {}", self.end.map_or(0, Moment::as_micros), self.reach)
     }
 }
 
-impl Order {
+impl WardenOrder {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
         let end = words.next()?.parse().ok()?;
@@ -209,9 +208,7 @@ impl Order {
 
 /// Runs the warden and returns its exit code, which tells whether the lease was over.
 pub(super) fn warden() -> u8 {
-    let watched =
-        runtime().and_then(|runtime| runtime.block_on(watch()).map_err(|error| error.to_string()));
-    watched.unwrap_or(exit::INTERNAL)
+    runtime::run(watch()).ok().and_then(Result::ok).unwrap_or(exit::INTERNAL)
 }
 
 async fn watch() -> io::Result<u8> {
@@ -234,7 +231,7 @@ async fn watch() -> io::Result<u8> {
                     if line.trim_end() == DISMISSED {
                         return Ok(0);
                     }
-                    order = Order::parse(line.trim_end());
+                    order = WardenOrder::parse(line.trim_end());
                 }
                 continue;
             }
@@ -250,7 +247,7 @@ async fn watch() -> io::Result<u8> {
             rung = alarm.at(end) => rung?,
         }
     };
-    if let Some(Order { reach, .. }) = order {
+    if let Some(WardenOrder { reach, .. }) = order {
         kill(&reach).await;
     }
     Ok(code)
@@ -270,7 +267,7 @@ async fn kill(reach: &Reach) {
 mod tests {
     use rustix::process::Pid;
 
-    use super::{DISMISSED, Order};
+    use super::{DISMISSED, WardenOrder};
     use crate::cli::clock::Moment;
     use crate::cli::exec::reach::Reach;
 
@@ -281,10 +278,10 @@ mod tests {
             for spared in [vec![], vec![pid.unwrap(), Pid::INIT]] {
                 let wrapper = Pid::from_raw(41).unwrap();
                 let reach = Reach { wrapper, first: pid, group, spared, mark: "41-7".to_owned() };
-                let order = Order { reach, end };
-                assert_eq!(Order::parse(&order.to_string()), Some(order));
+                let order = WardenOrder { reach, end };
+                assert_eq!(WardenOrder::parse(&order.to_string()), Some(order));
             }
         }
-        assert!(Order::parse(DISMISSED).is_none());
+        assert!(WardenOrder::parse(DISMISSED).is_none());
     }
 }

@@ -123,7 +123,7 @@ mod tests {
     /// The offset after calls, each sent and answered so many milliseconds after the beginning,
     /// with what the store's clock showed.
     fn offset(calls: &[(u64, u64, u64)]) -> i64 {
-        let clock = StoreClock::new("node".to_owned(), &Metrics::new("redis"));
+        let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
         let at = |millis| clock.began + Duration::from_millis(millis);
         for &(sent, received, now) in calls {
             clock.narrow(at(sent), at(received), now);
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_clock_at_the_end_of_its_numbers_wraps_nothing() {
-        let clock = StoreClock::new("node".to_owned(), &Metrics::new("redis"));
+        let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
         for now in [u64::MAX, i64::MAX.unsigned_abs(), 0, 1_000] {
             clock.learn(Instant::now(), now);
             assert!(clock.now() >= now.min(i64::MAX.unsigned_abs()), "{now}");

@@ -102,7 +102,7 @@ impl Operator {
     ///
     /// [`SettingsError`] names the setting that is wrong.
     pub fn new(settings: &RedlockSettings) -> Result<Self, SettingsError> {
-        let metrics = Arc::new(Metrics::new("redlock"));
+        let metrics = Arc::new(Metrics::for_redlock());
         let peers = peers(settings, &Arc::new(Wakeups::default()), &metrics)?;
         let patience = settings.nodes[0].command_timeout;
         let nodes = Nodes::new(peers, settings, None);

@@ -275,7 +275,7 @@ async fn panicking() -> (JoinSet<()>, Checked) {
         proxies: TrustedProxies::default(),
         ttl: TtlBounds { min: ttl, default: ttl, max: ttl },
         tokens: TokenMaker::new("").unwrap(),
-        metrics: Arc::new(Metrics::new("embedded")),
+        metrics: Arc::new(Metrics::for_embedded()),
         hold_streams: Arc::new(Semaphore::new(10)),
         lists: Lists::new(10),
         quotas: Arc::new(Quotas::new(Quota::default())),

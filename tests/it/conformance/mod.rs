@@ -91,7 +91,7 @@ impl Stage {
         let command_timeout = Duration::from_secs(5);
         let settings = EmbeddedSettings { position_kept: kept, command_timeout };
         let settings = StoreSettings::Embedded(directory.path().to_owned(), settings);
-        let store = open(settings, Arc::new(Metrics::new("embedded"))).unwrap();
+        let store = open(settings, Arc::new(Metrics::for_embedded())).unwrap();
         Self { store, ground: Ground::Directory(directory) }
     }
 
@@ -155,7 +155,7 @@ async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
         default_ttl: Ttl::from_millis(30_000),
         position_kept: kept,
     });
-    let store = open(settings, Arc::new(Metrics::new("redis"))).unwrap();
+    let store = open(settings, Arc::new(Metrics::for_redis())).unwrap();
     eventually(PATIENCE, async || store.contacted().then_some(())).await;
     // A list asks all of its nodes.
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 1 };

@@ -45,7 +45,7 @@ impl Nodes {
         let settings = settings(&self.urls, &self.key_prefix, kept);
         admit(&settings).await;
         let store =
-            open(StoreSettings::Redlock(settings), Arc::new(Metrics::new("redlock"))).unwrap();
+            open(StoreSettings::Redlock(settings), Arc::new(Metrics::for_redlock())).unwrap();
         eventually(PATIENCE, async || store.contacted().then_some(())).await;
         store
     }

@@ -167,7 +167,7 @@ async fn read(file: &[u8]) -> Result<Vec<LockStatus>, String> {
 fn opened(directory: PathBuf) -> Result<Arc<dyn Store>, String> {
     let position_kept = Ttl::from_millis(5_000);
     let settings = EmbeddedSettings { position_kept, command_timeout: PATIENCE };
-    let metrics = Arc::new(Metrics::new("embedded"));
+    let metrics = Arc::new(Metrics::for_embedded());
     open(StoreSettings::Embedded(directory, settings), metrics).map_err(|error| error.to_string())
 }
 

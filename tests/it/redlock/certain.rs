@@ -75,7 +75,7 @@ async fn every_acquire_without_an_answer_says_what_came_of_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
     let mut site = Site::of(3).await;
-    let metrics = std::sync::Arc::new(Metrics::new("redlock"));
+    let metrics = std::sync::Arc::new(Metrics::for_redlock());
     let store = open(StoreSettings::Redlock(site.settings()), metrics).unwrap();
     eventually(PATIENCE, async || store.contacted().then_some(())).await;
     let of_service = |name: &str| Claim { origin: Origin::Service, ..claim("ghost", name, 10_000) };

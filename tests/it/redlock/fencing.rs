@@ -61,7 +61,7 @@ async fn one_set(set: usize, servers: Arc<Vec<Redis>>, losses: Arc<AtomicUsize>)
             rules: RULES,
             ..settings(&urls, "lock:", KEPT)
         };
-        let metrics = Arc::new(Metrics::new("redlock"));
+        let metrics = Arc::new(Metrics::for_redlock());
         let store = open(StoreSettings::Redlock(settings), metrics).unwrap();
         eventually(PATIENCE, async || store.contacted().then_some(())).await;
         stores.push(store);
