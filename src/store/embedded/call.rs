@@ -14,8 +14,8 @@ use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::seeded::Bug;
-use crate::store::embedded::committer::{Failure, Shared};
-use crate::store::embedded::queue::{Job, Order};
+use crate::store::embedded::committer::Shared;
+use crate::store::embedded::queue::{Failure, Job, Order};
 
 /// The way in which a call is waited for.
 #[derive(Clone, Copy, Debug)]

@@ -13,7 +13,7 @@ use crate::metrics::Metrics;
 use crate::seeded::Bug;
 use crate::store::embedded::error::LogError;
 use crate::store::embedded::log::{Change, Log};
-use crate::store::embedded::queue::{Job, Queue};
+use crate::store::embedded::queue::{Failure, Job, Queue};
 use crate::store::embedded::settings::EmbeddedSettings;
 use crate::store::embedded::view::View;
 
@@ -34,19 +34,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(400);
 
 /// The pause between two attempts while the file cannot be used.
 const PAUSE: Duration = Duration::from_millis(250);
-
-/// The reason why a batch is not on disk.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) effect: Effect,
-    pub(super) reason: Arc<str>,
-}
-
-impl Failure {
-    pub(super) fn new(effect: Effect, reason: impl Into<Arc<str>>) -> Self {
-        Self { effect, reason: reason.into() }
-    }
-}
 
 /// The state that the committer shares with its callers.
 pub(super) struct Shared {

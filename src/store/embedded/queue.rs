@@ -2,13 +2,12 @@
 //! withdraw them.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::lock::error::Effect;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
-use crate::store::embedded::committer::Failure;
 
 /// The most calls that wait for the disk: as many as there can be clients, and some megabytes.
 /// Undos come on top, limited by `Owed`.
@@ -21,6 +20,19 @@ pub(super) trait Job: Send {
 
     /// Answers it after the commit of its batch, or after the failure.
     fn reply(self: Box<Self>, outcome: Result<(), Failure>);
+}
+
+/// The reason why a batch is not on disk.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    pub(super) effect: Effect,
+    pub(super) reason: Arc<str>,
+}
+
+impl Failure {
+    pub(super) fn new(effect: Effect, reason: impl Into<Arc<str>>) -> Self {
+        Self { effect, reason: reason.into() }
+    }
 }
 
 /// The order of a job among those that wait.
@@ -110,10 +122,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use super::{Job, MAX_WAITING, Order, Queue};
+    use super::{Failure, Job, MAX_WAITING, Order, Queue};
     use crate::lock::table::Table;
     use crate::lock::time::Timestamp;
-    use crate::store::embedded::committer::Failure;
 
     struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
 

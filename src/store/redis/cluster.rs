@@ -20,11 +20,11 @@ use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::keys::{SLOTS, slot};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::{Call, Node, Way, failure};
+use crate::store::redis::node::{Call, Node, Nodes, Way, failure};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::{Refusal, suggests_other_masters};
+use crate::store::redis::script::Reply;
 use crate::store::redis::slots::{Lookouts, View, whole};
-use crate::store::redis::topology::{Answered, Nodes};
 
 /// The most redirections of a call: more means that the nodes do not agree.
 const MAX_HOPS: u32 = 8;
@@ -139,7 +139,7 @@ impl Cluster {
         &self,
         call: &Call<'_>,
         patience: Duration,
-    ) -> Result<Answered, StoreError> {
+    ) -> Result<(Reply, Arc<Node>), StoreError> {
         let (until, verb, lock) = (Instant::now() + patience, call.script.verb(), call.keys[0]);
         let owner = async || {
             let owner = self.owner(lock, until).await;
@@ -150,7 +150,7 @@ impl Cluster {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let error = match node.call(call, way, left).await {
-                Ok(reply) => return Ok(Answered { reply, node }),
+                Ok(reply) => return Ok((reply, node)),
                 Err(error) => error,
             };
             let Some(redirection) = redirection(&error, node.host()) else {

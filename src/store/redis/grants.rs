@@ -13,10 +13,10 @@ use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::LeaseToken;
 use crate::seeded::Bug;
 use crate::store::redis::RedisStore;
-use crate::store::redis::node::{Call, Way, When, failure, millis};
+use crate::store::redis::clock::millis;
+use crate::store::redis::node::{Call, Node, Way, When, failure};
 use crate::store::redis::replies::{malformed, renewals};
 use crate::store::redis::script::{RELEASE, Reply, Script};
-use crate::store::redis::topology::Answered;
 
 /// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
@@ -68,10 +68,9 @@ impl RedisStore {
         &self,
         script: &'static Script,
         claim: &Claim,
-        answered: &Answered,
+        (reply, node): &(Reply, Arc<Node>),
         since: Instant,
     ) -> Result<(), StoreError> {
-        let Answered { reply, node } = answered;
         let granted = match reply.word() {
             "granted" => Some(reply.first().unwrap_or_default().to_string()),
             "again" => None,

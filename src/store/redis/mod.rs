@@ -41,11 +41,11 @@ use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
-use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
+use crate::store::redis::clock::{FencingFloor, latest_believable_micros, millis};
 use crate::store::redis::grants::told;
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Call, When, millis};
+use crate::store::redis::node::{Call, Node, Nodes, When};
 use crate::store::redis::replies::{
     fencing_token, holder, malformed, owner, refreshed, status, waiting,
 };
@@ -53,7 +53,7 @@ use crate::store::redis::rings::Rings;
 use crate::store::redis::script::{
     FORCE_RELEASE, INSPECT, LEAVE, REFRESH, RELEASE, Reply, Script, TRY_ACQUIRE, WAIT_TURN,
 };
-use crate::store::redis::topology::{Answered, Nodes, Topology};
+use crate::store::redis::topology::Topology;
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 
@@ -123,7 +123,7 @@ impl RedisStore {
     ) -> Result<Reply, StoreError> {
         let keys = self.keys(key);
         let call = Call { script, keys: &keys.all(), args, when: When::AnyTime };
-        self.topology.call(&call, self.patience).await.map(|answered| answered.reply)
+        self.topology.call(&call, self.patience).await.map(|(reply, _)| reply)
     }
 
     /// Runs a script that draws a fencing token; `rest` follows its common arguments.
@@ -133,7 +133,7 @@ impl RedisStore {
         key: &LockKey,
         args: [&str; 4],
         rest: &[&str],
-    ) -> Result<Answered, StoreError> {
+    ) -> Result<(Reply, Arc<Node>), StoreError> {
         let floor = self.floor.least().to_string();
         let believable = latest_believable_micros().to_string();
         let [one, two, three, four] = args;
@@ -159,7 +159,7 @@ impl RedisStore {
         let answered = self.run_fenced(script, &claim.key, args, rest).await;
         let answered = answered.map_err(|error| error.of_claim(claim.origin))?;
         self.replicated(script, claim, &answered, began).await?;
-        Ok(answered.reply)
+        Ok(answered.0)
     }
 
     /// Refreshes a lease; `meant` is its fencing token, the renewals that its keeper knows, and a
@@ -176,7 +176,7 @@ impl RedisStore {
         let retention = millis(RETENTION).to_string();
         let args = [token.expose(), &ttl, &default_ttl, &retention];
         let asked = Uptime::now();
-        let mut reply = self.run_fenced(&REFRESH, key, args, &meant).await?.reply;
+        let (mut reply, _) = self.run_fenced(&REFRESH, key, args, &meant).await?;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
             "lost" => return Ok(Kept::Lost),

@@ -20,10 +20,11 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::clock::StoreClock;
+use crate::store::redis::clock::{StoreClock, millis};
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Ear, Hints, Inner, Keeper, Link};
+use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::{Refusal, Unreachable, effect, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Reply, Script};
@@ -71,6 +72,14 @@ pub(in crate::store) enum When {
     InTime,
 }
 
+/// The common parts of every node.
+pub(super) struct Nodes {
+    pub(super) settings: RedisSettings,
+    pub(super) channel: String,
+    pub(super) hints: Arc<dyn Hints>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
 /// The reason to ask a node.
 #[derive(Clone, Copy)]
 pub(in crate::store) enum Way {
@@ -78,6 +87,19 @@ pub(in crate::store) enum Way {
     Straight,
     /// It is about to have the key, according to the node that still has its slot.
     Asking,
+}
+
+impl Nodes {
+    /// A node at an address that other nodes named.
+    pub(super) fn make(
+        &self,
+        scheme: &Scheme,
+        address: &str,
+        hints: Arc<dyn Hints>,
+    ) -> Result<Node, RedisError> {
+        let settings = RedisSettings { url: scheme.url(address), ..self.settings.clone() };
+        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone())
+    }
 }
 
 impl Node {
@@ -328,8 +350,4 @@ pub(in crate::store) fn failure(
     reason: impl Into<String>,
 ) -> StoreError {
     StoreError { verb, effect, reason: reason.into().into() }
-}
-
-pub(in crate::store) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

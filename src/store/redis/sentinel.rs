@@ -18,9 +18,8 @@ use tokio::time::{sleep, timeout, timeout_at};
 use crate::lock::watched::endless;
 use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::Node;
+use crate::store::redis::node::{Node, Nodes};
 use crate::store::redis::place::Sentinels;
-use crate::store::redis::topology::Nodes;
 
 /// The channel on which a sentinel announces a new master.
 const SWITCHED: &str = "+switch-master";

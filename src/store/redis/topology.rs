@@ -5,18 +5,14 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::RedisError;
-
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::store::Guarantees;
-use crate::metrics::Metrics;
+use crate::store::redis::SettingsError;
 use crate::store::redis::cluster::Cluster;
-use crate::store::redis::link::Hints;
-use crate::store::redis::node::{Call, Node, Way, failure};
-use crate::store::redis::place::{Place, Scheme};
+use crate::store::redis::node::{Call, Node, Nodes, Way, failure};
+use crate::store::redis::place::Place;
 use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
-use crate::store::redis::{RedisSettings, SettingsError};
 
 /// The promised order where all instances use one master for a key.
 const ORDER: &str = "first come, first served, among waiting requests, across instances";
@@ -26,32 +22,6 @@ pub(super) enum Topology {
     Single(Arc<Node>),
     Sentinel(Sentinel),
     Cluster(Cluster),
-}
-
-/// The common parts of every node.
-pub(super) struct Nodes {
-    pub(super) settings: RedisSettings,
-    pub(super) channel: String,
-    pub(super) hints: Arc<dyn Hints>,
-    pub(super) metrics: Arc<Metrics>,
-}
-
-pub(super) struct Answered {
-    pub(super) reply: Reply,
-    pub(super) node: Arc<Node>,
-}
-
-impl Nodes {
-    /// A node at an address that other nodes named.
-    pub(super) fn make(
-        &self,
-        scheme: &Scheme,
-        address: &str,
-        hints: Arc<dyn Hints>,
-    ) -> Result<Node, RedisError> {
-        let settings = RedisSettings { url: scheme.url(address), ..self.settings.clone() };
-        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone())
-    }
 }
 
 impl Topology {
@@ -78,12 +48,12 @@ impl Topology {
         }
     }
 
-    /// Calls the node of the first key.
+    /// Calls the node of the first key, and tells which it was.
     pub(super) async fn call(
         &self,
         call: &Call<'_>,
         patience: Duration,
-    ) -> Result<Answered, StoreError> {
+    ) -> Result<(Reply, Arc<Node>), StoreError> {
         if let Self::Cluster(cluster) = self {
             return cluster.call(call, patience).await;
         }
@@ -102,7 +72,7 @@ impl Topology {
             },
             _ => answer.await,
         };
-        Ok(Answered { reply: reply?, node })
+        Ok((reply?, node))
     }
 
     /// The node that has a lock; waits for one until `until`.

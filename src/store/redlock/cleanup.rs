@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use crate::store::redis::clock::millis;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::nodes::{Nodes, Question};
 
@@ -45,8 +46,8 @@ impl Cleanup {
 
     /// The possible effect on `node` of a call that is sent now without an answer.
     pub(super) fn leftover(&self, node: usize, patience: Duration) -> Leftover {
-        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        Leftover { node, settled_after: self.nodes.peer(node).now().saturating_add(patience) }
+        let settled_after = self.nodes.peer(node).now().saturating_add(millis(patience));
+        Leftover { node, settled_after }
     }
 
     /// The state of `node` without a call on its way to it.
