@@ -22,7 +22,7 @@ use crate::store::redis::keys::{SLOTS, slot};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::{Call, Node, Nodes, Way, failure};
 use crate::store::redis::place::Scheme;
-use crate::store::redis::refusal::{Refusal, suggests_other_masters};
+use crate::store::redis::refusal::NodeError;
 use crate::store::redis::script::Reply;
 use crate::store::redis::slots::{Lookouts, View, whole};
 
@@ -154,34 +154,35 @@ impl Cluster {
                 Err(error) => error,
             };
             let Some(redirection) = redirection(&error, node.host()) else {
-                if suggests_other_masters(&error) {
+                if error.suggests_other_masters() {
                     self.shared.outdated.notify_one();
                 }
-                return Err(error);
+                return Err(error.of(verb));
             };
             if !matches!(redirection, Redirection::Again) {
                 hops += 1;
             }
             if hops > MAX_HOPS || Instant::now() + pause >= until {
-                return Err(error);
+                return Err(error.of(verb));
             }
-            (node, way) = match redirection {
+            let next = match redirection {
                 Redirection::Moved(address) => {
                     self.shared.nodes.metrics.redis_rerouted("moved");
                     self.shared.outdated.notify_one();
-                    (self.shared.moved(lock, &address).ok_or(error)?, Way::Straight)
+                    self.shared.moved(lock, &address).map(|node| (node, Way::Straight))
                 }
                 Redirection::Ask(address) => {
                     self.shared.nodes.metrics.redis_rerouted("ask");
-                    (self.shared.node(&address).ok_or(error)?, Way::Asking)
+                    self.shared.node(&address).map(|node| (node, Way::Asking))
                 }
                 Redirection::Again => {
                     self.shared.nodes.metrics.redis_rerouted("try_again");
                     sleep(pause).await;
                     pause = LONGEST_PAUSE.min(2 * pause);
-                    (owner().await?, Way::Straight)
+                    Some((owner().await?, Way::Straight))
                 }
             };
+            (node, way) = next.ok_or_else(|| error.of(verb))?;
         }
     }
 }
@@ -311,13 +312,13 @@ async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, St
 }
 
 /// The redirection in the refusal of a node at `host`.
-fn redirection(error: &StoreError, host: &str) -> Option<Redirection> {
-    let refusal = &error.reason.downcast_ref::<Refusal>()?.error;
-    if refusal.kind() == ServerErrorKind::TryAgain.into() {
+fn redirection(error: &NodeError, host: &str) -> Option<Redirection> {
+    let NodeError::Failed { error, .. } = error else { return None };
+    if error.kind() == ServerErrorKind::TryAgain.into() {
         return Some(Redirection::Again);
     }
-    let address = whole(refusal.redirect_node()?.0, host);
-    let moved = refusal.kind() == ServerErrorKind::Moved.into();
+    let address = whole(error.redirect_node()?.0, host);
+    let moved = error.kind() == ServerErrorKind::Moved.into();
     Some(if moved { Redirection::Moved(address) } else { Redirection::Ask(address) })
 }
 

@@ -25,7 +25,7 @@ use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Ear, Hints, Inner, Keeper, Link};
 use crate::store::redis::place::Scheme;
-use crate::store::redis::refusal::{Refusal, Unreachable, effect, is_answer, takes_no_writes};
+use crate::store::redis::refusal::{NodeError, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Reply, Script};
 
@@ -204,7 +204,7 @@ impl Node {
         call: &Call<'_>,
         way: Way,
         patience: Duration,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<Reply, NodeError> {
         let until = Instant::now() + patience;
         if call.when == When::AnyTime {
             return self.run_until(until, call, way).await;
@@ -218,7 +218,7 @@ impl Node {
                 return Ok(reply);
             }
         }
-        Err(failure(call.script.verb(), Effect::None, "the clock of Redis steps too often"))
+        Err(NodeError::Unusable(Effect::None, "the clock of Redis steps too often"))
     }
 
     async fn run_until(
@@ -226,10 +226,9 @@ impl Node {
         deadline: Instant,
         call: &Call<'_>,
         way: Way,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<Reply, NodeError> {
         let Call { script, keys, args, .. } = *call;
-        let verb = script.verb();
-        let (shared, mut link) = self.link(deadline, verb, spread(keys[0])).await?;
+        let (shared, mut link) = self.link(deadline, spread(keys[0])).await?;
         let sent = Instant::now();
         let asked = async {
             match send(&mut link, &script.by_hash(keys, args), way).await {
@@ -240,26 +239,22 @@ impl Node {
             }
         };
         let answered = timeout_at(deadline.into(), asked).await;
-        self.inner.metrics.redis_call(verb.name(), sent.elapsed().as_secs_f64());
+        self.inner.metrics.redis_call(script.verb().name(), sent.elapsed().as_secs_f64());
         let value = match answered {
-            Ok(answered) => answered.map_err(|error| self.failed(verb, shared, error))?,
+            Ok(answered) => answered.map_err(|error| self.failed(shared, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
-                return Err(self.unreachable(verb, Effect::Unknown, "no answer in time"));
+                return Err(self.unreachable(Effect::Unknown, "no answer in time"));
             }
         };
-        let reply =
-            Reply::read(value).ok_or_else(|| failure(verb, Effect::Unknown, "malformed answer"))?;
+        let malformed = NodeError::Unusable(Effect::Unknown, "malformed answer");
+        let reply = Reply::read(value).ok_or(malformed)?;
         self.inner.clock.learn(sent, reply.now);
         Ok(reply)
     }
 
     /// Sends a read-only command over a connection of its own.
-    pub(in crate::store) async fn query(
-        &self,
-        verb: Verb,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
+    pub(in crate::store) async fn query(&self, command: &Cmd) -> Result<Value, NodeError> {
         let deadline = Instant::now() + self.deadline;
         let asked = async {
             let mut connection = self.pool.get().await.map_err(|error| error.to_string())?;
@@ -268,16 +263,15 @@ impl Node {
         timeout_at(deadline.into(), asked)
             .await
             .unwrap_or_else(|_| Err("no answer in time".to_owned()))
-            .map_err(|reason| failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
+            .map_err(|reason| self.unreachable(Effect::None, &reason))
     }
 
     /// The shared connection of a key, as soon as it is up.
     async fn link(
         &self,
         deadline: Instant,
-        verb: Verb,
         spread: usize,
-    ) -> Result<(&SharedLink, MultiplexedConnection), StoreError> {
+    ) -> Result<(&SharedLink, MultiplexedConnection), NodeError> {
         // While the key's own connection is being made, another one serves it.
         for number in 0..LINKS {
             let shared = &self.links[(spread + number) % LINKS];
@@ -297,16 +291,16 @@ impl Node {
             _ => "not connected yet".to_owned(),
         };
         self.inner.metrics.redis_error("disconnected");
-        Err(self.unreachable(verb, Effect::None, &reason))
+        Err(self.unreachable(Effect::None, &reason))
     }
 
-    fn unreachable(&self, verb: Verb, effect: Effect, reason: &str) -> StoreError {
+    fn unreachable(&self, effect: Effect, reason: &str) -> NodeError {
         let (node, reason) = (self.inner.name.clone(), reason.to_owned());
-        StoreError { verb, effect, reason: Unreachable { node, reason }.into() }
+        NodeError::Unreachable { node, effect, reason }
     }
 
     /// Converts the error of a call, and tells the keeper of its connection.
-    fn failed(&self, verb: Verb, shared: &SharedLink, error: RedisError) -> StoreError {
+    fn failed(&self, shared: &SharedLink, error: RedisError) -> NodeError {
         if is_answer(&error) {
             self.inner.metrics.redis_error("refused");
         } else {
@@ -316,8 +310,7 @@ impl Node {
         if takes_no_writes(&error) {
             self.inner.demotions.send_modify(|count| *count += 1);
         }
-        let effect = effect(&error);
-        StoreError { verb, effect, reason: Refusal { node: self.inner.name.clone(), error }.into() }
+        NodeError::Failed { node: self.inner.name.clone(), error }
     }
 }
 

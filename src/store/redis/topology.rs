@@ -11,6 +11,7 @@ use crate::store::redis::SettingsError;
 use crate::store::redis::cluster::Cluster;
 use crate::store::redis::node::{Call, Node, Nodes, Way, failure};
 use crate::store::redis::place::Place;
+use crate::store::redis::refusal::NodeError;
 use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
 
@@ -67,12 +68,12 @@ impl Topology {
                 reply = answer => reply,
                 () = node.retired() => {
                     let reason = "another node became the master before the old one answered";
-                    Err(failure(verb, Effect::Unknown, reason))
+                    Err(NodeError::Unusable(Effect::Unknown, reason))
                 }
             },
             _ => answer.await,
         };
-        Ok((reply?, node))
+        Ok((reply.map_err(|error| error.of(verb))?, node))
     }
 
     /// The node that has a lock; waits for one until `until`.

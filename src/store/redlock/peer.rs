@@ -35,7 +35,8 @@ impl Peer for Node {
     }
 
     async fn call(&self, call: &Call<'_>, patience: Duration) -> Result<Reply, StoreError> {
-        self.call(call, Way::Straight, patience).await
+        let answer = self.call(call, Way::Straight, patience).await;
+        answer.map_err(|error| error.of(call.script.verb()))
     }
 
     fn node(&self) -> Option<&Node> {
