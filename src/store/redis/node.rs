@@ -191,10 +191,6 @@ impl Node {
         &self.inner.clock
     }
 
-    pub(in crate::store) fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// Makes a call.
     ///
     /// If the estimate of the store's time was wrong, which a refusal shows, the script runs once

@@ -20,7 +20,7 @@ pub(in crate::store) struct Script {
 macro_rules! script {
     ($name:ident, $verb:expr, $keys:literal: $($file:literal)+) => {
         pub(super) static $name: $crate::store::redis::script::Script = $crate::store::redis::script::Script::new(
-            ($verb, $keys),
+            $verb, $keys,
             concat!($(include_str!(concat!("scripts/", $file)), "\n"),+),
             || $name.sha1(),
         );
@@ -39,7 +39,8 @@ script!(INSPECT, Verb::Inspect, 4: "prelude.lua" "line.lua" "inspect.lua");
 impl Script {
     /// The script of a verb with its number of keys; `hash` is its [`Script::sha1`].
     pub(in crate::store) const fn new(
-        (verb, keys): (Verb, usize),
+        verb: Verb,
+        keys: usize,
         source: &'static str,
         hash: fn() -> String,
     ) -> Self {
@@ -75,6 +76,11 @@ fn command(name: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
     let mut command = redis::cmd(name);
     command.arg(script).arg(keys.len()).arg(keys).arg(args);
     command
+}
+
+/// An optional argument; empty for `None`.
+pub(in crate::store) fn or_empty(argument: Option<impl ToString>) -> String {
+    argument.map_or_else(String::new, |argument| argument.to_string())
 }
 
 /// A script's reply: the store's time, a word, and the word's items.

@@ -7,9 +7,11 @@ use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::seeded::Bug;
-use crate::store::redis::RETENTION;
+use crate::store::redis::RETENTION_MS;
 use crate::store::redis::clock::millis;
 use crate::store::redis::node::{When, failure};
+use crate::store::redis::script::or_empty;
+use crate::store::redis::target::Target;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
@@ -51,8 +53,7 @@ impl Redlock {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
         let args = self.claim_args(claim, &name, standing);
-        let question =
-            self.nodes.question(&TRY_ACQUIRE, &claim.key, args, (When::InTime, patience));
+        let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).in_time();
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
             && let Some(won) = self.settle(claim, &poll, began).await
@@ -110,13 +111,12 @@ impl Redlock {
         let args = vec![
             claim.token.expose().to_owned(),
             number.to_string(),
-            millis(RETENTION).to_string(),
+            RETENTION_MS.to_string(),
             claim.ttl.as_millis().to_string(),
-            refreshed.map_or_else(String::new, |renewals| renewals.to_string()),
+            or_empty(refreshed),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
         ];
-        let timing = (When::InTime, self.patience(claim.ttl));
-        self.nodes.question(&CONFIRM, &claim.key, args, timing)
+        self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl)).in_time()
     }
 
     /// A lease of `ttl` that was requested at `began`, with the time left now.
@@ -141,8 +141,8 @@ impl Redlock {
         if Bug::VotesStay.is_in() {
             return 0;
         }
-        let timing = (When::AnyTime, patience);
-        let question = self.nodes.release(&claim.key, &claim.token, ["", attempt, ""], timing);
+        let target = Target::of_client(&claim.key, &claim.token, None);
+        let question = self.nodes.release(&target, Some(attempt), When::AnyTime, patience);
         let (mut left, mut before, mut reached) = (Vec::new(), 0, 0);
         for (node, ballot) in poll.ballots() {
             match ballot {
@@ -181,7 +181,7 @@ impl Redlock {
             claim.token.expose().to_owned(),
             ttl.to_string(),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
-            (ttl + millis(RETENTION)).to_string(),
+            (ttl + RETENTION_MS).to_string(),
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
             attempt.to_owned(),

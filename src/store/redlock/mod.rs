@@ -37,11 +37,12 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
+use crate::store::redis::SettingsError;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
-use crate::store::redis::{SettingsError, number_or_empty};
+use crate::store::redis::target::{By, Target};
 use crate::store::redlock::attempt::{Attempted, Standing};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
@@ -287,15 +288,13 @@ impl Store for RedlockStore {
         named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        let meant = [&number_or_empty(named), "", ""];
-        let kept = self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, meant).await;
-        kept.map(Kept::lease)
+        let target = Target::of_client(key, token, named);
+        self.redlock.refresh_all(Verb::Refresh, &target, ttl).await.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let Holding { key, token, fencing_token, renewals } = holding;
-        let meant = [&fencing_token.to_string(), &renewals.number().to_string(), ""];
-        self.redlock.refresh_all(Verb::Keep, (key, token), Some(ttl), meant).await
+        let target = Target::of_keeper(holding, By::Keeper);
+        self.redlock.refresh_all(Verb::Keep, &target, Some(ttl)).await
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
@@ -309,7 +308,7 @@ impl Store for RedlockStore {
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
         let had_place = named.is_none() && self.redlock.queues.drop(key, token);
-        let released = self.redlock.release_all(key, token, [&number_or_empty(named), ""]).await;
+        let released = self.redlock.release_all(&Target::of_client(key, token, named)).await;
         self.redlock.wakeups.ring(key);
         match released? {
             Released::Nothing if had_place => Ok(Released::Place),

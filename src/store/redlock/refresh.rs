@@ -3,14 +3,13 @@
 use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
-use crate::store::redis::RETENTION;
-use crate::store::redis::clock::millis;
-use crate::store::redis::node::{When, failure};
+use crate::store::redis::RETENTION_MS;
+use crate::store::redis::node::failure;
+use crate::store::redis::script::or_empty;
+use crate::store::redis::target::Target;
 use crate::store::redlock::Redlock;
 use crate::store::redlock::attempt::Won;
 use crate::store::redlock::nodes::REFRESH;
@@ -21,23 +20,21 @@ use crate::store::redlock::vote::{Ballot, Number, Poll};
 const BRING_WITHIN: Duration = Duration::from_secs(2);
 
 impl Redlock {
-    /// Refreshes a lease; `meant` is its fencing token, the renewals that its keeper knows, and a
-    /// flag for the keeper's last word; each may be empty.
+    /// Refreshes a lease on all nodes.
     pub(super) async fn refresh_all(
         &self,
         verb: Verb,
-        (key, token): (&LockKey, &LeaseToken),
+        target: &Target<'_>,
         ttl: Option<Ttl>,
-        meant: [&str; 3],
     ) -> Result<Kept, StoreError> {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
-        let args = self.refresh_args(token, ttl, meant);
-        let question = self.nodes.question(&REFRESH, key, args, (When::InTime, patience));
+        let args = self.refresh_args(target, ttl);
+        let question = self.nodes.question(&REFRESH, target.key, args, patience).in_time();
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
-            return self.refreshed(verb, (key, token), &poll, began).await;
+            return self.refreshed(verb, target, &poll, began).await;
         }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
         // A repeat that failed may have left fewer such answers.
@@ -55,7 +52,7 @@ impl Redlock {
     async fn refreshed(
         &self,
         verb: Verb,
-        (key, token): (&LockKey, &LeaseToken),
+        target: &Target<'_>,
         poll: &Poll,
         began: Duration,
     ) -> Result<Kept, StoreError> {
@@ -64,8 +61,8 @@ impl Redlock {
         let ttl = asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis);
         let owner = asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?);
         let claim = Claim {
-            key: key.clone(),
-            token: token.clone(),
+            key: target.key.clone(),
+            token: target.token.clone(),
             origin: Origin::Client,
             ttl,
             owner: owner.clone(),
@@ -75,7 +72,7 @@ impl Redlock {
             return Err(failure(verb, Effect::Unknown, "the nodes were too slow"));
         };
         Ok(Kept::Lease(Lease {
-            key: key.clone(),
+            key: claim.key,
             owner,
             fencing_token: won.fencing_token,
             ttl: won.left,
@@ -112,15 +109,17 @@ impl Redlock {
     }
 
     /// The arguments of a refresh, after the moment at which it expires.
-    fn refresh_args(&self, token: &LeaseToken, ttl: Option<Ttl>, meant: [&str; 3]) -> Vec<String> {
-        let args = vec![
-            token.expose().to_owned(),
-            ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string()),
+    fn refresh_args(&self, target: &Target<'_>, ttl: Option<Ttl>) -> Vec<String> {
+        vec![
+            target.token.expose().to_owned(),
+            or_empty(ttl.map(Ttl::as_millis)),
             self.default_ttl.as_millis().to_string(),
-            millis(RETENTION).to_string(),
+            RETENTION_MS.to_string(),
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
-        ];
-        args.into_iter().chain(meant.map(str::to_owned)).collect()
+            or_empty(target.fencing_token),
+            target.by.renewals(),
+            target.by.last_word().to_owned(),
+        ]
     }
 }
