@@ -15,9 +15,9 @@ use crate::lock::token::LeaseToken;
 pub(super) type Before = BTreeMap<LockKey, Option<Entry>>;
 
 /// The table and its uncommitted changes, behind one lock.
-pub(super) struct View(Mutex<State>);
+pub(super) struct View(Mutex<ViewState>);
 
-pub(super) struct State {
+pub(super) struct ViewState {
     /// `None` while the content of the disk is unknown.
     pub(super) table: Option<Table>,
     /// The keys being written, with their leases on disk.
@@ -33,11 +33,11 @@ pub(super) struct Seen<T> {
 
 impl View {
     pub(super) fn new(table: Table) -> Self {
-        Self(Mutex::new(State { table: Some(table), under_way: Before::new() }))
+        Self(Mutex::new(ViewState { table: Some(table), under_way: Before::new() }))
     }
 
     /// Locks the state, for computations only; never across a wait for the disk.
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ViewState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

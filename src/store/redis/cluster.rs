@@ -20,11 +20,11 @@ use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::keys::{SLOTS, slot};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::{Call, Node, Nodes, Way, failure};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, failure};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::NodeError;
 use crate::store::redis::script::Reply;
-use crate::store::redis::slots::{Lookouts, View, whole};
+use crate::store::redis::slots::{Lookouts, SlotView, whole};
 
 /// The most redirections of a call: more means that the nodes do not agree.
 const MAX_HOPS: u32 = 8;
@@ -50,14 +50,14 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The store on a Cluster.
 pub(super) struct Cluster {
-    shared: Arc<Shared>,
+    shared: Arc<ClusterState>,
     contacted: AtomicBool,
     _surveyor: JoinSet<()>,
 }
 
 /// The state shared by the store and the task that keeps the map.
-struct Shared {
-    nodes: Nodes,
+struct ClusterState {
+    factory: NodeFactory,
     scheme: Scheme,
     seeds: Vec<String>,
     map: watch::Sender<Map>,
@@ -88,7 +88,7 @@ impl Cluster {
     pub(super) fn new(
         scheme: Scheme,
         seeds: Vec<String>,
-        nodes: Nodes,
+        factory: NodeFactory,
     ) -> Result<Self, RedisError> {
         for seed in &seeds {
             connection_info(&scheme.url(seed))?;
@@ -96,7 +96,7 @@ impl Cluster {
         let map =
             Map { owners: vec![None; SLOTS], nodes: BTreeMap::new(), replicas: BTreeSet::new() };
         let (map, outdated) = (watch::Sender::new(map), Notify::new());
-        let shared = Arc::new(Shared { nodes, scheme, seeds, map, outdated });
+        let shared = Arc::new(ClusterState { factory, scheme, seeds, map, outdated });
         let mut surveyor = JoinSet::new();
         surveyor.spawn(endless("the surveyor of the Cluster", shared.clone().survey()));
         Ok(Self { shared, contacted: AtomicBool::new(false), _surveyor: surveyor })
@@ -137,7 +137,7 @@ impl Cluster {
     /// Calls the master of the first key, and follows redirections.
     pub(super) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         patience: Duration,
     ) -> Result<(Reply, Arc<Node>), StoreError> {
         let (until, verb, lock) = (Instant::now() + patience, call.script.verb(), call.keys[0]);
@@ -167,16 +167,16 @@ impl Cluster {
             }
             let next = match redirection {
                 Redirection::Moved(address) => {
-                    self.shared.nodes.metrics.redis_rerouted("moved");
+                    self.shared.factory.metrics.redis_rerouted("moved");
                     self.shared.outdated.notify_one();
                     self.shared.moved(lock, &address).map(|node| (node, Way::Straight))
                 }
                 Redirection::Ask(address) => {
-                    self.shared.nodes.metrics.redis_rerouted("ask");
+                    self.shared.factory.metrics.redis_rerouted("ask");
                     self.shared.node(&address).map(|node| (node, Way::Asking))
                 }
                 Redirection::Again => {
-                    self.shared.nodes.metrics.redis_rerouted("try_again");
+                    self.shared.factory.metrics.redis_rerouted("try_again");
                     sleep(pause).await;
                     pause = LONGEST_PAUSE.min(2 * pause);
                     Some((owner().await?, Way::Straight))
@@ -197,7 +197,7 @@ impl Map {
     }
 }
 
-impl Shared {
+impl ClusterState {
     /// Notes and returns the master of a lock's slot that another node named.
     fn moved(self: &Arc<Self>, lock: &str, address: &str) -> Option<Arc<Node>> {
         let node = self.node(address)?;
@@ -210,8 +210,8 @@ impl Shared {
         if let Some(node) = self.map.borrow().node(address) {
             return Some(node);
         }
-        let ears = Ears { shared: Arc::downgrade(self), address: address.to_owned() };
-        let made = match self.nodes.make(&self.scheme, address, Arc::new(ears)) {
+        let hints = NodeHints { shared: Arc::downgrade(self), address: address.to_owned() };
+        let made = match self.factory.make(&self.scheme, address, Arc::new(hints)) {
             Ok(node) => Arc::new(node),
             Err(error) => {
                 tracing::warn!(redis = address, %error, "invalid node address");
@@ -228,7 +228,7 @@ impl Shared {
 
     /// Keeps the map up to date for as long as the store lives.
     async fn survey(self: Arc<Self>) {
-        let patience = self.nodes.settings.connect_timeout;
+        let patience = self.factory.settings.connect_timeout;
         let mut lookouts = Lookouts::new(self.scheme.clone(), patience);
         let (mut known, mut pause) = (None, FIRST_LOOK_PAUSE);
         loop {
@@ -264,7 +264,7 @@ impl Shared {
     }
 
     /// Replaces the map by a view, until a node contradicts it.
-    fn learn(self: &Arc<Self>, view: View) {
+    fn learn(self: &Arc<Self>, view: SlotView) {
         let mut owners = vec![None; SLOTS];
         let mut named = BTreeSet::new();
         for (first, last, address) in view.ranges {
@@ -294,9 +294,9 @@ impl Shared {
 }
 
 /// Asks all nodes; the view of the highest rank wins.
-async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, String> {
+async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<SlotView, String> {
     let mut looks = lookouts.look();
-    let mut best: Result<View, String> = Err("no node answers".to_owned());
+    let mut best: Result<SlotView, String> = Err("no node answers".to_owned());
     let mut until = Instant::now() + 2 * patience;
     while let Ok(Some(view)) = timeout_at(until.into(), looks.next()).await {
         match (view, &best) {
@@ -304,7 +304,7 @@ async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, St
             (Err(_), Ok(_)) => (),
             (view, _) => best = view,
         }
-        if best.as_ref().is_ok_and(View::serves) {
+        if best.as_ref().is_ok_and(SlotView::serves) {
             until = until.min(Instant::now() + GRACE);
         }
     }
@@ -323,25 +323,25 @@ fn redirection(error: &NodeError, host: &str) -> Option<Redirection> {
 }
 
 /// Receives a node's hints and its loss.
-struct Ears {
-    shared: Weak<Shared>,
+struct NodeHints {
+    shared: Weak<ClusterState>,
     address: String,
 }
 
-impl Hints for Ears {
+impl Hints for NodeHints {
     fn handed(&self, lock: &str) {
         // The Cluster's bus repeats each hint on every node; only the slot's master counts.
         let Some(shared) = self.shared.upgrade() else { return };
         let mine =
             shared.map.borrow().owners[slot(lock.as_bytes())].as_deref() == Some(&self.address);
         if mine {
-            shared.nodes.hints.handed(lock);
+            shared.factory.hints.handed(lock);
         }
     }
 
     fn lost(&self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.nodes.hints.lost();
+            shared.factory.hints.lost();
         }
     }
 

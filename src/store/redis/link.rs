@@ -68,7 +68,7 @@ pub(super) enum Ear {
 }
 
 /// The task that keeps a connection.
-pub(super) struct Keeper {
+pub(super) struct LinkKeeper {
     pub(super) pool: Pool,
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     pub(super) state: watch::Sender<Link>,
@@ -78,7 +78,7 @@ pub(super) struct Keeper {
     pub(super) ear: Ear,
 }
 
-impl Keeper {
+impl LinkKeeper {
     /// Keeps the connection until the node is retired.
     pub(super) async fn keep(mut self) {
         let mut retired = self.inner.retired.subscribe();

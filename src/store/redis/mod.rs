@@ -46,7 +46,7 @@ use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
 use crate::store::redis::grants::told;
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Call, Node, Nodes, Way, When};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, When};
 use crate::store::redis::replies::{
     fencing_token, holder, malformed, owner, refreshed, status, waiting,
 };
@@ -99,9 +99,10 @@ impl RedisStore {
         let rings = Rings { key_prefix: settings.key_prefix.clone(), wakeups: wakeups.clone() };
         let channel = format!("{SIDE_PREFIX}{instance}");
         let (hints, patience) = (Arc::new(rings), settings.command_timeout);
-        let nodes = Nodes { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
+        let factory =
+            NodeFactory { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
         Ok(Self {
-            topology: Topology::new(nodes)?,
+            topology: Topology::new(factory)?,
             patience,
             metrics: metrics.clone(),
             key_prefix: settings.key_prefix,
@@ -126,7 +127,7 @@ impl RedisStore {
         when: When,
     ) -> Result<(Reply, Arc<Node>), StoreError> {
         let keys = self.keys(key);
-        let call = Call { script, keys: &keys.all(), args, when };
+        let call = ScriptCall { script, keys: &keys.all(), args, when };
         self.topology.call(&call, self.patience).await
     }
 
@@ -208,7 +209,7 @@ impl RedisStore {
             &self.instance,
         ];
         let (keys, when) = (self.keys(target.key), When::AnyTime);
-        let call = Call { script: &RELEASE, keys: &keys.all(), args: &args, when };
+        let call = ScriptCall { script: &RELEASE, keys: &keys.all(), args: &args, when };
         match node {
             Some(node) => node
                 .call(&call, Way::Straight, self.patience)

@@ -23,7 +23,7 @@ use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::{StoreClock, millis};
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
-use crate::store::redis::link::{Ear, Hints, Inner, Keeper, Link};
+use crate::store::redis::link::{Ear, Hints, Inner, Link, LinkKeeper};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::{NodeError, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
@@ -57,7 +57,7 @@ struct SharedLink {
 
 /// A script with its keys and arguments, and the time when it may act.
 #[derive(Clone, Copy)]
-pub(in crate::store) struct Call<'a> {
+pub(in crate::store) struct ScriptCall<'a> {
     pub(in crate::store) script: &'static Script,
     pub(in crate::store) keys: &'a [&'a str],
     pub(in crate::store) args: &'a [&'a str],
@@ -73,7 +73,7 @@ pub(in crate::store) enum When {
 }
 
 /// The common parts of every node.
-pub(super) struct Nodes {
+pub(super) struct NodeFactory {
     pub(super) settings: RedisSettings,
     pub(super) channel: String,
     pub(super) hints: Arc<dyn Hints>,
@@ -89,7 +89,7 @@ pub(in crate::store) enum Way {
     Asking,
 }
 
-impl Nodes {
+impl NodeFactory {
     /// A node at an address that other nodes named.
     pub(super) fn make(
         &self,
@@ -138,7 +138,7 @@ impl Node {
             // One listens: two would hear each hint twice, and ask twice.
             let ear = if number == 0 { Ear::Open } else { Ear::Shut };
             let inner = inner.clone();
-            let keeper = Keeper { pool, pushes: lost, state, doubts, inner, ear };
+            let keeper = LinkKeeper { pool, pushes: lost, state, doubts, inner, ear };
             keepers.spawn(sound("the keeper of a connection to Redis", keeper.keep()));
         }
         let deadline = settings.command_timeout;
@@ -197,7 +197,7 @@ impl Node {
     /// more: the first run did nothing.
     pub(in crate::store) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         way: Way,
         patience: Duration,
     ) -> Result<Reply, NodeError> {
@@ -209,7 +209,7 @@ impl Node {
             let not_after = (self.clock().now() + millis(patience)).to_string();
             let mut args = vec![not_after.as_str()];
             args.extend_from_slice(call.args);
-            let reply = self.run_until(until, &Call { args: &args, ..*call }, way).await?;
+            let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await?;
             if reply.word() != "late" {
                 return Ok(reply);
             }
@@ -220,10 +220,10 @@ impl Node {
     async fn run_until(
         &self,
         deadline: Instant,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         way: Way,
     ) -> Result<Reply, NodeError> {
-        let Call { script, keys, args, .. } = *call;
+        let ScriptCall { script, keys, args, .. } = *call;
         let (shared, mut link) = self.link(deadline, spread(keys[0])).await?;
         let sent = Instant::now();
         let asked = async {

@@ -18,7 +18,7 @@ use tokio::time::{sleep, timeout, timeout_at};
 use crate::lock::watched::endless;
 use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::{Node, Nodes};
+use crate::store::redis::node::{Node, NodeFactory};
 use crate::store::redis::place::Sentinels;
 
 /// The channel on which a sentinel announces a new master.
@@ -41,7 +41,7 @@ pub(super) struct Sentinel {
 /// The state shared by the watchers.
 struct Follower {
     sentinels: Sentinels,
-    nodes: Nodes,
+    factory: NodeFactory,
     trouble: Arc<Notify>,
     master: watch::Sender<Option<Arc<Node>>>,
     said: Mutex<Said>,
@@ -63,18 +63,18 @@ struct Word {
 
 impl Sentinel {
     /// Starts to follow the master in the background.
-    pub(super) fn new(sentinels: Sentinels, nodes: Nodes) -> Result<Self, RedisError> {
+    pub(super) fn new(sentinels: Sentinels, factory: NodeFactory) -> Result<Self, RedisError> {
         connection_info(&sentinels.nodes.url(&sentinels.addresses[0]))?;
         let (master, followed) = watch::channel(None);
         let addresses = sentinels.addresses.clone();
         let (trouble, said) = (Arc::default(), Mutex::default());
-        let follower = Arc::new(Follower { sentinels, nodes, trouble, master, said });
+        let follower = Arc::new(Follower { sentinels, factory, trouble, master, said });
         let mut watchers = JoinSet::new();
         for address in addresses {
             let info = connection_info(&follower.sentinels.sentinels.url(&address))?;
             let (pushes, heard) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let pool = pool(&info, follower.nodes.settings.connect_timeout, 1, config)?;
+            let pool = pool(&info, follower.factory.settings.connect_timeout, 1, config)?;
             let watching = follower.clone().watch(address, pool, heard);
             watchers.spawn(endless("the watcher of a sentinel", watching));
         }
@@ -128,7 +128,7 @@ impl Follower {
         pool: &Pool,
         pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
     ) -> Result<std::convert::Infallible, String> {
-        let patience = self.nodes.settings.connect_timeout;
+        let patience = self.factory.settings.connect_timeout;
         let connection = pool.get().await.map_err(|error| error.to_string())?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
@@ -157,13 +157,13 @@ impl Follower {
         said.words.insert(sentinel.to_owned(), word);
         said.words.retain(|_, word| word.at.elapsed() < FORGOTTEN_AFTER);
         let Some(best) = best(&said) else { return };
-        let ears =
-            Arc::new(Ears { hints: self.nodes.hints.clone(), trouble: self.trouble.clone() });
-        match self.nodes.make(&self.sentinels.nodes, &best, ears) {
+        let (hints, trouble) = (self.factory.hints.clone(), self.trouble.clone());
+        let hints = Arc::new(MasterHints { hints, trouble });
+        match self.factory.make(&self.sentinels.nodes, &best, hints) {
             Ok(node) => {
                 tracing::info!(redis = best, sentinel, "the sentinels name this master");
                 if said.followed.is_some() {
-                    self.nodes.metrics.redis_rerouted("master");
+                    self.factory.metrics.redis_rerouted("master");
                 }
                 if let Some(old) = self.master.send_replace(Some(Arc::new(node))) {
                     old.retire();
@@ -196,12 +196,12 @@ async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Wor
 }
 
 /// Receives the master's hints and its loss.
-struct Ears {
+struct MasterHints {
     hints: Arc<dyn Hints>,
     trouble: Arc<Notify>,
 }
 
-impl Hints for Ears {
+impl Hints for MasterHints {
     fn handed(&self, lock: &str) {
         self.hints.handed(lock);
     }

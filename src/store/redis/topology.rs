@@ -9,7 +9,7 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::store::Guarantees;
 use crate::store::redis::SettingsError;
 use crate::store::redis::cluster::Cluster;
-use crate::store::redis::node::{Call, Node, Nodes, Way, failure};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, failure};
 use crate::store::redis::place::Place;
 use crate::store::redis::refusal::NodeError;
 use crate::store::redis::script::Reply;
@@ -27,15 +27,15 @@ pub(super) enum Topology {
 
 impl Topology {
     /// The nodes that the URL of the settings leads to; connects in the background.
-    pub(super) fn new(nodes: Nodes) -> Result<Self, SettingsError> {
-        Ok(match Place::parse(&nodes.settings.url).map_err(SettingsError::Place)? {
+    pub(super) fn new(factory: NodeFactory) -> Result<Self, SettingsError> {
+        Ok(match Place::parse(&factory.settings.url).map_err(SettingsError::Place)? {
             Place::Single => {
-                let Nodes { settings, channel, hints, metrics } = nodes;
+                let NodeFactory { settings, channel, hints, metrics } = factory;
                 Self::Single(Arc::new(Node::new(&settings, channel, hints, metrics)?))
             }
-            Place::Sentinel(sentinels) => Self::Sentinel(Sentinel::new(sentinels, nodes)?),
+            Place::Sentinel(sentinels) => Self::Sentinel(Sentinel::new(sentinels, factory)?),
             Place::Cluster { nodes: scheme, seeds } => {
-                Self::Cluster(Cluster::new(scheme, seeds, nodes)?)
+                Self::Cluster(Cluster::new(scheme, seeds, factory)?)
             }
         })
     }
@@ -52,7 +52,7 @@ impl Topology {
     /// Calls the node of the first key, and tells which it was.
     pub(super) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         patience: Duration,
     ) -> Result<(Reply, Arc<Node>), StoreError> {
         if let Self::Cluster(cluster) = self {

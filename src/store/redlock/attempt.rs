@@ -16,13 +16,13 @@ use crate::store::redlock::Redlock;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
 
-/// The position of a claim in its instance.
+/// The position of a claim in its instance's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Position {
     /// It does not wait.
-    Asks,
+    NotInLine,
     /// It waits, with this many others behind it.
-    Waits { behind: u64 },
+    First { behind: u64 },
 }
 
 /// The outcome of an attempt.
@@ -48,11 +48,11 @@ impl Redlock {
     pub(super) async fn attempt(
         &self,
         claim: &Claim,
-        standing: Standing,
+        position: Position,
     ) -> Result<Attempted, StoreError> {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
-        let args = self.claim_args(claim, &name, standing);
+        let args = self.claim_args(claim, &name, position);
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).in_time();
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
@@ -174,7 +174,7 @@ impl Redlock {
     }
 
     /// The arguments of a vote, after the moment at which it expires.
-    fn claim_args(&self, claim: &Claim, attempt: &str, standing: Standing) -> Vec<String> {
+    fn claim_args(&self, claim: &Claim, attempt: &str, position: Position) -> Vec<String> {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let ttl = claim.ttl.as_millis();
         vec![
@@ -185,8 +185,8 @@ impl Redlock {
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
             attempt.to_owned(),
-            word(matches!(standing, Standing::Waits { behind: 1.. })),
-            word(matches!(standing, Standing::Waits { .. })),
+            word(matches!(position, Position::First { behind: 1.. })),
+            word(matches!(position, Position::First { .. })),
             word(claim.origin == Origin::Service),
         ]
     }

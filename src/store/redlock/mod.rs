@@ -43,7 +43,7 @@ use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
 use crate::store::redis::target::{By, Target};
-use crate::store::redlock::attempt::{Attempted, Standing};
+use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
 use crate::store::redlock::nodes::Nodes;
@@ -51,7 +51,7 @@ use crate::store::redlock::peer::Peer;
 use crate::store::redlock::queue::Queues;
 use crate::store::redlock::settings::{Machine, Time};
 use crate::store::redlock::vote::Quorum;
-use crate::store::redlock::watch::{View, Watch};
+use crate::store::redlock::watch::{NodesView, Watch};
 
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
 
@@ -80,7 +80,7 @@ struct Redlock {
     metrics: Arc<Metrics>,
     cleanup: Cleanup,
     queues: Queues,
-    view: Arc<View>,
+    view: Arc<NodesView>,
     contacted: AtomicBool,
     /// The attempts of this process so far.
     attempts: AtomicU64,
@@ -114,7 +114,7 @@ impl RedlockStore {
         let (background, end) = Background::new();
         let background = Arc::new(background);
         let nodes = Arc::new(Nodes::new(peers, settings, Some(background.clone())));
-        let view = Arc::new(View::default());
+        let view = Arc::new(NodesView::default());
         let watch = Watch {
             nodes: nodes.clone(),
             patience: first.command_timeout,
@@ -177,7 +177,7 @@ impl Redlock {
     }
 
     /// Attempts to win the key, again while votes are split and no claim has won.
-    async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
+    async fn contend(&self, claim: &Claim, position: Position) -> Result<Attempted, StoreError> {
         if let Some(obstacle) = self.view.obstacle() {
             let reason = obstacle.text(&self.nodes);
             let error = failure(Verb::TryAcquire, Effect::None, reason);
@@ -185,7 +185,7 @@ impl Redlock {
         }
         let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let mut pause = FIRST_PAUSE;
-        let mut attempted = self.attempt(claim, standing).await?;
+        let mut attempted = self.attempt(claim, position).await?;
         for _ in 1..TRIES {
             match attempted {
                 Attempted::Lost(poll) if !poll.held() => sleep(by_chance(pause)).await,
@@ -193,7 +193,7 @@ impl Redlock {
             }
             pause *= 2;
             // A vote of an earlier attempt may still be on its way, until it is cleaned up.
-            attempted = self.attempt(claim, standing).await.map_err(in_doubt)?;
+            attempted = self.attempt(claim, position).await.map_err(in_doubt)?;
         }
         Ok(attempted)
     }
@@ -228,7 +228,7 @@ impl Store for RedlockStore {
                 return Ok(Attempt::Held(status));
             }
         }
-        match redlock.contend(claim, Standing::Asks).await? {
+        match redlock.contend(claim, Position::NotInLine).await? {
             Attempted::Granted(lease) => {
                 redlock.queues.drop(&claim.key, &claim.token);
                 Ok(Attempt::Granted(lease))
@@ -248,7 +248,7 @@ impl Store for RedlockStore {
             return Ok(Turn::Waiting(waiting));
         }
         let behind = redlock.queues.len(key).saturating_sub(1);
-        let turn = match redlock.contend(claim, Standing::Waits { behind }).await {
+        let turn = match redlock.contend(claim, Position::First { behind }).await {
             Ok(Attempted::Granted(lease)) => Turn::Granted(lease),
             Ok(Attempted::Again(lease)) => Turn::Again(lease),
             Ok(Attempted::Lost(poll)) => {

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
-use crate::store::redis::node::{Call, When};
+use crate::store::redis::node::{ScriptCall, When};
 use crate::store::redis::script::{Reply, Script, or_empty, script};
 use crate::store::redis::target::Target;
 use crate::store::redlock::background::Background;
@@ -134,7 +134,7 @@ impl Nodes {
         patience: Duration,
     ) -> Result<Reply, StoreError> {
         let (keys, args) = ([&*self.guard], [self.settings.as_str()]);
-        let call = Call { script, keys: &keys, args: &args, when: When::AnyTime };
+        let call = ScriptCall { script, keys: &keys, args: &args, when: When::AnyTime };
         self.peers[node].call(&call, patience).await
     }
 
@@ -171,7 +171,7 @@ impl Question {
         let [lock, record, ..] = keys.all();
         let (keys, args) =
             ([lock, record, &*guard], args.iter().map(String::as_str).collect::<Vec<_>>());
-        peer.call(&Call { script, keys: &keys, args: &args, when }, patience).await
+        peer.call(&ScriptCall { script, keys: &keys, args: &args, when }, patience).await
     }
 }
 
