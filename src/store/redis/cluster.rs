@@ -300,11 +300,11 @@ async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<SlotView
     let mut until = Instant::now() + 2 * patience;
     while let Ok(Some(view)) = timeout_at(until.into(), looks.next()).await {
         match (view, &best) {
-            (Ok(view), Ok(known)) if view.rank <= known.rank => (),
+            (Ok(view), Ok(known)) if view.rank() <= known.rank() => (),
             (Err(_), Ok(_)) => (),
             (view, _) => best = view,
         }
-        if best.as_ref().is_ok_and(SlotView::serves) {
+        if best.as_ref().is_ok_and(|view| view.serving) {
             until = until.min(Instant::now() + GRACE);
         }
     }

@@ -13,27 +13,20 @@ use crate::store::redis::place::Scheme;
 /// One node's view of its Cluster's slots.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotView {
-    /// Higher is better: a node that serves first, because failed elections raise the epoch of a
-    /// node that is cut off; then the higher epoch.
-    pub(super) rank: (Standing, u64),
+    /// True if the node takes calls.
+    pub(super) serving: bool,
+    pub(super) epoch: u64,
     /// First slot, last slot, and the address of their master.
     pub(super) ranges: Vec<(usize, usize, String)>,
     /// The addresses of the replicas, which may have to be asked next time.
     pub(super) replicas: Vec<String>,
 }
 
-/// The ability of a node to take calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
-    #[default]
-    Down,
-    Serving,
-}
-
 impl SlotView {
-    /// Returns true for the view of a node that takes calls.
-    pub(super) fn serves(&self) -> bool {
-        self.rank.0 == Standing::Serving
+    /// The highest counts: a node that takes calls first, because failed elections raise the epoch
+    /// of a node that is cut off; then the higher epoch.
+    pub(super) fn rank(&self) -> (bool, u64) {
+        (self.serving, self.epoch)
     }
 }
 
@@ -103,8 +96,7 @@ fn read(info: &str, slots: Value, host: &str) -> Option<SlotView> {
     let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let epoch = line("cluster_current_epoch:")?.trim().parse().ok()?;
     let serving = line("cluster_state:")?.trim() == "ok";
-    let standing = if serving { Standing::Serving } else { Standing::Down };
-    let mut view = SlotView { rank: (standing, epoch), ..SlotView::default() };
+    let mut view = SlotView { serving, epoch, ..SlotView::default() };
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
         let Value::Array(range) = range else { return None };
@@ -146,7 +138,7 @@ pub(super) fn whole(address: &str, asked: &str) -> String {
 mod tests {
     use redis::Value;
 
-    use super::{SlotView, Standing, read};
+    use super::{SlotView, read};
 
     const INFO: &str = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\n\
                         cluster_current_epoch:7\r\n";
@@ -173,7 +165,8 @@ mod tests {
             Value::Array(vec![Value::Int(12), Value::Int(12), node(host(""), 4)]),
         ]);
         let expected = SlotView {
-            rank: (Standing::Serving, 7),
+            serving: true,
+            epoch: 7,
             ranges: vec![
                 (0, 9, "a:1".to_owned()),
                 (10, 11, "asked:3".to_owned()),
@@ -191,7 +184,7 @@ mod tests {
         let newer = INFO.replace("epoch:7", "epoch:8");
         let views = [&newer, INFO, &cut_off];
         let views = views.map(|info| read(info, Value::Array(vec![]), "a").unwrap());
-        assert!(views[0].rank > views[1].rank && views[1].rank > views[2].rank);
+        assert!(views[0].rank() > views[1].rank() && views[1].rank() > views[2].rank());
         assert!(read("", Value::Array(vec![]), "a").is_none());
         assert!(read(INFO, Value::Nil, "a").is_none());
         assert!(read(INFO, Value::Array(vec![Value::Int(1)]), "a").is_none());
