@@ -62,14 +62,14 @@ impl View {
     pub(super) fn list(&self, page: &Page, now: Timestamp) -> Option<Seen<Vec<LockStatus>>> {
         let state = self.state();
         let table = state.table.as_ref()?;
-        let settled = table.page(page).filter(|(key, _)| !state.under_way.contains_key(*key));
+        let unchanged = table.page(page).filter(|(key, _)| !state.under_way.contains_key(*key));
         let before = state
             .under_way
             .iter()
             .filter(|(key, _)| page.covers(key))
             .filter(|(key, _)| page.after.as_deref().is_none_or(|after| key.as_str() > after))
             .filter_map(|(key, before)| before.as_ref().map(|entry| (key, entry)));
-        let held: BTreeMap<_, _> = settled.take(page.limit).chain(before).collect();
+        let held: BTreeMap<_, _> = unchanged.take(page.limit).chain(before).collect();
         let held: Vec<_> = held.into_iter().take(page.limit).collect();
         let current = !held.iter().any(|(key, entry)| table.has_ended(key, Some(entry), now));
         let status = |(key, entry)| table.status(key, Some(entry), None, now);

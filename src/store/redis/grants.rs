@@ -106,16 +106,16 @@ impl RedisStore {
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;
-        let settled_after = asked.clock().now() + millis(self.patience);
+        let acts_until = asked.clock().now() + millis(self.patience);
         for _ in 0..UNDO_TRIES {
             let reply = self.run_release(&Target::of_client(key, token, None), None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
             }
-            if reply.now > settled_after {
+            if reply.now > acts_until {
                 return Ok(());
             }
-            let left = Duration::from_millis(settled_after - reply.now + 1);
+            let left = Duration::from_millis(acts_until - reply.now + 1);
             sleep(left.min(self.patience * 2)).await;
         }
         Err(failure(verb, Effect::Unknown, "the clock of Redis stepped back"))

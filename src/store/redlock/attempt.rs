@@ -56,7 +56,7 @@ impl Redlock {
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).in_time();
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
-            && let Some(won) = self.settle(claim, &poll, began).await
+            && let Some(won) = self.confirm(claim, &poll, began).await
         {
             let votes = poll.votes();
             let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
@@ -84,13 +84,13 @@ impl Redlock {
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
 
-    /// Settles the fencing token of the votes for a claim once a majority has confirmed it, with
-    /// the time left then. `None` if the nodes were too slow, or too few still hold the token.
-    async fn settle(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
+    /// The fencing token of the votes for a claim once a majority has confirmed it, with the time
+    /// left then. `None` if the nodes were too slow, or too few still hold the token.
+    async fn confirm(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
         let number = match poll.number() {
-            Number::Settled(number) => number,
-            Number::Unsettled(number) if Bug::NoWriteBack.is_in() => number,
-            Number::Unsettled(number) => {
+            Number::Agreed(number) => number,
+            Number::Disputed(number) if Bug::NoWriteBack.is_in() => number,
+            Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
                 let question = self.confirmation(claim, number, None);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;

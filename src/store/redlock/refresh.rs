@@ -68,7 +68,7 @@ impl Redlock {
             owner: owner.clone(),
         };
         let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
-        let Some(won) = self.settle_refreshed(&claim, poll, began, renewals).await else {
+        let Some(won) = self.confirm_refreshed(&claim, poll, began, renewals).await else {
             return Err(failure(verb, Effect::Unknown, "the nodes were too slow"));
         };
         Ok(Kept::Lease(Lease {
@@ -80,19 +80,19 @@ impl Redlock {
         }))
     }
 
-    /// Settles the fencing token of a refreshed lease, and brings the lease to the nodes that miss
-    /// it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
+    /// Confirms the fencing token of a refreshed lease, and brings the lease to the nodes that
+    /// miss it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
     /// too late to act: a release may follow.
-    async fn settle_refreshed(
+    async fn confirm_refreshed(
         &self,
         claim: &Claim,
         poll: &Poll,
         began: Duration,
         renewals: u64,
     ) -> Option<Won> {
-        let (number, settled) = match poll.number() {
-            Number::Settled(number) => (number, true),
-            Number::Unsettled(number) => {
+        let (number, agreed) = match poll.number() {
+            Number::Agreed(number) => (number, true),
+            Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
                 (number, false)
             }
@@ -100,10 +100,10 @@ impl Redlock {
         let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
         let in_time = self.time.monotonic().saturating_sub(began) < BRING_WITHIN;
         let missed = poll.how_many(misses) > 0 && in_time;
-        if !settled || missed {
+        if !agreed || missed {
             let question = self.confirmation(claim, number, missed.then_some(renewals));
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
-            (settled || confirmed.won()).then_some(())?;
+            (agreed || confirmed.won()).then_some(())?;
         }
         self.won(number, began, claim.ttl)
     }

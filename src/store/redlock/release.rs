@@ -183,8 +183,8 @@ fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
     }
     let mut most = by_holder.into_values().max_by_key(Vec::len)?;
     most.sort_unstable_by_key(|vote| std::cmp::Reverse(vote.number));
-    let settled = if most.len() < needed { 0 } else { needed - 1 };
-    Some(most.swap_remove(settled))
+    let index = if most.len() < needed { 0 } else { needed - 1 };
+    Some(most.swap_remove(index))
 }
 
 pub(super) fn holder(other: &Other) -> Holder {
