@@ -36,12 +36,6 @@ pub(super) enum Attempted {
     Lost(Poll),
 }
 
-/// A number that a majority has confirmed, and the time left of its lease.
-pub(super) struct Won {
-    pub(super) fencing_token: FencingToken,
-    pub(super) left: Ttl,
-}
-
 impl Redlock {
     /// Asks all nodes for their votes once. The votes of a failed attempt are given up before this
     /// returns, or later where a node does not answer.
@@ -56,17 +50,8 @@ impl Redlock {
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).in_time();
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
-            && let Some(won) = self.confirm(claim, &poll, began).await
+            && let Some(lease) = self.confirm(claim, &poll, began).await
         {
-            let votes = poll.votes();
-            let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
-            let lease = Lease {
-                key: claim.key.clone(),
-                owner: claim.owner.clone(),
-                fencing_token: won.fencing_token,
-                ttl: won.left,
-                renewals: Renewals::from_number(renewals),
-            };
             self.metrics.redlock_attempt("granted");
             let attempted = if poll.was_held() { Attempted::Again } else { Attempted::Granted };
             return Ok(attempted(lease));
@@ -84,9 +69,9 @@ impl Redlock {
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
 
-    /// The fencing token of the votes for a claim once a majority has confirmed it, with the time
-    /// left then. `None` if the nodes were too slow, or too few still hold the token.
-    async fn confirm(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
+    /// The lease that a claim has by its votes, once a majority has confirmed its fencing token.
+    /// `None` if the nodes were too slow, or too few still hold the token.
+    async fn confirm(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Lease> {
         let number = match poll.number() {
             Number::Agreed(number) => number,
             Number::Disputed(number) if Bug::NoWriteBack.is_in() => number,
@@ -97,7 +82,7 @@ impl Redlock {
                 confirmed.won().then_some(number)?
             }
         };
-        self.won(number, began, claim.ttl)
+        self.lease(claim, poll, number, began)
     }
 
     /// The question to confirm the fencing token of a lease. With the renewals of a `refreshed`
@@ -119,14 +104,26 @@ impl Redlock {
         self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl)).in_time()
     }
 
-    /// A lease of `ttl` that was requested at `began`, with the time left now.
-    pub(super) fn won(&self, number: u64, began: Duration, ttl: Ttl) -> Option<Won> {
+    /// The lease of a claim that was requested at `began`, with the time left now.
+    pub(super) fn lease(
+        &self,
+        claim: &Claim,
+        poll: &Poll,
+        number: u64,
+        began: Duration,
+    ) -> Option<Lease> {
         // The clock is read last, so that every earlier delay counts.
         let elapsed = self.time.monotonic().saturating_sub(began);
-        let left = validity(ttl.as_duration(), elapsed)?;
+        let left = validity(claim.ttl.as_duration(), elapsed)?;
         let fencing_token = FencingToken::from_number(number)?;
         self.floor.raise(fencing_token);
-        Some(Won { fencing_token, left: Ttl::from_millis(millis(left)) })
+        Some(Lease {
+            key: claim.key.clone(),
+            owner: claim.owner.clone(),
+            fencing_token,
+            ttl: Ttl::from_millis(millis(left)),
+            renewals: Renewals::from_number(poll.renewals()),
+        })
     }
 
     /// Gives up what a failed attempt may have got. Returns the number of nodes where the token may

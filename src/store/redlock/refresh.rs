@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
+use crate::lock::lease::{Claim, Lease, Origin, Owner};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
 use crate::store::redis::RETENTION_MS;
@@ -11,7 +11,6 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::Redlock;
-use crate::store::redlock::attempt::Won;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::{Ballot, Number, Poll};
 
@@ -65,31 +64,22 @@ impl Redlock {
             token: target.token.clone(),
             origin: Origin::Client,
             ttl,
-            owner: owner.clone(),
-        };
-        let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
-        let Some(won) = self.confirm_refreshed(&claim, poll, began, renewals).await else {
-            return Err(failure(verb, Effect::Unknown, "the nodes were too slow"));
-        };
-        Ok(Kept::Lease(Lease {
-            key: claim.key,
             owner,
-            fencing_token: won.fencing_token,
-            ttl: won.left,
-            renewals: Renewals::from_number(renewals),
-        }))
+        };
+        let lease = self.confirm_refreshed(&claim, poll, began).await;
+        let slow = || failure(verb, Effect::Unknown, "the nodes were too slow");
+        lease.map(Kept::Lease).ok_or_else(slow)
     }
 
-    /// Confirms the fencing token of a refreshed lease, and brings the lease to the nodes that
-    /// miss it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
+    /// Confirms the fencing token of a refreshed lease, and brings the lease to the nodes that miss
+    /// it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
     /// too late to act: a release may follow.
     async fn confirm_refreshed(
         &self,
         claim: &Claim,
         poll: &Poll,
         began: Duration,
-        renewals: u64,
-    ) -> Option<Won> {
+    ) -> Option<Lease> {
         let (number, agreed) = match poll.number() {
             Number::Agreed(number) => (number, true),
             Number::Disputed(number) => {
@@ -101,11 +91,11 @@ impl Redlock {
         let in_time = self.time.monotonic().saturating_sub(began) < BRING_WITHIN;
         let missed = poll.how_many(misses) > 0 && in_time;
         if !agreed || missed {
-            let question = self.confirmation(claim, number, missed.then_some(renewals));
+            let question = self.confirmation(claim, number, missed.then(|| poll.renewals()));
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
             (agreed || confirmed.won()).then_some(())?;
         }
-        self.won(number, began, claim.ttl)
+        self.lease(claim, poll, number, began)
     }
 
     /// The arguments of a refresh, after the moment at which it expires.

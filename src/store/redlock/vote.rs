@@ -194,6 +194,11 @@ impl Poll {
         agreed.map_or(Number::Disputed(greatest), |yes| Number::Agreed(yes.number))
     }
 
+    /// The renewals of the lease, as far as the voters know.
+    pub(super) fn renewals(&self) -> u64 {
+        self.votes().iter().map(|yes| yes.renewals).max().unwrap_or_default()
+    }
+
     /// The number of answers that count.
     pub(super) fn answered(&self) -> usize {
         self.how_many(|ballot| matches!(ballot, Ballot::Yes(_) | Ballot::No(_) | Ballot::TakenOver))
