@@ -5,7 +5,6 @@
 //! seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -51,7 +50,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The store on a Cluster.
 pub(super) struct Cluster {
     shared: Arc<ClusterState>,
-    contacted: AtomicBool,
     _surveyor: JoinSet<()>,
 }
 
@@ -99,17 +97,12 @@ impl Cluster {
         let shared = Arc::new(ClusterState { factory, scheme, seeds, map, outdated });
         let mut surveyor = JoinSet::new();
         surveyor.spawn(endless("the surveyor of the Cluster", shared.clone().survey()));
-        Ok(Self { shared, contacted: AtomicBool::new(false), _surveyor: surveyor })
+        Ok(Self { shared, _surveyor: surveyor })
     }
 
-    /// Returns true once all masters were connected.
+    /// Returns true if all masters have been connected.
     pub(super) fn contacted(&self) -> bool {
-        let known = self.contacted.load(Ordering::Relaxed);
-        if known || self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted())) {
-            self.contacted.store(true, Ordering::Relaxed);
-            return true;
-        }
-        false
+        self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted()))
     }
 
     /// All masters; an error if a slot has none.

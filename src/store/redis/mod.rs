@@ -29,6 +29,7 @@ mod topology;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -74,6 +75,7 @@ const LEAVE_AT_ONCE: usize = 500;
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
     topology: Topology,
+    contacted: AtomicBool,
     patience: Duration,
     metrics: Arc<Metrics>,
     key_prefix: String,
@@ -103,6 +105,7 @@ impl RedisStore {
             NodeFactory { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
         Ok(Self {
             topology: Topology::new(factory)?,
+            contacted: AtomicBool::new(false),
             patience,
             metrics: metrics.clone(),
             key_prefix: settings.key_prefix,
@@ -365,7 +368,10 @@ impl Store for RedisStore {
     }
 
     fn contacted(&self) -> bool {
-        self.topology.contacted()
+        if self.topology.contacted() {
+            self.contacted.store(true, Ordering::Relaxed);
+        }
+        self.contacted.load(Ordering::Relaxed)
     }
 
     fn guarantees(&self) -> Guarantees {

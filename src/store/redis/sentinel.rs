@@ -4,7 +4,6 @@
 //! believes it is the master.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -34,7 +33,6 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The store on the master that sentinels name.
 pub(super) struct Sentinel {
     master: watch::Receiver<Option<Arc<Node>>>,
-    contacted: AtomicBool,
     _watchers: JoinSet<()>,
 }
 
@@ -78,7 +76,7 @@ impl Sentinel {
             let watching = follower.clone().watch(address, pool, heard);
             watchers.spawn(endless("the watcher of a sentinel", watching));
         }
-        Ok(Self { master: followed, contacted: AtomicBool::new(false), _watchers: watchers })
+        Ok(Self { master: followed, _watchers: watchers })
     }
 
     /// The master; waits for one until `deadline`.
@@ -93,12 +91,9 @@ impl Sentinel {
         }
     }
 
-    /// Returns true once a master was connected.
+    /// Returns true if the master has been connected.
     pub(super) fn contacted(&self) -> bool {
-        if self.master.borrow().as_ref().is_some_and(|node| node.contacted()) {
-            self.contacted.store(true, Ordering::Relaxed);
-        }
-        self.contacted.load(Ordering::Relaxed)
+        self.master.borrow().as_ref().is_some_and(|node| node.contacted())
     }
 }
 

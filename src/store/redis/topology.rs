@@ -40,7 +40,7 @@ impl Topology {
         })
     }
 
-    /// Returns true once the store has answered.
+    /// Returns true if the present nodes have been connected.
     pub(super) fn contacted(&self) -> bool {
         match self {
             Self::Single(node) => node.contacted(),
