@@ -28,14 +28,14 @@ pub(super) struct Leftover {
 /// Cleans up nodes that did not answer.
 pub(super) struct Cleanup {
     nodes: Arc<Nodes>,
-    background: Arc<Background>,
+    background: Background,
     room: Arc<Semaphore>,
     /// True once the log has said that the queue is full; reset when half of it is free.
     told: AtomicBool,
 }
 
 impl Cleanup {
-    pub(super) fn new(nodes: Arc<Nodes>, background: Arc<Background>) -> Self {
+    pub(super) fn new(nodes: Arc<Nodes>, background: Background) -> Self {
         Self {
             nodes,
             background,

@@ -112,7 +112,6 @@ impl RedlockStore {
     ) -> Self {
         let (first, rules) = (&settings.nodes[0], settings.rules);
         let (background, end) = Background::new();
-        let background = Arc::new(background);
         let nodes = Arc::new(Nodes::new(peers, settings, Some(background.clone())));
         let view = Arc::new(NodesView::default());
         let watch = Watch {

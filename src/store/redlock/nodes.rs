@@ -31,7 +31,7 @@ pub(super) struct Nodes {
     /// The key on each node that says when and for which instances the node votes.
     guard: Arc<str>,
     settings: String,
-    background: Option<Arc<Background>>,
+    background: Option<Background>,
 }
 
 /// A question about one lock, to all nodes.
@@ -49,7 +49,7 @@ impl Nodes {
     pub(super) fn new(
         peers: Vec<Arc<dyn Peer>>,
         settings: &RedlockSettings,
-        background: Option<Arc<Background>>,
+        background: Option<Background>,
     ) -> Self {
         let key_prefix = settings.nodes[0].key_prefix.clone();
         let trusted = match settings.restarted {
