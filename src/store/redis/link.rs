@@ -60,13 +60,6 @@ pub(super) enum Link {
     Down(Arc<str>),
 }
 
-/// The role of a connection: an open ear receives the hints.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ear {
-    Open,
-    Shut,
-}
-
 /// The task that keeps a connection.
 pub(super) struct LinkKeeper {
     pub(super) pool: Pool,
@@ -75,7 +68,8 @@ pub(super) struct LinkKeeper {
     /// Notified when a call has met an error that may be the connection's.
     pub(super) doubts: Arc<Notify>,
     pub(super) inner: Arc<Inner>,
-    pub(super) ear: Ear,
+    /// True for the connection that receives the hints.
+    pub(super) listens: bool,
 }
 
 impl LinkKeeper {
@@ -124,7 +118,7 @@ impl LinkKeeper {
                 redis::cmd("TIME").query_async(&mut connection).await?;
             let now = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
             self.inner.clock.learn(sent, now);
-            if self.ear == Ear::Open {
+            if self.listens {
                 self.inner.listen(&mut connection).await?;
             }
             redis::cmd("INFO").query_async::<String>(&mut connection).await
@@ -162,7 +156,7 @@ impl LinkKeeper {
                 _ = demotions.changed() => Err("it no longer takes writes".to_owned()),
                 () = self.doubts.notified() => ping(&mut connection).await,
                 _ = heartbeats.tick() => ping(&mut connection).await,
-                _ = settings.tick(), if self.ear == Ear::Open => {
+                _ = settings.tick(), if self.listens => {
                     // The heartbeats decide whether it is connected.
                     let _ = timeout(HEARTBEAT, inner.look_at_eviction(&mut connection)).await;
                     Ok(())

@@ -23,7 +23,7 @@ use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::{StoreClock, millis};
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
-use crate::store::redis::link::{Ear, Hints, Inner, Link, LinkKeeper};
+use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
 use crate::store::redis::place::Scheme;
 use crate::store::redis::refusal::{NodeError, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
@@ -136,9 +136,9 @@ impl Node {
             let ((state, link), doubts) = (watch::channel(Link::Connecting), Arc::default());
             links.push(SharedLink { state: link, doubts: Arc::clone(&doubts) });
             // One listens: two would hear each hint twice, and ask twice.
-            let ear = if number == 0 { Ear::Open } else { Ear::Shut };
+            let listens = number == 0;
             let inner = inner.clone();
-            let keeper = LinkKeeper { pool, pushes: lost, state, doubts, inner, ear };
+            let keeper = LinkKeeper { pool, pushes: lost, state, doubts, inner, listens };
             keepers.spawn(sound("the keeper of a connection to Redis", keeper.keep()));
         }
         let deadline = settings.command_timeout;
