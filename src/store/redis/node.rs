@@ -4,7 +4,6 @@
 //! pipeline; a checkout for each command costs another round trip. `link.rs` keeps the connections,
 //! `topology.rs` decides which node has a key.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -307,12 +306,6 @@ impl Node {
             self.inner.demotions.send_modify(|count| *count += 1);
         }
         NodeError::Failed { node: self.inner.name.clone(), error }
-    }
-}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Node").field(&self.inner.name).finish()
     }
 }
 

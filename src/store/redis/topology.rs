@@ -1,7 +1,6 @@
 //! The choice of a Redis node for a call: a single node, the master that sentinels name, or the
 //! master of the key's slot in a Cluster.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -137,15 +136,5 @@ impl Topology {
             ),
         };
         Guarantees { store, order: ORDER, fencing, survives }
-    }
-}
-
-impl fmt::Debug for Topology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Single(node) => node.fmt(f),
-            Self::Sentinel(_) => f.write_str("Sentinel"),
-            Self::Cluster(_) => f.write_str("Cluster"),
-        }
     }
 }
