@@ -12,7 +12,7 @@ use crate::store::redis::clock::millis;
 use crate::store::redis::node::{When, failure};
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
-use crate::store::redlock::Redlock;
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
 
@@ -36,7 +36,7 @@ pub(super) enum Attempted {
     Lost(Poll),
 }
 
-impl Redlock {
+impl RedlockStore {
     /// Asks all nodes for their votes once. The votes of a failed attempt are given up before this
     /// returns, or later where a node does not answer.
     pub(super) async fn attempt(

@@ -66,12 +66,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(8);
 
 /// Locks on several Redis nodes.
 pub struct RedlockStore {
-    redlock: Arc<Redlock>,
-    _end: DropGuard,
-}
-
-/// The state shared by the verbs.
-struct Redlock {
     nodes: Arc<Nodes>,
     time: Arc<dyn Time>,
     rules: Rules,
@@ -85,6 +79,8 @@ struct Redlock {
     /// The attempts of this process so far.
     attempts: AtomicU64,
     wakeups: Arc<Wakeups>,
+    /// Ends the tasks.
+    _end: DropGuard,
 }
 
 impl RedlockStore {
@@ -122,7 +118,7 @@ impl RedlockStore {
             metrics: metrics.clone(),
         };
         background.spawn(watch.watch());
-        let redlock = Redlock {
+        Self {
             cleanup: Cleanup::new(nodes.clone(), background),
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,
@@ -135,8 +131,8 @@ impl RedlockStore {
             time,
             view,
             wakeups,
-        };
-        Self { redlock: Arc::new(redlock), _end: end }
+            _end: end,
+        }
     }
 }
 
@@ -157,7 +153,7 @@ fn peers(
     Ok(peers)
 }
 
-impl Redlock {
+impl RedlockStore {
     fn quorum(&self) -> Quorum {
         self.nodes.quorum()
     }
@@ -210,16 +206,15 @@ fn by_chance(most: Duration) -> Duration {
 
 impl fmt::Debug for RedlockStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedlockStore").field("nodes", &self.redlock.quorum().nodes()).finish()
+        f.debug_struct("RedlockStore").field("nodes", &self.quorum().nodes()).finish()
     }
 }
 
 #[async_trait]
 impl Store for RedlockStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        let redlock = &self.redlock;
-        if redlock.queues.is_behind_others(&claim.key, &claim.token) {
-            let status = redlock.inspect_all(&claim.key, Some(&claim.token)).await;
+        if self.queues.is_behind_others(&claim.key, &claim.token) {
+            let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
             let status = status.map_err(|error| {
                 StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
             })?;
@@ -227,31 +222,31 @@ impl Store for RedlockStore {
                 return Ok(Attempt::Held(status));
             }
         }
-        match redlock.contend(claim, Position::NotInLine).await? {
+        match self.contend(claim, Position::NotInLine).await? {
             Attempted::Granted(lease) => {
-                redlock.queues.drop(&claim.key, &claim.token);
+                self.queues.drop(&claim.key, &claim.token);
                 Ok(Attempt::Granted(lease))
             }
             Attempted::Again(lease) => {
-                redlock.queues.drop(&claim.key, &claim.token);
+                self.queues.drop(&claim.key, &claim.token);
                 Ok(Attempt::Again(lease))
             }
-            Attempted::Lost(poll) => Ok(Attempt::Held(redlock.rival(&claim.key, &poll))),
+            Attempted::Lost(poll) => Ok(Attempt::Held(self.rival(&claim.key, &poll))),
         }
     }
 
     async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
-        let (key, token, redlock) = (&claim.key, &claim.token, &self.redlock);
-        let mut waiting = redlock.queues.join(key, token);
+        let (key, token) = (&claim.key, &claim.token);
+        let mut waiting = self.queues.join(key, token);
         if waiting.ahead > 0 {
             return Ok(Turn::Waiting(waiting));
         }
-        let behind = redlock.queues.len(key).saturating_sub(1);
-        let turn = match redlock.contend(claim, Position::First { behind }).await {
+        let behind = self.queues.len(key).saturating_sub(1);
+        let turn = match self.contend(claim, Position::First { behind }).await {
             Ok(Attempted::Granted(lease)) => Turn::Granted(lease),
             Ok(Attempted::Again(lease)) => Turn::Again(lease),
             Ok(Attempted::Lost(poll)) => {
-                waiting.recheck_after = redlock.recheck_after(&poll);
+                waiting.recheck_after = self.recheck_after(&poll);
                 return Ok(Turn::Waiting(waiting));
             }
             Err(error) => {
@@ -259,25 +254,25 @@ impl Store for RedlockStore {
                     return Err(in_doubt(error));
                 }
                 // Its caller is told and does not ask again, so the claim is removed here.
-                redlock.queues.drop(key, token);
+                self.queues.drop(key, token);
                 return Err(error);
             }
         };
-        redlock.queues.drop(key, token);
+        self.queues.drop(key, token);
         Ok(turn)
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         for (token, keep) in claims {
-            self.redlock.queues.leave(key, token, *keep);
+            self.queues.leave(key, token, *keep);
         }
         // It may have been first in line.
-        self.redlock.wakeups.ring(key);
+        self.wakeups.ring(key);
         Ok(())
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {
-        self.redlock.wakeups.listen(key)
+        self.wakeups.listen(key)
     }
 
     async fn refresh(
@@ -288,16 +283,16 @@ impl Store for RedlockStore {
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
         let target = Target::of_client(key, token, named);
-        self.redlock.refresh_all(Verb::Refresh, &target, ttl).await.map(Kept::lease)
+        self.refresh_all(Verb::Refresh, &target, ttl).await.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
         let target = Target::of_keeper(holding, By::Keeper);
-        self.redlock.refresh_all(Verb::Keep, &target, Some(ttl)).await
+        self.refresh_all(Verb::Keep, &target, Some(ttl)).await
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        self.redlock.let_go_all(holding, linger).await
+        self.let_go_all(holding, linger).await
     }
 
     async fn release(
@@ -306,9 +301,9 @@ impl Store for RedlockStore {
         token: &LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
-        let had_place = named.is_none() && self.redlock.queues.drop(key, token);
-        let released = self.redlock.release_all(&Target::of_client(key, token, named)).await;
-        self.redlock.wakeups.ring(key);
+        let had_place = named.is_none() && self.queues.drop(key, token);
+        let released = self.release_all(&Target::of_client(key, token, named)).await;
+        self.wakeups.ring(key);
         match released? {
             Released::Nothing if had_place => Ok(Released::Place),
             released => Ok(released),
@@ -316,11 +311,11 @@ impl Store for RedlockStore {
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.redlock.undo_all(key, token).await
+        self.undo_all(key, token).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        self.redlock.force_release_all(key).await
+        self.force_release_all(key).await
     }
 
     async fn inspect(
@@ -328,20 +323,18 @@ impl Store for RedlockStore {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
-        self.redlock.inspect_all(key, token).await
+        self.inspect_all(key, token).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
-        self.redlock.page(page).await
+        self.page(page).await
     }
 
     fn contacted(&self) -> bool {
-        let contacted = &self.redlock.contacted;
-        let Redlock { view, nodes, .. } = &*self.redlock;
-        if view.voting() >= nodes.quorum().needed() && view.obstacle().is_none() {
-            contacted.store(true, Ordering::Relaxed);
+        if self.view.voting() >= self.quorum().needed() && self.view.obstacle().is_none() {
+            self.contacted.store(true, Ordering::Relaxed);
         }
-        contacted.load(Ordering::Relaxed)
+        self.contacted.load(Ordering::Relaxed)
     }
 
     fn guarantees(&self) -> Guarantees {

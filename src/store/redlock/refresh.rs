@@ -10,7 +10,7 @@ use crate::store::redis::RETENTION_MS;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
-use crate::store::redlock::Redlock;
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::{Ballot, Number, Poll};
 
@@ -18,7 +18,7 @@ use crate::store::redlock::vote::{Ballot, Number, Poll};
 /// of a release in between outlives this and one more deadline.
 const BRING_WITHIN: Duration = Duration::from_secs(2);
 
-impl Redlock {
+impl RedlockStore {
     /// Refreshes a lease on all nodes.
     pub(super) async fn refresh_all(
         &self,

@@ -14,11 +14,11 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::{When, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redis::target::{By, Target};
-use crate::store::redlock::Redlock;
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{FORCE_RELEASE, Question, natural, other};
 use crate::store::redlock::vote::{Other, Quorum};
 
-/// The attempts of [`Redlock::undo_all`] before its caller has to retry later.
+/// The attempts of [`RedlockStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
 /// The nodes' answers to a release.
@@ -70,7 +70,7 @@ impl Given {
     }
 }
 
-impl Redlock {
+impl RedlockStore {
     /// Gives up what the target's token has of the key, on all nodes.
     ///
     /// Returns when all nodes have answered, or are too late to act: the token may be used again
