@@ -71,7 +71,6 @@ struct Map {
 }
 
 /// The redirection in a node's refusal.
-#[derive(Debug, PartialEq, Eq)]
 enum Redirection {
     /// To the slot's new master.
     Moved(String),

@@ -352,15 +352,14 @@ impl Store for RedisStore {
         let asked = token.map_or("", LeaseToken::expose);
         let reply = self.run(&INSPECT, key, &[asked], When::AnyTime).await;
         let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
-        if reply.word() == "free" {
-            let waiters = reply.number().unwrap_or_default();
-            let free = status(key, None, waiters);
-            return Ok(LockStatus { mine: token.map(|_| false), ..free });
-        }
-        let holder = holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
-        let held = status(key, Some(holder), reply.number().unwrap_or_default());
+        let holder = match reply.word() {
+            "free" => None,
+            _ => Some(holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?),
+        };
+        let status = status(key, holder, reply.number().unwrap_or_default());
+        // Absent for a free key.
         let mine = reply.number() == Some(1);
-        Ok(LockStatus { mine: token.map(|_| mine), ..held })
+        Ok(LockStatus { mine: token.map(|_| mine), ..status })
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {

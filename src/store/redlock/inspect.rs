@@ -47,12 +47,8 @@ impl RedlockStore {
         let mine =
             poll.how_many(|ballot| matches!(ballot, Ballot::No(Some(other)) if holds(other)));
         let mine = token.map(|_| mine > 0 && mine + unheard >= needed);
-        let waiters = self.queues.len(key);
-        let status = LockStatus { key: key.clone(), holder: None, waiters, mine };
-        if !poll.held() {
-            return Ok(status);
-        }
-        Ok(LockStatus { mine, ..self.rival(key, &poll) })
+        let rival = self.rival(key, &poll);
+        Ok(LockStatus { holder: rival.holder.filter(|_| poll.held()), mine, ..rival })
     }
 
     /// The status of a key with the rival of a poll as its holder.
