@@ -33,7 +33,10 @@ impl RedlockStore {
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
-            return self.refreshed(verb, target, &poll, began).await;
+            let claim = self.refreshed(target, &poll);
+            let lease = self.confirm_refreshed(&claim, &poll, began).await;
+            let slow = || failure(verb, Effect::Unknown, "the nodes were too slow");
+            return lease.map(Kept::Lease).ok_or_else(slow);
         }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
         // A repeat that failed may have left fewer such answers.
@@ -48,27 +51,17 @@ impl RedlockStore {
         Err(failure(verb, Effect::Unknown, "too few nodes answered"))
     }
 
-    async fn refreshed(
-        &self,
-        verb: Verb,
-        target: &Target<'_>,
-        poll: &Poll,
-        began: Duration,
-    ) -> Result<Kept, StoreError> {
+    /// The claim that a refreshed lease had, as far as the votes tell.
+    fn refreshed(&self, target: &Target<'_>, poll: &Poll) -> Claim {
         let votes = poll.votes();
         let asked = || votes.iter().filter_map(|yes| yes.asked.as_ref());
-        let ttl = asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis);
-        let owner = asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?);
-        let claim = Claim {
+        Claim {
             key: target.key.clone(),
             token: target.token.clone(),
             origin: Origin::Client,
-            ttl,
-            owner,
-        };
-        let lease = self.confirm_refreshed(&claim, poll, began).await;
-        let slow = || failure(verb, Effect::Unknown, "the nodes were too slow");
-        lease.map(Kept::Lease).ok_or_else(slow)
+            ttl: asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis),
+            owner: asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?),
+        }
     }
 
     /// Confirms the fencing token of a refreshed lease, and brings the lease to the nodes that miss
