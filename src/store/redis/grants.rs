@@ -70,9 +70,7 @@ impl RedisStore {
         since: Instant,
     ) -> Result<(), StoreError> {
         let granted = match reply.word() {
-            "granted" => {
-                reply.first().and_then(|number| FencingToken::from_number(number.try_into().ok()?))
-            }
+            "granted" => reply.first().and_then(FencingToken::from_number),
             "again" => None,
             _ => return Ok(()),
         };

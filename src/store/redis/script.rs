@@ -106,9 +106,9 @@ impl Reply {
         &self.word
     }
 
-    /// The first item, a number, without consuming it.
-    pub(in crate::store) fn first(&self) -> Option<i64> {
-        number(self.rest.as_slice().first()?.clone())
+    /// The first item, a number that is not negative, without consuming it.
+    pub(in crate::store) fn first(&self) -> Option<u64> {
+        number(self.rest.as_slice().first()?.clone())?.try_into().ok()
     }
 
     /// The next item, a number.
