@@ -13,7 +13,7 @@ use tokio::time::sleep_until;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::store::redis::node::{Call, Node, When, failure};
+use crate::store::redis::node::{Node, ScriptCall, When, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::redis;
@@ -277,7 +277,7 @@ impl Peer for Line {
         self.world.state().nodes[self.node].clock(now) / 1_000
     }
 
-    async fn call(&self, call: &Call<'_>, patience: Duration) -> Answer {
+    async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Answer {
         let words = call.keys.iter().chain(call.args).map(|&word| word.to_owned()).collect();
         let command = Command { script: call.script, keys: call.keys.len(), words };
         let answer = self.world.send((self.instance, self.node), command, patience, call.when);

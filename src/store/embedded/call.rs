@@ -13,8 +13,8 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl};
-use crate::store::embedded::committer::{Failure, Shared};
-use crate::store::embedded::queue::{Job, Order};
+use crate::store::embedded::committer::Shared;
+use crate::store::embedded::queue::{Job, JobError, Order};
 
 /// The way in which a call is waited for.
 #[derive(Clone, Copy, Debug)]
@@ -39,12 +39,12 @@ impl Manner {
 }
 
 /// An answer that is on disk, and the end of the lease in it.
-pub(super) struct Answered<T> {
+pub(super) struct Committed<T> {
     pub(super) answer: T,
     ends_at: Option<Timestamp>,
 }
 
-impl<T> Answered<T> {
+impl<T> Committed<T> {
     /// An answer with the lease that the table now has for `key`.
     pub(super) fn with_lease(table: &Table, key: &LockKey, answer: T) -> Self {
         Self { answer, ends_at: table.entry(key).map(|entry| entry.ends_at) }
@@ -62,21 +62,21 @@ impl Shared {
         verb: Verb,
         manner: Manner,
         timeout: Duration,
-        op: impl FnOnce(&mut Table, Timestamp) -> Answered<T> + Send + 'static,
-    ) -> Result<Answered<T>, StoreError> {
-        let failed = |failure: Failure| StoreError {
+        op: impl FnOnce(&mut Table, Timestamp) -> Committed<T> + Send + 'static,
+    ) -> Result<Committed<T>, StoreError> {
+        let failed = |failure: JobError| StoreError {
             verb,
             effect: failure.effect,
             reason: failure.reason.to_string().into(),
         };
         let (reply, mut answer) = oneshot::channel();
-        let job = Box::new(Call { op: Some(op), answer: None, reply });
+        let job = Box::new(Operation { op: Some(op), answer: None, reply });
         let order = match manner {
             Manner::Undo => Order::First,
             _ => Order::InTurn,
         };
-        let full = || Failure::new(Effect::None, "too many calls wait for the disk");
-        let ticket = self.queue.push(order, job).ok_or_else(|| failed(full()))?;
+        let full = || JobError::new(Effect::None, "too many calls wait for the disk");
+        let id = self.queue.push(order, job).ok_or_else(|| failed(full()))?;
         let deadline = Instant::now() + timeout;
         let withdrawable = matches!(manner, Manner::Withdrawn | Manner::ForCaller);
         let alone = poll_fn(|_| match manner {
@@ -86,12 +86,12 @@ impl Shared {
         let answered = tokio::select! {
             biased;
             answered = &mut answer => answered.map_err(|_| ended()).flatten(),
-            () = alone => match self.queue.withdraw(ticket) {
-                true => Err(Failure::new(Effect::None, "the caller left before the call began")),
+            () = alone => match self.queue.withdraw(id) {
+                true => Err(JobError::new(Effect::None, "the caller left before the call began")),
                 false => within(deadline, &mut answer, timeout).await,
             },
             () = sleep_until(deadline), if !matches!(manner, Manner::Undo) => {
-                match withdrawable && self.queue.withdraw(ticket) {
+                match withdrawable && self.queue.withdraw(id) {
                     true => Err(late(Effect::None, timeout)),
                     false => Err(late(Effect::Unknown, timeout)),
                 }
@@ -108,7 +108,7 @@ impl Shared {
         &self,
         verb: Verb,
         mut lease: Lease,
-        answered: &Answered<T>,
+        answered: &Committed<T>,
     ) -> Result<Lease, StoreError> {
         let left = answered.ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
         let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
@@ -123,38 +123,38 @@ impl Shared {
 
 async fn within<T>(
     deadline: Instant,
-    answer: &mut oneshot::Receiver<Result<T, Failure>>,
+    answer: &mut oneshot::Receiver<Result<T, JobError>>,
     timeout: Duration,
-) -> Result<T, Failure> {
+) -> Result<T, JobError> {
     match tokio::time::timeout_at(deadline, answer).await {
         Ok(answered) => answered.map_err(|_| ended()).flatten(),
         Err(_) => Err(late(Effect::Unknown, timeout)),
     }
 }
 
-fn late(effect: Effect, timeout: Duration) -> Failure {
-    Failure::new(effect, format!("the disk did not answer within {timeout:?}"))
+fn late(effect: Effect, timeout: Duration) -> JobError {
+    JobError::new(effect, format!("the disk did not answer within {timeout:?}"))
 }
 
-fn ended() -> Failure {
-    Failure::new(Effect::Unknown, "the committer has ended")
+fn ended() -> JobError {
+    JobError::new(Effect::Unknown, "the committer has ended")
 }
 
 /// An operation on its way through the committer.
-struct Call<T, F> {
+struct Operation<T, F> {
     op: Option<F>,
-    answer: Option<Answered<T>>,
-    reply: oneshot::Sender<Result<Answered<T>, Failure>>,
+    answer: Option<Committed<T>>,
+    reply: oneshot::Sender<Result<Committed<T>, JobError>>,
 }
 
-impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> Answered<T> + Send> Job for Call<T, F> {
+impl<T: Send, F: FnOnce(&mut Table, Timestamp) -> Committed<T> + Send> Job for Operation<T, F> {
     fn run(&mut self, table: &mut Table, now: Timestamp) {
         self.answer = self.op.take().map(|op| op(table, now));
     }
 
-    fn reply(self: Box<Self>, outcome: Result<(), Failure>) {
+    fn reply(self: Box<Self>, outcome: Result<(), JobError>) {
         let Self { answer, reply, .. } = *self;
-        let never_ran = || Failure::new(Effect::None, "the operation did not run");
+        let never_ran = || JobError::new(Effect::None, "the operation did not run");
         // The caller may have given up meanwhile.
         let _ = reply.send(outcome.and_then(|()| answer.ok_or_else(never_ran)));
     }

@@ -12,7 +12,7 @@ use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::store::embedded::error::LogError;
 use crate::store::embedded::log::{Change, Log};
-use crate::store::embedded::queue::{Job, Queue};
+use crate::store::embedded::queue::{Job, JobError, Queue};
 use crate::store::embedded::settings::EmbeddedSettings;
 use crate::store::embedded::view::View;
 
@@ -34,19 +34,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(400);
 /// The pause between two attempts while the file cannot be used.
 const PAUSE: Duration = Duration::from_millis(250);
 
-/// The reason why a batch is not on disk.
-#[derive(Clone, Debug)]
-pub(super) struct Failure {
-    pub(super) effect: Effect,
-    pub(super) reason: Arc<str>,
-}
-
-impl Failure {
-    pub(super) fn new(effect: Effect, reason: impl Into<Arc<str>>) -> Self {
-        Self { effect, reason: reason.into() }
-    }
-}
-
 /// The state that the committer shares with its callers.
 pub(super) struct Shared {
     pub(super) queue: Queue,
@@ -61,13 +48,13 @@ pub(super) struct Committer {
     shared: Arc<Shared>,
     settings: EmbeddedSettings,
     metrics: Arc<Metrics>,
-    state: State,
+    health: Health,
     clock_on_disk: Timestamp,
     swept: Timestamp,
     looked: Instant,
 }
 
-enum State {
+enum Health {
     /// The table is what is on disk, and calls are served.
     Serving,
     /// The disk was full or the file gone at this moment; everything has to be read again.
@@ -94,8 +81,8 @@ impl Committer {
             clock: Clock::starting_at(clock_on_disk),
             wakeups: Arc::default(),
         });
-        let (state, swept, looked) = (State::Serving, clock_on_disk, Instant::now());
-        Ok(Self { log, shared, settings, metrics, state, clock_on_disk, swept, looked })
+        let (health, swept, looked) = (Health::Serving, clock_on_disk, Instant::now());
+        Ok(Self { log, shared, settings, metrics, health, clock_on_disk, swept, looked })
     }
 
     pub(super) fn shared(&self) -> Arc<Shared> {
@@ -117,7 +104,7 @@ impl Committer {
                 self.shared.wakeups.ring(&key);
             }
         }
-        if let State::Serving = self.state {
+        if let Health::Serving = self.health {
             // With the clock on disk up to date, remaining leases last no longer than they must.
             let now = self.shared.clock.now();
             if let Err(error) = self.commit(now) {
@@ -129,7 +116,7 @@ impl Committer {
         }
     }
 
-    fn serve(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), Failure> {
+    fn serve(&mut self, batch: &mut [Box<dyn Job>]) -> Result<(), JobError> {
         self.recover()?;
         self.look().map_err(|error| self.wait(&error, Effect::None))?;
         let now = self.shared.clock.now();
@@ -196,7 +183,7 @@ impl Committer {
 
     /// Handles a failed commit. The transaction is on disk whole or not at all; reading it tells
     /// which.
-    fn fail(&mut self, error: &LogError) -> Result<(), Failure> {
+    fn fail(&mut self, error: &LogError) -> Result<(), JobError> {
         if !error.is_full() {
             return Err(self.give_up(error));
         }
@@ -204,13 +191,13 @@ impl Committer {
         match self.read_again() {
             Ok(()) if self.log.is_committed() => Ok(()),
             Ok(()) => Err(full),
-            Err(error) if error.may_pass() => Err(Failure { effect: Effect::Unknown, ..full }),
+            Err(error) if error.may_pass() => Err(JobError { effect: Effect::Unknown, ..full }),
             Err(error) => Err(self.give_up(&error)),
         }
     }
 
     /// Stops serving until the file can be read again.
-    fn wait(&mut self, error: &LogError, effect: Effect) -> Failure {
+    fn wait(&mut self, error: &LogError, effect: Effect) -> JobError {
         if error.is_full() {
             tracing::error!(%error, "the disk is full; granting nothing until it has room");
         } else {
@@ -218,42 +205,44 @@ impl Committer {
         }
         self.shared.view.state().table = None;
         let reason: Arc<str> = error.to_string().into();
-        self.state = State::Waiting(Instant::now(), reason.clone());
-        Failure { effect, reason }
+        self.health = Health::Waiting(Instant::now(), reason.clone());
+        JobError { effect, reason }
     }
 
     /// Stops writing for good, and makes the process end.
-    fn give_up(&mut self, error: &LogError) -> Failure {
+    fn give_up(&mut self, error: &LogError) -> JobError {
         watched::fail(format!(
             "the embedded store has failed; restart the service to read what is on disk: {error}"
         ));
         let reason: Arc<str> = error.to_string().into();
         self.shared.view.state().table = None;
-        self.state = State::Failed(reason.clone());
-        Failure { effect: Effect::Unknown, reason }
+        self.health = Health::Failed(reason.clone());
+        JobError { effect: Effect::Unknown, reason }
     }
 
     /// Reads the file again after it could not be used, if it is time.
-    fn recover(&mut self) -> Result<(), Failure> {
-        let (since, reason) = match &self.state {
-            State::Serving => return Ok(()),
-            State::Failed(reason) => return Err(Failure::new(Effect::None, reason.clone())),
-            State::Waiting(since, reason) => (*since, reason.clone()),
+    fn recover(&mut self) -> Result<(), JobError> {
+        let (since, reason) = match &self.health {
+            Health::Serving => return Ok(()),
+            Health::Failed(reason) => return Err(JobError::new(Effect::None, reason.clone())),
+            Health::Waiting(since, reason) => (*since, reason.clone()),
         };
         if since.elapsed() >= PAUSE {
             match self.read_again() {
                 Ok(()) => {
-                    self.state = State::Serving;
+                    self.health = Health::Serving;
                     return Ok(());
                 }
                 Err(error) if error.may_pass() => {
-                    self.state = State::Waiting(Instant::now(), reason.clone());
+                    self.health = Health::Waiting(Instant::now(), reason.clone());
                 }
                 // The calls of this batch were not tried.
-                Err(error) => return Err(Failure { effect: Effect::None, ..self.give_up(&error) }),
+                Err(error) => {
+                    return Err(JobError { effect: Effect::None, ..self.give_up(&error) });
+                }
             }
         }
-        Err(Failure::new(Effect::None, reason))
+        Err(JobError::new(Effect::None, reason))
     }
 
     fn read_again(&mut self) -> Result<(), LogError> {

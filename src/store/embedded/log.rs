@@ -64,11 +64,11 @@ struct Meta {
     checksum: u64,
 }
 
-type Lease = (LockKey, Entry);
+type LeaseOfKey = (LockKey, Entry);
 
 struct Contents {
     meta: Meta,
-    leases: Vec<Lease>,
+    leases: Vec<LeaseOfKey>,
     sum: Sum,
 }
 
@@ -273,7 +273,7 @@ fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Resul
 }
 
 /// Reads a database; `None` for a lease that cannot be read.
-fn contents(database: &Database) -> Result<(Meta, Vec<Option<Lease>>), redb::Error> {
+fn contents(database: &Database) -> Result<(Meta, Vec<Option<LeaseOfKey>>), redb::Error> {
     let transaction = database.begin_read()?;
     let table = match transaction.open_table(META) {
         // An old version was killed before its first commit.

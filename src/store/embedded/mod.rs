@@ -33,7 +33,7 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
 use crate::lock::watched;
 use crate::metrics::Metrics;
-use crate::store::embedded::call::{Answered, Manner};
+use crate::store::embedded::call::{Committed, Manner};
 use crate::store::embedded::committer::{Committer, Shared};
 use crate::store::embedded::error::LogError;
 use crate::store::embedded::view::Seen;
@@ -97,8 +97,8 @@ impl EmbeddedStore {
         &self,
         verb: Verb,
         manner: Manner,
-        op: impl FnOnce(&mut Table, Timestamp) -> Answered<T> + Send + 'static,
-    ) -> Result<Answered<T>, StoreError> {
+        op: impl FnOnce(&mut Table, Timestamp) -> Committed<T> + Send + 'static,
+    ) -> Result<Committed<T>, StoreError> {
         self.shared.call(verb, manner, self.command_timeout, op).await
     }
 
@@ -118,7 +118,7 @@ impl EmbeddedStore {
         if current {
             return Ok(on_disk);
         }
-        let look = move |table: &mut Table, now| Answered::plain(look(table, now));
+        let look = move |table: &mut Table, now| Committed::plain(look(table, now));
         let looked = self.shared.call(verb, Manner::Withdrawn, LOOK_PATIENCE, look).await;
         Ok(looked.map_or(on_disk, |looked| looked.answer))
     }
@@ -164,7 +164,7 @@ impl Store for EmbeddedStore {
         let (manner, origin, claim) = (Manner::of(claim), claim.origin, claim.clone());
         let asked = self.call(VERB, manner, move |table, now| {
             let attempt = table.try_acquire(&claim, now, proposal());
-            Answered::with_lease(table, &claim.key, attempt)
+            Committed::with_lease(table, &claim.key, attempt)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
@@ -180,7 +180,7 @@ impl Store for EmbeddedStore {
         let (origin, claim) = (claim.origin, claim.clone());
         let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
             let turn = table.wait_turn(&claim, now, proposal());
-            Answered::with_lease(table, &claim.key, turn)
+            Committed::with_lease(table, &claim.key, turn)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
@@ -200,7 +200,7 @@ impl Store for EmbeddedStore {
         // Not withdrawn at the deadline: the claim does not leave a second time.
         let left = self.call(Verb::Leave, Manner::Kept, move |table, now| {
             table.leave(&key, &claims, now);
-            Answered::plain(())
+            Committed::plain(())
         });
         left.await.map(|left| left.answer)
     }
@@ -219,7 +219,7 @@ impl Store for EmbeddedStore {
         let (key, token) = (key.clone(), token.clone());
         let asked = self.call(Verb::Refresh, Manner::Withdrawn, move |table, now| {
             let refreshed = table.refresh(&key, (&token, named), ttl, now);
-            Answered::with_lease(table, &key, refreshed)
+            Committed::with_lease(table, &key, refreshed)
         });
         let mut asked = asked.await?;
         let lease = asked.answer.take();
@@ -230,7 +230,7 @@ impl Store for EmbeddedStore {
         let holding = holding.clone();
         let asked = self.call(Verb::Keep, Manner::Withdrawn, move |table, now| {
             let kept = table.keep(&holding, ttl, now);
-            Answered::with_lease(table, &holding.key, kept)
+            Committed::with_lease(table, &holding.key, kept)
         });
         let asked = asked.await?;
         Ok(match asked.answer.clone() {
@@ -243,7 +243,7 @@ impl Store for EmbeddedStore {
         let holding = holding.clone();
         let gone = self.call(Verb::LetGo, Manner::Withdrawn, move |table, now| {
             table.let_go(&holding, linger, now);
-            Answered::plain(())
+            Committed::plain(())
         });
         gone.await.map(|gone| gone.answer)
     }
@@ -256,7 +256,7 @@ impl Store for EmbeddedStore {
     ) -> Result<Released, StoreError> {
         let (key, token) = (key.clone(), token.clone());
         let released = self.call(Verb::Release, Manner::Withdrawn, move |table, now| {
-            Answered::plain(table.release(&key, (&token, named), now))
+            Committed::plain(table.release(&key, (&token, named), now))
         });
         released.await.map(|released| released.answer)
     }
@@ -265,7 +265,7 @@ impl Store for EmbeddedStore {
         let (key, token) = (key.clone(), token.clone());
         // Earlier calls with the token have run or were withdrawn: none is still to come.
         let undone = self.call(Verb::Release, Manner::Undo, move |table, now| {
-            Answered::plain(table.release(&key, (&token, None), now))
+            Committed::plain(table.release(&key, (&token, None), now))
         });
         undone.await.map(|_| ())
     }
@@ -273,7 +273,7 @@ impl Store for EmbeddedStore {
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
         let key = key.clone();
         let forced = self.call(Verb::ForceRelease, Manner::Withdrawn, move |table, now| {
-            Answered::plain(table.force_release(&key, now))
+            Committed::plain(table.force_release(&key, now))
         });
         forced.await.map(|forced| forced.answer)
     }

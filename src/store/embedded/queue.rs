@@ -2,13 +2,12 @@
 //! withdraw them.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::lock::error::Effect;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
-use crate::store::embedded::committer::Failure;
 
 /// The most calls that wait for the disk: as many as there can be clients, and some megabytes.
 /// Undos come on top, limited by `Owed`.
@@ -20,7 +19,20 @@ pub(super) trait Job: Send {
     fn run(&mut self, table: &mut Table, now: Timestamp);
 
     /// Answers it after the commit of its batch, or after the failure.
-    fn reply(self: Box<Self>, outcome: Result<(), Failure>);
+    fn reply(self: Box<Self>, outcome: Result<(), JobError>);
+}
+
+/// The reason why a batch is not on disk.
+#[derive(Clone, Debug)]
+pub(super) struct JobError {
+    pub(super) effect: Effect,
+    pub(super) reason: Arc<str>,
+}
+
+impl JobError {
+    pub(super) fn new(effect: Effect, reason: impl Into<Arc<str>>) -> Self {
+        Self { effect, reason: reason.into() }
+    }
 }
 
 /// The order of a job among those that wait.
@@ -34,46 +46,46 @@ pub(super) enum Order {
 
 /// A job's place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Ticket(Order, u64);
+pub(super) struct JobId(Order, u64);
 
 /// The queue between the callers and the committer.
 #[derive(Default)]
 pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<WaitingJobs>,
     arrived: Condvar,
 }
 
 #[derive(Default)]
-struct Waiting {
-    jobs: BTreeMap<Ticket, Box<dyn Job>>,
+struct WaitingJobs {
+    jobs: BTreeMap<JobId, Box<dyn Job>>,
     arrivals: u64,
     closed: bool,
 }
 
 impl Queue {
     /// Adds a job. `None` if the queue is full or closed.
-    pub(super) fn push(&self, order: Order, job: Box<dyn Job>) -> Option<Ticket> {
+    pub(super) fn push(&self, order: Order, job: Box<dyn Job>) -> Option<JobId> {
         let mut waiting = self.waiting();
         if waiting.closed || (waiting.jobs.len() >= MAX_WAITING && order == Order::InTurn) {
             return None;
         }
         waiting.arrivals += 1;
-        let ticket = Ticket(order, waiting.arrivals);
-        waiting.jobs.insert(ticket, job);
+        let id = JobId(order, waiting.arrivals);
+        waiting.jobs.insert(id, job);
         drop(waiting);
         self.arrived.notify_one();
-        Some(ticket)
+        Some(id)
     }
 
     /// Removes a job that has not begun. Returns true if it was removed, and so never runs.
-    pub(super) fn withdraw(&self, ticket: Ticket) -> bool {
-        self.waiting().jobs.remove(&ticket).is_some()
+    pub(super) fn withdraw(&self, id: JobId) -> bool {
+        self.waiting().jobs.remove(&id).is_some()
     }
 
     /// The next jobs, at most `most`, after waiting at most `patience` for one. `None` once the
     /// queue is closed and empty.
     pub(super) fn next(&self, most: usize, patience: Duration) -> Option<Vec<Box<dyn Job>>> {
-        let idle = |waiting: &mut Waiting| waiting.jobs.is_empty() && !waiting.closed;
+        let idle = |waiting: &mut WaitingJobs| waiting.jobs.is_empty() && !waiting.closed;
         let waited = self.arrived.wait_timeout_while(self.waiting(), patience, idle);
         let mut waiting = waited.unwrap_or_else(PoisonError::into_inner).0;
         if waiting.jobs.is_empty() && waiting.closed {
@@ -96,11 +108,11 @@ impl Queue {
         let left = std::mem::take(&mut waiting.jobs);
         drop(waiting);
         for job in left.into_values() {
-            job.reply(Err(Failure::new(Effect::None, "the committer has ended")));
+            job.reply(Err(JobError::new(Effect::None, "the committer has ended")));
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+    fn waiting(&self) -> MutexGuard<'_, WaitingJobs> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -110,10 +122,9 @@ mod tests {
     use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
-    use super::{Job, MAX_WAITING, Order, Queue};
+    use super::{Job, JobError, MAX_WAITING, Order, Queue};
     use crate::lock::table::Table;
     use crate::lock::time::Timestamp;
-    use crate::store::embedded::committer::Failure;
 
     struct Named(&'static str, Arc<Mutex<Vec<&'static str>>>);
 
@@ -122,7 +133,7 @@ mod tests {
             self.1.lock().unwrap().push(self.0);
         }
 
-        fn reply(self: Box<Self>, _: Result<(), Failure>) {}
+        fn reply(self: Box<Self>, _: Result<(), JobError>) {}
     }
 
     #[test]

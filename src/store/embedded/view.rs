@@ -15,9 +15,9 @@ use crate::lock::token::LeaseToken;
 pub(super) type Before = BTreeMap<LockKey, Option<Entry>>;
 
 /// The table and its uncommitted changes, behind one lock.
-pub(super) struct View(Mutex<State>);
+pub(super) struct View(Mutex<ViewState>);
 
-pub(super) struct State {
+pub(super) struct ViewState {
     /// `None` while the content of the disk is unknown.
     pub(super) table: Option<Table>,
     /// The keys being written, with their leases on disk.
@@ -33,11 +33,11 @@ pub(super) struct Seen<T> {
 
 impl View {
     pub(super) fn new(table: Table) -> Self {
-        Self(Mutex::new(State { table: Some(table), under_way: Before::new() }))
+        Self(Mutex::new(ViewState { table: Some(table), under_way: Before::new() }))
     }
 
     /// Locks the state, for computations only; never across a wait for the disk.
-    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ViewState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -62,14 +62,14 @@ impl View {
     pub(super) fn list(&self, page: &Page, now: Timestamp) -> Option<Seen<Vec<LockStatus>>> {
         let state = self.state();
         let table = state.table.as_ref()?;
-        let settled = table.page(page).filter(|(key, _)| !state.under_way.contains_key(*key));
+        let unchanged = table.page(page).filter(|(key, _)| !state.under_way.contains_key(*key));
         let before = state
             .under_way
             .iter()
             .filter(|(key, _)| page.covers(key))
             .filter(|(key, _)| page.after.as_deref().is_none_or(|after| key.as_str() > after))
             .filter_map(|(key, before)| before.as_ref().map(|entry| (key, entry)));
-        let held: BTreeMap<_, _> = settled.take(page.limit).chain(before).collect();
+        let held: BTreeMap<_, _> = unchanged.take(page.limit).chain(before).collect();
         let held: Vec<_> = held.into_iter().take(page.limit).collect();
         let current = !held.iter().any(|(key, entry)| table.has_ended(key, Some(entry), now));
         let status = |(key, entry)| table.status(key, Some(entry), None, now);

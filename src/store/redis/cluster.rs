@@ -5,7 +5,6 @@
 //! seconds.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -20,11 +19,11 @@ use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
 use crate::store::redis::keys::{SLOTS, slot};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::{Call, Node, Way, failure};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, failure};
 use crate::store::redis::place::Scheme;
-use crate::store::redis::refusal::{Refusal, suggests_other_masters};
-use crate::store::redis::slots::{Lookouts, View, whole};
-use crate::store::redis::topology::{Answered, Nodes};
+use crate::store::redis::refusal::NodeError;
+use crate::store::redis::script::Reply;
+use crate::store::redis::slots::{Lookouts, SlotView, whole};
 
 /// The most redirections of a call: more means that the nodes do not agree.
 const MAX_HOPS: u32 = 8;
@@ -50,14 +49,13 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// The store on a Cluster.
 pub(super) struct Cluster {
-    shared: Arc<Shared>,
-    contacted: AtomicBool,
+    shared: Arc<ClusterState>,
     _surveyor: JoinSet<()>,
 }
 
 /// The state shared by the store and the task that keeps the map.
-struct Shared {
-    nodes: Nodes,
+struct ClusterState {
+    factory: NodeFactory,
     scheme: Scheme,
     seeds: Vec<String>,
     map: watch::Sender<Map>,
@@ -73,7 +71,6 @@ struct Map {
 }
 
 /// The redirection in a node's refusal.
-#[derive(Debug, PartialEq, Eq)]
 enum Redirection {
     /// To the slot's new master.
     Moved(String),
@@ -88,7 +85,7 @@ impl Cluster {
     pub(super) fn new(
         scheme: Scheme,
         seeds: Vec<String>,
-        nodes: Nodes,
+        factory: NodeFactory,
     ) -> Result<Self, RedisError> {
         for seed in &seeds {
             connection_info(&scheme.url(seed))?;
@@ -96,20 +93,15 @@ impl Cluster {
         let map =
             Map { owners: vec![None; SLOTS], nodes: BTreeMap::new(), replicas: BTreeSet::new() };
         let (map, outdated) = (watch::Sender::new(map), Notify::new());
-        let shared = Arc::new(Shared { nodes, scheme, seeds, map, outdated });
+        let shared = Arc::new(ClusterState { factory, scheme, seeds, map, outdated });
         let mut surveyor = JoinSet::new();
         surveyor.spawn(endless("the surveyor of the Cluster", shared.clone().survey()));
-        Ok(Self { shared, contacted: AtomicBool::new(false), _surveyor: surveyor })
+        Ok(Self { shared, _surveyor: surveyor })
     }
 
-    /// Returns true once all masters were connected.
+    /// Returns true if all masters have been connected.
     pub(super) fn contacted(&self) -> bool {
-        let known = self.contacted.load(Ordering::Relaxed);
-        if known || self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted())) {
-            self.contacted.store(true, Ordering::Relaxed);
-            return true;
-        }
-        false
+        self.owners().is_ok_and(|all| all.iter().all(|node| node.contacted()))
     }
 
     /// All masters; an error if a slot has none.
@@ -137,9 +129,9 @@ impl Cluster {
     /// Calls the master of the first key, and follows redirections.
     pub(super) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         patience: Duration,
-    ) -> Result<Answered, StoreError> {
+    ) -> Result<(Reply, Arc<Node>), StoreError> {
         let (until, verb, lock) = (Instant::now() + patience, call.script.verb(), call.keys[0]);
         let owner = async || {
             let owner = self.owner(lock, until).await;
@@ -150,38 +142,39 @@ impl Cluster {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let error = match node.call(call, way, left).await {
-                Ok(reply) => return Ok(Answered { reply, node }),
+                Ok(reply) => return Ok((reply, node)),
                 Err(error) => error,
             };
             let Some(redirection) = redirection(&error, node.host()) else {
-                if suggests_other_masters(&error) {
+                if error.suggests_other_masters() {
                     self.shared.outdated.notify_one();
                 }
-                return Err(error);
+                return Err(error.of(verb));
             };
             if !matches!(redirection, Redirection::Again) {
                 hops += 1;
             }
             if hops > MAX_HOPS || Instant::now() + pause >= until {
-                return Err(error);
+                return Err(error.of(verb));
             }
-            (node, way) = match redirection {
+            let next = match redirection {
                 Redirection::Moved(address) => {
-                    self.shared.nodes.metrics.redis_rerouted("moved");
+                    self.shared.factory.metrics.redis_rerouted("moved");
                     self.shared.outdated.notify_one();
-                    (self.shared.moved(lock, &address).ok_or(error)?, Way::Straight)
+                    self.shared.moved(lock, &address).map(|node| (node, Way::Straight))
                 }
                 Redirection::Ask(address) => {
-                    self.shared.nodes.metrics.redis_rerouted("ask");
-                    (self.shared.node(&address).ok_or(error)?, Way::Asking)
+                    self.shared.factory.metrics.redis_rerouted("ask");
+                    self.shared.node(&address).map(|node| (node, Way::Asking))
                 }
                 Redirection::Again => {
-                    self.shared.nodes.metrics.redis_rerouted("try_again");
+                    self.shared.factory.metrics.redis_rerouted("try_again");
                     sleep(pause).await;
                     pause = LONGEST_PAUSE.min(2 * pause);
-                    (owner().await?, Way::Straight)
+                    Some((owner().await?, Way::Straight))
                 }
             };
+            (node, way) = next.ok_or_else(|| error.of(verb))?;
         }
     }
 }
@@ -196,7 +189,7 @@ impl Map {
     }
 }
 
-impl Shared {
+impl ClusterState {
     /// Notes and returns the master of a lock's slot that another node named.
     fn moved(self: &Arc<Self>, lock: &str, address: &str) -> Option<Arc<Node>> {
         let node = self.node(address)?;
@@ -209,8 +202,8 @@ impl Shared {
         if let Some(node) = self.map.borrow().node(address) {
             return Some(node);
         }
-        let ears = Ears { shared: Arc::downgrade(self), address: address.to_owned() };
-        let made = match self.nodes.make(&self.scheme, address, Arc::new(ears)) {
+        let hints = NodeHints { shared: Arc::downgrade(self), address: address.to_owned() };
+        let made = match self.factory.make(&self.scheme, address, Arc::new(hints)) {
             Ok(node) => Arc::new(node),
             Err(error) => {
                 tracing::warn!(redis = address, %error, "invalid node address");
@@ -227,7 +220,7 @@ impl Shared {
 
     /// Keeps the map up to date for as long as the store lives.
     async fn survey(self: Arc<Self>) {
-        let patience = self.nodes.settings.connect_timeout;
+        let patience = self.factory.settings.connect_timeout;
         let mut lookouts = Lookouts::new(self.scheme.clone(), patience);
         let (mut known, mut pause) = (None, FIRST_LOOK_PAUSE);
         loop {
@@ -263,7 +256,7 @@ impl Shared {
     }
 
     /// Replaces the map by a view, until a node contradicts it.
-    fn learn(self: &Arc<Self>, view: View) {
+    fn learn(self: &Arc<Self>, view: SlotView) {
         let mut owners = vec![None; SLOTS];
         let mut named = BTreeSet::new();
         for (first, last, address) in view.ranges {
@@ -293,17 +286,17 @@ impl Shared {
 }
 
 /// Asks all nodes; the view of the highest rank wins.
-async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, String> {
+async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<SlotView, String> {
     let mut looks = lookouts.look();
-    let mut best: Result<View, String> = Err("no node answers".to_owned());
+    let mut best: Result<SlotView, String> = Err("no node answers".to_owned());
     let mut until = Instant::now() + 2 * patience;
     while let Ok(Some(view)) = timeout_at(until.into(), looks.next()).await {
         match (view, &best) {
-            (Ok(view), Ok(known)) if view.rank <= known.rank => (),
+            (Ok(view), Ok(known)) if view.rank() <= known.rank() => (),
             (Err(_), Ok(_)) => (),
             (view, _) => best = view,
         }
-        if best.as_ref().is_ok_and(View::serves) {
+        if best.as_ref().is_ok_and(|view| view.serving) {
             until = until.min(Instant::now() + GRACE);
         }
     }
@@ -311,36 +304,36 @@ async fn look_around(lookouts: &Lookouts, patience: Duration) -> Result<View, St
 }
 
 /// The redirection in the refusal of a node at `host`.
-fn redirection(error: &StoreError, host: &str) -> Option<Redirection> {
-    let refusal = &error.reason.downcast_ref::<Refusal>()?.error;
-    if refusal.kind() == ServerErrorKind::TryAgain.into() {
+fn redirection(error: &NodeError, host: &str) -> Option<Redirection> {
+    let NodeError::Failed { error, .. } = error else { return None };
+    if error.kind() == ServerErrorKind::TryAgain.into() {
         return Some(Redirection::Again);
     }
-    let address = whole(refusal.redirect_node()?.0, host);
-    let moved = refusal.kind() == ServerErrorKind::Moved.into();
+    let address = whole(error.redirect_node()?.0, host);
+    let moved = error.kind() == ServerErrorKind::Moved.into();
     Some(if moved { Redirection::Moved(address) } else { Redirection::Ask(address) })
 }
 
 /// Receives a node's hints and its loss.
-struct Ears {
-    shared: Weak<Shared>,
+struct NodeHints {
+    shared: Weak<ClusterState>,
     address: String,
 }
 
-impl Hints for Ears {
+impl Hints for NodeHints {
     fn handed(&self, lock: &str) {
         // The Cluster's bus repeats each hint on every node; only the slot's master counts.
         let Some(shared) = self.shared.upgrade() else { return };
         let mine =
             shared.map.borrow().owners[slot(lock.as_bytes())].as_deref() == Some(&self.address);
         if mine {
-            shared.nodes.hints.handed(lock);
+            shared.factory.hints.handed(lock);
         }
     }
 
     fn lost(&self) {
         if let Some(shared) = self.shared.upgrade() {
-            shared.nodes.hints.lost();
+            shared.factory.hints.lost();
         }
     }
 

@@ -1,14 +1,10 @@
-//! New connections to Redis.
+//! The settings of new connections to Redis.
 
-use std::sync::atomic::Ordering;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use deadpool_redis::{Manager, Pool, Runtime, Timeouts};
-use redis::aio::MultiplexedConnection;
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError};
-
-use crate::store::redis::link::{Ear, Inner};
 
 /// The pause between two attempts to connect: Redis is served again well within a second of its
 /// return.
@@ -16,86 +12,6 @@ pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
 
 /// The time after which a vanished peer is noticed.
 const VANISHED_AFTER: Duration = Duration::from_secs(3);
-
-/// Subscribes to hints. Without the permission, waiters are still served, by their own questions.
-pub(super) async fn listen(
-    connection: &mut MultiplexedConnection,
-    inner: &Inner,
-) -> Result<(), RedisError> {
-    match connection.subscribe(&inner.channel).await {
-        Err(error) if matches!(error.kind(), redis::ErrorKind::Server(_)) => {
-            tracing::warn!(
-                redis = inner.name,
-                %error,
-                "cannot subscribe; waiters are served late until the ACL allows channels lk//*"
-            );
-            Ok(())
-        }
-        listening => listening,
-    }
-}
-
-/// Takes a new connection from the pool, to a node that takes writes; reads its clock and its
-/// settings.
-pub(super) async fn connect(
-    pool: &Pool,
-    inner: &Inner,
-    ear: Ear,
-) -> Result<MultiplexedConnection, String> {
-    let connection = pool.get().await.map_err(|error| error.to_string())?;
-    let mut connection = deadpool_redis::Connection::take(connection);
-    let asked = async {
-        let sent = Instant::now();
-        let (seconds, micros): (u64, u64) = redis::cmd("TIME").query_async(&mut connection).await?;
-        inner.clock.learn(sent, seconds.saturating_mul(1_000).saturating_add(micros / 1_000));
-        if ear == Ear::Open {
-            listen(&mut connection, inner).await?;
-        }
-        redis::cmd("INFO").query_async::<String>(&mut connection).await
-    };
-    let patience = pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
-    let told = tokio::time::timeout(patience, asked)
-        .await
-        .map_err(|_| "no answer in time".to_owned())?
-        .map_err(|error| error.to_string())?;
-    if setting(&told, "role:") == Some("slave") {
-        return Err("it is a replica and takes no writes".to_owned());
-    }
-    if setting(&told, "loading:") == Some("1") {
-        return Err("it is loading its data".to_owned());
-    }
-    note_eviction(&told, inner);
-    Ok(connection)
-}
-
-/// Checks whether Redis may evict locks; without an answer the last state stays.
-pub(super) async fn look_at_eviction(connection: &mut MultiplexedConnection, inner: &Inner) {
-    let told = redis::cmd("INFO").arg("memory").query_async::<String>(connection).await;
-    if let Ok(told) = told {
-        note_eviction(&told, inner);
-    }
-}
-
-/// Notes whether Redis may evict locks, and logs a change.
-fn note_eviction(info: &str, inner: &Inner) {
-    let limited = setting(info, "maxmemory:").is_some_and(|limit| limit != "0");
-    let policy = setting(info, "maxmemory_policy:").unwrap_or("noeviction");
-    let evicts = limited && policy != "noeviction";
-    inner.metrics.redis_evicts(&inner.name, evicts);
-    if inner.evicts.swap(evicts, Ordering::Relaxed) == evicts {
-        return;
-    }
-    let redis = &inner.name;
-    if evicts {
-        tracing::warn!(redis, policy, "may evict locks: set maxmemory-policy noeviction");
-    } else {
-        tracing::info!(redis, "no longer evicts locks");
-    }
-}
-
-fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name))
-}
 
 pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
     let info = redis::IntoConnectionInfo::into_connection_info(url)?;

@@ -8,21 +8,19 @@ use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Lease};
+use crate::lock::lease::{Claim, Lease, Renewals};
 use crate::lock::store::Win;
 use crate::lock::time::{Ttl, Uptime};
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::RedisStore;
-use crate::store::redis::node::{Call, Way, When, failure, millis};
+use crate::store::redis::clock::millis;
+use crate::store::redis::node::{Node, failure};
 use crate::store::redis::replies::{malformed, renewals};
-use crate::store::redis::script::{RELEASE, Reply, Script};
-use crate::store::redis::topology::Answered;
+use crate::store::redis::script::{Reply, Script};
+use crate::store::redis::target::{By, Target};
 
 /// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
-
-/// The renewals of a new grant.
-const FRESH: &str = "0";
 
 /// The lease for its holder. If the answer took more than half of the TTL, the TTL is shortened to
 /// the time left, counted from the question. The client counts a shorter delay itself, as it does
@@ -69,26 +67,25 @@ impl RedisStore {
         &self,
         script: &'static Script,
         claim: &Claim,
-        answered: &Answered,
+        (reply, node): &(Reply, Arc<Node>),
         since: Instant,
     ) -> Result<(), StoreError> {
-        let Answered { reply, node } = answered;
         let granted = match reply.word() {
-            "granted" => Some(reply.first().unwrap_or_default().to_string()),
+            "granted" => reply.first().and_then(FencingToken::from_number),
             "again" => None,
             _ => return Ok(()),
         };
         let Some(replicas) = node.replicas() else { return Ok(()) };
-        let keys = self.keys(&claim.key);
-        let Err(reason) = replicas.confirm(keys.mark(), since).await else { return Ok(()) };
+        let mark = self.keys(&claim.key).mark();
+        let Err(reason) = replicas.confirm(mark, since).await else { return Ok(()) };
         self.metrics.redis_error("unreplicated");
         let mut effect = Effect::Unknown;
-        if let Some(fencing_token) = granted {
-            let instance = self.instance.as_str();
-            let args = [claim.token.expose(), &self.position_kept, &fencing_token, FRESH, instance];
-            let keys = keys.all();
-            let call = Call { script: &RELEASE, keys: &keys, args: &args, when: When::AnyTime };
-            let ended = node.call(&call, Way::Straight, node.deadline()).await;
+        if granted.is_some() {
+            let (key, token) = (&claim.key, &claim.token);
+            // A new grant has no renewals.
+            let by = By::LastWord(Renewals::default());
+            let grant = Target { key, token, fencing_token: granted, by };
+            let ended = self.run_release(&grant, Some(node)).await;
             if ended.is_ok_and(|reply| reply.word() == "lease") {
                 effect = Effect::None;
             }
@@ -108,17 +105,16 @@ impl RedisStore {
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;
-        let settled_after = asked.clock().now() + millis(self.patience);
+        let acts_until = asked.clock().now() + millis(self.patience);
         for _ in 0..UNDO_TRIES {
-            let args = [token.expose(), &self.position_kept, "", "", &self.instance];
-            let reply = self.run(&RELEASE, key, &args).await?;
+            let reply = self.run_release(&Target::of_client(key, token, None), None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
             }
-            if reply.now > settled_after {
+            if reply.now > acts_until {
                 return Ok(());
             }
-            let left = Duration::from_millis(settled_after - reply.now + 1);
+            let left = Duration::from_millis(acts_until - reply.now + 1);
             sleep(left.min(self.patience * 2)).await;
         }
         Err(failure(verb, Effect::Unknown, "the clock of Redis stepped back"))

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use deadpool_redis::Pool;
 use redis::aio::MultiplexedConnection;
-use redis::{PushInfo, PushKind, Value};
+use redis::{PushInfo, PushKind, RedisError, Value};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, timeout};
 
 use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{RECONNECT_PAUSE, connect, look_at_eviction};
+use crate::store::redis::connect::RECONNECT_PAUSE;
 use crate::store::redis::refusal::shows_life;
 
 /// The interval of `PING`s on a connection, and their time limit: something on the way to Redis may
@@ -60,25 +60,19 @@ pub(super) enum Link {
     Down(Arc<str>),
 }
 
-/// The role of a connection: an open ear receives the hints.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ear {
-    Open,
-    Shut,
-}
-
 /// The task that keeps a connection.
-pub(super) struct Keeper {
+pub(super) struct LinkKeeper {
     pub(super) pool: Pool,
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     pub(super) state: watch::Sender<Link>,
     /// Notified when a call has met an error that may be the connection's.
     pub(super) doubts: Arc<Notify>,
     pub(super) inner: Arc<Inner>,
-    pub(super) ear: Ear,
+    /// True for the connection that receives the hints.
+    pub(super) listens: bool,
 }
 
-impl Keeper {
+impl LinkKeeper {
     /// Keeps the connection until the node is retired.
     pub(super) async fn keep(mut self) {
         let mut retired = self.inner.retired.subscribe();
@@ -94,7 +88,7 @@ impl Keeper {
         loop {
             // Older pushes belong to the previous connection.
             while self.pushes.try_recv().is_ok() {}
-            match connect(&self.pool, &self.inner, self.ear).await {
+            match self.connect().await {
                 Ok(connection) => {
                     self.up(connection).await;
                     self.state.send_replace(Link::Connecting);
@@ -111,6 +105,37 @@ impl Keeper {
                 }
             }
         }
+    }
+
+    /// Takes a new connection from the pool, to a node that takes writes; reads its clock and its
+    /// settings.
+    async fn connect(&self) -> Result<MultiplexedConnection, String> {
+        let connection = self.pool.get().await.map_err(|error| error.to_string())?;
+        let mut connection = deadpool_redis::Connection::take(connection);
+        let asked = async {
+            let sent = std::time::Instant::now();
+            let (seconds, micros): (u64, u64) =
+                redis::cmd("TIME").query_async(&mut connection).await?;
+            let now = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
+            self.inner.clock.learn(sent, now);
+            if self.listens {
+                self.inner.listen(&mut connection).await?;
+            }
+            redis::cmd("INFO").query_async::<String>(&mut connection).await
+        };
+        let patience = self.pool.timeouts().create.unwrap_or(RECONNECT_PAUSE);
+        let told = timeout(patience, asked)
+            .await
+            .map_err(|_| "no answer in time".to_owned())?
+            .map_err(|error| error.to_string())?;
+        if setting(&told, "role:") == Some("slave") {
+            return Err("it is a replica and takes no writes".to_owned());
+        }
+        if setting(&told, "loading:") == Some("1") {
+            return Err("it is loading its data".to_owned());
+        }
+        self.inner.note_eviction(&told);
+        Ok(connection)
     }
 
     /// Serves a connection until it is lost, or leads to a node that takes no writes.
@@ -131,9 +156,9 @@ impl Keeper {
                 _ = demotions.changed() => Err("it no longer takes writes".to_owned()),
                 () = self.doubts.notified() => ping(&mut connection).await,
                 _ = heartbeats.tick() => ping(&mut connection).await,
-                _ = settings.tick(), if self.ear == Ear::Open => {
+                _ = settings.tick(), if self.listens => {
                     // The heartbeats decide whether it is connected.
-                    let _ = timeout(HEARTBEAT, look_at_eviction(&mut connection, &inner)).await;
+                    let _ = timeout(HEARTBEAT, inner.look_at_eviction(&mut connection)).await;
                     Ok(())
                 }
             };
@@ -161,6 +186,11 @@ impl Keeper {
     }
 }
 
+/// The value of a line of `INFO`.
+fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name))
+}
+
 /// Sends a `PING`; the error says why the connection is unusable.
 ///
 /// The client's own task may have ended silently, because it does not report every failed write.
@@ -180,6 +210,49 @@ pub(super) fn every(period: Duration) -> Interval {
     let mut ticks = interval_at(Instant::now() + period, period);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
+}
+
+impl Inner {
+    /// Subscribes to hints. Without the permission, waiters are still served, by their own
+    /// questions.
+    async fn listen(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {
+        match connection.subscribe(&self.channel).await {
+            Err(error) if matches!(error.kind(), redis::ErrorKind::Server(_)) => {
+                tracing::warn!(
+                    redis = self.name,
+                    %error,
+                    "cannot subscribe; waiters are served late until the ACL allows channels lk//*"
+                );
+                Ok(())
+            }
+            listening => listening,
+        }
+    }
+
+    /// Checks whether Redis may evict locks; without an answer the last state stays.
+    async fn look_at_eviction(&self, connection: &mut MultiplexedConnection) {
+        let told = redis::cmd("INFO").arg("memory").query_async::<String>(connection).await;
+        if let Ok(told) = told {
+            self.note_eviction(&told);
+        }
+    }
+
+    /// Notes whether Redis may evict locks, and logs a change.
+    fn note_eviction(&self, info: &str) {
+        let limited = setting(info, "maxmemory:").is_some_and(|limit| limit != "0");
+        let policy = setting(info, "maxmemory_policy:").unwrap_or("noeviction");
+        let evicts = limited && policy != "noeviction";
+        self.metrics.redis_evicts(&self.name, evicts);
+        if self.evicts.swap(evicts, Ordering::Relaxed) == evicts {
+            return;
+        }
+        let redis = &self.name;
+        if evicts {
+            tracing::warn!(redis, policy, "may evict locks: set maxmemory-policy noeviction");
+        } else {
+            tracing::info!(redis, "no longer evicts locks");
+        }
+    }
 }
 
 impl Drop for Inner {

@@ -96,7 +96,7 @@ impl Node {
         loop {
             let mut command = redis::cmd("SCAN");
             command.arg(&cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(SCAN_COUNT);
-            let answer = self.query(Verb::List, &command).await?;
+            let answer = self.query(&command).await.map_err(|error| error.of(Verb::List))?;
             let names: Vec<Vec<u8>>;
             (cursor, names) = redis::from_redis_value(answer)
                 .map_err(|error| failure(Verb::List, Effect::None, error.to_string()))?;

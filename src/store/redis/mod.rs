@@ -24,10 +24,12 @@ pub(in crate::store) mod script;
 mod sentinel;
 mod settings;
 mod slots;
+pub(in crate::store) mod target;
 mod topology;
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -45,21 +47,23 @@ use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
 use crate::store::redis::grants::told;
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Call, When, millis};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, When};
 use crate::store::redis::replies::{
     fencing_token, holder, malformed, owner, refreshed, status, waiting,
 };
 use crate::store::redis::rings::Rings;
 use crate::store::redis::script::{
     FORCE_RELEASE, INSPECT, LEAVE, REFRESH, RELEASE, Reply, Script, TRY_ACQUIRE, WAIT_TURN,
+    or_empty,
 };
-use crate::store::redis::topology::{Answered, Nodes, Topology};
+use crate::store::redis::target::{By, Target};
+use crate::store::redis::topology::Topology;
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 
 /// The time that a key's last fencing token outlives its lease: longer than any unnoticed clock
 /// step. After it, an unused key costs nothing.
-pub(in crate::store) const RETENTION: Duration = Duration::from_secs(24 * 60 * 60);
+pub(in crate::store) const RETENTION_MS: u64 = 24 * 60 * 60 * 1_000;
 
 /// The time that the waiters of a dead instance may hold up the line. Each question of an instance
 /// moves this window, so it must be several times their longest sleep.
@@ -71,6 +75,7 @@ const LEAVE_AT_ONCE: usize = 500;
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
     topology: Topology,
+    contacted: AtomicBool,
     patience: Duration,
     metrics: Arc<Metrics>,
     key_prefix: String,
@@ -96,9 +101,11 @@ impl RedisStore {
         let rings = Rings { key_prefix: settings.key_prefix.clone(), wakeups: wakeups.clone() };
         let channel = format!("{SIDE_PREFIX}{instance}");
         let (hints, patience) = (Arc::new(rings), settings.command_timeout);
-        let nodes = Nodes { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
+        let factory =
+            NodeFactory { settings: settings.clone(), channel, hints, metrics: metrics.clone() };
         Ok(Self {
-            topology: Topology::new(nodes)?,
+            topology: Topology::new(factory)?,
+            contacted: AtomicBool::new(false),
             patience,
             metrics: metrics.clone(),
             key_prefix: settings.key_prefix,
@@ -114,77 +121,105 @@ impl RedisStore {
         Keys::of(&self.key_prefix, key)
     }
 
-    /// Runs a script that may act at any time.
+    /// Runs a script, and tells which node answered.
     async fn run(
         &self,
         script: &'static Script,
         key: &LockKey,
         args: &[&str],
-    ) -> Result<Reply, StoreError> {
+        when: When,
+    ) -> Result<(Reply, Arc<Node>), StoreError> {
         let keys = self.keys(key);
-        let call = Call { script, keys: &keys.all(), args, when: When::AnyTime };
-        self.topology.call(&call, self.patience).await.map(|answered| answered.reply)
-    }
-
-    /// Runs a script that draws a fencing token; `rest` follows its common arguments.
-    async fn run_fenced(
-        &self,
-        script: &'static Script,
-        key: &LockKey,
-        args: [&str; 4],
-        rest: &[&str],
-    ) -> Result<Answered, StoreError> {
-        let floor = self.floor.least().to_string();
-        let believable = latest_believable_micros().to_string();
-        let [one, two, three, four] = args;
-        let mut args = vec![one, two, three, four, &floor, &believable];
-        args.extend_from_slice(rest);
-        let keys = self.keys(key);
-        let call = Call { script, keys: &keys.all(), args: &args, when: When::InTime };
+        let call = ScriptCall { script, keys: &keys.all(), args, when };
         self.topology.call(&call, self.patience).await
     }
 
-    /// Runs a script that grants a claim.
+    /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
     async fn run_claim(
         &self,
         script: &'static Script,
         claim: &Claim,
         rest: &[&str],
     ) -> Result<Reply, StoreError> {
-        let ttl = claim.ttl.as_millis().to_string();
-        let owner = claim.owner.as_ref().map_or("", Owner::as_str);
-        let retention = (claim.ttl.as_millis() + millis(RETENTION)).to_string();
-        let args = [claim.token.expose(), &ttl, owner, &retention];
+        let common = [
+            claim.token.expose(),
+            &claim.ttl.as_millis().to_string(),
+            claim.owner.as_ref().map_or("", Owner::as_str),
+            &(claim.ttl.as_millis() + RETENTION_MS).to_string(),
+            &self.floor.least().to_string(),
+            &latest_believable_micros().to_string(),
+        ];
         let began = Instant::now();
-        let answered = self.run_fenced(script, &claim.key, args, rest).await;
+        let args = [&common[..], rest].concat();
+        let answered = self.run(script, &claim.key, &args, When::InTime).await;
         let answered = answered.map_err(|error| error.of_claim(claim.origin))?;
         self.replicated(script, claim, &answered, began).await?;
-        Ok(answered.reply)
+        Ok(answered.0)
     }
 
-    /// Refreshes a lease; `meant` is its fencing token, the renewals that its keeper knows, and a
-    /// flag for the keeper's last word; each may be empty.
+    /// Runs `wait_turn.lua`; without an instance it only asks.
+    async fn run_wait_turn(
+        &self,
+        claim: &Claim,
+        instance: Option<&str>,
+        stood: Option<u64>,
+    ) -> Result<Reply, StoreError> {
+        let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
+        self.run_claim(&WAIT_TURN, claim, &[instance, WINDOW_MS, &self.position_kept, &stood]).await
+    }
+
     async fn run_refresh(
         &self,
         verb: Verb,
-        (key, token): (&LockKey, &LeaseToken),
+        target: &Target<'_>,
         ttl: Option<Ttl>,
-        meant: [&str; 3],
     ) -> Result<Kept, StoreError> {
-        let ttl = ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string());
-        let default_ttl = self.default_ttl.as_millis().to_string();
-        let retention = millis(RETENTION).to_string();
-        let args = [token.expose(), &ttl, &default_ttl, &retention];
+        let args = [
+            target.token.expose(),
+            &or_empty(ttl.map(Ttl::as_millis)),
+            &self.default_ttl.as_millis().to_string(),
+            &RETENTION_MS.to_string(),
+            &self.floor.least().to_string(),
+            &latest_believable_micros().to_string(),
+            &or_empty(target.fencing_token),
+            &target.by.renewals(),
+            target.by.last_word(),
+        ];
         let asked = Uptime::now();
-        let mut reply = self.run_fenced(&REFRESH, key, args, &meant).await?.reply;
+        let (mut reply, _) = self.run(&REFRESH, target.key, &args, When::InTime).await?;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
             "lost" => return Ok(Kept::Lost),
             _ => (),
         }
         let fencing_token = self.fencing_token(verb, &mut reply)?;
-        let lease = refreshed(key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
+        let lease =
+            refreshed(target.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
         told(verb, lease, asked).map(Kept::Lease)
+    }
+
+    /// Runs `release.lua` on `node`, or on the node of the key.
+    async fn run_release(
+        &self,
+        target: &Target<'_>,
+        node: Option<&Node>,
+    ) -> Result<Reply, StoreError> {
+        let args = [
+            target.token.expose(),
+            &self.position_kept,
+            &or_empty(target.fencing_token),
+            &target.by.renewals(),
+            &self.instance,
+        ];
+        let (keys, when) = (self.keys(target.key), When::AnyTime);
+        let call = ScriptCall { script: &RELEASE, keys: &keys.all(), args: &args, when };
+        match node {
+            Some(node) => node
+                .call(&call, Way::Straight, self.patience)
+                .await
+                .map_err(|error| error.of(Verb::Release)),
+            None => self.topology.call(&call, self.patience).await.map(|(reply, _)| reply),
+        }
     }
 
     fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
@@ -194,14 +229,9 @@ impl RedisStore {
     }
 }
 
-/// A fencing token as an argument of a script; empty for `None`.
-pub(in crate::store) fn number_or_empty(named: Option<FencingToken>) -> String {
-    named.map_or_else(String::new, |named| named.to_string())
-}
-
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("RedisStore").field(&self.topology).finish()
+        f.write_str("RedisStore")
     }
 }
 
@@ -212,8 +242,7 @@ impl Store for RedisStore {
         let mut reply = self.run_claim(&TRY_ACQUIRE, claim, &[]).await?;
         if reply.word() == "line" {
             // Nothing was done: claims in line come first, which `wait_turn` decides.
-            let rest = ["", "0", &self.position_kept, ""];
-            reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
+            reply = self.run_wait_turn(claim, None, None).await?;
         }
         let verb = Verb::TryAcquire;
         match reply.word() {
@@ -228,10 +257,8 @@ impl Store for RedisStore {
     }
 
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
-        let stood = stood.map_or_else(String::new, |place| place.to_string());
-        let rest = [&self.instance, WINDOW_MS, &self.position_kept, &stood];
         let asked = Uptime::now();
-        let mut reply = self.run_claim(&WAIT_TURN, claim, &rest).await?;
+        let mut reply = self.run_wait_turn(claim, Some(&self.instance), stood).await?;
         let verb = Verb::WaitTurn;
         match reply.word() {
             "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Turn::Won),
@@ -251,7 +278,7 @@ impl Store for RedisStore {
                 };
                 args.extend([token.expose(), kept]);
             }
-            self.run(&LEAVE, key, &args).await?;
+            self.run(&LEAVE, key, &args, When::AnyTime).await?;
         }
         Ok(())
     }
@@ -267,25 +294,21 @@ impl Store for RedisStore {
         named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        let meant = [&number_or_empty(named), "", ""];
-        self.run_refresh(Verb::Refresh, (key, token), ttl, meant).await.map(Kept::lease)
+        let target = Target::of_client(key, token, named);
+        self.run_refresh(Verb::Refresh, &target, ttl).await.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let Holding { key, token, fencing_token, renewals } = holding;
-        let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
-        self.run_refresh(Verb::Keep, (key, token), Some(ttl), [&named, &known, ""]).await
+        let target = Target::of_keeper(holding, By::Keeper);
+        self.run_refresh(Verb::Keep, &target, Some(ttl)).await
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        let Holding { key, token, fencing_token, renewals } = holding;
-        let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
-        if linger.is_some() {
-            let meant = [named.as_str(), &known, "1"];
-            return self.run_refresh(Verb::LetGo, (key, token), linger, meant).await.map(drop);
+        let target = Target::of_keeper(holding, By::LastWord);
+        match linger {
+            Some(_) => self.run_refresh(Verb::LetGo, &target, linger).await.map(drop),
+            None => self.run_release(&target, None).await.map(drop),
         }
-        let args = [token.expose(), &self.position_kept, &named, &known, &self.instance];
-        self.run(&RELEASE, key, &args).await.map(drop)
     }
 
     async fn release(
@@ -294,9 +317,7 @@ impl Store for RedisStore {
         token: &LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
-        let named = number_or_empty(named);
-        let args = [token.expose(), &self.position_kept, &named, "", &self.instance];
-        let mut reply = self.run(&RELEASE, key, &args).await?;
+        let mut reply = self.run_release(&Target::of_client(key, token, named), None).await?;
         Ok(match reply.word() {
             "place" => Released::Place,
             "lease" => Released::Lease(Holder {
@@ -313,7 +334,8 @@ impl Store for RedisStore {
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        let mut reply = self.run(&FORCE_RELEASE, key, &[&self.position_kept]).await?;
+        let args = [self.position_kept.as_str()];
+        let (mut reply, _) = self.run(&FORCE_RELEASE, key, &args, When::AnyTime).await?;
         match reply.word() {
             "taken" => holder(&mut reply).map(Some).ok_or_else(|| malformed(Verb::ForceRelease)),
             _ => Ok(None),
@@ -326,17 +348,16 @@ impl Store for RedisStore {
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
         let asked = token.map_or("", LeaseToken::expose);
-        let reply = self.run(&INSPECT, key, &[asked]).await;
-        let mut reply = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
-        if reply.word() == "free" {
-            let waiters = reply.number().unwrap_or_default();
-            let free = status(key, None, waiters);
-            return Ok(LockStatus { mine: token.map(|_| false), ..free });
-        }
-        let holder = holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
-        let held = status(key, Some(holder), reply.number().unwrap_or_default());
+        let reply = self.run(&INSPECT, key, &[asked], When::AnyTime).await;
+        let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
+        let holder = match reply.word() {
+            "free" => None,
+            _ => Some(holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?),
+        };
+        let status = status(key, holder, reply.number().unwrap_or_default());
+        // Absent for a free key.
         let mine = reply.number() == Some(1);
-        Ok(LockStatus { mine: token.map(|_| mine), ..held })
+        Ok(LockStatus { mine: token.map(|_| mine), ..status })
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
@@ -344,7 +365,10 @@ impl Store for RedisStore {
     }
 
     fn contacted(&self) -> bool {
-        self.topology.contacted()
+        if self.topology.contacted() {
+            self.contacted.store(true, Ordering::Relaxed);
+        }
+        self.contacted.load(Ordering::Relaxed)
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -4,7 +4,6 @@
 //! pipeline; a checkout for each command costs another round trip. `link.rs` keeps the connections,
 //! `topology.rs` decides which node has a key.
 
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,11 +19,12 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::clock::StoreClock;
+use crate::store::redis::clock::{StoreClock, millis};
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
-use crate::store::redis::link::{Ear, Hints, Inner, Keeper, Link};
-use crate::store::redis::refusal::{Refusal, Unreachable, effect, is_answer, takes_no_writes};
+use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
+use crate::store::redis::place::Scheme;
+use crate::store::redis::refusal::{NodeError, is_answer, takes_no_writes};
 use crate::store::redis::replicas::Replicas;
 use crate::store::redis::script::{Reply, Script};
 
@@ -56,7 +56,7 @@ struct SharedLink {
 
 /// A script with its keys and arguments, and the time when it may act.
 #[derive(Clone, Copy)]
-pub(in crate::store) struct Call<'a> {
+pub(in crate::store) struct ScriptCall<'a> {
     pub(in crate::store) script: &'static Script,
     pub(in crate::store) keys: &'a [&'a str],
     pub(in crate::store) args: &'a [&'a str],
@@ -71,6 +71,14 @@ pub(in crate::store) enum When {
     InTime,
 }
 
+/// The common parts of every node.
+pub(super) struct NodeFactory {
+    pub(super) settings: RedisSettings,
+    pub(super) channel: String,
+    pub(super) hints: Arc<dyn Hints>,
+    pub(super) metrics: Arc<Metrics>,
+}
+
 /// The reason to ask a node.
 #[derive(Clone, Copy)]
 pub(in crate::store) enum Way {
@@ -78,6 +86,19 @@ pub(in crate::store) enum Way {
     Straight,
     /// It is about to have the key, according to the node that still has its slot.
     Asking,
+}
+
+impl NodeFactory {
+    /// A node at an address that other nodes named.
+    pub(super) fn make(
+        &self,
+        scheme: &Scheme,
+        address: &str,
+        hints: Arc<dyn Hints>,
+    ) -> Result<Node, RedisError> {
+        let settings = RedisSettings { url: scheme.url(address), ..self.settings.clone() };
+        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone())
+    }
 }
 
 impl Node {
@@ -114,9 +135,9 @@ impl Node {
             let ((state, link), doubts) = (watch::channel(Link::Connecting), Arc::default());
             links.push(SharedLink { state: link, doubts: Arc::clone(&doubts) });
             // One listens: two would hear each hint twice, and ask twice.
-            let ear = if number == 0 { Ear::Open } else { Ear::Shut };
+            let listens = number == 0;
             let inner = inner.clone();
-            let keeper = Keeper { pool, pushes: lost, state, doubts, inner, ear };
+            let keeper = LinkKeeper { pool, pushes: lost, state, doubts, inner, listens };
             keepers.spawn(sound("the keeper of a connection to Redis", keeper.keep()));
         }
         let deadline = settings.command_timeout;
@@ -169,20 +190,16 @@ impl Node {
         &self.inner.clock
     }
 
-    pub(in crate::store) fn deadline(&self) -> Duration {
-        self.deadline
-    }
-
     /// Makes a call.
     ///
     /// If the estimate of the store's time was wrong, which a refusal shows, the script runs once
     /// more: the first run did nothing.
     pub(in crate::store) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         way: Way,
         patience: Duration,
-    ) -> Result<Reply, StoreError> {
+    ) -> Result<Reply, NodeError> {
         let until = Instant::now() + patience;
         if call.when == When::AnyTime {
             return self.run_until(until, call, way).await;
@@ -191,23 +208,22 @@ impl Node {
             let not_after = (self.clock().now() + millis(patience)).to_string();
             let mut args = vec![not_after.as_str()];
             args.extend_from_slice(call.args);
-            let reply = self.run_until(until, &Call { args: &args, ..*call }, way).await?;
+            let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await?;
             if reply.word() != "late" {
                 return Ok(reply);
             }
         }
-        Err(failure(call.script.verb(), Effect::None, "the clock of Redis steps too often"))
+        Err(NodeError::Unusable(Effect::None, "the clock of Redis steps too often"))
     }
 
     async fn run_until(
         &self,
         deadline: Instant,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         way: Way,
-    ) -> Result<Reply, StoreError> {
-        let Call { script, keys, args, .. } = *call;
-        let verb = script.verb();
-        let (shared, mut link) = self.link(deadline, verb, spread(keys[0])).await?;
+    ) -> Result<Reply, NodeError> {
+        let ScriptCall { script, keys, args, .. } = *call;
+        let (shared, mut link) = self.link(deadline, spread(keys[0])).await?;
         let sent = Instant::now();
         let asked = async {
             match send(&mut link, &script.by_hash(keys, args), way).await {
@@ -218,26 +234,22 @@ impl Node {
             }
         };
         let answered = timeout_at(deadline.into(), asked).await;
-        self.inner.metrics.redis_call(verb.name(), sent.elapsed().as_secs_f64());
+        self.inner.metrics.redis_call(script.verb().name(), sent.elapsed().as_secs_f64());
         let value = match answered {
-            Ok(answered) => answered.map_err(|error| self.failed(verb, shared, error))?,
+            Ok(answered) => answered.map_err(|error| self.failed(shared, error))?,
             Err(_) => {
                 self.inner.metrics.redis_error("timeout");
-                return Err(self.unreachable(verb, Effect::Unknown, "no answer in time"));
+                return Err(self.unreachable(Effect::Unknown, "no answer in time"));
             }
         };
-        let reply =
-            Reply::read(value).ok_or_else(|| failure(verb, Effect::Unknown, "malformed answer"))?;
+        let malformed = NodeError::Unusable(Effect::Unknown, "malformed answer");
+        let reply = Reply::read(value).ok_or(malformed)?;
         self.inner.clock.learn(sent, reply.now);
         Ok(reply)
     }
 
     /// Sends a read-only command over a connection of its own.
-    pub(in crate::store) async fn query(
-        &self,
-        verb: Verb,
-        command: &Cmd,
-    ) -> Result<Value, StoreError> {
+    pub(in crate::store) async fn query(&self, command: &Cmd) -> Result<Value, NodeError> {
         let deadline = Instant::now() + self.deadline;
         let asked = async {
             let mut connection = self.pool.get().await.map_err(|error| error.to_string())?;
@@ -246,16 +258,15 @@ impl Node {
         timeout_at(deadline.into(), asked)
             .await
             .unwrap_or_else(|_| Err("no answer in time".to_owned()))
-            .map_err(|reason| failure(verb, Effect::None, format!("{}: {reason}", self.inner.name)))
+            .map_err(|reason| self.unreachable(Effect::None, &reason))
     }
 
     /// The shared connection of a key, as soon as it is up.
     async fn link(
         &self,
         deadline: Instant,
-        verb: Verb,
         spread: usize,
-    ) -> Result<(&SharedLink, MultiplexedConnection), StoreError> {
+    ) -> Result<(&SharedLink, MultiplexedConnection), NodeError> {
         // While the key's own connection is being made, another one serves it.
         for number in 0..LINKS {
             let shared = &self.links[(spread + number) % LINKS];
@@ -275,16 +286,16 @@ impl Node {
             _ => "not connected yet".to_owned(),
         };
         self.inner.metrics.redis_error("disconnected");
-        Err(self.unreachable(verb, Effect::None, &reason))
+        Err(self.unreachable(Effect::None, &reason))
     }
 
-    fn unreachable(&self, verb: Verb, effect: Effect, reason: &str) -> StoreError {
+    fn unreachable(&self, effect: Effect, reason: &str) -> NodeError {
         let (node, reason) = (self.inner.name.clone(), reason.to_owned());
-        StoreError { verb, effect, reason: Unreachable { node, reason }.into() }
+        NodeError::Unreachable { node, effect, reason }
     }
 
     /// Converts the error of a call, and tells the keeper of its connection.
-    fn failed(&self, verb: Verb, shared: &SharedLink, error: RedisError) -> StoreError {
+    fn failed(&self, shared: &SharedLink, error: RedisError) -> NodeError {
         if is_answer(&error) {
             self.inner.metrics.redis_error("refused");
         } else {
@@ -294,14 +305,7 @@ impl Node {
         if takes_no_writes(&error) {
             self.inner.demotions.send_modify(|count| *count += 1);
         }
-        let effect = effect(&error);
-        StoreError { verb, effect, reason: Refusal { node: self.inner.name.clone(), error }.into() }
-    }
-}
-
-impl fmt::Debug for Node {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Node").field(&self.inner.name).finish()
+        NodeError::Failed { node: self.inner.name.clone(), error }
     }
 }
 
@@ -328,8 +332,4 @@ pub(in crate::store) fn failure(
     reason: impl Into<String>,
 ) -> StoreError {
     StoreError { verb, effect, reason: reason.into().into() }
-}
-
-pub(in crate::store) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

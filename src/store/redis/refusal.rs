@@ -2,7 +2,7 @@
 
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 
-use crate::lock::error::{Effect, StoreError};
+use crate::lock::error::{Effect, StoreError, Verb};
 
 /// Error codes of Redis itself that precede a script's first write: checked before the script runs,
 /// or on a write only while the script has not written.
@@ -31,20 +31,41 @@ const INSIDE_A_SCRIPT: &[&str] = &["OOM", "READONLY"];
 /// Codes with which a usable node refuses a `PING`.
 const ALIVE: &[&str] = &["BUSY", "NOPERM"];
 
-/// A failed call: refused by the server, or cut off by a broken connection.
+/// The failure of a call to one Redis.
 #[derive(Debug, thiserror::Error)]
-#[error("{node}: {error}")]
-pub(super) struct Refusal {
-    pub(super) node: String,
-    pub(super) error: RedisError,
+pub(in crate::store) enum NodeError {
+    /// Refused by the server, or cut off by a broken connection.
+    #[error("{node}: {error}")]
+    Failed { node: String, error: RedisError },
+    /// Not connected, or no answer in time.
+    #[error("{node}: {reason}")]
+    Unreachable { node: String, effect: Effect, reason: String },
+    /// No usable answer for another reason.
+    #[error("{1}")]
+    Unusable(Effect, &'static str),
 }
 
-/// A call whose node is not connected, or did not answer in time.
-#[derive(Debug, thiserror::Error)]
-#[error("{node}: {reason}")]
-pub(super) struct Unreachable {
-    pub(super) node: String,
-    pub(super) reason: String,
+impl NodeError {
+    /// The same failure as that of a verb.
+    pub(in crate::store) fn of(self, verb: Verb) -> StoreError {
+        let effect = match &self {
+            Self::Failed { error, .. } => effect(error),
+            Self::Unreachable { effect, .. } | Self::Unusable(effect, _) => *effect,
+        };
+        StoreError { verb, effect, reason: self.into() }
+    }
+
+    /// Returns true if the failure suggests that the Cluster has other masters by now: the node is
+    /// unreachable, or says that the Cluster is down.
+    pub(super) fn suggests_other_masters(&self) -> bool {
+        match self {
+            Self::Failed { error, .. } => {
+                !is_answer(error) || error.kind() == ServerErrorKind::ClusterDown.into()
+            }
+            Self::Unreachable { .. } => true,
+            Self::Unusable(..) => false,
+        }
+    }
 }
 
 /// The effect of a script that failed with this error. Only a code known to precede the first write
@@ -75,17 +96,6 @@ pub(super) fn takes_no_writes(error: &RedisError) -> bool {
 /// Returns true if an error in answer to a `PING` still shows a working connection.
 pub(super) fn shows_life(error: &RedisError) -> bool {
     code_of(error).is_some_and(|code| ALIVE.contains(&code))
-}
-
-/// Returns true if a failed call suggests that the Cluster has other masters by now: its node is
-/// unreachable, or says that the Cluster is down.
-pub(super) fn suggests_other_masters(error: &StoreError) -> bool {
-    match error.reason.downcast_ref::<Refusal>() {
-        Some(Refusal { error, .. }) => {
-            !is_answer(error) || error.kind() == ServerErrorKind::ClusterDown.into()
-        }
-        None => error.reason.is::<Unreachable>(),
-    }
 }
 
 fn code_of(error: &RedisError) -> Option<&str> {

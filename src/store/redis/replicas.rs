@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::store::redis::RedisSettings;
+use crate::store::redis::clock::millis;
 use crate::store::redis::connect::{RECONNECT_PAUSE, pool};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
-use crate::store::redis::node::millis;
 
 /// The most waiting grants of a node; more are refused, which their callers see as 503.
 const MOST: usize = 10_000;
@@ -200,7 +200,7 @@ mod tests {
     use std::time::Duration;
 
     use super::patience;
-    use crate::store::redis::node::millis;
+    use crate::store::redis::clock::millis;
 
     #[test]
     fn replicas_are_never_waited_for_without_an_end() {

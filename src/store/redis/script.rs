@@ -19,7 +19,7 @@ pub(in crate::store) struct Script {
 macro_rules! script {
     ($name:ident, $verb:expr, $keys:literal: $($file:literal)+) => {
         pub(super) static $name: $crate::store::redis::script::Script = $crate::store::redis::script::Script::new(
-            ($verb, $keys),
+            $verb, $keys,
             concat!($(include_str!(concat!("scripts/", $file)), "\n"),+),
             || $name.sha1(),
         );
@@ -38,7 +38,8 @@ script!(INSPECT, Verb::Inspect, 4: "prelude.lua" "line.lua" "inspect.lua");
 impl Script {
     /// The script of a verb with its number of keys; `hash` is its [`Script::sha1`].
     pub(in crate::store) const fn new(
-        (verb, keys): (Verb, usize),
+        verb: Verb,
+        keys: usize,
         source: &'static str,
         hash: fn() -> String,
     ) -> Self {
@@ -76,6 +77,11 @@ fn command(name: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
     command
 }
 
+/// An optional argument; empty for `None`.
+pub(in crate::store) fn or_empty(argument: Option<impl ToString>) -> String {
+    argument.map_or_else(String::new, |argument| argument.to_string())
+}
+
 /// A script's reply: the store's time, a word, and the word's items.
 #[derive(Debug)]
 pub(in crate::store) struct Reply {
@@ -99,9 +105,9 @@ impl Reply {
         &self.word
     }
 
-    /// The first item, a number, without consuming it.
-    pub(in crate::store) fn first(&self) -> Option<i64> {
-        number(self.rest.as_slice().first()?.clone())
+    /// The first item, a number that is not negative, without consuming it.
+    pub(in crate::store) fn first(&self) -> Option<u64> {
+        number(self.rest.as_slice().first()?.clone())?.try_into().ok()
     }
 
     /// The next item, a number.

@@ -4,7 +4,6 @@
 //! believes it is the master.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -18,9 +17,8 @@ use tokio::time::{sleep, timeout, timeout_at};
 use crate::lock::watched::endless;
 use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool};
 use crate::store::redis::link::Hints;
-use crate::store::redis::node::Node;
+use crate::store::redis::node::{Node, NodeFactory};
 use crate::store::redis::place::Sentinels;
-use crate::store::redis::topology::Nodes;
 
 /// The channel on which a sentinel announces a new master.
 const SWITCHED: &str = "+switch-master";
@@ -35,14 +33,13 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 /// The store on the master that sentinels name.
 pub(super) struct Sentinel {
     master: watch::Receiver<Option<Arc<Node>>>,
-    contacted: AtomicBool,
     _watchers: JoinSet<()>,
 }
 
 /// The state shared by the watchers.
 struct Follower {
     sentinels: Sentinels,
-    nodes: Nodes,
+    factory: NodeFactory,
     trouble: Arc<Notify>,
     master: watch::Sender<Option<Arc<Node>>>,
     said: Mutex<Said>,
@@ -64,22 +61,22 @@ struct Word {
 
 impl Sentinel {
     /// Starts to follow the master in the background.
-    pub(super) fn new(sentinels: Sentinels, nodes: Nodes) -> Result<Self, RedisError> {
+    pub(super) fn new(sentinels: Sentinels, factory: NodeFactory) -> Result<Self, RedisError> {
         connection_info(&sentinels.nodes.url(&sentinels.addresses[0]))?;
         let (master, followed) = watch::channel(None);
         let addresses = sentinels.addresses.clone();
         let (trouble, said) = (Arc::default(), Mutex::default());
-        let follower = Arc::new(Follower { sentinels, nodes, trouble, master, said });
+        let follower = Arc::new(Follower { sentinels, factory, trouble, master, said });
         let mut watchers = JoinSet::new();
         for address in addresses {
             let info = connection_info(&follower.sentinels.sentinels.url(&address))?;
             let (pushes, heard) = mpsc::unbounded_channel();
             let config = AsyncConnectionConfig::new().set_push_sender(pushes);
-            let pool = pool(&info, follower.nodes.settings.connect_timeout, 1, config)?;
+            let pool = pool(&info, follower.factory.settings.connect_timeout, 1, config)?;
             let watching = follower.clone().watch(address, pool, heard);
             watchers.spawn(endless("the watcher of a sentinel", watching));
         }
-        Ok(Self { master: followed, contacted: AtomicBool::new(false), _watchers: watchers })
+        Ok(Self { master: followed, _watchers: watchers })
     }
 
     /// The master; waits for one until `deadline`.
@@ -94,12 +91,9 @@ impl Sentinel {
         }
     }
 
-    /// Returns true once a master was connected.
+    /// Returns true if the master has been connected.
     pub(super) fn contacted(&self) -> bool {
-        if self.master.borrow().as_ref().is_some_and(|node| node.contacted()) {
-            self.contacted.store(true, Ordering::Relaxed);
-        }
-        self.contacted.load(Ordering::Relaxed)
+        self.master.borrow().as_ref().is_some_and(|node| node.contacted())
     }
 }
 
@@ -129,7 +123,7 @@ impl Follower {
         pool: &Pool,
         pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
     ) -> Result<std::convert::Infallible, String> {
-        let patience = self.nodes.settings.connect_timeout;
+        let patience = self.factory.settings.connect_timeout;
         let connection = pool.get().await.map_err(|error| error.to_string())?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
@@ -158,13 +152,13 @@ impl Follower {
         said.words.insert(sentinel.to_owned(), word);
         said.words.retain(|_, word| word.at.elapsed() < FORGOTTEN_AFTER);
         let Some(best) = best(&said) else { return };
-        let ears =
-            Arc::new(Ears { hints: self.nodes.hints.clone(), trouble: self.trouble.clone() });
-        match self.nodes.make(&self.sentinels.nodes, &best, ears) {
+        let (hints, trouble) = (self.factory.hints.clone(), self.trouble.clone());
+        let hints = Arc::new(MasterHints { hints, trouble });
+        match self.factory.make(&self.sentinels.nodes, &best, hints) {
             Ok(node) => {
                 tracing::info!(redis = best, sentinel, "the sentinels name this master");
                 if said.followed.is_some() {
-                    self.nodes.metrics.redis_rerouted("master");
+                    self.factory.metrics.redis_rerouted("master");
                 }
                 if let Some(old) = self.master.send_replace(Some(Arc::new(node))) {
                     old.retire();
@@ -197,12 +191,12 @@ async fn ask(connection: &mut MultiplexedConnection, master: &str) -> Result<Wor
 }
 
 /// Receives the master's hints and its loss.
-struct Ears {
+struct MasterHints {
     hints: Arc<dyn Hints>,
     trouble: Arc<Notify>,
 }
 
-impl Hints for Ears {
+impl Hints for MasterHints {
     fn handed(&self, lock: &str) {
         self.hints.handed(lock);
     }

@@ -10,30 +10,23 @@ use redis::{AsyncConnectionConfig, Value};
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::place::Scheme;
 
-/// One node's view of its Cluster.
+/// One node's view of its Cluster's slots.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct View {
-    /// Higher is better: a node that serves first, because failed elections raise the epoch of a
-    /// node that is cut off; then the higher epoch.
-    pub(super) rank: (Standing, u64),
+pub(super) struct SlotView {
+    /// True if the node takes calls.
+    pub(super) serving: bool,
+    pub(super) epoch: u64,
     /// First slot, last slot, and the address of their master.
     pub(super) ranges: Vec<(usize, usize, String)>,
     /// The addresses of the replicas, which may have to be asked next time.
     pub(super) replicas: Vec<String>,
 }
 
-/// The ability of a node to take calls.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Standing {
-    #[default]
-    Down,
-    Serving,
-}
-
-impl View {
-    /// Returns true for the view of a node that takes calls.
-    pub(super) fn serves(&self) -> bool {
-        self.rank.0 == Standing::Serving
+impl SlotView {
+    /// The highest counts: a node that takes calls first, because failed elections raise the epoch
+    /// of a node that is cut off; then the higher epoch.
+    pub(super) fn rank(&self) -> (bool, u64) {
+        (self.serving, self.epoch)
     }
 }
 
@@ -68,7 +61,7 @@ impl Lookouts {
     }
 
     /// Asks all nodes; yields their views as they arrive.
-    pub(super) fn look(&self) -> FuturesUnordered<impl Future<Output = Result<View, String>>> {
+    pub(super) fn look(&self) -> FuturesUnordered<impl Future<Output = Result<SlotView, String>>> {
         let look = async |address: &String, pool: &Pool| {
             let view = look(pool, address, self.patience).await;
             view.map_err(|reason| format!("{address}: {reason}"))
@@ -77,7 +70,7 @@ impl Lookouts {
     }
 }
 
-async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<View, String> {
+async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<SlotView, String> {
     let mut both = redis::pipe();
     both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let asked = async {
@@ -99,12 +92,11 @@ async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<View, St
 }
 
 /// Parses the answer of a node at `host`.
-fn read(info: &str, slots: Value, host: &str) -> Option<View> {
+fn read(info: &str, slots: Value, host: &str) -> Option<SlotView> {
     let line = |name: &str| info.lines().find_map(|line| line.strip_prefix(name));
     let epoch = line("cluster_current_epoch:")?.trim().parse().ok()?;
     let serving = line("cluster_state:")?.trim() == "ok";
-    let standing = if serving { Standing::Serving } else { Standing::Down };
-    let mut view = View { rank: (standing, epoch), ..View::default() };
+    let mut view = SlotView { serving, epoch, ..SlotView::default() };
     let Value::Array(ranges) = slots else { return None };
     for range in ranges {
         let Value::Array(range) = range else { return None };
@@ -146,7 +138,7 @@ pub(super) fn whole(address: &str, asked: &str) -> String {
 mod tests {
     use redis::Value;
 
-    use super::{Standing, View, read};
+    use super::{SlotView, read};
 
     const INFO: &str = "cluster_state:ok\r\ncluster_slots_assigned:16384\r\n\
                         cluster_current_epoch:7\r\n";
@@ -172,8 +164,9 @@ mod tests {
             Value::Array(vec![Value::Int(10), Value::Int(11), node(Value::Nil, 3)]),
             Value::Array(vec![Value::Int(12), Value::Int(12), node(host(""), 4)]),
         ]);
-        let expected = View {
-            rank: (Standing::Serving, 7),
+        let expected = SlotView {
+            serving: true,
+            epoch: 7,
             ranges: vec![
                 (0, 9, "a:1".to_owned()),
                 (10, 11, "asked:3".to_owned()),
@@ -191,7 +184,7 @@ mod tests {
         let newer = INFO.replace("epoch:7", "epoch:8");
         let views = [&newer, INFO, &cut_off];
         let views = views.map(|info| read(info, Value::Array(vec![]), "a").unwrap());
-        assert!(views[0].rank > views[1].rank && views[1].rank > views[2].rank);
+        assert!(views[0].rank() > views[1].rank() && views[1].rank() > views[2].rank());
         assert!(read("", Value::Array(vec![]), "a").is_none());
         assert!(read(INFO, Value::Nil, "a").is_none());
         assert!(read(INFO, Value::Array(vec![Value::Int(1)]), "a").is_none());

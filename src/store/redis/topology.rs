@@ -1,22 +1,18 @@
 //! The choice of a Redis node for a call: a single node, the master that sentinels name, or the
 //! master of the key's slot in a Cluster.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use redis::RedisError;
-
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::store::Guarantees;
-use crate::metrics::Metrics;
+use crate::store::redis::SettingsError;
 use crate::store::redis::cluster::Cluster;
-use crate::store::redis::link::Hints;
-use crate::store::redis::node::{Call, Node, Way, failure};
-use crate::store::redis::place::{Place, Scheme};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, failure};
+use crate::store::redis::place::Place;
+use crate::store::redis::refusal::NodeError;
 use crate::store::redis::script::Reply;
 use crate::store::redis::sentinel::Sentinel;
-use crate::store::redis::{RedisSettings, SettingsError};
 
 /// The promised order where all instances use one master for a key.
 const ORDER: &str = "first come, first served, among waiting requests, across instances";
@@ -28,48 +24,22 @@ pub(super) enum Topology {
     Cluster(Cluster),
 }
 
-/// The common parts of every node.
-pub(super) struct Nodes {
-    pub(super) settings: RedisSettings,
-    pub(super) channel: String,
-    pub(super) hints: Arc<dyn Hints>,
-    pub(super) metrics: Arc<Metrics>,
-}
-
-pub(super) struct Answered {
-    pub(super) reply: Reply,
-    pub(super) node: Arc<Node>,
-}
-
-impl Nodes {
-    /// A node at an address that other nodes named.
-    pub(super) fn make(
-        &self,
-        scheme: &Scheme,
-        address: &str,
-        hints: Arc<dyn Hints>,
-    ) -> Result<Node, RedisError> {
-        let settings = RedisSettings { url: scheme.url(address), ..self.settings.clone() };
-        Node::new(&settings, self.channel.clone(), hints, self.metrics.clone())
-    }
-}
-
 impl Topology {
     /// The nodes that the URL of the settings leads to; connects in the background.
-    pub(super) fn new(nodes: Nodes) -> Result<Self, SettingsError> {
-        Ok(match Place::parse(&nodes.settings.url).map_err(SettingsError::Place)? {
+    pub(super) fn new(factory: NodeFactory) -> Result<Self, SettingsError> {
+        Ok(match Place::parse(&factory.settings.url).map_err(SettingsError::Place)? {
             Place::Single => {
-                let Nodes { settings, channel, hints, metrics } = nodes;
+                let NodeFactory { settings, channel, hints, metrics } = factory;
                 Self::Single(Arc::new(Node::new(&settings, channel, hints, metrics)?))
             }
-            Place::Sentinel(sentinels) => Self::Sentinel(Sentinel::new(sentinels, nodes)?),
+            Place::Sentinel(sentinels) => Self::Sentinel(Sentinel::new(sentinels, factory)?),
             Place::Cluster { nodes: scheme, seeds } => {
-                Self::Cluster(Cluster::new(scheme, seeds, nodes)?)
+                Self::Cluster(Cluster::new(scheme, seeds, factory)?)
             }
         })
     }
 
-    /// Returns true once the store has answered.
+    /// Returns true if the present nodes have been connected.
     pub(super) fn contacted(&self) -> bool {
         match self {
             Self::Single(node) => node.contacted(),
@@ -78,12 +48,12 @@ impl Topology {
         }
     }
 
-    /// Calls the node of the first key.
+    /// Calls the node of the first key, and tells which it was.
     pub(super) async fn call(
         &self,
-        call: &Call<'_>,
+        call: &ScriptCall<'_>,
         patience: Duration,
-    ) -> Result<Answered, StoreError> {
+    ) -> Result<(Reply, Arc<Node>), StoreError> {
         if let Self::Cluster(cluster) = self {
             return cluster.call(call, patience).await;
         }
@@ -97,12 +67,12 @@ impl Topology {
                 reply = answer => reply,
                 () = node.retired() => {
                     let reason = "another node became the master before the old one answered";
-                    Err(failure(verb, Effect::Unknown, reason))
+                    Err(NodeError::Unusable(Effect::Unknown, reason))
                 }
             },
             _ => answer.await,
         };
-        Ok(Answered { reply: reply?, node })
+        Ok((reply.map_err(|error| error.of(verb))?, node))
     }
 
     /// The node that has a lock; waits for one until `until`.
@@ -166,15 +136,5 @@ impl Topology {
             ),
         };
         Guarantees { store, order: ORDER, fencing, survives }
-    }
-}
-
-impl fmt::Debug for Topology {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Single(node) => node.fmt(f),
-            Self::Sentinel(_) => f.write_str("Sentinel"),
-            Self::Cluster(_) => f.write_str("Cluster"),
-        }
     }
 }

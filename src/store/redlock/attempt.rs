@@ -7,19 +7,22 @@ use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
-use crate::store::redis::RETENTION;
-use crate::store::redis::node::{When, failure, millis};
-use crate::store::redlock::Redlock;
+use crate::store::redis::RETENTION_MS;
+use crate::store::redis::clock::millis;
+use crate::store::redis::node::{When, failure};
+use crate::store::redis::script::or_empty;
+use crate::store::redis::target::Target;
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
 
-/// The position of a claim in its instance.
+/// The position of a claim in its instance's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Position {
     /// It does not wait.
-    Asks,
+    NotInLine,
     /// It waits, with this many others behind it.
-    Waits { behind: u64 },
+    First { behind: u64 },
 }
 
 /// The outcome of an attempt.
@@ -31,38 +34,22 @@ pub(super) enum Attempted {
     Lost(Poll),
 }
 
-/// A number that a majority has confirmed, and the time left of its lease.
-pub(super) struct Won {
-    pub(super) fencing_token: FencingToken,
-    pub(super) left: Ttl,
-}
-
-impl Redlock {
+impl RedlockStore {
     /// Asks all nodes for their votes once. The votes of a failed attempt are given up before this
     /// returns, or later where a node does not answer.
     pub(super) async fn attempt(
         &self,
         claim: &Claim,
-        standing: Standing,
+        position: Position,
     ) -> Result<Attempted, StoreError> {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
-        let args = self.claim_args(claim, &name, standing);
-        let question =
-            self.nodes.question(&TRY_ACQUIRE, &claim.key, args, (When::InTime, patience));
+        let args = self.claim_args(claim, &name, position);
+        let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).in_time();
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
-            && let Some(won) = self.settle(claim, &poll, began).await
+            && let Some(lease) = self.confirm(claim, &poll, began).await
         {
-            let votes = poll.votes();
-            let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
-            let lease = Lease {
-                key: claim.key.clone(),
-                owner: claim.owner.clone(),
-                fencing_token: won.fencing_token,
-                ttl: won.left,
-                renewals: Renewals::from_number(renewals),
-            };
             self.metrics.redlock_attempt("granted");
             return Ok(Attempted::Won(Win { lease, fresh: !poll.was_held() }));
         }
@@ -79,19 +66,19 @@ impl Redlock {
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
 
-    /// Settles the fencing token of the votes for a claim once a majority has confirmed it, with
-    /// the time left then. `None` if the nodes were too slow, or too few still hold the token.
-    async fn settle(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Won> {
+    /// The lease that a claim has by its votes, once a majority has confirmed its fencing token.
+    /// `None` if the nodes were too slow, or too few still hold the token.
+    async fn confirm(&self, claim: &Claim, poll: &Poll, began: Duration) -> Option<Lease> {
         let number = match poll.number() {
-            Number::Settled(number) => number,
-            Number::Unsettled(number) => {
+            Number::Agreed(number) => number,
+            Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
                 let question = self.confirmation(claim, number, None);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 confirmed.won().then_some(number)?
             }
         };
-        self.won(number, began, claim.ttl)
+        self.lease(claim, poll, number, began)
     }
 
     /// The question to confirm the fencing token of a lease. With the renewals of a `refreshed`
@@ -105,23 +92,34 @@ impl Redlock {
         let args = vec![
             claim.token.expose().to_owned(),
             number.to_string(),
-            millis(RETENTION).to_string(),
+            RETENTION_MS.to_string(),
             claim.ttl.as_millis().to_string(),
-            refreshed.map_or_else(String::new, |renewals| renewals.to_string()),
+            or_empty(refreshed),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
         ];
-        let timing = (When::InTime, self.patience(claim.ttl));
-        self.nodes.question(&CONFIRM, &claim.key, args, timing)
+        self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl)).in_time()
     }
 
-    /// A lease of `ttl` that was requested at `began`, with the time left now.
-    pub(super) fn won(&self, number: u64, began: Duration, ttl: Ttl) -> Option<Won> {
+    /// The lease of a claim that was requested at `began`, with the time left now.
+    pub(super) fn lease(
+        &self,
+        claim: &Claim,
+        poll: &Poll,
+        number: u64,
+        began: Duration,
+    ) -> Option<Lease> {
         // The clock is read last, so that every earlier delay counts.
         let elapsed = self.time.monotonic().saturating_sub(began);
-        let left = validity(ttl.as_duration(), elapsed)?;
+        let left = validity(claim.ttl.as_duration(), elapsed)?;
         let fencing_token = FencingToken::from_number(number)?;
         self.floor.raise(fencing_token);
-        Some(Won { fencing_token, left: Ttl::from_millis(millis(left)) })
+        Some(Lease {
+            key: claim.key.clone(),
+            owner: claim.owner.clone(),
+            fencing_token,
+            ttl: Ttl::from_millis(millis(left)),
+            renewals: Renewals::from_number(poll.renewals()),
+        })
     }
 
     /// Gives up what a failed attempt may have got. Returns the number of nodes where the token may
@@ -133,8 +131,8 @@ impl Redlock {
         attempt: &str,
         patience: Duration,
     ) -> usize {
-        let timing = (When::AnyTime, patience);
-        let question = self.nodes.release(&claim.key, &claim.token, ["", attempt, ""], timing);
+        let target = Target::of_client(&claim.key, &claim.token, None);
+        let question = self.nodes.release(&target, Some(attempt), When::AnyTime, patience);
         let (mut left, mut before, mut reached) = (Vec::new(), 0, 0);
         for (node, ballot) in poll.ballots() {
             match ballot {
@@ -166,19 +164,19 @@ impl Redlock {
     }
 
     /// The arguments of a vote, after the moment at which it expires.
-    fn claim_args(&self, claim: &Claim, attempt: &str, standing: Standing) -> Vec<String> {
+    fn claim_args(&self, claim: &Claim, attempt: &str, position: Position) -> Vec<String> {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let ttl = claim.ttl.as_millis();
         vec![
             claim.token.expose().to_owned(),
             ttl.to_string(),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
-            (ttl + millis(RETENTION)).to_string(),
+            (ttl + RETENTION_MS).to_string(),
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
             attempt.to_owned(),
-            word(matches!(standing, Standing::Waits { behind: 1.. })),
-            word(matches!(standing, Standing::Waits { .. })),
+            word(matches!(position, Position::First { behind: 1.. })),
+            word(matches!(position, Position::First { .. })),
             word(claim.origin == Origin::Service),
         ]
     }

@@ -4,7 +4,7 @@ use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
 /// The tasks of a store; they end with it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Background {
     tasks: TaskTracker,
     end: CancellationToken,

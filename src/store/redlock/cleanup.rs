@@ -7,6 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
+use crate::store::redis::clock::millis;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::nodes::{Nodes, Question};
 
@@ -20,21 +21,21 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 /// Something that one node may still have.
 pub(super) struct Leftover {
     pub(super) node: usize,
-    /// Commands on their way to the node do not act later than this, on its clock.
-    pub(super) settled_after: u64,
+    /// Calls on their way to the node act until then at the latest, on its clock.
+    pub(super) acts_until: u64,
 }
 
 /// Cleans up nodes that did not answer.
 pub(super) struct Cleanup {
     nodes: Arc<Nodes>,
-    background: Arc<Background>,
+    background: Background,
     room: Arc<Semaphore>,
     /// True once the log has said that the queue is full; reset when half of it is free.
     told: AtomicBool,
 }
 
 impl Cleanup {
-    pub(super) fn new(nodes: Arc<Nodes>, background: Arc<Background>) -> Self {
+    pub(super) fn new(nodes: Arc<Nodes>, background: Background) -> Self {
         Self {
             nodes,
             background,
@@ -45,13 +46,13 @@ impl Cleanup {
 
     /// The possible effect on `node` of a call that is sent now without an answer.
     pub(super) fn leftover(&self, node: usize, patience: Duration) -> Leftover {
-        let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        Leftover { node, settled_after: self.nodes.peer(node).now().saturating_add(patience) }
+        let acts_until = self.nodes.peer(node).now().saturating_add(millis(patience));
+        Leftover { node, acts_until }
     }
 
     /// The state of `node` without a call on its way to it.
     pub(super) fn leftover_now(&self, node: usize) -> Leftover {
-        Leftover { node, settled_after: 0 }
+        Leftover { node, acts_until: 0 }
     }
 
     /// Asks these nodes once to give up what `question` names. Returns those that may still have
@@ -59,8 +60,8 @@ impl Cleanup {
     pub(super) async fn once(&self, left: Vec<Leftover>, question: &Question) -> Vec<Leftover> {
         let asked = left.into_iter().map(|left| async move {
             let answered = self.nodes.ask(left.node, question).await;
-            let settled = answered.is_ok_and(|reply| reply.now > left.settled_after);
-            (!settled).then_some(left)
+            let done = answered.is_ok_and(|reply| reply.now > left.acts_until);
+            (!done).then_some(left)
         });
         futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
@@ -89,7 +90,7 @@ impl Cleanup {
                 while Instant::now() < over_at {
                     sleep(pause).await;
                     let answered = nodes.ask(left.node, &question).await;
-                    if answered.is_ok_and(|reply| reply.now > left.settled_after) {
+                    if answered.is_ok_and(|reply| reply.now > left.acts_until) {
                         return;
                     }
                     pause = LAST_PAUSE.min(pause * 2);

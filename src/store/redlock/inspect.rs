@@ -15,7 +15,7 @@ use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
 use crate::store::redlock::release::holder;
 use crate::store::redlock::vote::{Ballot, Other, Poll};
-use crate::store::redlock::{Redlock, by_chance};
+use crate::store::redlock::{RedlockStore, by_chance};
 
 /// The longest sleep of a waiter: a direct Redis client releases without a hint, and a hint may be
 /// lost.
@@ -24,7 +24,7 @@ const ASK_EVERY: Duration = Duration::from_millis(400);
 /// The random delay that separates the questions of instances that wait for the end of a lease.
 const SPREAD: Duration = Duration::from_millis(20);
 
-impl Redlock {
+impl RedlockStore {
     /// The status of a key, and whether a token has it.
     pub(super) async fn inspect_all(
         &self,
@@ -47,12 +47,8 @@ impl Redlock {
         let mine =
             poll.how_many(|ballot| matches!(ballot, Ballot::No(Some(other)) if holds(other)));
         let mine = token.map(|_| mine > 0 && mine + unheard >= needed);
-        let waiters = self.queues.len(key);
-        let status = LockStatus { key: key.clone(), holder: None, waiters, mine };
-        if !poll.held() {
-            return Ok(status);
-        }
-        Ok(LockStatus { mine, ..self.rival(key, &poll) })
+        let rival = self.rival(key, &poll);
+        Ok(LockStatus { holder: rival.holder.filter(|_| poll.held()), mine, ..rival })
     }
 
     /// The status of a key with the rival of a poll as its holder.
@@ -74,7 +70,7 @@ impl Redlock {
 }
 
 #[async_trait]
-impl Listed for Redlock {
+impl Listed for RedlockStore {
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
         let scans = (0..self.quorum().nodes()).filter_map(|node| {
             let node = self.nodes.peer(node).node()?;

@@ -37,12 +37,13 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
+use crate::store::redis::SettingsError;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
-use crate::store::redis::{SettingsError, number_or_empty};
-use crate::store::redlock::attempt::{Attempted, Standing};
+use crate::store::redis::target::{By, Target};
+use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
 use crate::store::redlock::nodes::Nodes;
@@ -50,7 +51,7 @@ use crate::store::redlock::peer::Peer;
 use crate::store::redlock::queue::Queues;
 use crate::store::redlock::settings::{Machine, Time};
 use crate::store::redlock::vote::Quorum;
-use crate::store::redlock::watch::{View, Watch};
+use crate::store::redlock::watch::{NodesView, Watch};
 
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
 
@@ -65,12 +66,6 @@ const FIRST_PAUSE: Duration = Duration::from_millis(8);
 
 /// Locks on several Redis nodes.
 pub struct RedlockStore {
-    redlock: Arc<Redlock>,
-    _end: DropGuard,
-}
-
-/// The state shared by the verbs.
-struct Redlock {
     nodes: Arc<Nodes>,
     time: Arc<dyn Time>,
     rules: Rules,
@@ -79,11 +74,13 @@ struct Redlock {
     metrics: Arc<Metrics>,
     cleanup: Cleanup,
     queues: Queues,
-    view: Arc<View>,
+    view: Arc<NodesView>,
     contacted: AtomicBool,
     /// The attempts of this process so far.
     attempts: AtomicU64,
     wakeups: Arc<Wakeups>,
+    /// Ends the tasks.
+    _end: DropGuard,
 }
 
 impl RedlockStore {
@@ -111,9 +108,8 @@ impl RedlockStore {
     ) -> Self {
         let (first, rules) = (&settings.nodes[0], settings.rules);
         let (background, end) = Background::new();
-        let background = Arc::new(background);
         let nodes = Arc::new(Nodes::new(peers, settings, Some(background.clone())));
-        let view = Arc::new(View::default());
+        let view = Arc::new(NodesView::default());
         let watch = Watch {
             nodes: nodes.clone(),
             patience: first.command_timeout,
@@ -122,7 +118,7 @@ impl RedlockStore {
             metrics: metrics.clone(),
         };
         background.spawn(watch.watch());
-        let redlock = Redlock {
+        Self {
             cleanup: Cleanup::new(nodes.clone(), background),
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,
@@ -135,8 +131,8 @@ impl RedlockStore {
             time,
             view,
             wakeups,
-        };
-        Self { redlock: Arc::new(redlock), _end: end }
+            _end: end,
+        }
     }
 }
 
@@ -157,7 +153,7 @@ fn peers(
     Ok(peers)
 }
 
-impl Redlock {
+impl RedlockStore {
     fn quorum(&self) -> Quorum {
         self.nodes.quorum()
     }
@@ -176,7 +172,7 @@ impl Redlock {
     }
 
     /// Attempts to win the key, again while votes are split and no claim has won.
-    async fn contend(&self, claim: &Claim, standing: Standing) -> Result<Attempted, StoreError> {
+    async fn contend(&self, claim: &Claim, position: Position) -> Result<Attempted, StoreError> {
         if let Some(obstacle) = self.view.obstacle() {
             let reason = obstacle.text(&self.nodes);
             let error = failure(Verb::TryAcquire, Effect::None, reason);
@@ -184,7 +180,7 @@ impl Redlock {
         }
         let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
         let mut pause = FIRST_PAUSE;
-        let mut attempted = self.attempt(claim, standing).await?;
+        let mut attempted = self.attempt(claim, position).await?;
         for _ in 1..TRIES {
             match attempted {
                 Attempted::Lost(poll) if !poll.held() => sleep(by_chance(pause)).await,
@@ -192,7 +188,7 @@ impl Redlock {
             }
             pause *= 2;
             // A vote of an earlier attempt may still be on its way, until it is cleaned up.
-            attempted = self.attempt(claim, standing).await.map_err(in_doubt)?;
+            attempted = self.attempt(claim, position).await.map_err(in_doubt)?;
         }
         Ok(attempted)
     }
@@ -210,16 +206,15 @@ fn by_chance(most: Duration) -> Duration {
 
 impl fmt::Debug for RedlockStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedlockStore").field("nodes", &self.redlock.quorum().nodes()).finish()
+        f.debug_struct("RedlockStore").field("nodes", &self.quorum().nodes()).finish()
     }
 }
 
 #[async_trait]
 impl Store for RedlockStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        let redlock = &self.redlock;
-        if redlock.queues.is_behind_others(&claim.key, &claim.token) {
-            let status = redlock.inspect_all(&claim.key, Some(&claim.token)).await;
+        if self.queues.is_behind_others(&claim.key, &claim.token) {
+            let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
             let status = status.map_err(|error| {
                 StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
             })?;
@@ -227,34 +222,34 @@ impl Store for RedlockStore {
                 return Ok(Attempt::Held(status));
             }
         }
-        match redlock.contend(claim, Standing::Asks).await? {
+        match self.contend(claim, Position::NotInLine).await? {
             Attempted::Won(win) => {
-                redlock.queues.drop(&claim.key, &claim.token);
+                self.queues.drop(&claim.key, &claim.token);
                 Ok(Attempt::Won(win))
             }
-            Attempted::Lost(poll) => Ok(Attempt::Held(redlock.rival(&claim.key, &poll))),
+            Attempted::Lost(poll) => Ok(Attempt::Held(self.rival(&claim.key, &poll))),
         }
     }
 
     async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
-        let (key, token, redlock) = (&claim.key, &claim.token, &self.redlock);
-        let mut waiting = redlock.queues.join(key, token);
+        let (key, token) = (&claim.key, &claim.token);
+        let mut waiting = self.queues.join(key, token);
         if waiting.ahead > 0 {
             return Ok(Turn::Waiting(waiting));
         }
-        let behind = redlock.queues.len(key).saturating_sub(1);
-        match redlock.contend(claim, Standing::Waits { behind }).await {
+        let behind = self.queues.len(key).saturating_sub(1);
+        match self.contend(claim, Position::First { behind }).await {
             Ok(Attempted::Won(win)) => {
-                redlock.queues.drop(key, token);
+                self.queues.drop(key, token);
                 Ok(Turn::Won(win))
             }
             Ok(Attempted::Lost(poll)) => {
-                waiting.recheck_after = redlock.recheck_after(&poll);
+                waiting.recheck_after = self.recheck_after(&poll);
                 Ok(Turn::Waiting(waiting))
             }
             Err(error) if waiting.new => {
                 // Its caller is told and does not ask again, so the claim is removed here.
-                redlock.queues.drop(key, token);
+                self.queues.drop(key, token);
                 Err(error)
             }
             Err(error) => Err(in_doubt(error)),
@@ -263,15 +258,15 @@ impl Store for RedlockStore {
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         for (token, keep) in claims {
-            self.redlock.queues.leave(key, token, *keep);
+            self.queues.leave(key, token, *keep);
         }
         // It may have been first in line.
-        self.redlock.wakeups.ring(key);
+        self.wakeups.ring(key);
         Ok(())
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {
-        self.redlock.wakeups.listen(key)
+        self.wakeups.listen(key)
     }
 
     async fn refresh(
@@ -281,19 +276,17 @@ impl Store for RedlockStore {
         named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError> {
-        let meant = [&number_or_empty(named), "", ""];
-        let kept = self.redlock.refresh_all(Verb::Refresh, (key, token), ttl, meant).await;
-        kept.map(Kept::lease)
+        let target = Target::of_client(key, token, named);
+        self.refresh_all(Verb::Refresh, &target, ttl).await.map(Kept::lease)
     }
 
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let Holding { key, token, fencing_token, renewals } = holding;
-        let meant = [&fencing_token.to_string(), &renewals.number().to_string(), ""];
-        self.redlock.refresh_all(Verb::Keep, (key, token), Some(ttl), meant).await
+        let target = Target::of_keeper(holding, By::Keeper);
+        self.refresh_all(Verb::Keep, &target, Some(ttl)).await
     }
 
     async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        self.redlock.let_go_all(holding, linger).await
+        self.let_go_all(holding, linger).await
     }
 
     async fn release(
@@ -302,9 +295,9 @@ impl Store for RedlockStore {
         token: &LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
-        let had_place = named.is_none() && self.redlock.queues.drop(key, token);
-        let released = self.redlock.release_all(key, token, [&number_or_empty(named), ""]).await;
-        self.redlock.wakeups.ring(key);
+        let had_place = named.is_none() && self.queues.drop(key, token);
+        let released = self.release_all(&Target::of_client(key, token, named)).await;
+        self.wakeups.ring(key);
         match released? {
             Released::Nothing if had_place => Ok(Released::Place),
             released => Ok(released),
@@ -312,11 +305,11 @@ impl Store for RedlockStore {
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.redlock.undo_all(key, token).await
+        self.undo_all(key, token).await
     }
 
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        self.redlock.force_release_all(key).await
+        self.force_release_all(key).await
     }
 
     async fn inspect(
@@ -324,20 +317,18 @@ impl Store for RedlockStore {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
-        self.redlock.inspect_all(key, token).await
+        self.inspect_all(key, token).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
-        self.redlock.page(page).await
+        self.page(page).await
     }
 
     fn contacted(&self) -> bool {
-        let contacted = &self.redlock.contacted;
-        let Redlock { view, nodes, .. } = &*self.redlock;
-        if view.voting() >= nodes.quorum().needed() && view.obstacle().is_none() {
-            contacted.store(true, Ordering::Relaxed);
+        if self.view.voting() >= self.quorum().needed() && self.view.obstacle().is_none() {
+            self.contacted.store(true, Ordering::Relaxed);
         }
-        contacted.load(Ordering::Relaxed)
+        self.contacted.load(Ordering::Relaxed)
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -8,10 +8,10 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::token::LeaseToken;
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
-use crate::store::redis::node::{Call, When};
-use crate::store::redis::script::{Reply, Script, script};
+use crate::store::redis::node::{ScriptCall, When};
+use crate::store::redis::script::{Reply, Script, or_empty, script};
+use crate::store::redis::target::Target;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::settings::{RedlockSettings, Restarted};
@@ -31,7 +31,7 @@ pub(super) struct Nodes {
     /// The key on each node that says when and for which instances the node votes.
     guard: Arc<str>,
     settings: String,
-    background: Option<Arc<Background>>,
+    background: Option<Background>,
 }
 
 /// A question about one lock, to all nodes.
@@ -49,7 +49,7 @@ impl Nodes {
     pub(super) fn new(
         peers: Vec<Arc<dyn Peer>>,
         settings: &RedlockSettings,
-        background: Option<Arc<Background>>,
+        background: Option<Background>,
     ) -> Self {
         let key_prefix = settings.nodes[0].key_prefix.clone();
         let trusted = match settings.restarted {
@@ -79,35 +79,41 @@ impl Nodes {
         &self.key_prefix
     }
 
+    /// A question that may act at any time.
     pub(super) fn question(
         &self,
         script: &'static Script,
         key: &LockKey,
         mut args: Vec<String>,
-        (when, patience): (When, Duration),
+        patience: Duration,
     ) -> Question {
         let (keys, guard) = (Arc::new(Keys::of(&self.key_prefix, key)), self.guard.clone());
         args.push(self.settings.clone());
-        Question { script, keys, guard, args: args.into(), when, patience }
+        Question { script, keys, guard, args: args.into(), when: When::AnyTime, patience }
     }
 
-    /// A question that gives up what the token has; `meant` restricts it to the renewals, the
-    /// attempt and the highest fencing token; each may be empty.
+    /// A question that gives up what the target's token has, up to its fencing token; only a vote
+    /// of `attempt`, if given.
     pub(super) fn release(
         &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        meant: [&str; 3],
-        (when, patience): (When, Duration),
+        target: &Target<'_>,
+        attempt: Option<&str>,
+        when: When,
+        patience: Duration,
     ) -> Question {
-        let at_any_time = (when == When::AnyTime).then_some("");
-        let args = at_any_time.into_iter().chain([token.expose()]).chain(meant);
-        let args = args.map(str::to_owned).collect();
-        self.question(&RELEASE, key, args, (when, patience))
+        let not_after = (when == When::AnyTime).then(String::new);
+        let args = [
+            target.token.expose().to_owned(),
+            target.by.renewals(),
+            or_empty(attempt),
+            or_empty(target.fencing_token),
+        ];
+        let args = not_after.into_iter().chain(args).collect();
+        Question { when, ..self.question(&RELEASE, target.key, args, patience) }
     }
 
     pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
-        self.question(&INSPECT, key, Vec::new(), (When::AnyTime, patience))
+        self.question(&INSPECT, key, Vec::new(), patience)
     }
 
     pub(super) async fn ask(&self, node: usize, question: &Question) -> Result<Reply, StoreError> {
@@ -128,7 +134,7 @@ impl Nodes {
         patience: Duration,
     ) -> Result<Reply, StoreError> {
         let (keys, args) = ([&*self.guard], [self.settings.as_str()]);
-        let call = Call { script, keys: &keys, args: &args, when: When::AnyTime };
+        let call = ScriptCall { script, keys: &keys, args: &args, when: When::AnyTime };
         self.peers[node].call(&call, patience).await
     }
 
@@ -155,12 +161,17 @@ impl Nodes {
 }
 
 impl Question {
+    /// The same question, to be refused by a node after the deadline, its first argument.
+    pub(super) fn in_time(self) -> Self {
+        Self { when: When::InTime, ..self }
+    }
+
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
         let Self { script, keys, guard, args, when, patience } = self;
         let [lock, record, ..] = keys.all();
         let (keys, args) =
             ([lock, record, &*guard], args.iter().map(String::as_str).collect::<Vec<_>>());
-        peer.call(&Call { script, keys: &keys, args: &args, when }, patience).await
+        peer.call(&ScriptCall { script, keys: &keys, args: &args, when }, patience).await
     }
 }
 

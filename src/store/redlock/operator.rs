@@ -184,8 +184,7 @@ impl Operator {
         let redis = self.nodes.peer(node).node().ok_or("not a Redis")?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
-        let answer = redis.query(Verb::Guard, &command).await;
-        let answer = answer.map_err(|error| error.reason.to_string())?;
+        let answer = redis.query(&command).await.map_err(|error| error.to_string())?;
         redis::from_redis_value(answer).map_err(|error| error.to_string())
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
-use crate::store::redis::node::{Call, Node, Way};
+use crate::store::redis::node::{Node, ScriptCall, Way};
 use crate::store::redis::script::Reply;
 
 /// One of the nodes, or its simulation.
@@ -18,7 +18,7 @@ pub(super) trait Peer: Send + Sync {
     fn now(&self) -> u64;
 
     /// Makes a call, and gives it up after `patience`.
-    async fn call(&self, call: &Call<'_>, patience: Duration) -> Result<Reply, StoreError>;
+    async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Result<Reply, StoreError>;
 
     /// Its Redis; `None` in a simulation.
     fn node(&self) -> Option<&Node>;
@@ -34,8 +34,9 @@ impl Peer for Node {
         self.clock().now()
     }
 
-    async fn call(&self, call: &Call<'_>, patience: Duration) -> Result<Reply, StoreError> {
-        self.call(call, Way::Straight, patience).await
+    async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Result<Reply, StoreError> {
+        let answer = self.call(call, Way::Straight, patience).await;
+        answer.map_err(|error| error.of(call.script.verb()))
     }
 
     fn node(&self) -> Option<&Node> {

@@ -3,15 +3,14 @@
 use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
+use crate::lock::lease::{Claim, Lease, Origin, Owner};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
-use crate::store::redis::RETENTION;
-use crate::store::redis::node::{When, failure, millis};
-use crate::store::redlock::Redlock;
-use crate::store::redlock::attempt::Won;
+use crate::store::redis::RETENTION_MS;
+use crate::store::redis::node::failure;
+use crate::store::redis::script::or_empty;
+use crate::store::redis::target::Target;
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::{Ballot, Number, Poll};
 
@@ -19,24 +18,25 @@ use crate::store::redlock::vote::{Ballot, Number, Poll};
 /// of a release in between outlives this and one more deadline.
 const BRING_WITHIN: Duration = Duration::from_secs(2);
 
-impl Redlock {
-    /// Refreshes a lease; `meant` is its fencing token, the renewals that its keeper knows, and a
-    /// flag for the keeper's last word; each may be empty.
+impl RedlockStore {
+    /// Refreshes a lease on all nodes.
     pub(super) async fn refresh_all(
         &self,
         verb: Verb,
-        (key, token): (&LockKey, &LeaseToken),
+        target: &Target<'_>,
         ttl: Option<Ttl>,
-        meant: [&str; 3],
     ) -> Result<Kept, StoreError> {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
-        let args = self.refresh_args(token, ttl, meant);
-        let question = self.nodes.question(&REFRESH, key, args, (When::InTime, patience));
+        let args = self.refresh_args(target, ttl);
+        let question = self.nodes.question(&REFRESH, target.key, args, patience).in_time();
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
-            return self.refreshed(verb, (key, token), &poll, began).await;
+            let claim = self.refreshed(target, &poll);
+            let lease = self.confirm_refreshed(&claim, &poll, began).await;
+            let slow = || failure(verb, Effect::Unknown, "the nodes were too slow");
+            return lease.map(Kept::Lease).ok_or_else(slow);
         }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
         // A repeat that failed may have left fewer such answers.
@@ -51,50 +51,31 @@ impl Redlock {
         Err(failure(verb, Effect::Unknown, "too few nodes answered"))
     }
 
-    async fn refreshed(
-        &self,
-        verb: Verb,
-        (key, token): (&LockKey, &LeaseToken),
-        poll: &Poll,
-        began: Duration,
-    ) -> Result<Kept, StoreError> {
+    /// The claim that a refreshed lease had, as far as the votes tell.
+    fn refreshed(&self, target: &Target<'_>, poll: &Poll) -> Claim {
         let votes = poll.votes();
         let asked = || votes.iter().filter_map(|yes| yes.asked.as_ref());
-        let ttl = asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis);
-        let owner = asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?);
-        let claim = Claim {
-            key: key.clone(),
-            token: token.clone(),
+        Claim {
+            key: target.key.clone(),
+            token: target.token.clone(),
             origin: Origin::Client,
-            ttl,
-            owner: owner.clone(),
-        };
-        let renewals = votes.iter().map(|yes| yes.renewals).max().unwrap_or_default();
-        let Some(won) = self.settle_refreshed(&claim, poll, began, renewals).await else {
-            return Err(failure(verb, Effect::Unknown, "the nodes were too slow"));
-        };
-        Ok(Kept::Lease(Lease {
-            key: key.clone(),
-            owner,
-            fencing_token: won.fencing_token,
-            ttl: won.left,
-            renewals: Renewals::from_number(renewals),
-        }))
+            ttl: asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis),
+            owner: asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?),
+        }
     }
 
-    /// Settles the fencing token of a refreshed lease, and brings the lease to the nodes that miss
+    /// Confirms the fencing token of a refreshed lease, and brings the lease to the nodes that miss
     /// it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
     /// too late to act: a release may follow.
-    async fn settle_refreshed(
+    async fn confirm_refreshed(
         &self,
         claim: &Claim,
         poll: &Poll,
         began: Duration,
-        renewals: u64,
-    ) -> Option<Won> {
-        let (number, settled) = match poll.number() {
-            Number::Settled(number) => (number, true),
-            Number::Unsettled(number) => {
+    ) -> Option<Lease> {
+        let (number, agreed) = match poll.number() {
+            Number::Agreed(number) => (number, true),
+            Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
                 (number, false)
             }
@@ -102,24 +83,26 @@ impl Redlock {
         let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
         let in_time = self.time.monotonic().saturating_sub(began) < BRING_WITHIN;
         let missed = poll.how_many(misses) > 0 && in_time;
-        if !settled || missed {
-            let question = self.confirmation(claim, number, missed.then_some(renewals));
+        if !agreed || missed {
+            let question = self.confirmation(claim, number, missed.then(|| poll.renewals()));
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
-            (settled || confirmed.won()).then_some(())?;
+            (agreed || confirmed.won()).then_some(())?;
         }
-        self.won(number, began, claim.ttl)
+        self.lease(claim, poll, number, began)
     }
 
     /// The arguments of a refresh, after the moment at which it expires.
-    fn refresh_args(&self, token: &LeaseToken, ttl: Option<Ttl>, meant: [&str; 3]) -> Vec<String> {
-        let args = vec![
-            token.expose().to_owned(),
-            ttl.map_or_else(String::new, |ttl| ttl.as_millis().to_string()),
+    fn refresh_args(&self, target: &Target<'_>, ttl: Option<Ttl>) -> Vec<String> {
+        vec![
+            target.token.expose().to_owned(),
+            or_empty(ttl.map(Ttl::as_millis)),
             self.default_ttl.as_millis().to_string(),
-            millis(RETENTION).to_string(),
+            RETENTION_MS.to_string(),
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
-        ];
-        args.into_iter().chain(meant.map(str::to_owned)).collect()
+            or_empty(target.fencing_token),
+            target.by.renewals(),
+            target.by.last_word().to_owned(),
+        ]
     }
 }

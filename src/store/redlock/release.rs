@@ -13,11 +13,12 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::{When, failure};
 use crate::store::redis::script::Reply;
-use crate::store::redlock::Redlock;
+use crate::store::redis::target::{By, Target};
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{FORCE_RELEASE, Question, natural, other};
 use crate::store::redlock::vote::{Other, Quorum};
 
-/// The attempts of [`Redlock::undo_all`] before its caller has to retry later.
+/// The attempts of [`RedlockStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
 /// The nodes' answers to a release.
@@ -69,20 +70,14 @@ impl Given {
     }
 }
 
-impl Redlock {
-    /// Gives up what the token has of the key, on all nodes; only with the fencing token `named`,
-    /// and with the renewals that its keeper knows, unless these are empty.
+impl RedlockStore {
+    /// Gives up what the target's token has of the key, on all nodes.
     ///
     /// Returns when all nodes have answered, or are too late to act: the token may be used again
     /// then, and a late command would take its next lease.
-    pub(super) async fn release_all(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        [named, kept]: [&str; 2],
-    ) -> Result<Released, StoreError> {
+    pub(super) async fn release_all(&self, target: &Target<'_>) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
-        let question = self.nodes.release(key, token, [kept, "", named], (When::InTime, patience));
+        let question = self.nodes.release(target, None, When::InTime, patience);
         let mut given = Given::default();
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
@@ -96,9 +91,8 @@ impl Redlock {
         let released = given.outcome(quorum)?;
         if let Some(most) = most {
             // A later lease of the same token has a greater number, and is not this release's.
-            let most = if most == 0 { String::new() } else { most.to_string() };
-            let at_any_time = (When::AnyTime, patience);
-            let again = self.nodes.release(key, token, [kept, "", &most], at_any_time);
+            let lease = Target { fencing_token: FencingToken::from_number(most), ..*target };
+            let again = self.nodes.release(&lease, None, When::AnyTime, patience);
             let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
             self.cleanup.owe(left, &again, ttl);
         }
@@ -112,8 +106,8 @@ impl Redlock {
         token: &LeaseToken,
     ) -> Result<(), StoreError> {
         let patience = self.rules.node_timeout;
-        let at_any_time = (When::AnyTime, patience);
-        let question = self.nodes.release(key, token, ["", "", ""], at_any_time);
+        let target = Target::of_client(key, token, None);
+        let question = self.nodes.release(&target, None, When::AnyTime, patience);
         let nodes = 0..self.quorum().nodes();
         let mut left: Vec<_> = nodes.map(|node| self.cleanup.leftover(node, patience)).collect();
         for _ in 0..UNDO_TRIES {
@@ -136,8 +130,8 @@ impl Redlock {
         &self,
         key: &LockKey,
     ) -> Result<Option<Holder>, StoreError> {
-        let timing = (When::AnyTime, self.rules.node_timeout);
-        let question = self.nodes.question(&FORCE_RELEASE, key, Vec::new(), timing);
+        let patience = self.rules.node_timeout;
+        let question = self.nodes.question(&FORCE_RELEASE, key, Vec::new(), patience);
         let taken = self.holders(Verb::ForceRelease, &question).await?;
         Ok(most_votes(taken, self.quorum().needed()).map(|other| holder(&other)))
     }
@@ -172,13 +166,11 @@ impl Redlock {
         if unchanged < self.quorum().needed() && votes.iter().filter(mine).any(later) {
             return Ok(());
         }
-        let (named, known) = (fencing_token.to_string(), renewals.number().to_string());
-        if linger.is_some() {
-            let linger = linger.map(|linger| linger.min(self.rules.longest_lease));
-            let meant = [named.as_str(), &known, "1"];
-            return self.refresh_all(Verb::LetGo, (key, token), linger, meant).await.map(drop);
+        let target = Target::of_keeper(holding, By::LastWord);
+        match linger.map(|linger| linger.min(self.rules.longest_lease)) {
+            None => self.release_all(&target).await.map(drop),
+            linger => self.refresh_all(Verb::LetGo, &target, linger).await.map(drop),
         }
-        self.release_all(key, token, [&named, &known]).await.map(drop)
     }
 }
 
@@ -191,8 +183,8 @@ fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
     }
     let mut most = by_holder.into_values().max_by_key(Vec::len)?;
     most.sort_unstable_by_key(|vote| std::cmp::Reverse(vote.number));
-    let settled = if most.len() < needed { 0 } else { needed - 1 };
-    Some(most.swap_remove(settled))
+    let index = if most.len() < needed { 0 } else { needed - 1 };
+    Some(most.swap_remove(index))
 }
 
 pub(super) fn holder(other: &Other) -> Holder {

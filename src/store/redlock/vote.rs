@@ -102,9 +102,9 @@ pub(super) struct Other {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Number {
     /// A majority has confirmed it already.
-    Settled(u64),
+    Agreed(u64),
     /// A majority still has to confirm it.
-    Unsettled(u64),
+    Disputed(u64),
 }
 
 /// The answers to one question, as they arrive.
@@ -178,16 +178,21 @@ impl Poll {
             return answered >= needed || answered + open < needed;
         }
         let fresh = votes.iter().all(|yes| yes.since == Since::Now);
-        self.won() && (fresh || matches!(self.number(), Number::Settled(_)))
+        self.won() && (fresh || matches!(self.number(), Number::Agreed(_)))
     }
 
     /// The fencing token of the votes.
     pub(super) fn number(&self) -> Number {
         let votes = self.votes();
         let agree = |number: u64| votes.iter().filter(|yes| yes.number == number).count();
-        let settled = votes.iter().find(|yes| agree(yes.number) >= self.quorum.needed());
+        let agreed = votes.iter().find(|yes| agree(yes.number) >= self.quorum.needed());
         let greatest = votes.iter().map(|yes| yes.number).max().unwrap_or_default();
-        settled.map_or(Number::Unsettled(greatest), |yes| Number::Settled(yes.number))
+        agreed.map_or(Number::Disputed(greatest), |yes| Number::Agreed(yes.number))
+    }
+
+    /// The renewals of the lease, as far as the voters know.
+    pub(super) fn renewals(&self) -> u64 {
+        self.votes().iter().map(|yes| yes.renewals).max().unwrap_or_default()
     }
 
     /// The number of answers that count.
@@ -291,14 +296,11 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_settled_only_if_a_majority_has_that_very_number() {
+    fn a_number_is_agreed_only_if_a_majority_has_that_very_number() {
         let now = Since::Now;
-        assert_eq!(poll(3, &[yes(5, now), yes(5, now)]).number(), Number::Settled(5));
-        assert_eq!(poll(3, &[yes(5, now), yes(6, now)]).number(), Number::Unsettled(6));
-        assert_eq!(
-            poll(5, &[yes(5, now), yes(5, now), yes(7, now)]).number(),
-            Number::Unsettled(7)
-        );
+        assert_eq!(poll(3, &[yes(5, now), yes(5, now)]).number(), Number::Agreed(5));
+        assert_eq!(poll(3, &[yes(5, now), yes(6, now)]).number(), Number::Disputed(6));
+        assert_eq!(poll(5, &[yes(5, now), yes(5, now), yes(7, now)]).number(), Number::Disputed(7));
     }
 
     #[test]
@@ -308,7 +310,7 @@ mod tests {
         assert!(asked.won() && !asked.decided());
         asked.count(2, yes(5, before));
         assert!(asked.decided() && asked.was_held());
-        assert_eq!(asked.number(), Number::Settled(5));
+        assert_eq!(asked.number(), Number::Agreed(5));
         assert!(poll(3, &[yes(9, now), yes(9, now)]).decided());
     }
 

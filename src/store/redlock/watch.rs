@@ -26,13 +26,13 @@ pub(super) struct Watch {
     pub(super) nodes: Arc<Nodes>,
     pub(super) patience: Duration,
     pub(super) longest_lease: Duration,
-    pub(super) view: Arc<View>,
+    pub(super) view: Arc<NodesView>,
     pub(super) metrics: Arc<Metrics>,
 }
 
 /// The last answers of the nodes; empty before the first check.
 #[derive(Default)]
-pub(super) struct View {
+pub(super) struct NodesView {
     nodes: Mutex<Vec<Sight>>,
 }
 
@@ -66,7 +66,7 @@ pub(super) struct Obstacle {
     nodes: Vec<usize>,
 }
 
-impl View {
+impl NodesView {
     pub(super) fn voting(&self) -> usize {
         self.sights().iter().filter(|sight| sight.votes).count()
     }

@@ -15,7 +15,7 @@ if kept == '' then
   renewals = renewals + 1
 else
   kept = tonumber(kept)
-  local span = last_word == '1' and 1 or 2 ^ 20
+  local span = last_word == '1' and 1 or TAKE_OVER
   if math.floor(renewals / span) > math.floor(kept / span) then return { now, voting and 'taken_over' or silence } end
   renewals = math.max(renewals, kept) -- This node may have missed some.
 end

@@ -15,7 +15,7 @@ end
 -- The service's attempts with one token follow each other: an earlier one that arrives late must not mark, for its clean-up, a vote that a later one has won with.
 if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'late' } end
 local fence = ours and number or draw(proposal, floor)
-renewals = ours and renewals + 2 ^ 20 or 0
+renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', ttl)
 -- A vote from before the attempt may be a lease, which its clean-up must not take; unless its token is the service's, which no client knows yet.
 local whose = ours and made ~= '1' and '-' or its_attempt

@@ -3,6 +3,7 @@
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
+local TAKE_OVER = 2 ^ 20 -- The weight of a take-over among the renewals, as in src/lock/lease.rs.
 local kind = redis.call('TYPE', lock).ok
 local value = kind == 'string' and redis.call('GET', lock) -- Another type is the lock of a direct Redis client.
 local known = redis.pcall('GET', record)
