@@ -30,8 +30,12 @@ const SPAWNS: &[(&str, &str)] = &[
 ];
 
 /// Where tests may sleep, and why that is no signal.
-const SLEEPS: &[(&str, &str)] =
-    &[("tests/it/support/mod.rs", "`eventually`: between two questions")];
+const SLEEPS: &[(&str, &str)] = &[
+    ("tests/it/support/mod.rs", "`eventually`: between two questions"),
+    ("tests/simulation/faults.rs", "virtual time"),
+    ("tests/simulation/mod.rs", "virtual time"),
+    ("tests/simulation/worker.rs", "virtual time"),
+];
 
 /// Where tests may name a port, and why they take none.
 const PORTS: &[(&str, &str)] = &[

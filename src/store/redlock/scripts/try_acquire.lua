@@ -1,7 +1,7 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token; the last one is the instance's settings
--- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late"}
+-- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
 local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
@@ -13,7 +13,7 @@ if kind ~= 'none' and value ~= token then
   return { now, 'taken', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '' }
 end
 -- The service's attempts with one token follow each other: an earlier one that arrives late must not mark, for its clean-up, a vote that a later one has won with.
-if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'late' } end
+if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'superseded' } end
 local fence = ours and number or draw(proposal, floor)
 renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', ttl)
