@@ -16,8 +16,8 @@ use prove::servers::Store;
 
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED
        | prove check FILE | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
-PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_SHRINK=1, PROVE_KEEP=1 and LOCKKEEPER_BIN are
-what a campaign follows.";
+PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_SHRINK=1, PROVE_KEEP=1 and
+LOCKKEEPER_BIN are what a campaign follows.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

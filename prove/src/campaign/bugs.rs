@@ -23,6 +23,8 @@ pub struct Bug {
     pub name: &'static str,
     /// A store on which it shows.
     pub store: Store,
+    /// The kinds of faults under which it shows; all if there are none.
+    pub kinds: &'static str,
     /// Files with the right and the wrong lines.
     places: Vec<(&'static str, String, String)>,
 }
@@ -37,7 +39,11 @@ pub fn bugs() -> io::Result<Vec<Bug>> {
         let wrong = || io::Error::other(format!("not a seeded bug:\n{block}"));
         let mut lines = block.lines().filter(|line| !line.starts_with('#'));
         let words: Vec<_> = lines.next().unwrap_or_default().split(' ').collect();
-        let &[name, store, file] = words.as_slice() else { return Err(wrong()) };
+        let (name, store, file, kinds) = match words[..] {
+            [name, store, file] => (name, store, file, ""),
+            [name, store, file, kinds] => (name, store, file, kinds),
+            _ => return Err(wrong()),
+        };
         let store = Store::of(store).ok_or_else(wrong)?;
         let lines: Vec<_> = lines.collect();
         let of = |mark| {
@@ -47,7 +53,7 @@ pub fn bugs() -> io::Result<Vec<Bug>> {
         let place = (file, of('-'), of('+'));
         match bugs.last_mut().filter(|bug| bug.name == name) {
             Some(bug) => bug.places.push(place),
-            None => bugs.push(Bug { name, store, places: vec![place] }),
+            None => bugs.push(Bug { name, store, kinds, places: vec![place] }),
         }
     }
     Ok(bugs)

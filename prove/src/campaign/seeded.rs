@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::campaign::bugs::{Copy, bugs};
+use crate::campaign::bugs::{Bug, Copy, bugs};
 use crate::servers::Store;
 
 /// How many trials, one after another, share the time of a hunt: the first that fails ends it. Those of
@@ -39,7 +39,7 @@ pub fn hunt_all(names: &[&str], seconds: u64, trials: usize) -> io::Result<bool>
         let binary = copy.build(&bug)?;
         let mut hunt = Hunt::default();
         for number in 0..trials as u64 {
-            hunt.once(&binary, bug.store, seconds, number)?;
+            hunt.once(&binary, &bug, seconds, number)?;
         }
         println!("{}", hunt.row(bug.name, bug.store));
         all &= hunt.found_at.len() * 20 >= trials * 19;
@@ -48,13 +48,16 @@ pub fn hunt_all(names: &[&str], seconds: u64, trials: usize) -> io::Result<bool>
 }
 
 impl Hunt {
-    fn once(&mut self, binary: &Path, store: Store, seconds: u64, number: u64) -> io::Result<()> {
+    fn once(&mut self, binary: &Path, bug: &Bug, seconds: u64, number: u64) -> io::Result<()> {
         self.trials += 1;
         let lasts = (seconds / PARTS).to_string();
         for part in 0..PARTS {
             let seed = (number * PARTS + part).to_string();
             let mut trial = Command::new(std::env::current_exe()?);
-            trial.args(["run", store.name(), &lasts, &seed]).env("LOCKKEEPER_BIN", binary);
+            trial.args(["run", bug.store.name(), &lasts, &seed]).env("LOCKKEEPER_BIN", binary);
+            if !bug.kinds.is_empty() {
+                trial.env("PROVE_KINDS", bug.kinds);
+            }
             let said = trial.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
             if let Some(at) = self.first(&String::from_utf8_lossy(&said.stderr)) {
                 self.found_at.push((part * (seconds / PARTS)) as f64 + at);

@@ -265,7 +265,7 @@ fn a_lease_that_is_told_when_it_is_over_is_found() {
         let late = Operation { answered: Some(told * MS), ..grant(1, 10, (0, 2), 100) };
         vec![late, grant(2, 11, (150, 152), 5_000)]
     };
-    breaks("I9", with(500), with(300));
+    breaks("I9", with(500), with(240));
     let mut suspended = lines(with(500));
     let (kind, target) = ("instance_stop".to_owned(), "instance-0".to_owned());
     let stop = Fault { kind, target, from: 100 * MS, until: 490 * MS, forgets: false };

@@ -16,6 +16,10 @@ use crate::servers::shim::Word;
 /// How many connections a flood has.
 const FLOOD: usize = 300;
 
+/// For how long a network holds back what it lets through in the end, each way: together less than the
+/// deadline of a call.
+const HELD: Duration = Duration::from_millis(400);
+
 const ETIMEDOUT: i64 = 110;
 const ECONNRESET: i64 = 104;
 
@@ -42,8 +46,7 @@ impl Nemesis<'_> {
             }
             Target::Link(number) => {
                 let times = self.chance.u32(1..20);
-                let held = Duration::from_millis(self.chance.u64(100..350));
-                let delay = if kind == Kind::LinkHeld { held } else { self.delay() };
+                let delay = self.delay();
                 cross(kind, &self.site.links[number].proxy, delay, (b"lock:", times));
             }
             Target::Socket(number) => self.strike_socket(kind, number),
@@ -170,7 +173,8 @@ impl Nemesis<'_> {
 /// Strikes a network; the loss is of so many answers to questions with these bytes.
 fn cross(kind: Kind, network: &Proxy, delay: Duration, loss: (&[u8], u32)) {
     match kind {
-        Kind::FrontDelay | Kind::LinkDelay | Kind::LinkHeld => network.delay(delay, delay / 2),
+        Kind::FrontDelay | Kind::LinkDelay => network.delay(delay, delay / 2),
+        Kind::LinkHeld => network.delay(HELD + delay, Duration::ZERO),
         Kind::FrontSwallow | Kind::LinkSwallow => network.swallow(true, true),
         Kind::FrontSwallowThere | Kind::LinkSwallowThere => network.swallow(true, false),
         Kind::FrontSwallowBack | Kind::LinkSwallowBack => network.swallow(false, true),
