@@ -141,7 +141,7 @@ fn told_late(court: &mut Court<'_>) {
         let (sent, told) = (court.key.operation(lease.first).sent, lease.hi);
         let excused = court.context.client_disturbed(sent, told)
             || court.context.suspended(sent, told)
-            || !court.context.promises_exclusion(lease.lo, told);
+            || !court.context.promises_exclusion(lease.lo, told.max(next));
         let what = format!(
             "lease {} was told {} us before or {} us after a later one was granted",
             lease.fence,
