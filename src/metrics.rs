@@ -42,8 +42,10 @@ struct Requests {
     answered: Family<RequestLabels, Counter>,
     seconds: Histogram,
     wait_seconds: Histogram,
-    /// In the order of [`Counted`].
-    outcomes: [Family<OneLabel<&'static str>, Counter>; 4],
+    acquire: Outcomes,
+    refresh: Outcomes,
+    release: Outcomes,
+    force_release: Outcomes,
     waiters: Gauge<u64, AtomicU64>,
     hold_streams: Gauge,
     connections: Gauge,
@@ -83,6 +85,8 @@ struct RequestLabels {
 
 /// The only label of a metric: its name and value.
 type OneLabel<T> = [(&'static str, T); 1];
+
+type Outcomes = Family<OneLabel<&'static str>, Counter>;
 
 /// The verbs with counted outcomes.
 #[derive(Clone, Copy, Debug)]
@@ -177,7 +181,12 @@ impl Metrics {
 
     /// Counts the outcome of a verb.
     pub fn outcome(&self, verb: Counted, outcome: &'static str) {
-        let outcomes = &self.requests.outcomes[verb as usize];
+        let outcomes = match verb {
+            Counted::Acquire => &self.requests.acquire,
+            Counted::Refresh => &self.requests.refresh,
+            Counted::Release => &self.requests.release,
+            Counted::ForceRelease => &self.requests.force_release,
+        };
         outcomes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
@@ -280,12 +289,10 @@ impl Requests {
             answered: metric(registry, "http_requests", "Answered HTTP requests"),
             seconds: timed(registry, "http_request_duration", to_answer, seconds()),
             wait_seconds: timed(registry, "acquire_wait", in_line, seconds()),
-            outcomes: [
-                metric(registry, "acquire", "Acquires by outcome"),
-                metric(registry, "refresh", "Refreshes by outcome"),
-                metric(registry, "release", "Releases by outcome"),
-                metric(registry, "force_release", "Forced releases by outcome"),
-            ],
+            acquire: metric(registry, "acquire", "Acquires by outcome"),
+            refresh: metric(registry, "refresh", "Refreshes by outcome"),
+            release: metric(registry, "release", "Releases by outcome"),
+            force_release: metric(registry, "force_release", "Forced releases by outcome"),
             waiters: metric(registry, "waiters", "Requests waiting in line"),
             hold_streams: metric(registry, "hold_streams", "Open hold streams"),
             connections: metric(registry, "http_connections", "Connected clients"),

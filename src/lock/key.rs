@@ -7,7 +7,8 @@ use std::sync::Arc;
 /// few megabytes.
 const MAX_BYTES: usize = 512;
 
-/// No key ends in this segment, because `PUT /locks/{key}/refresh` is the refresh of `{key}`.
+/// No key ends in this segment, because `PUT /locks/{key}/refresh` is the refresh of `{key}`. A second
+/// reserved segment would make keys invalid that are on disk, which reads as damage.
 const RESERVED_LAST_SEGMENT: &str = "refresh";
 
 /// The name of a lock: 1 to 512 bytes of UTF-8 without control characters, its `/`-separated

@@ -135,7 +135,7 @@ fn specified(question: &Question) -> spec::Question {
         Kind::Release => spec::Question::Release { token, fence },
         Kind::ForceRelease => spec::Question::ForceRelease,
         Kind::Look => spec::Question::Look { token: Some(token) },
-        _ => {
+        Kind::Acquire | Kind::Hold | Kind::Alive | Kind::HoldEnd => {
             let ttl = ttl.unwrap_or_default();
             spec::Question::Acquire { token, chosen: true, ttl, wait: 0 }
         }

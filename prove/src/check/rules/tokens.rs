@@ -206,7 +206,7 @@ fn after_no(court: &mut Court<'_>, no: &Operation, operation: &Operation) {
     let has = match operation.kind {
         Kind::Look => operation.said.mine == Some(true),
         Kind::Refresh | Kind::Alive => operation.outcome == Outcome::Yes,
-        _ => false,
+        Kind::Acquire | Kind::Hold | Kind::HoldEnd | Kind::Release | Kind::ForceRelease => false,
     };
     let Some(answered) = operation.answered.filter(|_| has) else { return };
     let key = court.key;
