@@ -27,7 +27,7 @@ async fn a_lease_goes_on_when_its_instance_ends_and_another_takes_it_over() {
         assert_eq!(ends.wait(), Some(0));
         assert!(is_held(&http, "drained").await);
         let fence = if by_stream {
-            let mut next = Listener::open(&http, "drained?ttl=900ms").await;
+            let mut next = Listener::open(&http, "drained?ttl=1800ms").await;
             let again = next.hears("acquired").await;
             assert!(stays_held(&http, "drained").await);
             again["fencing_token"].clone()

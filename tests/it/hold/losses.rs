@@ -74,9 +74,9 @@ async fn of_two_streams_that_begin_at_once_under_one_token_one_goes_on() {
 async fn the_newest_stream_cares_for_the_lease() {
     for stage in Stage::each().await {
         let http = stage.http(0);
-        let mut older = Listener::open(&http, "newest?ttl=900ms").await;
+        let mut older = Listener::open(&http, "newest?ttl=1800ms").await;
         older.hears("acquired").await;
-        let mut newer = Listener::open(&http, "newest?ttl=900ms").await;
+        let mut newer = Listener::open(&http, "newest?ttl=1800ms").await;
         newer.hears("acquired").await;
         older.loses("taken_over").await;
         drop(older);
@@ -96,7 +96,7 @@ async fn of_two_that_wait_under_one_token_the_newer_goes_on() {
         holder.hears("acquired").await;
         let mut ghost = Listener::open(&http, "ghost?wait=forever").await;
         ghost.hears("waiting").await;
-        let mut retry = Listener::open(&http, "ghost?wait=forever&ttl=900ms").await;
+        let mut retry = Listener::open(&http, "ghost?wait=forever&ttl=1800ms").await;
         retry.hears("waiting").await;
         ghost.loses("taken_over").await;
         drop((holder, ghost));
@@ -135,7 +135,7 @@ async fn the_end_of_a_stream_leaves_the_lease_to_another_request_of_its_token() 
 async fn what_another_instance_did_is_told_at_the_next_beat() {
     let stage = Stage::redis(2).await;
     let (here, there) = (stage.http(0), stage.http(1).token(TOKEN));
-    let target = "elsewhere?ttl=900ms";
+    let target = "elsewhere?ttl=1800ms";
     let mut listener = Listener::open(&here, target).await;
     listener.hears("acquired").await;
     assert_eq!(there.delete("/locks/elsewhere").await.status, 204);
@@ -158,7 +158,7 @@ async fn what_another_instance_did_is_told_at_the_next_beat() {
 async fn a_redis_that_has_forgotten_the_lease_is_told_at_the_next_beat() {
     let stage = Stage::redis(1).await;
     let http = stage.http(0);
-    let mut listener = Listener::open(&http, "forgotten?ttl=900ms").await;
+    let mut listener = Listener::open(&http, "forgotten?ttl=1800ms").await;
     listener.hears("acquired").await;
     listener.hears("alive").await;
     let () = stage.redis_server().run("FLUSHALL");
