@@ -1,7 +1,11 @@
 # syntax=docker/dockerfile:1
 # Only the service: no shell, no package manager, an unprivileged user, a directory for leases.
 
-FROM rust:1-slim-bookworm AS build
+# The release workflow sets both by digest.
+ARG BUILD_IMAGE=rust:1-slim-bookworm
+ARG RUN_IMAGE=gcr.io/distroless/cc-debian12:nonroot
+
+FROM ${BUILD_IMAGE} AS build
 WORKDIR /build
 COPY . .
 # The caches keep crates and dependencies between builds, outside of the image. The C compiler for
@@ -14,7 +18,7 @@ RUN --mount=type=cache,target=/usr/local/cargo/registry \
 
 # Distroless rather than bookworm-slim: the binary needs only glibc and the system's certificates,
 # and absent packages need no patches. Its glibc is that of the stage above.
-FROM gcr.io/distroless/cc-debian12:nonroot
+FROM ${RUN_IMAGE}
 LABEL org.opencontainers.image.title="lockkeeper" \
       org.opencontainers.image.description="A distributed lock service over HTTP" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0"

@@ -1,0 +1,51 @@
+//! The alerts and the dashboard of `deploy/`.
+
+use serde_json::{Value, json};
+
+use crate::support::process::{command, succeeds};
+
+const ALERTS: &str = "deploy/prometheus/alerts.yml";
+const ALERTS_TEST: &str = "deploy/prometheus/alerts_test.yml";
+
+#[test]
+fn each_alert_fires_when_it_should_and_none_on_a_calm_service() {
+    succeeds(command("promtool").args(["check", "rules", ALERTS]));
+    succeeds(command("promtool").args(["test", "rules", ALERTS_TEST]));
+    let alerts = std::fs::read_to_string(ALERTS).unwrap();
+    let tests = std::fs::read_to_string(ALERTS_TEST).unwrap();
+    let names: Vec<_> = alerts.lines().filter_map(|line| line.split_once("- alert: ")).collect();
+    assert!(names.len() > 10, "only {names:?}");
+    for (_, name) in names {
+        let fires = tests.contains(&format!("alertname: {name}\n"));
+        assert!(fires, "no test makes {name} fire");
+        assert!(tests.contains(&format!("alertname: {name}, exp_alerts: []")), "{name} when calm");
+    }
+}
+
+#[test]
+fn the_dashboard_is_one_that_grafana_reads() {
+    let text = std::fs::read("deploy/grafana/lockkeeper.json").unwrap();
+    let dashboard: Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(dashboard["uid"], "lockkeeper");
+    let panels = dashboard["panels"].as_array().unwrap();
+    let mut ids: Vec<_> = panels.iter().map(|panel| panel["id"].as_u64().unwrap()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), panels.len(), "two panels have one id");
+    let queries = panels.iter().filter(|panel| panel["type"] != "row").flat_map(|panel| {
+        let targets = panel["targets"].as_array().unwrap();
+        assert!(!targets.is_empty(), "{panel}");
+        targets.iter().map(|target| target["expr"].as_str().unwrap().to_owned())
+    });
+    // As recording rules, with Grafana's variables replaced, they are valid PromQL.
+    let rules = queries.enumerate().map(|(number, query)| {
+        assert!(query.contains("lockkeeper_"), "{query}");
+        let query = query.replace("$__rate_interval", "5m").replace("$instance", ".*");
+        json!({"record": format!("dashboard:{number}"), "expr": query})
+    });
+    let rules = json!({"groups": [{"name": "dashboard", "rules": rules.collect::<Vec<_>>()}]});
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("rules.yml");
+    std::fs::write(&path, rules.to_string()).unwrap();
+    succeeds(command("promtool").args(["check", "rules"]).arg(&path));
+}
