@@ -1,0 +1,170 @@
+//! The bodies that the dashboard's page reads. The page comes from the same binary, so this is no part of the
+//! contract.
+
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::api::App;
+use crate::api::ui::pulse::{Counts, StoreLook};
+use crate::auth::{Caller, Permission};
+use crate::lock::ends::{End, Why};
+use crate::lock::store::{NodeReport, Votes};
+use crate::wire::{millis_down, millis_up};
+
+/// The permissions, by their names.
+const PERMISSIONS: [Permission; 3] = [Permission::Acquire, Permission::Read, Permission::Admin];
+
+/// The answer of `GET /ui/access`.
+#[derive(Debug, Serialize)]
+pub(super) struct AccessBody {
+    pub(super) api_keys: bool,
+}
+
+/// The state of the instance, and the ends that the caller may see.
+#[derive(Debug, Serialize)]
+pub(super) struct StatusReport<'a> {
+    instance: &'a str,
+    /// Another text after each start.
+    run: &'a str,
+    version: &'static str,
+    uptime_ms: u64,
+    store: StoreReport,
+    /// The keys held, if the store counts them and the caller may see all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held: Option<u64>,
+    waiting: usize,
+    holds: u64,
+    granted: u64,
+    refused: u64,
+    refused_lately: u64,
+    caller: CallerReport,
+    changes: u64,
+    last_end: u64,
+    ends: Vec<EndReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct StoreReport {
+    name: &'static str,
+    #[serde(flatten)]
+    look: StoreLook,
+    /// The time of a usual write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_ms: Option<f64>,
+    /// The cause of the last failed call, if no call has succeeded since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failing: Option<String>,
+    nodes: Vec<NodeLine>,
+}
+
+#[derive(Debug, Serialize)]
+struct NodeLine {
+    node: String,
+    votes: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    votes_in_ms: Option<u64>,
+}
+
+#[derive(Debug, Serialize)]
+struct CallerReport {
+    name: String,
+    may: Vec<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct EndReport {
+    number: u64,
+    ago_ms: u64,
+    key: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fencing_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    held_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited_ms: Option<u64>,
+    why: &'static str,
+}
+
+impl<'a> StatusReport<'a> {
+    /// The state for this caller, with the ends after this number.
+    pub(super) fn of(app: &'a App, caller: &Caller, look: StoreLook, after: u64) -> Self {
+        let Counts { granted, refused, refused_lately, write_ms, failing } = app.pulse.counts();
+        let (ends, last_end) = app.locks.ends().after(after);
+        let visible = |end: &&End| caller.may(&[Permission::Read], end.key.as_str());
+        let sees_all = caller.may(&[Permission::Read], "");
+        let may = PERMISSIONS.iter().filter(|one| caller.has(&[**one]));
+        Self {
+            instance: app.pulse.instance(),
+            run: app.pulse.run(),
+            version: env!("CARGO_PKG_VERSION"),
+            uptime_ms: millis_down(app.pulse.uptime()),
+            store: StoreReport {
+                name: app.locks.guarantees().store,
+                look,
+                write_ms,
+                failing,
+                nodes: app.locks.nodes().into_iter().map(NodeLine::from).collect(),
+            },
+            held: (sees_all && app.locks.ends().are_complete()).then(|| app.metrics.locks_held()),
+            waiting: app.locks.waiting(),
+            holds: app.metrics.hold_streams(),
+            granted,
+            refused,
+            refused_lately,
+            caller: CallerReport {
+                name: caller.name().to_owned(),
+                may: may.map(Permission::to_string).collect(),
+            },
+            changes: app.locks.ends().changes(),
+            last_end,
+            ends: ends.iter().filter(visible).map(EndReport::of).collect(),
+        }
+    }
+
+    /// The number of the last end, seen by the caller or not.
+    pub(super) fn last_end(&self) -> u64 {
+        self.last_end
+    }
+
+    /// As one line.
+    pub(super) fn json(&self) -> String {
+        serde_json::to_string(self).expect("only texts and numbers")
+    }
+}
+
+impl From<NodeReport> for NodeLine {
+    fn from(NodeReport { node, votes }: NodeReport) -> Self {
+        let (votes, left) = match votes {
+            Votes::Now => ("now", None),
+            Votes::In(left) => ("later", Some(left)),
+            Votes::ForOthers => ("for_others", None),
+            Votes::Unreachable => ("unreachable", None),
+        };
+        Self { node, votes, votes_in_ms: left.map(millis_up) }
+    }
+}
+
+impl EndReport {
+    fn of(end: &End) -> Self {
+        let at = end.at.into_std();
+        Self {
+            number: end.number,
+            ago_ms: millis_down(Instant::now().saturating_duration_since(at)),
+            key: end.key.to_string(),
+            owner: end.owner.as_ref().map(|owner| owner.as_str().to_owned()),
+            fencing_token: end.fencing_token.map(|token| token.number()),
+            held_ms: end.held.map(millis_down),
+            waited_ms: end.waited.map(millis_down),
+            why: match end.why {
+                Why::Released => "released",
+                Why::Expired => "expired",
+                Why::MaxHold => "max_hold",
+                Why::Forced => "forced",
+                Why::Lost => "lost",
+            },
+        }
+    }
+}

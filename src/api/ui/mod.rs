@@ -1,0 +1,186 @@
+//! The dashboard `/ui`: the page for everybody, its data for callers that may `read`.
+//!
+//! The page lists locks and frees them by the public routes. Beside these it reads the state of the
+//! instance and the last ends of leases, as a stream or by polling. A stream only looks: it takes no
+//! part in a verb, and has its next line made when its client has read the last.
+
+mod body;
+mod pulse;
+
+use std::convert::Infallible;
+use std::sync::{Arc, LazyLock};
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{Request, State};
+use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
+use axum::http::{HeaderName, Uri};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{MethodRouter, get};
+use axum::{Json, Router};
+use futures_util::stream::unfold;
+use serde_json::Value;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, sleep};
+
+use crate::api::error::ApiError;
+use crate::api::extract::Reader;
+use crate::api::options::{find, query};
+use crate::api::page::Page;
+use crate::api::quotas::{RequestKind, Slot};
+use crate::api::ui::body::{AccessBody, StatusReport};
+use crate::api::{App, InLineFlag, edge};
+use crate::auth::Caller;
+use crate::lock::error::LockError;
+use crate::metrics::Counting;
+
+pub use crate::api::ui::pulse::Pulse;
+
+/// The parts of the page; the tools of whoever changes them know files of these kinds.
+const HEAD: &str = include_str!("head.html");
+const STYLE: &str = include_str!("style.css");
+const BODY: &str = include_str!("body.html");
+const SCRIPT: &str = include_str!("script.js");
+
+/// The page, without indentation and comments.
+static HTML: LazyLock<String> = LazyLock::new(|| {
+    let lines = |text: &'static str| -> String {
+        let lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
+        lines.flat_map(|line| [line, "\n"]).collect()
+    };
+    let style = lines(STYLE).replace("; ", ";").replace(": ", ":").replace(" { ", "{");
+    let (head, body, script) = (lines(HEAD), lines(BODY), lines(SCRIPT));
+    format!("{head}<style>{style}</style>\n{body}<script>{script}</script>\n</html>\n")
+});
+
+/// Each event has to go out at once: proxies must neither buffer nor compress it.
+const HEADERS: [(HeaderName, &str); 3] = [
+    (CONTENT_TYPE, "text/event-stream"),
+    (CACHE_CONTROL, "no-store, no-transform"),
+    (HeaderName::from_static("x-accel-buffering"), "no"),
+];
+
+/// The pause between two looks for changes, and the longest silence of a stream.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// The longest stream: the page begins a new one, for which its API key is checked again.
+const LONGEST_STREAM: Duration = Duration::from_secs(600);
+
+/// The routes of the dashboard.
+pub(super) fn routes() -> Router<Arc<App>> {
+    let only = |route: MethodRouter<Arc<App>>| route.fallback(edge::only_get);
+    Router::new()
+        .route("/ui", Page::new(&HTML).route())
+        .route("/ui/access", only(get(access)))
+        .route("/ui/status", only(get(status)))
+        .route("/ui/events", only(get(events)))
+}
+
+/// `GET /ui/access`: whether an API key is needed, so that the page asks for one before it is
+/// refused.
+async fn access(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<AccessBody>, ApiError> {
+    query(uri.query(), &[])?;
+    Ok(Json(AccessBody { api_keys: !app.keyring.is_open() }))
+}
+
+/// `GET /ui/status`: the state of the instance, and the ends `after` a number.
+async fn status(
+    State(app): State<Arc<App>>,
+    Reader(caller): Reader,
+    uri: Uri,
+) -> Result<Response, ApiError> {
+    let query = query(uri.query(), &["after"])?;
+    let after = find(&query, "after").and_then(Value::as_str).unwrap_or("0");
+    let after = after.parse().map_err(|_| ApiError::invalid("after", "`after` is a number"))?;
+    let look = app.pulse.look(&app.locks).await;
+    let report = StatusReport::of(&app, &caller, look, after);
+    Ok(([(CONTENT_TYPE, "application/json")], report.json()).into_response())
+}
+
+/// `GET /ui/events`: the same as a stream of server-sent events.
+async fn events(
+    State(app): State<Arc<App>>,
+    Reader(caller): Reader,
+    request: Request,
+) -> Result<Response, ApiError> {
+    query(request.uri().query(), &[])?;
+    let slot = app.quotas.slot(&caller, RequestKind::Dashboard)?;
+    let full = || LockError::TooManyWaiters("this instance has too many dashboard streams");
+    let room = app.pulse.streams.clone().try_acquire_owned().map_err(|_| full())?;
+    if let Some(in_line) = request.extensions().get::<InLineFlag>() {
+        in_line.set(true);
+    }
+    let places = (slot, room, app.metrics.ui_stream());
+    let (began, told) = (Instant::now(), None);
+    let stream = Some(Events { app, caller, began, told, _places: places });
+    Ok((HEADERS, Body::from_stream(unfold(stream, Events::next))).into_response())
+}
+
+/// A dashboard's stream.
+struct Events {
+    app: Arc<App>,
+    caller: Caller,
+    began: Instant,
+    told: Option<Told>,
+    _places: (Slot, OwnedSemaphorePermit, Counting),
+}
+
+/// The last event.
+struct Told {
+    at: Instant,
+    changes: u64,
+    last_end: u64,
+}
+
+impl Events {
+    /// The next event; the last one is `draining`. Ends without one if the rights of the caller have
+    /// changed: the page begins a new stream with those it has then.
+    async fn next(stream: Option<Self>) -> Option<(Result<Bytes, Infallible>, Option<Self>)> {
+        let mut stream = stream?;
+        let (app, caller) = (stream.app.clone(), stream.caller.clone());
+        tokio::select! {
+            biased;
+            () = app.locks.drained() => {
+                Some((Ok(Bytes::from_static(b"event: draining\ndata: {}\n\n")), None))
+            }
+            () = app.keyring.changed(&caller) => None,
+            line = stream.look() => {
+                let going_on = stream.began.elapsed() < LONGEST_STREAM;
+                Some((Ok(line.into()), going_on.then_some(stream)))
+            }
+        }
+    }
+
+    /// Waits for news, and tells them.
+    async fn look(&mut self) -> String {
+        while let Some(told) = &self.told {
+            sleep(LOOK_PAUSE).await;
+            let changed = self.app.locks.ends().changes() != told.changes;
+            if changed || told.at.elapsed() >= SILENCE {
+                break;
+            }
+        }
+        let (at, changes) = (Instant::now(), self.app.locks.ends().changes());
+        let after = self.told.as_ref().map_or(0, |told| told.last_end);
+        let look = self.app.pulse.look(&self.app.locks).await;
+        let report = StatusReport::of(&self.app, &self.caller, look, after);
+        self.told = Some(Told { at, changes, last_end: report.last_end() });
+        format!("data: {}\n\n", report.json())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::HTML;
+
+    #[test]
+    fn the_page_is_small_and_names_nothing_outside_of_itself() {
+        assert!(HTML.len() < 60 * 1024, "{} bytes", HTML.len());
+        let loads = ["src=", "@import", "url(", "//cdn", "https:"];
+        let runs = ["innerHTML", "eval(", "style=\"", "onclick=", "onload=", "onerror="];
+        for word in loads.into_iter().chain(runs) {
+            assert!(!HTML.contains(word), "{word}");
+        }
+    }
+}

@@ -1,0 +1,847 @@
+'use strict';
+(() => {
+// Helpers. Texts of clients only ever become text nodes.
+const $ = id => document.getElementById(id);
+const now = () => performance.now();
+const make = (tag, props = {}, ...inside) => {
+  const node = document.createElement(tag);
+  Object.assign(node, typeof props === 'string' ? { className: props } : props);
+  node.append(...inside);
+  return node;
+};
+const button = (text, onclick) => make('button', { type: 'button', textContent: text, onclick });
+const set = (node, text) => { if (node.textContent !== text) node.textContent = text; };
+const plural = (n, one, many = one + 's') => `${n.toLocaleString('en')} ${n === 1 ? one : many}`;
+
+// Characters that are invisible or turn the text around are shown as their code.
+const ODD = /[\u0000-\u001f\u007f-\u009f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\u2800\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e01ef}]/u;
+const inert = text => {
+  const node = make('bdi', { dir: 'auto' });
+  for (const part of text.split(new RegExp(`(${ODD.source})`, 'u'))) {
+    if (ODD.test(part)) {
+      node.append(make('span', 'odd', 'U+' + part.codePointAt(0).toString(16).toUpperCase().padStart(4, '0')));
+    } else if (part) node.append(part);
+  }
+  return node;
+};
+const inertKey = key => {
+  const cut = key.lastIndexOf('/') + 1, node = make('bdi', { dir: 'ltr' });
+  if (cut) node.append(make('span', 'dim', inert(key.slice(0, cut))));
+  node.append(inert(key.slice(cut)));
+  return node;
+};
+const span = ms => {
+  const s = Math.max(0, Math.floor(ms / 1000)), two = n => String(n).padStart(2, '0');
+  if (s < 60) return `${s} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} m ${two(s % 60)} s`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h ${two(Math.floor(s / 60) % 60)} m`;
+  return `${Math.floor(s / 86400)} d ${Math.floor(s / 3600) % 24} h`;
+};
+const short = ms => ms === undefined ? '' : ms < 1000 ? `${Math.round(ms)} ms` : ms < 10000 ? `${(ms / 1000).toFixed(1)} s` : span(ms);
+const coarse = ms => span(ms).split(' ').slice(0, 2).join(' ');
+const fine = ms => !ms ? '0 ms' : ms < 10 ? `${ms.toFixed(ms < 1 ? 2 : 1)} ms` : short(ms);
+const path = key => key.split('/').map(encodeURIComponent).join('/');
+const shell = text => /^[\w./:@=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
+const base = location.href.split('#')[0].replace(/\/ui\/?(\?.*)?$/, '');
+
+// Requests.
+let apiKey = sessionStorage.getItem('lockkeeper-api-key') || '', needsKey = false;
+const locked = () => needsKey && !apiKey, curlKey = () => apiKey ? ' -H "Authorization: Bearer $API_KEY"' : '';
+const headers = more => apiKey ? { ...more, Authorization: 'Bearer ' + apiKey } : more;
+class Refused extends Error {
+  constructor(status, { detail, code }) {
+    super(detail || `answered ${status}`);
+    Object.assign(this, { status, code });
+  }
+}
+const refusal = async answer => new Refused(answer.status, await answer.json().catch(() => ({})));
+const call = async (method, url, body) => {
+  const options = { method, cache: 'no-store', signal: AbortSignal.timeout(15000), headers: headers(body ? { 'Content-Type': 'application/json' } : {}) };
+  if (body) options.body = JSON.stringify(body);
+  const answer = await fetch(url, options);
+  if (!answer.ok) throw await refusal(answer);
+  return answer.status === 204 ? {} : answer.json();
+};
+const read = async (answer, end, each, alive) => {
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  for (let text = ''; ;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    alive?.();
+    const parts = (text + value).split(end);
+    text = parts.pop();
+    parts.forEach(each);
+  }
+};
+const why = error => error instanceof Refused ? error.message : 'no answer from lockkeeper';
+
+// Speech: what changes by itself is said at most every 10 s, what a person did at once.
+let saidAt = -1e9, toastTimer;
+const say = (text, at_once) => {
+  if (!at_once && now() - saidAt < 10000) return;
+  saidAt = now();
+  set($('say'), text);
+};
+const toast = text => {
+  set($('toast'), text);
+  $('toast').hidden = false;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => { $('toast').hidden = true; }, 4000);
+};
+const copy = async text => {
+  try { await navigator.clipboard.writeText(text); } catch {
+    // Without HTTPS there is only the old way.
+    const area = make('textarea', { value: text });
+    ($('token').open ? $('token') : document.body).append(area);
+    area.select();
+    document.execCommand('copy');
+    area.remove();
+  }
+  toast('Copied');
+};
+
+// State.
+let status, statusAt = 0, run = '', ends = [], live = 'connecting', offlineSince = 0;
+let rows = new Map(), listedAt = 0, listTook = 0, moreToList = false, searched = 0, listError, wanted = 100;
+let sort = { by: 'held', up: false }, open, current, firstList = true;
+const may = what => !status || status.caller.may.includes(what);
+
+// The filter, in the URL behind `#`, so that no log has it.
+let filter = {};
+const spanOf = text => {
+  const found = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)?$/.exec(text);
+  return found ? found[1] * { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5 }[found[2] || 's'] : NaN;
+};
+const compare = (text, parse) => {
+  const [, sign, rest] = /^(>=|<=|>|<|=)?(.*)$/.exec(text), limit = parse(rest);
+  if (Number.isNaN(limit)) return undefined;
+  return value => value !== undefined && { '>': value > limit, '<': value < limit, '>=': value >= limit, '<=': value <= limit, '=': value === limit }[sign || '>='];
+};
+const parse = text => {
+  const parsed = { text, prefix: '', owner: [], words: [] };
+  for (const word of text.split(/\s+/).filter(Boolean)) {
+    const [, name, rest] = /^(?:(prefix|owner|waiting|held):)?(.*)$/.exec(word);
+    if (name === 'prefix') parsed.prefix = rest;
+    else if (name === 'owner') parsed.owner.push(rest.toLowerCase());
+    else if (name === 'waiting') parsed.waiting = compare(rest, text => text === '' ? NaN : Number(text));
+    else if (name === 'held') parsed.held = compare(rest, spanOf);
+    else parsed.words.push(word.toLowerCase());
+  }
+  parsed.inPage = Boolean(parsed.owner.length || parsed.words.length || parsed.waiting || parsed.held);
+  return parsed;
+};
+const matches = (key, owner, held, waiting) => {
+  const name = (owner || '').toLowerCase(), lower = key.toLowerCase();
+  return key.startsWith(filter.prefix) && filter.owner.every(part => name.includes(part)) &&
+    filter.words.every(word => lower.includes(word) || name.includes(word)) &&
+    (!filter.held || filter.held(held)) && (!filter.waiting || waiting === undefined || filter.waiting(waiting));
+};
+const useFilter = text => {
+  filter = parse(text);
+  if ($('filter').value !== text) $('filter').value = text;
+  const hash = text ? '#filter=' + encodeURIComponent(text) : '';
+  if (location.hash !== hash && !(hash === '' && location.hash === '#locks')) history.replaceState(null, '', location.pathname + location.search + hash);
+  wanted = 100;
+  render();
+  renderEnds();
+  listSoon(0);
+};
+const fromUrl = () => {
+  let text = '';
+  try { text = decodeURIComponent((/^#filter=(.*)$/.exec(location.hash) || [, ''])[1]); } catch { /* not ours */ }
+  if (!filter.text || filter.text !== text) useFilter(text);
+};
+
+// The list. Its pace follows the time that a list takes: on Redis a page is a walk over all keys.
+let begun = false, listing = false, listTimer, dirty = true;
+const listSoon = ms => {
+  clearTimeout(listTimer);
+  listTimer = setTimeout(list, ms);
+};
+const list = async () => {
+  if (listing) { dirty = true; return; }
+  if (!begun || document.hidden || locked()) return;
+  listing = true; dirty = false;
+  const began = now(), got = [], asked = filter, deep = filter.inPage;
+  let cursor, found = 0, failed;
+  try {
+    do {
+      const most = deep ? 1000 : Math.min(1000, wanted - got.length);
+      const query = new URLSearchParams({ limit: most });
+      if (asked.prefix) query.set('prefix', asked.prefix);
+      if (cursor) query.set('cursor', cursor);
+      const page = await call('GET', 'locks?' + query);
+      got.push(...page.locks);
+      cursor = page.cursor;
+      found += deep ? page.locks.filter(lock => matches(lock.key, lock.owner, lock.held_ms, lock.waiters)).length : page.locks.length;
+    } while (cursor && found < wanted && got.length < 10000 && now() - began < 2000);
+    take(got);
+    moreToList = Boolean(cursor); searched = got.length;
+    listedAt = now(); listError = undefined; offlineSince = 0;
+  } catch (error) {
+    failed = error;
+    listError = error;
+    if (!(error instanceof Refused)) offlineSince ||= now();
+    if (error.status === 401) askForKey(error);
+  }
+  listing = false; firstList = false;
+  listTook = now() - began;
+  if (asked !== filter) return listSoon(0);
+  render();
+  renderHealth();
+  if (failed?.status === 403) return;
+  listSoon(failed ? 2000 : dirty ? Math.max(500, 10 * listTook) : Math.max(5000, 10 * listTook));
+};
+const changed = () => {
+  if (listError?.status === 403) return;
+  if (listing) { dirty = true; return; }
+  listSoon(Math.max(0, Math.max(500, 10 * listTook) - (now() - listedAt)));
+};
+const take = locks => {
+  const at = now(), next = new Map();
+  for (const lock of locks) {
+    const old = rows.get(lock.key), same = old && old.number === lock.fencing_token && (lock.fencing_token !== undefined || old.owner === lock.owner);
+    next.set(lock.key, {
+      key: lock.key, owner: lock.owner, number: lock.fencing_token, waiting: lock.waiters, at, lock,
+      left: lock.ttl_ms, total: Math.max(lock.ttl_ms || 0, same ? old.total : 0),
+      // The service does not know since when a direct client holds a key: it is at least as long as seen here.
+      since: lock.held_ms !== undefined ? at - lock.held_ms : same ? old.since : at,
+      least: lock.held_ms === undefined, fresh: !same && !firstList && rows.size > 0,
+    });
+  }
+  rows = next;
+};
+const kind = lock => lock.shared ? `readers: ${lock.holders || 1}` : lock.slots > 1 ? `${lock.holders || 1} of ${lock.slots}` :
+  lock.fencing_token === undefined ? 'direct client' : 'exclusive';
+const heldFor = row => now() - row.since;
+const leftOf = row => row.left === undefined ? undefined : Math.max(0, row.left - (now() - row.at));
+const isLate = row => row.left !== undefined && row.total > 0 && leftOf(row) < row.total / 5;
+const isStuck = row => row.waiting > 0 && heldFor(row) >= 300000;
+
+// The table.
+const ORDER = {
+  key: row => row.key, owner: row => row.owner || '', held: heldFor, left: row => leftOf(row) ?? Infinity,
+  waiting: row => row.waiting, number: row => row.number || 0, kind: row => kind(row.lock),
+};
+const shown = () => {
+  const all = [...rows.values()].filter(row => matches(row.key, row.owner, heldFor(row), row.waiting));
+  const of = ORDER[sort.by], order = (a, b) => {
+    const [one, two] = [of(a), of(b)];
+    return typeof one === 'string' ? (one < two ? -1 : one > two ? 1 : 0) : one - two;
+  };
+  all.sort((a, b) => (sort.up ? 1 : -1) * order(a, b) || (a.key < b.key ? -1 : 1));
+  return all;
+};
+const cells = new Map(), inRow = () => document.activeElement?.closest('#rows tr')?.dataset.key;
+const tableRow = row => {
+  const name = make('button', { type: 'button', className: 'bare name', tabIndex: -1 }, inertKey(row.key));
+  const copies = make('button', { type: 'button', className: 'bare copy', tabIndex: -1, textContent: 'copy' });
+  copies.setAttribute('aria-label', 'Copy the key');
+  const sub = make('div', 'sub'), fill = make('i'), time = make('span', 'time');
+  const cell = {
+    name, sub, fill, time, owner: make('td', 'owner wide'), held: make('td', 'num'),
+    left: make('td', 'num left', make('div', {}, make('span', 'meter', fill), time)),
+    wait: make('td', 'num'), number: make('td', 'num wide mono'), kind: make('td', 'wide dim'),
+  };
+  cell.tr = make('tr', {}, make('td', 'key', make('div', {}, name, copies), sub), cell.owner, cell.held, cell.left, cell.wait, cell.number, cell.kind);
+  cell.tr.dataset.key = row.key;
+  copies.onclick = event => { event.stopPropagation(); copy(row.key); };
+  cell.tr.onclick = () => { if (String(getSelection()) === '') show(row.key); };
+  name.onfocus = () => { choose(row.key); };
+  return cell;
+};
+const tick = (cell, row) => {
+  set(cell.held, (row.least ? '≥ ' : '') + span(heldFor(row)));
+  const left = leftOf(row);
+  set(cell.time, left === undefined ? 'no end' : span(left));
+  cell.fill.style.transform = `scaleX(${left === undefined ? 1 : row.total ? left / row.total : 0})`;
+  cell.left.classList.toggle('late', isLate(row));
+  cell.left.title = isLate(row) ? 'A refresh is overdue' : '';
+  cell.tr.classList.toggle('stuck', isStuck(row));
+};
+const fill = (cell, row) => {
+  if (cell.row !== row) {
+    for (const place of [cell.owner, cell.sub]) {
+      if (place.dataset.text !== (row.owner || '')) {
+        place.dataset.text = row.owner || '';
+        place.replaceChildren(row.owner ? inert(row.owner) : '');
+        place.title = row.owner && row.owner.length > 24 && !ODD.test(row.owner) ? row.owner : '';
+      }
+    }
+    set(cell.wait, String(row.waiting));
+    cell.wait.className = row.waiting ? 'num wait' : 'num wait zero';
+    set(cell.number, row.number === undefined ? '' : String(row.number));
+    set(cell.kind, kind(row.lock));
+    if (row.fresh) { cell.tr.classList.remove('fresh'); void cell.tr.offsetWidth; cell.tr.classList.add('fresh'); }
+    cell.row = row;
+  }
+  tick(cell, row);
+};
+const choose = key => {
+  const old = cells.get(current);
+  if (old) old.name.tabIndex = -1;
+  current = key;
+  if (cells.has(key)) cells.get(key).name.tabIndex = 0;
+};
+const render = () => {
+  const body = $('rows'), all = shown(), some = all.slice(0, Math.max(wanted, 100)), held = $('held'), asking = locked();
+  $('key-form').hidden = !asking;
+  held.hidden = asking;
+  $('ends').hidden = $('pictures').hidden = asking;
+  if (asking) { $('foot').textContent = ''; $('more').hidden = true; $('count').textContent = ''; return; }
+  if (firstList && !listError) {
+    if (!body.children.length) {
+      for (let n = 0; n < 8; n++) body.append(make('tr', 'bone', ...['key', 'owner wide', 'num', 'num left', 'num', 'num wide', 'wide'].map(name => make('td', { className: name }, make('i')))));
+    }
+    return;
+  }
+  const keep = new Set(some.map(row => row.key)), focused = inRow();
+  const before = [...body.children].findIndex(tr => tr.dataset.key === focused);
+  for (const tr of [...body.children]) {
+    if (!keep.has(tr.dataset.key)) { cells.delete(tr.dataset.key); tr.remove(); }
+  }
+  let place = body.firstChild;
+  for (const row of some) {
+    let cell = cells.get(row.key);
+    if (!cell) { cell = tableRow(row); cells.set(row.key, cell); }
+    fill(cell, row);
+    if (cell.tr === place) place = place.nextSibling;
+    else body.insertBefore(cell.tr, place);
+  }
+  if (focused && !keep.has(focused)) (body.children[Math.min(before, body.children.length - 1)]?.querySelector('.name') || held).focus();
+  else if (focused && inRow() !== focused) cells.get(focused)?.name.focus();
+  if (!cells.has(current)) choose(some[0]?.key);
+  held.classList.toggle('stale', Boolean(listError));
+  for (const tr of body.children) tr.classList.toggle('open', tr.dataset.key === open);
+  renderBlank(some.length);
+  renderFoot(all.length, some.length);
+  renderStuck();
+};
+const renderBlank = count => {
+  const blank = $('blank'), line = text => make('b', '', text);
+  blank.hidden = count > 0;
+  if (count) return;
+  if (listError?.status === 403) {
+    blank.replaceChildren(line('This API key may not list these locks'), make('span', {}, `${why(listError)}. Use another API key, or a prefix that it may read.`));
+  } else if (listError) {
+    blank.replaceChildren(line('The locks cannot be shown'), make('span', {}, `${why(listError)}. This page keeps trying.`));
+  } else if (filter.text) {
+    const clear = button('Clear the filter', () => useFilter(''));
+    blank.replaceChildren(line('No held key matches the filter'), make('span', {}, moreToList ? `Searched the first ${plural(searched, 'key')}. ` : ''), clear);
+  } else {
+    blank.replaceChildren(line('Nothing is locked'), make('span', {}, 'Try:'), document.createElement('br'), make('code', {}, `curl -X POST ${base}/locks/hello?ttl=30s${curlKey()}`));
+  }
+};
+const renderFoot = (matching, count) => {
+  const all = status?.held ?? (moreToList ? undefined : searched);
+  const old = Boolean(listError && count);
+  $('count').className = old ? 'old' : 'dim';
+  if (old) set($('count'), `${plural(count, 'key')}, as of ${span(now() - listedAt)} ago`);
+  else set($('count'), filter.text ? `${plural(matching, 'match', 'matches')}` : all === undefined ? `${searched.toLocaleString('en')}+ held` : `${all.toLocaleString('en')} held`);
+  let text = '';
+  if (!old && (count < matching || moreToList)) {
+    text = filter.inPage ? `Showing ${count} of ${matching} matches among the first ${plural(searched, 'key')}.` : `Showing ${plural(count, 'key')}, sorted among these. A filter searches further.`;
+  }
+  set($('foot'), text);
+  $('more').hidden = !(count < matching || (moreToList && !filter.inPage)) || wanted >= 2000 || Boolean(listError);
+};
+const renderStuck = () => {
+  const stuck = [...rows.values()].filter(isStuck), note = $('stuck');
+  note.hidden = !stuck.length || filter.text === 'waiting:>0 held:>5m';
+  if (note.hidden) return;
+  const worst = stuck.reduce((a, b) => a.since < b.since ? a : b), key = worst.key.length > 60 ? worst.key.slice(0, 60) + '…' : worst.key;
+  const look = button('Show', () => useFilter('waiting:>0 held:>5m'));
+  const text = stuck.length > 1 ? `${stuck.length} keys are held for more than 5 minutes while others wait.` : `is held for ${span(heldFor(worst))} while ${worst.waiting === 1 ? '1 waits' : worst.waiting + ' wait'}.`;
+  const state = stuck.length > 1 ? text : key + text;
+  if (note.dataset.state === state) return;
+  note.dataset.state = state;
+  const focused = note.contains(document.activeElement);
+  note.replaceChildren(...(stuck.length > 1 ? [] : [make('b', {}, inert(key)), ' ']), text, look);
+  if (focused) look.focus();
+};
+
+// The ends.
+const renderEnds = () => {
+  const some = ends.filter(end => matches(end.key, end.owner, end.held_ms)).sort((a, b) => b.at - a.at);
+  const body = $('end-rows'), old = new Map([...body.children].map(tr => [Number(tr.dataset.number), tr]));
+  let place = body.firstChild;
+  for (const end of some) {
+    let tr = old.get(end.number);
+    if (!tr) {
+      tr = make('tr', {}, make('td', 'num dim'), make('td', { className: 'key', title: end.key.length > 24 && !ODD.test(end.key) ? end.key : '' }, inertKey(end.key)), make('td', 'owner wide', end.owner ? inert(end.owner) : ''),
+        make('td', 'num', short(end.held_ms)), make('td', {}, make('span', { className: 'why ' + end.why, textContent: end.why.replace('_', ' '), title: WHY[end.why] || '' })), make('td', 'num wide dim last', end.waited_ms ? short(end.waited_ms) : ''));
+      tr.dataset.number = end.number;
+    }
+    old.delete(end.number);
+    set(tr.firstChild, coarse(now() - end.at));
+    if (tr === place) place = place.nextSibling; else body.insertBefore(tr, place);
+  }
+  old.forEach(tr => tr.remove());
+  $('end-blank').hidden = some.length > 0;
+  set($('end-blank'), ends.length ? 'No end matches the filter.' : 'No lease has ended on this instance yet.');
+  set($('ends-count'), some.length ? `${some.length} on this instance` : '');
+};
+const WHY = {
+  released: 'The holder released it, or closed its stream', expired: 'Its TTL passed without a refresh',
+  forced: 'An administrator ended it', max_hold: 'It was held for longer than is allowed',
+  lost: 'It expired, or it was ended through another instance or in the store',
+};
+
+// The health of the store in one sentence.
+const STORES = { embedded: 'Embedded store', redis: 'Redis', 'redis-sentinel': 'Redis (Sentinel)', 'redis-cluster': 'Redis Cluster', redlock: 'Redlock' };
+const health = () => {
+  if (locked()) return ['', 'Waiting for an API key'];
+  if (offlineSince && live !== 'live') return ['bad', `This page cannot reach lockkeeper. Shown is what was known ${span(now() - (listedAt || offlineSince))} ago. Check the process and the network; this page keeps trying.`];
+  if (!status) return ['', listError ? why(listError) : 'Looking at the store'];
+  const { store } = status, name = STORES[store.name] || store.name, voting = store.nodes.filter(node => node.votes === 'now').length;
+  const node = one => `${one.node} ${one.votes === 'later' ? `votes again in ${span((one.votes_in_ms || 0) - (now() - statusAt) + 999)}` : one.votes === 'for_others' ? 'serves instances with other settings' : 'does not answer'}`;
+  const silent = store.nodes.filter(one => one.votes !== 'now').map(node).join('; ');
+  if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. Start the missing nodes; do not restart lockkeeper.`];
+  if (!store.up) return ['bad', `${name} does not answer: nothing is granted, and leases end by their TTL. Bring the store back; lockkeeper recovers by itself, do not restart it. (${store.problem})`];
+  if (live === 'draining') return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
+  if (store.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${store.failing})`];
+  if (silent) return ['warn', `${name}: ${voting} of ${store.nodes.length} vote; ${silent}`];
+  if (store.nodes.length) return ['ok', `${name}: ${voting} of ${store.nodes.length} vote, answers in ${fine(store.latency_ms)}`];
+  return ['ok', store.name === 'embedded' ? `${name}, ${store.write_ms === undefined ? 'on disk' : `writes in ${fine(store.write_ms)}`}` : `${name}, answers in ${fine(store.latency_ms)}`];
+};
+let lastHealth = '';
+const renderHealth = () => {
+  const [state, text] = health();
+  $('store').className = state;
+  $('health').className = state === 'ok' ? '' : state;
+  set($('store').lastElementChild, text);
+  if (state !== lastHealth && lastHealth && state) say(text, true);
+  lastHealth = state || lastHealth;
+  const counts = status ? [['waiting', status.waiting], ['streams', status.holds], ['refused in 5 min', status.refused_lately]] : [];
+  if (status?.held !== undefined) counts.unshift(['held', status.held]);
+  const list = $('counts');
+  counts.forEach(([name, value], at) => {
+    const pair = list.children[at] || list.appendChild(make('div', {}, make('dt'), make('dd')));
+    set(pair.firstChild, name);
+    set(pair.lastChild, value.toLocaleString('en'));
+  });
+  while (list.children.length > counts.length) list.lastChild.remove();
+  set($('instance'), status ? `${status.instance} · ${status.version}` : '');
+  const link = offlineSince && live !== 'live' ? ['bad', 'offline'] : live === 'live' ? ['ok', 'live'] : live === 'polling' ? ['warn', 'polling every 2 s'] : ['', live];
+  $('live').className = link[0];
+  set($('live').lastElementChild, link[1]);
+  $('key-open').hidden = !needsKey || !apiKey;
+};
+const apply = news => {
+  const first = !status;
+  if (news.run !== run) { run = news.run; ends = []; }
+  status = news; statusAt = now();
+  if (news.ends.length) {
+    const known = new Set(ends.map(end => end.number));
+    ends.push(...news.ends.filter(end => !known.has(end.number)).map(end => ({ ...end, at: now() - end.ago_ms })));
+    ends = ends.sort((a, b) => a.at - b.at).slice(-200);
+    count(news.ends);
+    renderEnds();
+  }
+  if (first || news.changes !== apply.changes) changed();
+  apply.changes = news.changes;
+  offlineSince = 0;
+  renderHealth();
+  if (!first) say(`${plural(status.held ?? rows.size, 'key')} held, ${status.waiting} waiting`);
+};
+
+// The stream, read by fetch so that it can send an API key; polling while it is cut.
+let cut, tries = 0, pollTimer, streamTimer;
+const stream = async () => {
+  clearTimeout(streamTimer);
+  if (locked() || document.hidden) return;
+  cut?.abort();
+  const own = cut = new AbortController();
+  let watchdog;
+  const alive = () => { clearTimeout(watchdog); watchdog = setTimeout(() => own.abort(), 10000); };
+  try {
+    alive();
+    const answer = await fetch('ui/events', { headers: headers({ Accept: 'text/event-stream' }), cache: 'no-store', signal: own.signal });
+    if (!answer.ok) throw await refusal(answer);
+    await read(answer, '\n\n', part => {
+      const data = (/^data: (.*)$/m.exec(part) || [])[1];
+      if (/^event: draining$/m.test(part)) { live = 'draining'; renderHealth(); } else if (data) {
+        live = 'live'; tries = 0;
+        clearTimeout(pollTimer);
+        apply(JSON.parse(data));
+      }
+    }, alive);
+  } catch (error) {
+    if (own !== cut) return;
+    if (error.status === 401) { clearTimeout(watchdog); return askForKey(error); }
+    // Asking again would only fill the log of refusals.
+    if (error.status === 403) { clearTimeout(watchdog); listError = error; live = 'refused'; render(); return renderHealth(); }
+  }
+  clearTimeout(watchdog);
+  if (own !== cut || document.hidden) return;
+  // The service ends a stream after ten minutes: then a new one begins at once.
+  const again = live === 'live' && !tries ? 200 : Math.min(30000, 2500 * 2 ** tries);
+  tries++;
+  if (live === 'live') { live = 'connecting'; pollTimer = setTimeout(poll, 1000); } else poll();
+  streamTimer = setTimeout(stream, again);
+};
+const poll = async () => {
+  clearTimeout(pollTimer);
+  if (locked() || document.hidden || live === 'live') return;
+  try {
+    const after = ends.reduce((most, end) => Math.max(most, end.number), 0);
+    const news = await call('GET', 'ui/status' + (run && after ? `?after=${after}` : ''));
+    if (live === 'live') return;
+    if (live !== 'polling') say('The live stream was cut. This page asks every 2 seconds.', true);
+    live = 'polling';
+    apply(news);
+  } catch (error) {
+    if (error.status === 401) return askForKey(error);
+    if (!(error instanceof Refused)) { offlineSince ||= now(); live = 'polling'; }
+    renderHealth();
+    render();
+  }
+  pollTimer = setTimeout(poll, 2000);
+};
+const askForKey = error => {
+  if (locked()) return;
+  needsKey = true;
+  if (apiKey) set($('key-said'), `${why(error)}.`);
+  forgetKey();
+};
+const forgetKey = () => {
+  apiKey = '';
+  sessionStorage.removeItem('lockkeeper-api-key');
+  cut?.abort(); cut = undefined;
+  status = undefined; rows = new Map(); cells.clear(); $('rows').replaceChildren(); ends = []; run = ''; live = 'waiting for an API key'; firstList = true; listError = undefined;
+  close();
+  renderEnds(); render(); renderHealth();
+  $('key-input').value = '';
+  $('key-input').focus();
+};
+const start = () => { begun = true; live = 'connecting'; render(); renderHealth(); stream(); listSoon(0); };
+
+// The details of a key.
+let detail, detailTimer;
+const show = key => {
+  if (open === key && !$('panel').hidden) return;
+  open = key; detail = undefined;
+  choose(key);
+  $('panel').hidden = false;
+  $('panel-key').replaceChildren(inertKey(key));
+  hideFree();
+  set($('free-said'), '');
+  renderPanel();
+  look();
+  render();
+  $('panel-key').focus();
+};
+const close = () => {
+  if ($('panel').hidden) return;
+  const key = open;
+  open = undefined;
+  clearTimeout(detailTimer);
+  $('panel').hidden = true;
+  render();
+  (cells.get(key)?.name || $('held')).focus();
+};
+const look = async () => {
+  clearTimeout(detailTimer);
+  const key = open;
+  if (!key || document.hidden) return;
+  try {
+    // A service that tells since when tells the line as well.
+    const line = [...rows.values()].some(row => !row.least) ? '?waiters=100' : '';
+    detail = await call('GET', `locks/${path(key)}${line}`);
+    detail.at = now();
+  } catch (error) { detail = { ...detail, problem: why(error) }; }
+  if (key !== open) return;
+  renderPanel();
+  detailTimer = setTimeout(look, 2000);
+};
+const holdersOf = () => detail.leases || [detail];
+const renderPanel = () => {
+  const facts = make('dl', 'facts'), fact = (name, ...text) => facts.append(make('dt', '', name), make('dd', {}, ...text));
+  const inside = [], row = rows.get(open);
+  if (!detail) { $('facts').replaceChildren(make('p', 'dim', 'Looking…')); return renderFree(); }
+  if (detail.problem) inside.push(make('p', 'bad-text', `${detail.problem}. Shown is the last known state.`));
+  if (detail.key && !detail.held) inside.push(make('p', 'dim', 'This key is free.'));
+  if (detail.held) {
+    for (const one of holdersOf()) {
+      fact('Holder', one.owner ? inert(one.owner) : make('span', 'dim', one.fencing_token === undefined ? 'a client on the store directly' : 'gave no name'));
+      if (one.fencing_token !== undefined) fact('Fencing number', make('span', 'mono', String(one.fencing_token)));
+      const held = detail.held_ms !== undefined ? span(detail.held_ms + now() - detail.at) : row ? `${row.least ? 'at least ' : ''}${span(heldFor(row))}` : '';
+      if (held) fact('Held for', held);
+      fact('Time left', one.ttl_ms === undefined ? 'no end' : span(one.ttl_ms - (now() - detail.at)));
+    }
+    fact('Kind', kind(detail));
+  }
+  inside.push(facts, make('h3', '', detail.waiters ? `Waiting: ${detail.waiters}` : 'Nobody waits'));
+  if (detail.queue?.length) {
+    inside.push(make('ol', 'queue', ...detail.queue.map(one => make('li', {}, make('span', '', short(one.waited_ms)), one.owner ? inert(one.owner) : make('i', '', 'gave no name')))));
+    if (detail.waiters > detail.queue.length) inside.push(make('p', 'dim', `and ${detail.waiters - detail.queue.length} more`));
+  } else if (detail.waiters) inside.push(make('p', 'dim', 'This service does not tell their names.'));
+  const last = ends.filter(end => end.key === open).sort((a, b) => b.at - a.at).slice(0, 5);
+  if (last.length) {
+    inside.push(make('h3', '', 'Last ends of this key, on this instance'), make('ul', 'queue', ...last.map(end => make('li', {},
+      make('span', '', span(now() - end.at) + ' ago'), make('b', 'why ' + end.why, end.why.replace('_', ' ')), ' ', end.owner ? inert(end.owner) : '', end.held_ms === undefined ? '' : `, held ${short(end.held_ms)}`))));
+  }
+  inside.push(make('h3', '', 'Look at it'), make('code', 'curl', `curl ${shell(`${base}/locks/${path(open)}`)}${curlKey()}`));
+  $('facts').replaceChildren(...inside);
+  renderFree();
+};
+const renderFree = () => {
+  const held = Boolean(detail?.held), allowed = may('admin'), button = $('free-open');
+  $('free-box').classList.toggle('danger', !$('free-form').hidden);
+  button.hidden = !$('free-form').hidden;
+  button.disabled = !held || !allowed;
+  set($('free-why'), !allowed ? 'Needs the permission admin, which this API key lacks.' : held ? 'Ends the lease of its holder, by force.' : detail ? 'Nothing to free.' : '');
+  $('free-why').hidden = !$('free-form').hidden;
+  $('free-do').disabled = !held || $('free-key').value !== open || !$('free-reason').value.trim();
+  if (!held || $('free-form').hidden) return;
+  const first = detail.queue?.[0], who = detail.owner ? [inert(detail.owner)] : ['Its holder'];
+  const next = first ? [' The next in line, ', make('b', {}, first.owner ? inert(first.owner) : 'which gave no name'), ', gets it at once.'] :
+    [detail.waiters ? ' The next in line gets it at once.' : ' Nobody waits: the key is free for the next to ask.'];
+  $('free-next').replaceChildren(make('b', {}, ...who), ' loses the lease at once, learns it at its next refresh, and may still write until then: only fencing numbers stop that.', ...next);
+};
+const hideFree = () => { $('free-form').hidden = true; $('free-key').value = $('free-reason').value = ''; };
+const openFree = () => {
+  if (!detail?.held || !may('admin')) return;
+  $('free-form').hidden = false;
+  set($('free-said'), '');
+  renderFree();
+  $('free-key').focus();
+};
+const free = async () => {
+  const key = open, out = $('free-said');
+  $('free-do').disabled = true;
+  try {
+    const taken = await call('DELETE', `admin/locks/${path(key)}?reason=${encodeURIComponent($('free-reason').value.trim())}`);
+    const after = await call('GET', `locks/${path(key)}`).catch(() => undefined);
+    const lease = [taken.owner ? inert(taken.owner) : 'The holder', ` lost the lease${taken.fencing_token === undefined ? '' : ` ${taken.fencing_token}`}. `];
+    out.className = 'said';
+    out.replaceChildren('Freed. ', ...lease, ...(after?.held ? ['Held now by ', after.owner ? inert(after.owner) : 'another client', '.'] : after ? ['The key is free.'] : []));
+    hideFree();
+  } catch (error) {
+    out.className = 'said bad';
+    set(out, error.code === 'lock_lost' ? 'Nobody held it any more: nothing was freed.' : `Not freed: ${why(error)}.${error instanceof Refused ? '' : ' It may have taken effect; look at the key.'}`);
+  }
+  if (open === key) { await look(); (out.isConnected ? $('panel-key') : $('held')).focus(); }
+  listSoon(0);
+};
+
+// Reservations by hand.
+const mine = new Map();
+const showToken = (grant, what) => {
+  set($('token-what'), what);
+  set($('token-text'), grant.token);
+  set($('token-curl'), `curl -X DELETE ${shell(`${base}/locks/${path(grant.key)}`)} -H "Lock-Token: ${grant.token}"${curlKey()}`);
+  $('reserve').close();
+  $('token').showModal();
+};
+const renderMine = () => {
+  $('mine').replaceChildren(...[...mine].map(([key, { stop, lost }]) => {
+    const done = button(lost ? 'Close' : 'Give back', () => { mine.delete(key); stop.abort(); renderMine(); });
+    return make('p', { className: lost ? 'note' : 'note plain' }, lost ? 'Your reservation of ' : 'You hold ', make('b', {}, inert(key)), lost ? ` has ended: ${lost}.` : ' while this tab is open.', done);
+  }));
+};
+const hold = async (key, body) => {
+  const stop = new AbortController();
+  const answer = await fetch(`hold/${path(key)}`, { method: 'POST', headers: headers({ 'Content-Type': 'application/json' }), body: JSON.stringify(body), signal: stop.signal });
+  if (!answer.ok) throw await refusal(answer);
+  read(answer, '\n', line => {
+    if (!line) return;
+    const event = JSON.parse(line);
+    if (event.event === 'acquired') {
+      mine.set(key, { stop });
+      renderMine();
+      showToken(event, `${key} is yours while this tab is open. Closing the tab gives it back.`);
+    } else if (event.event === 'lost' || event.event === 'draining') {
+      mine.set(key, { stop, lost: event.event === 'lost' ? event.reason.replace('_', ' ') : 'the instance shuts down' });
+    }
+  }).catch(() => {}).then(() => {
+    const own = mine.get(key);
+    if (own?.stop !== stop) return;
+    own.lost ||= 'the connection broke';
+    renderMine();
+    say(`Your reservation of ${key} has ended: ${own.lost}`, true);
+  });
+};
+const reserve = async () => {
+  const key = $('reserve-key').value, owner = `${$('reserve-name').value.trim()}: ${$('reserve-reason').value.trim()}`, said = $('reserve-said');
+  set(said, '');
+  $('reserve-do').disabled = true;
+  try {
+    if (new TextEncoder().encode(owner).length > 256) throw new Refused(0, { detail: 'name and reason have more than 256 bytes together' });
+    if ($('reserve-fixed').checked) {
+      const grant = await call('POST', `locks/${path(key)}`, { ttl_ms: Number($('reserve-ttl').value), wait_ms: 0, owner });
+      showToken(grant, `${key} is yours for ${span(grant.ttl_ms)}.`);
+    } else await hold(key, { wait_ms: 0, owner });
+    listSoon(0);
+  } catch (error) { set(said, `Not reserved: ${why(error)}.`); }
+  $('reserve-do').disabled = false;
+};
+
+// Pictures: a point every 5 s for 15 minutes, from what this page has seen.
+const POINTS = 180, points = [];
+let recent = [], before;
+const count = news => { recent.push(...news.filter(end => matches(end.key, end.owner, end.held_ms) && end.ago_ms < 10000)); recent = recent.slice(-1000); };
+const quantile = (values, q) => values.length ? values.sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * q))] : undefined;
+const rate = value => value === undefined ? '–' : value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString('en');
+const time = value => value === undefined ? '–' : fine(value);
+const CHARTS = [
+  { title: 'Acquires a second', names: ['granted', 'refused'], of: ['grants', 'refusals'], show: rate },
+  { title: 'Wait in line', names: ['p50', 'p99'], of: ['wait50', 'wait99'], show: time },
+  { title: 'Hold time', names: ['p50', 'p99'], of: ['hold50', 'hold99'], show: time },
+  { title: 'Store', names: ['look', 'write'], of: ['look', 'write'], show: time },
+];
+const sample = () => {
+  if (!status || offlineSince || document.hidden) { before = undefined; return; }
+  const at = now(), held = recent.map(end => end.held_ms).filter(ms => ms !== undefined), waits = recent.map(end => end.waited_ms).filter(ms => ms !== undefined);
+  const point = { at, look: status.store.up ? status.store.latency_ms : undefined, write: status.store.write_ms, hold50: quantile(held, .5), hold99: quantile(held, .99), wait50: quantile(waits, .5), wait99: quantile(waits, .99) };
+  if (before && before.run === run && status.granted >= before.granted) {
+    const seconds = (at - before.at) / 1000;
+    point.grants = (status.granted - before.granted) / seconds;
+    point.refusals = (status.refused - before.refused) / seconds;
+  }
+  before = { at, run, granted: status.granted, refused: status.refused };
+  points.push(point);
+  if (points.length > POINTS) points.shift();
+  recent = [];
+  renderCharts();
+};
+const svg = (name, attributes) => {
+  const node = document.createElementNS('http://www.w3.org/2000/svg', name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  return node;
+};
+const drawn = CHARTS.map(chart => {
+  const legend = make('p'), lines = chart.of.map((_, at) => svg('path', { class: at ? 'two' : '' }));
+  const values = chart.names.map((name, at) => {
+    const value = make('b', '', '–');
+    legend.append(make('span', {}, make('i', { className: at ? 'swatch two' : 'swatch' }), name + ' ', value));
+    return value;
+  });
+  const top = make('span', 'dim');
+  const picture = svg('svg', { viewBox: '0 0 180 50', preserveAspectRatio: 'none', 'aria-hidden': 'true' });
+  picture.append(svg('line', { x1: 0, x2: 180, y1: 50, y2: 50 }), ...lines);
+  const table = make('table', {}, make('caption', 'vh', chart.title), make('thead', {}, make('tr', {}, ...['Ago', ...chart.names].map(name => make('th', { scope: 'col', textContent: name })))));
+  const body = table.appendChild(make('tbody'));
+  const scroll = make('div', { className: 'scroll', tabIndex: 0 }, table), more = make('details', {}, make('summary', '', 'As a table'), scroll);
+  scroll.setAttribute('role', 'region');
+  scroll.setAttribute('aria-label', chart.title);
+  more.ontoggle = () => renderCharts();
+  $('charts').append(make('div', 'chart', make('h3', '', chart.title, top), legend, picture, more));
+  return { chart, lines, values, top, more, body };
+});
+const renderCharts = () => {
+  for (const { chart, lines, values, top, more, body } of drawn) {
+    const all = points.flatMap(point => chart.of.map(of => point[of])).filter(value => value !== undefined), most = Math.max(...all, 0);
+    chart.of.forEach((of, at) => {
+      let line = '', pen = 'M';
+      points.forEach((point, place) => {
+        const value = point[of];
+        if (value === undefined) { pen = 'M'; return; }
+        const wide = Math.max(24, points.length), x = 180 * (wide - points.length + place + 1) / wide, y = most ? 49 - 47 * value / most : 49;
+        // A single point is a short line.
+        line += pen === 'M' ? `M${x - .6} ${y.toFixed(1)}L${x} ${y.toFixed(1)}` : `L${x} ${y.toFixed(1)}`;
+        pen = 'L';
+      });
+      lines[at].setAttribute('d', line);
+      set(values[at], chart.show(points.at(-1)?.[of]));
+    });
+    set(top, all.length ? `up to ${chart.show(most)}` : '');
+    if (more.open) {
+      const minutes = points.filter((_, at) => (points.length - 1 - at) % 12 === 0).reverse();
+      body.replaceChildren(...minutes.map(point => make('tr', {}, make('td', '', span(now() - point.at)), ...chart.of.map(of => make('td', '', chart.show(point[of]))))));
+    }
+  }
+};
+
+// Hands.
+const move = by => {
+  const all = [...$('rows').children], at = all.findIndex(tr => tr.dataset.key === current);
+  const next = all[inRow() ? Math.min(all.length - 1, Math.max(0, at + by)) : Math.max(0, at)];
+  next?.querySelector('.name')?.focus();
+};
+addEventListener('keydown', event => {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = event.target.matches?.('input, textarea, select');
+  if (event.key === 'Escape' && !document.querySelector('dialog[open]')) {
+    if (!$('panel').hidden && !$('free-form').hidden) { hideFree(); renderFree(); $('free-open').focus(); }
+    else if (!$('panel').hidden && event.target !== $('filter')) close();
+    else if (event.target === $('filter')) { if ($('filter').value) useFilter(''); $('held').focus(); }
+    return;
+  }
+  if (typing || document.querySelector('dialog[open]')) return;
+  const act = { '/': () => $('filter').focus(), j: () => move(1), k: () => move(-1), '?': () => $('help').showModal(),
+    f: async () => { if (!open && current) show(current); if (!detail) await look(); openFree(); } }[event.key];
+  if (act) { event.preventDefault(); act(); }
+});
+const heads = document.querySelectorAll('th[data-sort]');
+heads.forEach(th => {
+  th.querySelector('button').onclick = () => {
+    const by = th.dataset.sort;
+    sort = { by, up: sort.by === by ? !sort.up : ['key', 'owner', 'left', 'kind'].includes(by) };
+    arrows();
+    render();
+  };
+});
+const arrows = () => heads.forEach(th => {
+  const own = th.dataset.sort === sort.by, button = th.querySelector('button');
+  if (own) th.setAttribute('aria-sort', sort.up ? 'ascending' : 'descending'); else th.removeAttribute('aria-sort');
+  set(button, button.textContent.replace(/ [↑↓]$/, '') + (own ? (sort.up ? ' ↑' : ' ↓') : ''));
+});
+let filterTimer;
+$('filter').oninput = () => { clearTimeout(filterTimer); filterTimer = setTimeout(() => useFilter($('filter').value.trimStart()), 150); };
+const more = () => { if (!$('more').hidden) { wanted += 100; list(); } };
+$('more').onclick = more;
+new IntersectionObserver(seen => { if (seen.some(one => one.isIntersecting) && $('held').scrollTop > 0) more(); }, { root: $('held'), rootMargin: '200px' }).observe($('held').appendChild(make('div')));
+$('panel-close').onclick = close;
+$('panel-copy').onclick = () => copy(open);
+$('free-open').onclick = openFree;
+$('free-cancel').onclick = () => { hideFree(); renderFree(); $('free-open').focus(); };
+$('free-key').oninput = $('free-reason').oninput = renderFree;
+$('free-form').onsubmit = event => { event.preventDefault(); if (!$('free-do').disabled) free(); };
+$('reserve-open').onclick = () => { set($('reserve-said'), may('acquire') ? '' : 'This API key lacks the permission acquire.'); $('reserve-do').disabled = !may('acquire'); $('reserve').showModal(); };
+$('reserve-form').onsubmit = event => { event.preventDefault(); reserve(); };
+$('help-open').onclick = () => $('help').showModal();
+document.querySelectorAll('[data-close]').forEach(button => { button.onclick = () => button.closest('dialog').close(); });
+$('token').onclose = () => { set($('token-text'), ''); set($('token-curl'), ''); };
+$('token-copy').onclick = () => copy($('token-text').textContent);
+$('key-open').onclick = () => { set($('key-said'), ''); forgetKey(); };
+$('key-form').onsubmit = event => {
+  event.preventDefault();
+  const given = $('key-input').value.trim();
+  if (!/^[\x21-\x7e]+$/.test(given)) { set($('key-said'), 'An API key has only letters, digits and signs.'); return; }
+  apiKey = given;
+  $('key-input').value = '';
+  set($('key-said'), '');
+  sessionStorage.setItem('lockkeeper-api-key', apiKey);
+  start();
+};
+addEventListener('hashchange', fromUrl);
+addEventListener('beforeunload', event => { if ([...mine.values()].some(one => !one.lost)) event.preventDefault(); });
+document.addEventListener('visibilitychange', () => {
+  if (document.hidden) { cut?.abort(); cut = undefined; clearTimeout(pollTimer); clearTimeout(streamTimer); return; }
+  tries = 0;
+  stream(); listSoon(0); look();
+});
+setInterval(() => {
+  if (document.hidden) return;
+  for (const cell of cells.values()) tick(cell, cell.row);
+  for (const tr of $('end-rows').children) { const end = ends.find(one => one.number === Number(tr.dataset.number)); if (end) set(tr.firstChild, coarse(now() - end.at)); }
+  renderHealth();
+  renderStuck();
+  if (listError && rows.size) renderFoot(shown().length, $('rows').children.length);
+  if (open && detail && !$('facts').contains(document.activeElement)) renderPanel();
+}, 1000);
+setInterval(sample, 5000);
+
+arrows();
+fromUrl();
+render();
+(async () => {
+  for (;;) {
+    try { needsKey = (await call('GET', 'ui/access')).api_keys; break; } catch { offlineSince ||= now(); renderHealth(); await new Promise(done => setTimeout(done, 2000)); }
+  }
+  offlineSince = 0;
+  if (locked()) { forgetKey(); return; }
+  start();
+})();
+})();

@@ -1,0 +1,397 @@
+// The dashboard in Debian's Chromium: `node dashboard.cjs CASE URL MORE...`, for tests/it/dashboard.rs.
+'use strict';
+const assert = require('node:assert/strict');
+const fs = require('node:fs');
+const net = require('node:net');
+const { chromium } = require('playwright-core');
+
+const AXE = fs.readFileSync(require.resolve('axe-core/axe.min.js'), 'utf8');
+const PATIENCE = 60000;
+const FLAGS = [
+  '--headless', '--no-sandbox', '--disable-gpu', '--disable-quic', '--no-first-run', '--disable-dev-shm-usage',
+  '--disable-background-networking', '--disable-component-update', '--disable-sync',
+];
+const [, , name, url, ...more] = process.argv;
+
+// The service, as other clients see it.
+const ask = async (method, path, headers = {}) => {
+  const answer = await fetch(url + path, { method, headers });
+  return { status: answer.status, body: answer.status === 204 ? {} : await answer.json() };
+};
+const take = async (key, query = 'ttl=1h', headers = {}) => {
+  const path = key.split('/').map(encodeURIComponent).join('/');
+  const { status, body } = await ask('POST', `/locks/${path}?${query}`, headers);
+  assert.equal(status, 201, JSON.stringify(body));
+  return body;
+};
+// A client in line, for as long as the test lives.
+const wait = async (key, owner) => {
+  const stream = await fetch(`${url}/hold/${key}?wait=forever&owner=${owner}`, { method: 'POST' });
+  assert.equal(stream.status, 200);
+  return stream;
+};
+const release = grant => ask('DELETE', `/locks/${grant.key}`, { 'Lock-Token': grant.token });
+
+// A wire to the service that can be cut.
+const wire = async () => {
+  const { hostname, port } = new URL(url), ends = new Set();
+  const server = net.createServer(near => {
+    const far = net.connect(port, hostname);
+    for (const [from, to] of [[near, far], [far, near]]) {
+      ends.add(from);
+      from.pipe(to);
+      from.on('error', () => to.destroy()).on('close', () => { ends.delete(from); to.destroy(); });
+    }
+  });
+  const listen = at => new Promise(done => server.listen(at, '127.0.0.1', done));
+  await listen(0);
+  const here = server.address().port;
+  const cut = () => { server.close(); ends.forEach(end => end.destroy()); };
+  return { url: `http://127.0.0.1:${here}`, cut, mend: () => listen(here) };
+};
+
+// A tab, and what must not happen in it.
+let browser;
+const tab = async ({ expected = /^$/, at = url, ...options } = {}) => {
+  const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, ...options });
+  const page = await context.newPage();
+  page.setDefaultTimeout(PATIENCE);
+  page.faults = [];
+  page.asked = [];
+  page.on('console', line => { if (line.type() === 'error' && !expected.test(line.text())) page.faults.push(line.text()); });
+  page.on('pageerror', error => page.faults.push(error.stack));
+  page.on('dialog', dialog => { page.faults.push(`dialog: ${dialog.message()}`); dialog.dismiss(); });
+  page.on('request', request => {
+    page.asked.push(request.url());
+    if (!request.url().startsWith(at + '/') && !request.url().startsWith('data:')) page.faults.push(`left: ${request.url()}`);
+  });
+  await page.goto(`${at}/ui`);
+  return page;
+};
+const close = async page => {
+  assert.deepEqual(page.faults, []);
+  await page.context().close();
+};
+const rows = page => page.locator('#rows tr[data-key]');
+const row = (page, key) => page.locator(`#rows tr[data-key=${JSON.stringify(key)}]`);
+const until = async (question, what) => {
+  const began = Date.now();
+  for (;;) {
+    const answer = await question();
+    if (answer) return answer;
+    assert.ok(Date.now() - began < PATIENCE, `not in time: ${what}`);
+    await new Promise(done => setTimeout(done, 50));
+  }
+};
+const says = (page, place, text) => page.locator(place).filter({ hasText: text }).waitFor();
+const judge = async (page, what) => {
+  await page.evaluate(AXE);
+  const found = await page.evaluate(() => axe.run(document, { runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa', 'best-practice'] }));
+  const faults = found.violations.map(fault => `${what}: ${fault.id} ${fault.nodes.map(node => node.target.join(' ')).join(', ')}`);
+  assert.deepEqual(faults, []);
+};
+const fits = async (page, what) => {
+  const [content, window] = await page.evaluate(() => [document.documentElement.scrollWidth, innerWidth]);
+  assert.ok(content <= window, `${what}: ${content} in ${window}`);
+};
+
+const cases = {
+  // A lock that others take, lose and give back shows without a reload.
+  async live() {
+    const page = await tab();
+    await says(page, '#blank', 'Nothing is locked');
+    await says(page, '#blank', `curl -X POST ${url}/locks/`);
+    await says(page, '#live', 'live');
+    const grant = await take('shop/7', 'ttl=1h&owner=web-1');
+    await row(page, 'shop/7').filter({ hasText: 'web-1' }).waitFor();
+    assert.match(await row(page, 'shop/7').textContent(), new RegExp(`${grant.fencing_token}exclusive`));
+    assert.match(await row(page, 'shop/7').textContent(), /59 m \d\d s|1 h 00 m/);
+    await says(page, '#count', '1 held');
+    assert.equal((await release(grant)).status, 204);
+    await row(page, 'shop/7').waitFor({ state: 'detached' });
+    await says(page, '#end-rows tr:first-child', 'released');
+    await take('short', 'ttl=200ms&owner=web-2');
+    await says(page, '#end-rows tr', 'expired');
+    await says(page, '#store', 'Embedded store');
+    const forced = await take('forced');
+    assert.equal((await ask('DELETE', `/admin/locks/${forced.key}`)).status, 200);
+    await says(page, '#end-rows tr', 'forced');
+    await until(() => page.evaluate(() => document.querySelector('#charts path').getAttribute('d')), 'a picture');
+    await page.locator('#charts summary').first().click();
+    await page.locator('#charts tbody tr').first().waitFor();
+    await close(page);
+  },
+
+  // The filter narrows the table, is in the URL, and survives a reload; the keyboard is enough.
+  async filter() {
+    for (const [key, owner] of [['cron/a', 'web-1'], ['cron/b', 'web-2'], ['shop/a', 'web-1']]) await take(key, `ttl=1h&owner=${owner}`);
+    const page = await tab();
+    await until(async () => await rows(page).count() === 3, 'three rows');
+    await page.locator('body').press('/');
+    assert.equal(await page.evaluate(() => document.activeElement.id), 'filter');
+    await page.keyboard.type('prefix:cron/ owner:WEB-2');
+    await until(async () => await rows(page).count() === 1, 'one row');
+    assert.equal(page.url(), `${url}/ui#filter=${encodeURIComponent('prefix:cron/ owner:WEB-2')}`);
+    await page.reload();
+    await until(async () => await rows(page).count() === 1, 'one row after a reload');
+    assert.equal(await page.inputValue('#filter'), 'prefix:cron/ owner:WEB-2');
+    await page.fill('#filter', 'held:>1d');
+    await says(page, '#blank', 'No held key matches the filter');
+    await page.fill('#filter', 'waiting:>0');
+    await says(page, '#blank', 'No held key matches the filter');
+    await page.locator('#filter').press('Escape');
+    await until(async () => await rows(page).count() === 3, 'three rows again');
+    assert.equal(page.url(), `${url}/ui`);
+    await page.locator('th[data-sort=key] button').click();
+    const keys = () => rows(page).evaluateAll(all => all.map(tr => tr.dataset.key));
+    assert.deepEqual(await keys(), ['cron/a', 'cron/b', 'shop/a']);
+    assert.equal(await page.getAttribute('th[data-sort=key]', 'aria-sort'), 'ascending');
+    await page.evaluate(() => document.activeElement.blur());
+    for (const key of ['j', 'j', 'j', 'k', 'Enter']) await page.keyboard.press(key);
+    await says(page, '#panel-key', 'cron/b');
+    await says(page, '#facts', 'web-2');
+    await page.keyboard.press('Escape');
+    await page.locator('#panel').waitFor({ state: 'hidden' });
+    assert.equal(await page.evaluate(() => document.activeElement.closest('tr').dataset.key), 'cron/b');
+    await page.keyboard.press('?');
+    await page.locator('#help').waitFor();
+    await page.keyboard.press('Escape');
+    await page.locator('#help').waitFor({ state: 'hidden' });
+    await close(page);
+  },
+
+  // A key is freed only by somebody who types it and says why; the next in line has it then.
+  async free() {
+    const key = 'deploy/shop';
+    await take(key, 'ttl=1h&owner=web-1');
+    const next = await wait(key, 'web-3');
+    const page = await tab();
+    await row(page, key).locator('.wait').filter({ hasText: '1' }).waitFor();
+    await row(page, key).locator('.name').focus();
+    await page.keyboard.press('f');
+    await page.locator('#free-form').waitFor();
+    await says(page, '#free-next', 'web-1');
+    const button = page.locator('#free-do');
+    assert.ok(await button.isDisabled());
+    await page.fill('#free-key', key);
+    assert.ok(await button.isDisabled(), 'without a reason');
+    await page.fill('#free-reason', 'web-1 is powered off');
+    await page.fill('#free-key', 'deploy/sho');
+    assert.ok(await button.isDisabled(), 'with another key');
+    await page.locator('#free-key').press('Enter');
+    assert.equal((await ask('GET', `/locks/${key}`)).body.owner, 'web-1');
+    await page.fill('#free-key', key);
+    await page.locator('#free-reason').press('Enter');
+    await says(page, '#free-said', 'Freed');
+    await row(page, key).filter({ hasText: 'web-3' }).waitFor();
+    assert.equal((await ask('GET', `/locks/${key}`)).body.owner, 'web-3');
+    await next.body.cancel();
+    await says(page, '#end-rows tr', 'forced');
+    await close(page);
+  },
+
+  // With API keys: it asks for one, keeps it in the tab, and shows what is missing.
+  async keys() {
+    const [root, reader, locker] = more, bearer = { Authorization: `Bearer ${root}` };
+    await take('shop/7', 'ttl=1h&owner=web-1', bearer);
+    await take('secret/1', 'ttl=1h', bearer);
+    const page = await tab({ expected: /status of 40[13]/ });
+    await page.locator('#key-form').waitFor();
+    assert.ok(!page.asked.some(asked => /\/locks|status|events/.test(asked)), `asked without a key: ${page.asked}`);
+    const enter = async secret => { await page.fill('#key-input', secret); await page.locator('#key-input').press('Enter'); };
+    assert.equal(await page.getAttribute('#key-input', 'type'), 'password');
+    await enter('a-wrong-one');
+    await says(page, '#key-said', 'unknown API key');
+    await enter(locker);
+    await says(page, '#blank', 'lacks the permission `read`');
+    await page.locator('#key-open').click();
+    await enter(reader);
+    await row(page, 'shop/7').waitFor();
+    assert.equal(await rows(page).count(), 1);
+    await row(page, 'shop/7').locator('.name').click();
+    await says(page, '#free-why', 'Needs the permission admin');
+    assert.ok(await page.locator('#free-open').isDisabled());
+    await page.keyboard.press('f');
+    assert.ok(await page.locator('#free-form').isHidden());
+    await page.locator('#panel-close').click();
+    await page.locator('#reserve-open').click();
+    assert.ok(await page.locator('#reserve-do').isDisabled());
+    await page.keyboard.press('Escape');
+    await page.reload();
+    await row(page, 'shop/7').waitFor();
+    const kept = await page.evaluate(() => [localStorage.length, document.cookie, location.href].join());
+    assert.equal(kept, `0,,${url}/ui`);
+    assert.ok(!page.asked.some(asked => [root, reader, locker].some(secret => asked.includes(secret))));
+    await judge(page, 'with an API key');
+    const other = await page.context().newPage();
+    await other.goto(`${url}/ui`);
+    await other.locator('#key-form').waitFor();
+    await judge(other, 'asking for an API key');
+    await close(page);
+  },
+
+  // Texts of clients are shown, and do nothing; long ones do not widen the page.
+  async inert() {
+    const owner = '\u202Egnp.exe</td><img src=x onerror=alert(1)><script>alert(2)</script>\u200B';
+    const key = 'a/<img src=x onerror=alert(3)>';
+    await take(key, `ttl=1h&owner=${encodeURIComponent(owner)}`);
+    await take('long/' + 'x'.repeat(507), `ttl=1h&owner=${'y'.repeat(256)}`);
+    const gone = await take('gone', `ttl=1h&owner=${encodeURIComponent(owner)}`);
+    await release(gone);
+    for (const width of [360, 1280]) {
+      const page = await tab({ viewport: { width, height: 740 } });
+      await until(async () => await rows(page).count() === 2, 'two rows');
+      await says(page, '#end-rows', 'released');
+      await fits(page, 'the table');
+      await row(page, key).locator('.name').click();
+      await says(page, '#facts', 'onerror=alert(1)');
+      await says(page, '#facts', 'U+202E');
+      await fits(page, 'the details');
+      assert.equal(await page.locator('main img, main script, #panel img, #panel script').count(), 0);
+      assert.ok(!(await page.locator('body').innerText()).includes('\u202E'));
+      await page.locator('#panel-close').click();
+      await row(page, 'long/' + 'x'.repeat(507)).locator('.name').click();
+      await says(page, '#facts', 'y'.repeat(256));
+      await fits(page, 'a long key');
+      await close(page);
+    }
+  },
+
+  // No findings of axe in any state, light and dark; nothing moves where that is not wanted.
+  async axe() {
+    const key = 'cron/report';
+    await take(key, 'ttl=1h&owner=web-1');
+    const next = await wait(key, 'web-3');
+    await release(await take('gone', 'ttl=1h&owner=web-2'));
+    for (const colorScheme of ['light', 'dark']) {
+      for (const width of [360, 1280]) {
+        const page = await tab({ colorScheme, viewport: { width, height: 800 }, reducedMotion: 'reduce' });
+        await row(page, key).waitFor();
+        await says(page, '#end-rows tr', 'released');
+        const what = `${colorScheme} ${width}`;
+        await judge(page, what);
+        assert.equal(await row(page, key).evaluate(tr => getComputedStyle(tr).animationName), 'none');
+        await page.locator('#charts summary').first().click();
+        await judge(page, `${what} table of a picture`);
+        await row(page, key).locator('.name').click();
+        await page.locator('#free-open').click();
+        await judge(page, `${what} details`);
+        await page.keyboard.press('Escape');
+        await page.keyboard.press('Escape');
+        for (const open of ['#reserve-open', '#help-open']) {
+          await page.locator(open).click();
+          await judge(page, `${what} ${open}`);
+          await page.keyboard.press('Escape');
+        }
+        await page.fill('#filter', 'nothing-like-this');
+        await says(page, '#blank', 'No held key matches');
+        await judge(page, `${what} empty`);
+        await close(page);
+      }
+    }
+    await next.body.cancel();
+  },
+
+  // Ten thousand locks: a hundred rows at first, more on scrolling, and each can be found.
+  async many() {
+    const keys = Array.from({ length: 10000 }, (_, at) => `bulk/${String(at).padStart(5, '0')}`);
+    await Promise.all(Array.from({ length: 32 }, async () => {
+      for (let key; (key = keys.pop());) await take(key, `ttl=1h&owner=web-${key.slice(5)}`);
+    }));
+    const page = await tab();
+    await until(async () => await rows(page).count() === 100, 'a hundred rows');
+    await says(page, '#count', '10,000 held');
+    await page.locator('#held').evaluate(held => held.scrollTo(0, held.scrollHeight));
+    await until(async () => await rows(page).count() >= 200, 'two hundred rows');
+    await page.fill('#filter', 'owner:web-07777');
+    await row(page, 'bulk/07777').waitFor();
+    assert.equal(await rows(page).count(), 1);
+    await page.fill('#filter', 'prefix:bulk/0999');
+    await until(async () => await rows(page).count() === 10, 'ten rows');
+    await page.fill('#filter', '');
+    await until(async () => await rows(page).count() === 100, 'a hundred rows again');
+    await row(page, await rows(page).nth(50).getAttribute('data-key')).locator('.name').click();
+    await says(page, '#facts', 'web-0');
+    await close(page);
+  },
+
+  // Without its stream the page asks by itself; without the service it says since when.
+  async cut() {
+    const through = await wire();
+    const page = await tab({ expected: /ERR_/, at: through.url });
+    await says(page, '#live', 'live');
+    const events = `${through.url}/ui/events`;
+    await page.route(events, route => route.abort());
+    await page.reload();
+    await says(page, '#live', 'polling');
+    await take('while/polling', 'ttl=1h');
+    await row(page, 'while/polling').waitFor();
+    await page.unroute(events);
+    await says(page, '#live', 'live');
+    through.cut();
+    await says(page, '#live', 'offline');
+    await says(page, '#store', 'cannot reach lockkeeper');
+    await says(page, '#count', 'as of');
+    assert.equal(await rows(page).count(), 1);
+    await judge(page, 'offline');
+    await through.mend();
+    await says(page, '#live', 'live');
+    await says(page, '#count', '1 held');
+    await close(page);
+    through.cut();
+  },
+
+  // The store is gone: what was known stays, with its age, and the first line says what to do.
+  async store() {
+    const page = await tab({ expected: /status of 503/ });
+    await says(page, '#store', 'Redis, answers in');
+    await take('known', 'ttl=1h&owner=web-1');
+    await row(page, 'known').waitFor();
+    process.kill(Number(more[0]), 'SIGKILL');
+    await says(page, '#store', 'Redis does not answer');
+    await says(page, '#store', 'do not restart it');
+    await says(page, '#count', 'as of');
+    await row(page, 'known').filter({ hasText: 'web-1' }).waitFor();
+    await judge(page, 'without a store');
+    await close(page);
+  },
+
+  // A person takes a key: for as long as the tab is open, or for a time; the token is shown once.
+  async reserve() {
+    const page = await tab({ expected: /status of 409/ });
+    const reserve = async (key, fixed) => {
+      await page.locator('#reserve-open').click();
+      await page.fill('#reserve-key', key);
+      await page.fill('#reserve-name', 'Ana');
+      await page.fill('#reserve-reason', 'schema change');
+      await page.locator(fixed ? '#reserve-fixed' : 'input[value=hold]').check();
+      await page.locator('#reserve-do').click();
+    };
+    await reserve('deploy/shop', false);
+    await page.locator('#token').waitFor();
+    await judge(page, 'the token');
+    await page.locator('#token [data-close]').click();
+    await page.locator('#token-text:empty').waitFor({ state: 'attached' });
+    await row(page, 'deploy/shop').filter({ hasText: 'Ana: schema change' }).waitFor();
+    await reserve('deploy/shop', true);
+    await says(page, '#reserve-said', 'is held by Ana: schema change');
+    await page.keyboard.press('Escape');
+    await says(page, '#mine', 'You hold deploy/shop');
+    await page.locator('#mine button').click();
+    await row(page, 'deploy/shop').waitFor({ state: 'detached' });
+    await reserve('deploy/api', true);
+    await page.locator('#token').waitFor();
+    const token = await page.locator('#token-text').textContent();
+    await page.locator('#token [data-close]').click();
+    assert.equal((await release({ key: 'deploy/api', token })).status, 204);
+    await reserve('deploy/tab', false);
+    await page.locator('#token').waitFor();
+    await close(page);
+    await until(async () => !(await ask('GET', '/locks/deploy/tab')).body.held, 'the tab is closed, the key is free');
+  },
+};
+
+(async () => {
+  browser = await chromium.launch({ executablePath: '/usr/bin/chromium', args: FLAGS });
+  try { await cases[name](); } finally { await browser.close(); }
+})().catch(error => { console.error(error); process.exit(1); });
