@@ -9,19 +9,17 @@ use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus};
 
-use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper,
-    set_parent_process_death_signal, wait,
-};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, getppid, wait};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
-use crate::cli::exec::{ourselves, tree};
+use crate::cli::exec::{marks, ourselves};
 use crate::cli::exit;
-use crate::cli::signals::{Arrived, Inherited, Sender};
+use crate::cli::signals::{Arrived, Inherited};
 use crate::cli::voice::last_words;
+use crate::platform::{Sender, processes};
 
 /// The argument of the process that becomes COMMAND.
 pub(super) const BECOME: &str = "exec:command";
@@ -60,12 +58,12 @@ impl Running {
     /// An error means that COMMAND was not started.
     pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
         let deaths = signal(SignalKind::child())?;
-        let on_terminal = tree::has_terminal();
-        let mut spared = if tree::is_ours() { tree::our_children() } else { Vec::new() };
+        let on_terminal = processes::has_terminal();
+        let mut spared = processes::our_children();
         spared.truncate(MAX_SPARED);
         let us = getpid();
         let mark = format!("{}-{}", us.as_raw_pid(), Moment::now().as_micros());
-        let mut command = ourselves(BECOME);
+        let mut command = ourselves(BECOME)?;
         let latest = start.latest.map_or(0, Moment::as_micros).to_string();
         command.arg(us.as_raw_pid().to_string()).arg(latest).arg(start.mask.to_string());
         command.args(start.words);
@@ -75,12 +73,12 @@ impl Running {
                 None => command.env_remove(name),
             };
         }
-        command.env(tree::MARKS, tree::with_mark(std::env::var(tree::MARKS).ok(), &mark));
+        command.env(marks::MARKS, marks::with_mark(std::env::var(marks::MARKS).ok(), &mark));
         if !on_terminal {
             command.process_group(0);
         }
         // Orphans become our children then, and can be found and reaped.
-        set_child_subreaper(Some(us))?;
+        processes::adopt_orphans()?;
         let reach = Reach { wrapper: us, first: None, group: None, spared, mark };
         let warden = Warden::start(WardenOrder { reach, end: start.end })?;
         let first = match command.spawn() {
@@ -168,7 +166,7 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
         return exit::INTERNAL;
     };
     let Some(program) = words.next() else { return exit::INTERNAL };
-    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+    if let Err(error) = processes::die_with_parent() {
         return cannot(&format_args!("cannot bind COMMAND to its parent: {error}"), exit::INTERNAL);
     }
     let found = getppid().map(Pid::as_raw_pid).and_then(|pid| u64::try_from(pid).ok());

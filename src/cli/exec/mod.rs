@@ -6,9 +6,9 @@
 
 mod command;
 mod lease;
+mod marks;
 mod reach;
 mod supervise;
-mod tree;
 mod warden;
 
 use std::ffi::OsString;
@@ -30,9 +30,7 @@ use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::voice::flush;
 use crate::cli::{exit, runtime};
 use crate::lock::lease::Owner;
-
-/// This program, even if its file has been replaced.
-const OURSELVES: &str = "/proc/self/exe";
+use crate::platform::processes;
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
@@ -136,10 +134,10 @@ pub(super) fn as_part_of_exec() -> Option<u8> {
 }
 
 /// A process of this program with this first argument.
-fn ourselves(word: &str) -> Command {
-    let mut command = Command::new(OURSELVES);
+fn ourselves(word: &str) -> std::io::Result<Command> {
+    let mut command = Command::new(processes::own_program()?);
     command.arg0("lockkeeper").arg(word);
-    command
+    Ok(command)
 }
 
 fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {

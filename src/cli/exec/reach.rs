@@ -11,8 +11,8 @@ use rustix::process::{
     test_kill_process_group,
 };
 
-use crate::cli::exec::tree;
-use crate::cli::signals::Sender;
+use crate::cli::exec::marks::has_mark;
+use crate::platform::{Sender, processes};
 
 /// The most searches for processes that were started while others were stopped.
 const SEARCHES: usize = 20;
@@ -54,6 +54,10 @@ impl Reach {
     /// Kills all processes that are found. Stops them first, so that none starts another meanwhile.
     /// Returns those that were alive: call it until there are none.
     pub(super) fn kill(&self) -> HashSet<Pid> {
+        if let Some(group) = self.group {
+            // At once: a search takes its time on a busy machine.
+            let _ = kill_process_group(group, Signal::STOP);
+        }
         let mut stopped = HashSet::new();
         for _ in 0..SEARCHES {
             let found = self.alive();
@@ -78,8 +82,8 @@ impl Reach {
     /// The processes that have not ended.
     pub(super) fn alive(&self) -> HashSet<Pid> {
         let mut found = self.found();
-        if tree::is_ours() {
-            found.retain(|pid| tree::lives(*pid));
+        if processes::are_listed() {
+            found.retain(|pid| processes::lives(*pid));
         } else {
             found.extend(self.group.filter(|group| test_kill_process_group(*group).is_ok()));
         }
@@ -98,16 +102,18 @@ impl Reach {
 
     fn found(&self) -> HashSet<Pid> {
         let mut found: HashSet<_> = self.first.into_iter().collect();
-        if !tree::is_ours() {
+        if !processes::are_listed() {
             return found;
         }
         let us = getpid();
         if us == self.wrapper || getppid() == Some(self.wrapper) {
-            found.extend(tree::below(&[self.wrapper], &self.spared));
+            found.extend(processes::below(&[self.wrapper], &self.spared));
         } else {
-            found.extend(tree::marked(&self.mark));
+            found.extend(processes::with_environment(|environment| {
+                has_mark(environment, &self.mark)
+            }));
             let marked: Vec<_> = found.iter().copied().collect();
-            found.extend(tree::below(&marked, &self.spared));
+            found.extend(processes::below(&marked, &self.spared));
         }
         found.remove(&us);
         found

@@ -171,7 +171,7 @@ impl Process {
         // Non-blocking: a stopped warden must not block us.
         ioctl_fionbio(&orders, true)?;
         tell(&orders, &order.to_string());
-        let mut command = ourselves(WARDEN);
+        let mut command = ourselves(WARDEN)?;
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
         // Signals to our group are not for it.
         let child = command.process_group(0).spawn()?;

@@ -1,30 +1,53 @@
-//! Processes as /proc shows them: the descendants of one, and those with a mark in their
-//! environment, which their children inherit.
+//! Processes as /proc shows them, and what ties them to one another.
 
 use std::collections::{HashMap, HashSet};
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use rustix::process::{Pid, getpid};
-
-/// The variable with the marks of all `exec` above a process, outermost first.
-pub(super) const MARKS: &str = "LOCK_EXEC";
-
-/// The separator of marks in the variable.
-const BETWEEN: char = ':';
+use rustix::process::{Pid, Signal, getpid, set_child_subreaper, set_parent_process_death_signal};
 
 /// The most descendants that one search finds: a fork bomb must not delay the kill.
 const MAX_FOUND: usize = 10_000;
 
-/// Returns whether /proc shows our pid namespace. In another one, a signal to a number from /proc
+/// This program, even if its file has been replaced.
+pub(crate) fn own_program() -> io::Result<PathBuf> {
+    Ok(PathBuf::from("/proc/self/exe"))
+}
+
+/// Has this process killed when its parent ends.
+pub(crate) fn die_with_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// Makes orphans below this process its children, so that they can be found and reaped.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    Ok(set_child_subreaper(Some(getpid()))?)
+}
+
+/// Returns whether this process has a controlling terminal. It has none any more once that is
+/// closed.
+pub(crate) fn has_terminal() -> bool {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+    fields.split(' ').nth(4).is_some_and(|terminal| terminal != "0")
+}
+
+/// The signals that this process ignores from its start, one bit each.
+pub(crate) fn ignored_signals() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+/// Returns whether /proc lists our pid namespace. In another one, a signal to a number from /proc
 /// would reach a stranger.
-pub(super) fn is_ours() -> bool {
+pub(crate) fn are_listed() -> bool {
     let shown = fs::read_link("/proc/self");
     shown.is_ok_and(|shown| shown == Path::new(&getpid().as_raw_pid().to_string()))
 }
 
 /// The descendants of `roots`, without `spared` and their descendants.
-pub(super) fn below(roots: &[Pid], spared: &[Pid]) -> HashSet<Pid> {
+pub(crate) fn below(roots: &[Pid], spared: &[Pid]) -> HashSet<Pid> {
     let children = Children::find();
     let mut found = HashSet::new();
     let mut next = roots.to_vec();
@@ -38,49 +61,23 @@ pub(super) fn below(roots: &[Pid], spared: &[Pid]) -> HashSet<Pid> {
     found
 }
 
-/// The processes with this mark, whatever their parent is now.
-pub(super) fn marked(mark: &str) -> HashSet<Pid> {
+/// The processes whose environment, as it was at their start, is such a one.
+pub(crate) fn with_environment(such: impl Fn(&[u8]) -> bool) -> HashSet<Pid> {
     let bears = |pid: &Pid| {
         let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
-        environment.is_ok_and(|environment| has_mark(&environment, mark))
+        environment.is_ok_and(|environment| such(&environment))
     };
     all().filter(bears).collect()
 }
 
-/// The children of this process.
-pub(super) fn our_children() -> Vec<Pid> {
-    Children::find().of(getpid())
-}
-
-/// The marks of a child that gets `mark` in addition.
-pub(super) fn with_mark(marks: Option<String>, mark: &str) -> String {
-    match marks.filter(|marks| !marks.is_empty()) {
-        Some(marks) => format!("{marks}{BETWEEN}{mark}"),
-        None => mark.to_owned(),
-    }
+/// The children of this process, if they are listed.
+pub(crate) fn our_children() -> Vec<Pid> {
+    if are_listed() { Children::find().of(getpid()) } else { Vec::new() }
 }
 
 /// Returns whether a process runs; zombies do not.
-pub(super) fn lives(pid: Pid) -> bool {
+pub(crate) fn lives(pid: Pid) -> bool {
     stat(pid).is_some_and(|stat| stat.state != "Z" && stat.state != "X")
-}
-
-/// Returns whether this process has a controlling terminal.
-pub(super) fn has_terminal() -> bool {
-    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
-    fields.split(' ').nth(4).is_some_and(|terminal| terminal != "0")
-}
-
-fn has_mark(environment: &[u8], mark: &str) -> bool {
-    let mut variables = environment.split(|byte| *byte == 0);
-    variables.any(|variable| {
-        let marks =
-            variable.strip_prefix(MARKS.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        let mut marks =
-            marks.into_iter().flat_map(|marks| marks.split(|byte| *byte == BETWEEN as u8));
-        marks.any(|found| found == mark.as_bytes())
-    })
 }
 
 /// The children of each process.
@@ -136,19 +133,4 @@ fn stat(pid: Pid) -> Option<Stat> {
 fn all() -> impl Iterator<Item = Pid> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{has_mark, with_mark};
-
-    #[test]
-    fn a_process_has_the_marks_of_all_that_it_runs_under() {
-        let marks = with_mark(Some(with_mark(None, "1-10")), "2-20");
-        let environment = format!("A=b\0LOCK_EXEC={marks}\0C=d\0");
-        for (mark, found) in [("1-10", true), ("2-20", true), ("2-2", false), ("-10", false)] {
-            assert_eq!(has_mark(environment.as_bytes(), mark), found, "{mark}");
-        }
-        assert!(!has_mark(b"NO_LOCK_EXEC=1-10\0", "1-10"));
-    }
 }

@@ -1,0 +1,59 @@
+//! Processes without a list of them: what COMMAND starts is reached through its process group
+//! alone, and nothing else ties it to its parent.
+
+use std::collections::HashSet;
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+
+use rustix::process::Pid;
+
+/// This program. It is another one if its file was replaced.
+pub(crate) fn own_program() -> io::Result<PathBuf> {
+    std::env::current_exe()
+}
+
+/// Does nothing: COMMAND outlives a wrapper that is killed until the warden kills its group.
+pub(crate) fn die_with_parent() -> io::Result<()> {
+    Ok(())
+}
+
+/// Does nothing: orphans become children of the system's first process.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    Ok(())
+}
+
+/// Returns whether this process has a controlling terminal.
+pub(crate) fn has_terminal() -> bool {
+    File::open("/dev/tty").is_ok()
+}
+
+/// Returns no signal: `nohup` has no effect.
+pub(crate) fn ignored_signals() -> u64 {
+    0
+}
+
+/// Returns that no process can be found.
+pub(crate) fn are_listed() -> bool {
+    false
+}
+
+/// Returns none.
+pub(crate) fn below(_: &[Pid], _: &[Pid]) -> HashSet<Pid> {
+    HashSet::new()
+}
+
+/// Returns none.
+pub(crate) fn with_environment(_: impl Fn(&[u8]) -> bool) -> HashSet<Pid> {
+    HashSet::new()
+}
+
+/// Returns none.
+pub(crate) fn our_children() -> Vec<Pid> {
+    Vec::new()
+}
+
+/// Returns true: no process is listed of which another answer could be given.
+pub(crate) fn lives(_: Pid) -> bool {
+    true
+}
