@@ -1,42 +1,27 @@
 //! Connections: accepted up to a limit, served, closed gracefully.
 
-use std::future::{Future, poll_fn};
-use std::io;
 use std::net::IpAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use axum::body::{Body, HttpBody};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HOST, HeaderValue};
-use hyper::server::conn::http1;
-use hyper::{Request, Response, StatusCode, Version};
-use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
-use socket2::{SockRef, TcpKeepalive};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
+use tokio_util::either::Either;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
 use crate::server::house::{Full, Guest, Guests, HallPlace, Membership};
-use crate::server::timed::TimedHead;
-use crate::server::turns::{ServiceTurn, Turns};
-
-/// The silence of a client after which keepalive probes begin.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-/// The interval of the probes.
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
-/// The unanswered probes allowed: a vanished peer is noticed within 20 s.
-const KEEPALIVE_TRIES: u32 = 2;
-/// The time that sent data may stay unacknowledged.
-const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
+use crate::server::http1::Http1;
+use crate::server::http2::Http2;
+use crate::server::listener::Listener;
+use crate::server::socket::Socket;
+use crate::server::tls::{Certificate, is_http2};
+use crate::server::turns::Turns;
+use crate::server::visit::Visit;
 
 /// The pause between attempts to accept while descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -47,24 +32,20 @@ const LOOK_FOR_PLACE: Duration = Duration::from_millis(20);
 /// The tries between two requests to an idle connection to leave, which has gone by then.
 const ASK_TO_LEAVE: u32 = 50;
 
-/// Health checks, which are answered in the hall too.
-const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
-
-/// Accepts connections and serves them.
+/// Accepts the connections of one listener and serves them.
 pub(super) struct Acceptor {
     api: Api,
-    http: http1::Builder,
+    tls: Option<Arc<Certificate>>,
+    http1: Http1,
+    http2: Http2,
+    /// The time limit of a handshake.
     head_time: Duration,
     house: Arc<Guests>,
     graceful: GracefulShutdown,
+    closing: CancellationToken,
     tasks: TaskTracker,
     metrics: Arc<Metrics>,
 }
-
-/// A connection that was turned away while its request waited for a place.
-#[derive(Debug, thiserror::Error)]
-#[error("no room for one more connection")]
-struct TurnedAway;
 
 impl Acceptor {
     /// Serves `api` within `limits`.
@@ -74,28 +55,32 @@ impl Acceptor {
         house: Arc<Guests>,
         metrics: Arc<Metrics>,
     ) -> Self {
-        let mut http = http1::Builder::new();
-        http.timer(TokioTimer::new())
-            // hyper counts from the end of the previous answer, so this is the idle time.
-            .header_read_timeout(limits.idle_time.get())
-            .max_buf_size(limits.head_bytes);
+        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         Self {
             api,
-            http,
+            tls: None,
+            http1: Http1::new(limits),
+            http2: Http2::new(limits, tasks.clone(), closing.clone()),
             head_time: limits.head_time.get(),
             house,
             graceful: GracefulShutdown::new(),
-            tasks: TaskTracker::new(),
+            closing,
+            tasks,
             metrics,
         }
     }
 
+    /// The same over TLS, if there is a certificate.
+    pub(super) fn with_tls(self, tls: Option<Arc<Certificate>>) -> Self {
+        Self { tls, ..self }
+    }
+
     /// Accepts connections while it is polled. If the hall is full too, new clients wait in the
     /// system's queue.
-    pub(super) async fn accept(&mut self, listener: &TcpListener) {
+    pub(super) async fn accept(&self, listener: &Listener) {
         loop {
             match listener.accept().await {
-                Ok((stream, address)) => self.receive(stream, address.ip()).await,
+                Ok((socket, peer)) => self.receive(socket, peer).await,
                 Err(error) => {
                     tracing::debug!(%error, "cannot accept a connection; retrying");
                     sleep(ACCEPT_PAUSE).await;
@@ -108,11 +93,12 @@ impl Acceptor {
     /// case. Returns whether no connection was cut.
     pub(super) async fn finish(self, patience: Duration) -> bool {
         self.tasks.close();
+        self.closing.cancel();
         let finished = async {
             self.graceful.shutdown().await;
             self.tasks.wait().await;
         };
-        let all = tokio::time::timeout(patience, finished).await.is_ok();
+        let all = timeout(patience, finished).await.is_ok();
         if !all {
             tracing::warn!("shutdown time is over; remaining connections cut");
         }
@@ -120,9 +106,8 @@ impl Acceptor {
     }
 
     /// Gives a connection a place in the house or in the hall, and serves it.
-    async fn receive(&self, stream: TcpStream, peer: IpAddr) {
-        let turns = Turns::new();
-        let guest = Guest::new(peer, turns.clone());
+    async fn receive(&self, socket: Socket, peer: IpAddr) {
+        let guest = Guest::new(peer, Turns::new());
         let place = match self.house.enter(&guest) {
             Ok(membership) => Admission::House(membership),
             Err(full) => {
@@ -134,7 +119,9 @@ impl Acceptor {
             }
         };
         let (entered, entry) = watch::channel(matches!(place, Admission::House(_)));
-        let served = self.serve(stream, peer, turns, entry);
+        let visit =
+            Visit { api: self.api.clone(), house: self.house.clone(), guest: guest.clone(), entry };
+        let served = self.serve(socket, visit);
         let (house, connected) = (self.house.clone(), self.metrics.connected());
         self.tasks.spawn(async move {
             let stay = async {
@@ -164,53 +151,33 @@ impl Acceptor {
         }
     }
 
+    /// Serves a connection, after the handshake of TLS. HTTP/2 is only spoken over TLS.
     fn serve(
         &self,
-        stream: TcpStream,
-        peer: IpAddr,
-        turns: Arc<Turns>,
-        entry: watch::Receiver<bool>,
-    ) -> impl Future<Output = ()> + Send + 'static {
-        if let Err(error) = set_options(&stream) {
-            tracing::debug!(%error, "cannot set socket options; no keepalive");
-        }
-        let io = TokioIo::new(TimedHead::new(stream, turns.clone(), self.head_time));
-        let (api, moments) = (self.api.clone(), turns.clone());
-        let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let turn = ServiceTurn::begin(&turns, &request);
-            let (api, mut entry) = (api.clone(), entry.clone());
-            let is_malformed = turns.had_fragment() || !has_one_host(&request);
-            async move {
-                if is_malformed {
-                    return Ok(malformed());
-                }
-                if !HEALTH.contains(&request.uri().path()) {
-                    entry.wait_for(|entered| *entered).await.map_err(|_| TurnedAway)?;
-                }
-                let mut request = request.map(|body| Body::new(turn.reading(body)));
-                request.extensions_mut().insert(turn.in_line());
-                let answer = turn.unless_in_doubt(api.answer(request, peer)).await;
-                Ok::<_, TurnedAway>(match answer.body().size_hint().exact() {
-                    Some(_) => answer,
-                    // A stream is under way until it ends.
-                    None => answer.map(|body| {
-                        Body::new(body.map_frame(move |frame| {
-                            let _ = &turn;
-                            frame
-                        }))
-                    }),
-                })
-            }
-        });
-        let connection = self.graceful.watch(self.http.serve_connection(io, service));
+        socket: Socket,
+        visit: Visit,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        let (tls, head_time, closing) = (self.tls.clone(), self.head_time, self.closing.clone());
+        let (http1, http2, graceful) =
+            (self.http1.clone(), self.http2.clone(), self.graceful.watcher());
         async move {
-            let mut connection = pin!(connection);
-            let ended = poll_fn(|context| {
-                moments.moments.fetch_add(1, Ordering::Relaxed);
-                connection.as_mut().poll(context)
-            });
-            if let Err(error) = ended.await {
-                tracing::debug!(%error, "connection ended early");
+            let transport = match tls {
+                None => Either::Left(socket),
+                Some(tls) => {
+                    let secured = tokio::select! {
+                        secured = timeout(head_time, tls.secure(socket)) => secured,
+                        () = closing.cancelled() => return,
+                    };
+                    match secured {
+                        Ok(Ok(transport)) => transport,
+                        Ok(Err(error)) => return tls.notice(visit.guest.peer(), &error),
+                        Err(_) => return,
+                    }
+                }
+            };
+            match is_http2(&transport) {
+                true => http2.serve(transport, visit).await,
+                false => http1.serve(transport, visit, graceful).await,
             }
         }
     }
@@ -239,31 +206,4 @@ async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: HallPlace)
         looks += 1;
         sleep(LOOK_FOR_PLACE).await;
     }
-}
-
-/// Returns whether a request has exactly one host, or none in HTTP/1.0.
-fn has_one_host(request: &Request<Incoming>) -> bool {
-    match request.headers().get_all(HOST).iter().count() {
-        0 => request.version() == Version::HTTP_10,
-        hosts => hosts == 1,
-    }
-}
-
-/// The answer to a malformed request, as hyper's parser gives it.
-fn malformed() -> Response<Body> {
-    let mut answer = Response::new(Body::empty());
-    *answer.status_mut() = StatusCode::BAD_REQUEST;
-    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
-    answer
-}
-
-fn set_options(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_TRIES);
-    let socket = SockRef::from(stream);
-    socket.set_tcp_keepalive(&keepalive)?;
-    socket.set_tcp_user_timeout(Some(UNACKNOWLEDGED))
 }

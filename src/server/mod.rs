@@ -2,19 +2,27 @@
 //! signal.
 
 mod connection;
+mod controls;
 mod house;
+mod http1;
+mod http2;
+mod late;
+mod listener;
+mod socket;
 mod timed;
+mod tls;
 mod turns;
+mod unread;
+mod visit;
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use tokio::net::TcpListener;
+use rustix::system::uname;
 use tokio::sync::Semaphore;
 
-use crate::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
+use crate::api::{Api, ApiLimits, App, Door, LeaseTimes, Lists, Pulse, Quota, Quotas};
 use crate::auth::{Exposure, HostNames, Keyring};
 use crate::config::{Config, StoreUrl};
 use crate::lock::lease::{Holder, LockStatus};
@@ -29,9 +37,17 @@ use crate::store::redis::RedisSettings;
 use crate::store::redlock::operator::Operator;
 use crate::store::redlock::{RedlockSettings, Restarted, Rules};
 
+pub use crate::server::controls::Controls;
+pub use crate::server::listener::{Address, Listener, Listeners, SocketFile};
+pub use crate::server::tls::{Certificate, Reread, TlsError, TlsFiles};
+
 /// Descriptors that are not for served clients: the store, the log, the listener, spares for
 /// inspection, and the connections that wait for a place.
 const RESERVED_DESCRIPTORS: u64 = 64 + HALL as u64;
+
+/// The connections at a time to a listener for operators: scrapers, dashboards and commands. They
+/// have their own places, because they are needed most when the others are full.
+const OPERATORS: usize = 256;
 
 /// Leases per call to the store when they are counted.
 const FOUND_AT_ONCE: usize = 1_000;
@@ -70,48 +86,76 @@ pub struct Server {
     app: Arc<App>,
     config: Config,
     connections: usize,
+    tls: Option<Arc<Certificate>>,
 }
 
 impl Server {
-    /// Opens the store and makes the service, which will listen on `address`.
+    /// Opens the store and makes the service, which will listen on these addresses.
     ///
     /// # Errors
     ///
     /// [`StartError`] says in one sentence what is wrong.
-    pub fn open(mut config: Config, address: SocketAddr) -> Result<Self, StartError> {
-        if config.api_keys.is_empty() && !config.allow_anonymous && !address.ip().is_loopback() {
+    pub fn open(mut config: Config, addresses: &[Address]) -> Result<Self, StartError> {
+        let distant = addresses.iter().find(|address| !address.is_local());
+        if let Some(address) = distant
+            && config.api_keys.is_empty()
+            && !config.allow_anonymous
+        {
             return Err(StartError::Setting(format!(
                 "{address} can be reached from other machines, and there are no [[api_keys]]: \
                  add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
             )));
         }
-        let reach = match address.ip().to_canonical().is_loopback() {
+        let browsers_reach_it = addresses.iter().any(Address::is_loopback);
+        let reach = match browsers_reach_it || distant.is_none() {
             true => Exposure::Loopback,
             false => Exposure::Network,
         };
-        let connections = connections(config.limits.connections)?;
+        let tls = certificate(&config)?;
+        let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
+        let connections = connections(config.limits.connections, operators)?;
         let settings = store_settings(&config);
         let metrics = Arc::new(settings.metrics());
         let store = store::open(settings, metrics.clone())?;
+        let limits = &config.limits;
+        metrics.limit("connections", connections);
+        metrics.limit("waiters", limits.waiters_per_instance);
+        metrics.limit("hold_streams", limits.hold_streams);
         let keyring = Keyring::new(std::mem::take(&mut config.api_keys));
         let app = Arc::new(App {
             locks: Locks::new(store, config.wait_limits()),
-            quotas: Arc::new(Quotas::new(quota(&config, keyring.count()))),
+            quotas: Arc::new(Quotas::new(quota(&config, keyring.callers()))),
             keyring,
             hosts: HostNames::of(config.allowed_hosts.clone(), reach),
             proxies: config.trusted_proxies.clone(),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
+            lease_times: LeaseTimes::new(config.prefixes(), metrics.clone()),
             metrics,
             hold_streams: Arc::new(Semaphore::new(config.limits.hold_streams)),
             lists: Lists::new(config.limits.lists),
+            pulse: Pulse::new(instance(addresses.first())),
             limits: ApiLimits {
                 body_bytes: config.limits.body_bytes,
                 body_time: config.limits.body_time.get(),
                 max_wait: config.limits.max_wait.get(),
             },
         });
-        Ok(Self { app, config, connections })
+        if let Some(tls) = tls.clone() {
+            app.metrics.certificate_ends(move || tls::seconds(tls.end()));
+        }
+        Ok(Self { app, config, connections, tls })
+    }
+
+    /// What can be changed while the service runs.
+    pub fn controls(&self) -> Controls {
+        Controls {
+            keyring: self.app.keyring.clone(),
+            quotas: self.app.quotas.clone(),
+            metrics: self.app.metrics.clone(),
+            alone: quota(&self.config, 1),
+            shared: quota(&self.config, 2),
+        }
     }
 
     /// Adds the log's counter of lost lines to the metrics.
@@ -119,7 +163,12 @@ impl Server {
         self.app.metrics.log_lines_dropped(count);
     }
 
-    /// Serves the clients of `listener` until `shutdown`. Then it accepts no connections, grants no
+    /// The certificate, to be read again when its files have changed.
+    pub fn certificate(&self) -> Option<Arc<Certificate>> {
+        self.tls.clone()
+    }
+
+    /// Serves the clients of `listeners` until `shutdown`. Then it accepts no connections, grants no
     /// leases, and answers the requests under way within the time limit of the settings.
     ///
     /// # Errors
@@ -131,7 +180,7 @@ impl Server {
     /// Dropping the future closes all connections at once.
     pub async fn run(
         self,
-        listener: TcpListener,
+        listeners: Listeners,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Ended, Failed> {
         let limits = &self.config.limits;
@@ -144,24 +193,46 @@ impl Server {
                 "open-file limit allows fewer connections than configured"
             );
         }
+        if let Some(tls) = &self.tls {
+            tls.remind();
+        }
         self.count_found_leases().await;
-        let api = Api::new(self.app.clone());
-        let house =
-            Guests::new(room, limits.connections_per_address, self.config.trusted_proxies.clone());
-        let mut acceptor = Acceptor::new(api, limits, house, self.app.metrics.clone());
+        let Listeners { main: listener, admin } = listeners;
+        let door = if admin.is_some() { Door::Clients } else { Door::All };
+        let main = self.acceptor(&listener, door);
+        let operators = admin.as_ref().map(|listener| self.acceptor(listener, Door::All));
+        let accept = async {
+            let others = async {
+                if let (Some(operators), Some(listener)) = (&operators, &admin) {
+                    operators.accept(listener).await;
+                }
+            };
+            tokio::join!(main.accept(&listener), others)
+        };
         let patience = tokio::select! {
-            () = acceptor.accept(&listener) => limits.shutdown_time.get(),
+            _ = accept => limits.shutdown_time.get(),
             () = shutdown => limits.shutdown_time.get(),
             reason = watched::failed() => {
-                tracing::error!(reason, "the service failed; shutting down");
+                tracing::error!(
+                    target: "audit",
+                    audit = "stop",
+                    reason,
+                    "the service failed; shutting down"
+                );
                 LAST_ANSWERS.min(limits.shutdown_time.get())
             }
         };
-        drop(listener);
+        drop((listener, admin));
         tracing::info!("shutting down; no new leases, answering requests under way");
         self.app.locks.drain();
         let began = Instant::now();
-        let answered = acceptor.finish(patience).await;
+        let others = async {
+            match operators {
+                Some(operators) => operators.finish(patience).await,
+                None => true,
+            }
+        };
+        let (answered, others) = tokio::join!(main.finish(patience), others);
         let left = patience.saturating_sub(began.elapsed());
         let finished = self.app.locks.finish(left).await;
         drop(self); // The store writes the rest to disk.
@@ -169,7 +240,20 @@ impl Server {
             return Err(Failed(reason.to_owned()));
         }
         tracing::info!("shutdown complete");
-        Ok(if answered && finished { Ended::Well } else { Ended::Early })
+        Ok(if answered && others && finished { Ended::Well } else { Ended::Early })
+    }
+
+    /// What accepts and serves the connections of a listener.
+    fn acceptor(&self, listener: &Listener, door: Door) -> Acceptor {
+        let (limits, proxies) = (&self.config.limits, self.config.trusted_proxies.clone());
+        let is_for_operators = door == Door::All && self.config.admin_listen.is_some();
+        let house = match is_for_operators {
+            true => Guests::new(OPERATORS, OPERATORS, proxies),
+            false => Guests::new(self.connections, limits.connections_per_address, proxies),
+        };
+        let api = Api::new(self.app.clone()).behind(door);
+        let tls = self.tls.clone().filter(|_| listener.is_network());
+        Acceptor::new(api, limits, house, self.app.metrics.clone()).with_tls(tls)
     }
 
     /// Counts the leases on disk among those of the API keys that may have acquired them. Not on
@@ -196,17 +280,27 @@ impl Server {
     }
 }
 
-/// The quota of one API key: at most half of a limit of the instance if there are several keys.
-fn quota(config: &Config, api_keys: usize) -> Quota {
+/// The quota of one caller: at most half of a limit of the instance if there are several callers.
+fn quota(config: &Config, callers: usize) -> Quota {
     let (limits, quotas) = (&config.limits, &config.quotas);
-    let share = |limit: usize| if api_keys > 1 { limit.div_ceil(2) } else { limit };
+    let share = |limit: usize| if callers > 1 { limit.div_ceil(2) } else { limit };
     Quota {
         leases: quotas.leases,
         waiters: quotas.waiters.min(share(limits.waiters_per_instance)),
         streams: quotas.streams.min(share(limits.hold_streams)),
         lists: share(limits.lists),
+        dashboards: quotas.streams.min(share(Pulse::STREAMS)),
         call: config.embedded.command_timeout.get().max(config.redis.command_timeout.get()),
     }
+}
+
+/// The certificate of the settings, if there is one.
+fn certificate(config: &Config) -> Result<Option<Arc<Certificate>>, StartError> {
+    let Some((certificate, key)) = config.tls.certificate_and_key() else { return Ok(None) };
+    let client_ca = config.tls.client_ca();
+    let certificate = Certificate::load(TlsFiles { certificate, key, client_ca });
+    let certificate = certificate.map_err(|error| StartError::Setting(error.to_string()))?;
+    Ok(Some(Arc::new(certificate)))
 }
 
 /// The nodes of a Redlock store, for an operator.
@@ -230,7 +324,8 @@ fn store_settings(config: &Config) -> StoreSettings {
         StoreUrl::Embedded(directory) => {
             let command_timeout = config.embedded.command_timeout.get();
             let position_kept = config.position_kept();
-            let settings = EmbeddedSettings { position_kept, command_timeout };
+            let prefixes = config.prefixes();
+            let settings = EmbeddedSettings { position_kept, command_timeout, prefixes };
             StoreSettings::Embedded(directory.clone(), settings)
         }
         StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url)),
@@ -260,12 +355,25 @@ fn redis_settings(config: &Config, url: &str) -> RedisSettings {
         min_replicas: config.redis.min_replicas,
         default_ttl: config.ttl_bounds().default,
         position_kept: config.position_kept(),
+        prefixes: config.prefixes(),
+    }
+}
+
+/// The name of this instance for people: its host, and its port or unix socket.
+fn instance(address: Option<&Address>) -> String {
+    let system = uname();
+    let host = system.nodename().to_string_lossy();
+    match address {
+        Some(Address::Network(address)) => format!("{host}:{}", address.port()),
+        Some(Address::Unix(path)) => format!("{host}:{}", path.display()),
+        None => host.into_owned(),
     }
 }
 
 /// The number of connections: as configured, within the open-file limit, which is raised to its
 /// maximum.
-fn connections(wanted: usize) -> Result<usize, StartError> {
+fn connections(wanted: usize, operators: usize) -> Result<usize, StartError> {
+    let reserved = RESERVED_DESCRIPTORS + u64::try_from(operators).unwrap_or(u64::MAX);
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit { current: limit.maximum, ..limit };
     let current = match setrlimit(Resource::Nofile, raised) {
@@ -273,10 +381,10 @@ fn connections(wanted: usize) -> Result<usize, StartError> {
         Err(_) => limit.current,
     };
     let Some(descriptors) = current else { return Ok(wanted) };
-    let room = descriptors.saturating_sub(RESERVED_DESCRIPTORS);
+    let room = descriptors.saturating_sub(reserved);
     if room == 0 {
         return Err(StartError::Setting(format!(
-            "the open-file limit is {descriptors}, but {RESERVED_DESCRIPTORS} are needed beside \
+            "the open-file limit is {descriptors}, but {reserved} are needed beside \
              those of clients; raise it with `ulimit -n`"
         )));
     }

@@ -9,9 +9,9 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep};
 
+use crate::server::tls::{Transport, socket};
 use crate::server::turns::Turns;
 
 /// The time a handler runs before a client that sent more behind its request is watched. Faster
@@ -28,11 +28,6 @@ const LOOKS_IN_DOUBT: u32 = 20;
 /// The interval of looks after that.
 const LOOK_AGAIN: Duration = Duration::from_millis(250);
 
-/// The time a client may block sending, and the bytes that it has to take in it. Unsent data is
-/// in memory, so clients that do not read are cut.
-const SEND_TIME: Duration = Duration::from_secs(10);
-const LEAST_SENT: usize = 10_000;
-
 /// A stream with a time limit for heads, from their first byte on, which never reports its end in
 /// the same poll as data before it.
 ///
@@ -45,7 +40,7 @@ const LEAST_SENT: usize = 10_000;
 /// A client that only closed its sending side looks like one that is gone. An interim answer tells
 /// them apart: the system of a gone client answers it with a reset.
 pub(super) struct TimedHead {
-    stream: TcpStream,
+    stream: Transport,
     turns: Arc<Turns>,
     allowed: Duration,
     /// The number of complete heads when the current one began.
@@ -60,20 +55,22 @@ pub(super) struct TimedHead {
     watch: Option<Pin<Box<Sleep>>>,
     /// The data read ahead.
     ahead: Vec<u8>,
-    /// The position in the current request line.
+    /// The position in the current head, and the byte before it.
     line: LinePart,
+    last: u8,
     /// The turn of the last write.
     written_in: u32,
     /// The looks at a client that closed its sending side.
     look: Option<Look>,
-    /// The progress of a client that blocks sending.
-    stall: Option<Stall>,
 }
 
-#[derive(PartialEq)]
 enum LinePart {
     Before,
+    /// The request line.
     Within,
+    /// The begin of a header's line.
+    NewLine,
+    Header,
     Behind,
 }
 
@@ -83,13 +80,8 @@ struct Look {
     left: u32,
 }
 
-struct Stall {
-    timer: Pin<Box<Sleep>>,
-    sent: usize,
-}
-
 impl TimedHead {
-    pub(super) fn new(stream: TcpStream, turns: Arc<Turns>, allowed: Duration) -> Self {
+    pub(super) fn new(stream: Transport, turns: Arc<Turns>, allowed: Duration) -> Self {
         Self {
             stream,
             turns,
@@ -102,9 +94,9 @@ impl TimedHead {
             watch: None,
             ahead: Vec::new(),
             line: LinePart::Before,
+            last: 0,
             written_in: 0,
             look: None,
-            stall: None,
         }
     }
 
@@ -128,15 +120,16 @@ impl TimedHead {
         let told = self.written_in == turns.begun.load(Ordering::Relaxed);
         let asked = turns.whole.load(Ordering::Relaxed) && turns.modern.load(Ordering::Relaxed);
         if self.look.is_none() {
-            let sent = (!told && asked).then(|| self.stream.try_write(INTERIM));
-            if !matches!(sent, Some(Ok(length)) if length == INTERIM.len()) {
+            let sent =
+                (!told && asked).then(|| Pin::new(&mut self.stream).poll_write(context, INTERIM));
+            if !matches!(sent, Some(Poll::Ready(Ok(length))) if length == INTERIM.len()) {
                 return false;
             }
             self.turns.doubtful.store(true, Ordering::Relaxed);
             self.look = Some(Look { timer: Box::pin(sleep(LOOK_EVERY)), left: LOOKS_IN_DOUBT });
         }
         loop {
-            if !matches!(self.stream.take_error(), Ok(None)) {
+            if !matches!(socket(&self.stream).take_error(), Ok(None)) {
                 return false;
             }
             let Some(look) = &mut self.look else { return false };
@@ -149,47 +142,31 @@ impl TimedHead {
         }
     }
 
-    /// Looks for a `#` in a request line, except in bytes that were sent ahead of an answer.
-    fn look_for_fragment(&mut self, bytes: &[u8]) {
-        for byte in bytes {
-            match (&self.line, byte) {
+    /// Looks for what hyper lets pass in a head, except in bytes that were sent ahead of an answer:
+    /// a `#` in the request line, and a line that ends without a CR. A proxy may take such a line
+    /// and the next one for one header.
+    fn look_for_faults(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            let last = std::mem::replace(&mut self.last, byte);
+            let fault = match (&self.line, byte) {
                 (LinePart::Behind, _) => return,
-                (LinePart::Before, b'\r' | b'\n') => (),
-                (LinePart::Within, b'\n') => self.line = LinePart::Behind,
-                (_, b'#') => {
-                    self.line = LinePart::Within;
-                    self.turns.fragment.store(true, Ordering::Relaxed);
-                }
-                _ => self.line = LinePart::Within,
+                (LinePart::Before, b'\r' | b'\n') => false,
+                (LinePart::Before | LinePart::Within, b'#') => true,
+                (_, b'\n') => last != b'\r',
+                _ => false,
+            };
+            self.line = match (&self.line, byte) {
+                (LinePart::Before, b'\r' | b'\n') => LinePart::Before,
+                (LinePart::Within | LinePart::Header, b'\n') => LinePart::NewLine,
+                (LinePart::NewLine, b'\r') => LinePart::NewLine,
+                (LinePart::NewLine, b'\n') => LinePart::Behind,
+                (LinePart::NewLine | LinePart::Header, _) => LinePart::Header,
+                _ => LinePart::Within,
+            };
+            if fault {
+                self.turns.faulty.store(true, Ordering::Relaxed);
             }
         }
-    }
-
-    /// Fails if the client takes too little of the data in the time limit.
-    fn wait_to_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let anew = || Stall { timer: Box::pin(sleep(SEND_TIME)), sent: 0 };
-        let stall = self.stall.get_or_insert_with(anew);
-        while stall.timer.as_mut().poll(context).is_ready() {
-            if stall.sent < LEAST_SENT {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            *stall = anew();
-        }
-        Ok(())
-    }
-
-    fn written(
-        &mut self,
-        context: &mut Context<'_>,
-        polled: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        self.written_in = self.turns.begun.load(Ordering::Relaxed);
-        match (&polled, &mut self.stall) {
-            (Poll::Pending, _) => self.wait_to_send(context)?,
-            (Poll::Ready(Ok(length)), Some(stall)) => stall.sent += length,
-            _ => (),
-        }
-        polled
     }
 
     /// Reads the data read ahead, then the stream.
@@ -258,7 +235,7 @@ impl AsyncRead for TimedHead {
         if buffer.filled().len() > filled {
             self.read_at = moment;
             if !answering && self.turns.whole.load(Ordering::Relaxed) {
-                self.look_for_fragment(&buffer.filled()[filled..]);
+                self.look_for_faults(&buffer.filled()[filled..]);
             }
         } else if answering && polled.is_ready() && self.read_at == moment {
             // The end is found again at the next run, after the handler's first poll.
@@ -286,13 +263,12 @@ impl AsyncWrite for TimedHead {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.written(context, polled)
+        self.written_in = self.turns.begun.load(Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // hyper flushes at every run, once everything is written.
-        self.stall = None;
+        // hyper flushes at every run.
         self.watch(context)?;
         Pin::new(&mut self.stream).poll_flush(context)
     }
@@ -310,7 +286,7 @@ impl AsyncWrite for TimedHead {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.written(context, polled)
+        self.written_in = self.turns.begun.load(Ordering::Relaxed);
+        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 }

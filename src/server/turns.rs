@@ -34,8 +34,8 @@ pub(super) struct Turns {
     pub(super) in_line: InLineFlag,
     /// Set if the client of the current request may be gone.
     pub(super) doubtful: AtomicBool,
-    /// Set if the current request line has a `#`.
-    pub(super) fragment: AtomicBool,
+    /// Set if the current head has what hyper lets pass.
+    pub(super) faulty: AtomicBool,
 }
 
 /// The service's turn, until dropped.
@@ -59,7 +59,7 @@ impl Turns {
             modern: AtomicBool::new(false),
             in_line: InLineFlag::default(),
             doubtful: AtomicBool::new(false),
-            fragment: AtomicBool::new(false),
+            faulty: AtomicBool::new(false),
         };
         turns.be_quiet();
         Arc::new(turns)
@@ -71,9 +71,9 @@ impl Turns {
         (!self.is_answering()).then(|| STARTED.elapsed().saturating_sub(since))
     }
 
-    /// Returns whether the last request line has a `#`, which hyper cuts off with the rest.
-    pub(super) fn had_fragment(&self) -> bool {
-        self.fragment.swap(false, Ordering::Relaxed)
+    /// Returns whether the last head has what hyper lets pass: a `#` in the path, a bare LF.
+    pub(super) fn was_faulty(&self) -> bool {
+        self.faulty.swap(false, Ordering::Relaxed)
     }
 
     /// Returns whether a request is under way.
@@ -95,6 +95,12 @@ impl ServiceTurn {
         turns.in_line.set(false);
         turns.doubtful.store(false, Ordering::Relaxed);
         turns.modern.store(request.version() == Version::HTTP_11, Ordering::Relaxed);
+        Self(turns.clone())
+    }
+
+    /// Begins a turn with one of several requests at a time, of which the flags say nothing.
+    pub(super) fn begin_one_of_many(turns: &Arc<Turns>) -> Self {
+        turns.begun.fetch_add(1, Ordering::Relaxed);
         Self(turns.clone())
     }
 

@@ -1,0 +1,284 @@
+//! TLS: the service's certificate, read at the start and again while it serves, and the handshake.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::Duration;
+
+use rustls::server::{Acceptor, WebPkiClientVerifier};
+use rustls::{Error, ServerConfig};
+use sha2::{Digest, Sha256};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::Instant;
+use tokio_rustls::LazyConfigAcceptor;
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
+use x509_cert::certificate::{CertificateInner, Raw};
+use x509_cert::der::{DateTime, Decode};
+
+use crate::lock::error::chain;
+use crate::lock::time::wall_clock_micros;
+use crate::pem;
+use crate::pem::PemError;
+use crate::server::socket::Socket;
+
+/// The protocols in a handshake.
+const H2: &[u8] = b"h2";
+const HTTP_1_1: &[u8] = b"http/1.1";
+
+/// The first byte of a handshake.
+const HANDSHAKE: u8 = 22;
+
+/// The time before its end from which on a certificate is due for renewal.
+const RENEWAL: Duration = Duration::from_secs(14 * 86_400);
+
+/// The pause between log lines about handshakes that failed: anybody can cause them.
+const NOTICE_EVERY: Duration = Duration::from_secs(10);
+
+/// The answer to HTTP without TLS.
+const PLAIN_HTTP: &[u8] = b"HTTP/1.1 400 Bad Request\r\ncontent-type: text/plain\r\n\
+    content-length: 40\r\nconnection: close\r\n\r\nthis address speaks TLS: call https://\r\n";
+
+/// The most bytes of a request without TLS that are read before the connection is closed: a close
+/// with unread bytes could destroy the answer on its way.
+const MOST_PLAIN: u64 = 64 * 1024;
+
+/// A connection with or without TLS.
+pub(super) type Transport = Either<Socket, Box<TlsStream<Socket>>>;
+
+/// The socket of a connection.
+pub(super) fn socket(transport: &Transport) -> &Socket {
+    match transport {
+        Either::Left(socket) => socket,
+        Either::Right(stream) => stream.get_ref().0,
+    }
+}
+
+/// Returns whether the client has asked for HTTP/2.
+pub(super) fn is_http2(transport: &Transport) -> bool {
+    match transport {
+        Either::Left(_) => false,
+        Either::Right(stream) => stream.get_ref().1.alpn_protocol() == Some(H2),
+    }
+}
+
+/// The files of the section `tls`.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// The certificate of the service, followed by those of the authorities between it and a root.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The authorities of client certificates, which are then required.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// The certificate in use. Each handshake takes the current one; open connections go on.
+pub struct Certificate {
+    files: TlsFiles,
+    current: RwLock<Loaded>,
+    noticed: Mutex<Option<Instant>>,
+}
+
+#[derive(Clone)]
+struct Loaded {
+    config: Arc<ServerConfig>,
+    /// The digest of the files' bytes.
+    digest: [u8; 32],
+    /// The end of the certificate.
+    end: DateTime,
+}
+
+/// A file of `[tls]` that cannot be used, and the setting that names it.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// It is no usable PEM file.
+    #[error("`tls.{setting}`: {source}")]
+    File {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The fault of the file.
+        source: PemError,
+    },
+    /// The files are readable, but cannot be used.
+    #[error("`tls.{setting}`: {what}")]
+    Unfit {
+        /// The name of the setting.
+        setting: &'static str,
+        /// The fault, with the remedy.
+        what: String,
+    },
+}
+
+/// The result of reading the files again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reread {
+    /// New connections get the new certificate.
+    Replaced,
+    /// The files are as they were.
+    Same,
+}
+
+impl Certificate {
+    /// Reads and checks the files.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] names the setting and the remedy.
+    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+        let current = RwLock::new(files.load()?);
+        Ok(Self { files, current, noticed: Mutex::default() })
+    }
+
+    /// Reads the files again and uses them for new connections. If they cannot be used, or do not
+    /// fit each other, the old ones stay in use.
+    ///
+    /// # Errors
+    ///
+    /// [`TlsError`] as at the start.
+    pub fn reload(&self) -> Result<Reread, TlsError> {
+        let loaded = self.files.load()?;
+        {
+            let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+            if current.digest == loaded.digest {
+                return Ok(Reread::Same);
+            }
+            *current = loaded;
+        }
+        self.remind();
+        Ok(Reread::Replaced)
+    }
+
+    /// The end of the certificate in use.
+    pub fn end(&self) -> DateTime {
+        self.current().end
+    }
+
+    /// Warns that the certificate ends soon.
+    pub(super) fn remind(&self) {
+        let end = self.end();
+        if seconds(end).saturating_sub(now()) < RENEWAL.as_secs() {
+            let file = self.files.certificate.display();
+            tracing::warn!(certificate = %file, %end, "the TLS certificate ends soon");
+        }
+    }
+
+    fn current(&self) -> Loaded {
+        self.current.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a connection of a new client secure.
+    pub(super) async fn secure(&self, socket: Socket) -> io::Result<Transport> {
+        match socket.first_byte().await? {
+            Some(HANDSHAKE) => (),
+            Some(letter) if letter.is_ascii_uppercase() => {
+                refuse_plain_http(socket).await?;
+                return Err(io::Error::other("HTTP without TLS"));
+            }
+            _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+        let start = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
+        let stream = start.into_stream(self.current().config).await?;
+        Ok(Either::Right(Box::new(stream)))
+    }
+
+    /// Logs that a handshake failed, but not for each connection.
+    pub(super) fn notice(&self, address: IpAddr, error: &io::Error) {
+        // The client's fault, or a rejected certificate; other connections ended or were probes.
+        let is_refusal = error.kind() == io::ErrorKind::InvalidData;
+        let mut noticed = self.noticed.lock().unwrap_or_else(PoisonError::into_inner);
+        if is_refusal && noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY) {
+            *noticed = Some(Instant::now());
+            tracing::warn!(client.address = %address, error = chain(error), "TLS handshake failed");
+        } else {
+            tracing::debug!(client.address = %address, error = chain(error), "no TLS handshake");
+        }
+    }
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Certificate").field(&self.files).finish()
+    }
+}
+
+impl TlsFiles {
+    fn load(&self) -> Result<Loaded, TlsError> {
+        let file = |setting| move |source| TlsError::File { setting, source };
+        let unfit = |setting, what| TlsError::Unfit { setting, what };
+        let mut digest = Sha256::new();
+        let mut read = |setting, path: &PathBuf| {
+            let text = pem::read(path).map_err(file(setting))?;
+            digest.update(text.len().to_be_bytes());
+            digest.update(&text);
+            Ok::<_, TlsError>(text)
+        };
+        let text = read("certificate", &self.certificate)?;
+        let chain = pem::certificates(&self.certificate, &text).map_err(file("certificate"))?;
+        let text = read("key", &self.key)?;
+        let key = pem::private_key(&self.key, &text).map_err(file("key"))?;
+        let end = self.end(&chain[0])?;
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider.clone())
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unfit("certificate", error.to_string()))?;
+        let config = match &self.client_ca {
+            None => config.with_no_client_auth(),
+            Some(path) => {
+                let text = read("client_ca", path)?;
+                let roots = Arc::new(pem::authorities(path, &text).map_err(file("client_ca"))?);
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                let verifier = verifier.build();
+                let wrong = |error| unfit("client_ca", format!("{}: {error}", path.display()));
+                config.with_client_cert_verifier(verifier.map_err(wrong)?)
+            }
+        };
+        let mut config = config.with_single_cert(chain, key).map_err(|error| match error {
+            Error::InconsistentKeys(_) => unfit(
+                "key",
+                format!(
+                    "{} is not the key of the certificate in {}: name the one that it was \
+                     requested with",
+                    self.key.display(),
+                    self.certificate.display()
+                ),
+            ),
+            error => unfit("key", format!("{}: {error}", self.key.display())),
+        })?;
+        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+        Ok(Loaded { config: Arc::new(config), digest: digest.finalize().into(), end })
+    }
+
+    /// The end of a certificate; an error if it is over.
+    fn end(&self, certificate: &[u8]) -> Result<DateTime, TlsError> {
+        let path = self.certificate.display();
+        let unfit = |what| TlsError::Unfit { setting: "certificate", what };
+        let parsed = CertificateInner::<Raw>::from_der(certificate)
+            .map_err(|_| unfit(format!("{path} has a part that is no X.509 certificate")))?;
+        let end = parsed.tbs_certificate.validity.not_after.to_date_time();
+        if seconds(end) > now() {
+            return Ok(end);
+        }
+        let subject = parsed.tbs_certificate.subject;
+        Err(unfit(format!("the certificate of `{subject}` in {path} ended on {end}: renew it")))
+    }
+}
+
+/// A date in seconds since 1970.
+pub(super) fn seconds(date: DateTime) -> u64 {
+    date.unix_duration().as_secs()
+}
+
+/// The seconds since 1970.
+fn now() -> u64 {
+    wall_clock_micros() / 1_000_000
+}
+
+/// Tells a client that sends HTTP without TLS what is wrong.
+async fn refuse_plain_http(mut socket: Socket) -> io::Result<()> {
+    socket.write_all(PLAIN_HTTP).await?;
+    socket.shutdown().await?;
+    tokio::io::copy(&mut socket.take(MOST_PLAIN), &mut tokio::io::sink()).await?;
+    Ok(())
+}
