@@ -1,0 +1,467 @@
+//! The last ends of leases that this instance has seen, for the people at the dashboard.
+//!
+//! A verb of this instance reports an end that it causes or meets. A lease whose TTL has passed is
+//! only suspected: `overdue` names it, and a look at its key decides. Everything is bounded, in
+//! memory, and gone with the process; no rule of a lock asks here.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::lock::key::LockKey;
+use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
+use crate::lock::store::Win;
+use crate::lock::time::Ttl;
+use crate::lock::token::{FencingToken, LeaseToken};
+
+/// The ends that are kept: as many as the dashboard shows.
+const KEPT_ENDS: usize = 200;
+
+/// The leases whose beginning is remembered: a few megabytes. The ends of others lack the time that
+/// they were held.
+const KNOWN_LEASES: usize = 20_000;
+
+/// The time after the end of a TTL before a lease is suspected to have expired.
+const GRACE: Duration = Duration::from_millis(250);
+
+/// The pause between two searches for room among the known leases.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
+
+/// The expected end of a lease that never expires.
+const NEVER: Duration = Duration::from_secs(86_400 * 365);
+
+/// The ends, and the leases that may end next.
+pub(crate) struct Ends {
+    /// The reason of an end that nobody reported.
+    unreported: Why,
+    history: Mutex<History>,
+}
+
+#[derive(Default)]
+struct History {
+    known: HashMap<LockKey, KnownLease>,
+    /// The earliest end first.
+    ended: VecDeque<End>,
+    /// The number of the last end.
+    last: u64,
+    /// A count of grants, renewals and ends.
+    changes: u64,
+    searched: Option<Instant>,
+}
+
+/// A lease that this instance has granted or renewed.
+struct KnownLease {
+    token: LeaseToken,
+    fencing_token: FencingToken,
+    renewals: Renewals,
+    owner: Option<Owner>,
+    /// The moment of the grant and the wait before it, if this instance granted it.
+    granted: Option<(Instant, Duration)>,
+    ends_at: Instant,
+    /// True if it cannot be renewed beyond that.
+    capped: bool,
+}
+
+/// The end of a lease.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// Its number; later reports have greater ones.
+    pub(crate) number: u64,
+    /// The moment of the end.
+    pub(crate) at: Instant,
+    pub(crate) key: LockKey,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) fencing_token: Option<FencingToken>,
+    /// The time it was held, if this instance granted it.
+    pub(crate) held: Option<Duration>,
+    /// The wait before the grant, if this instance granted it.
+    pub(crate) waited: Option<Duration>,
+    pub(crate) why: Why,
+}
+
+/// The reason of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// Its holder released it, or closed its stream.
+    Released,
+    /// Its TTL passed.
+    Expired,
+    /// It lasted for the `max_hold` of its key.
+    MaxHold,
+    /// An administrator ended it by force.
+    Forced,
+    /// This instance cannot tell: it expired, or was ended through another instance or in the store.
+    Lost,
+}
+
+impl Ends {
+    /// Without any end; `unreported` is the reason of one that nobody reported: `Expired` if only
+    /// this instance uses the store.
+    pub(crate) fn new(unreported: Why) -> Self {
+        Self { unreported, history: Mutex::default() }
+    }
+
+    /// Returns whether no other instance uses the store, so that every end happens here.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.unreported == Why::Expired
+    }
+
+    /// Notes a lease that a claim has, and how long that claim waited.
+    pub(crate) fn granted(&self, token: &LeaseToken, Win { lease, fresh }: &Win, waited: Duration) {
+        let (now, why) = (Instant::now(), self.unreported);
+        self.with(|history| {
+            history.changes += 1;
+            let begun = match history.known.remove(&lease.key) {
+                Some(known) if known.fencing_token == lease.fencing_token => known.granted,
+                Some(earlier) => {
+                    history.put(&lease.key, earlier, now, why);
+                    None
+                }
+                None => None,
+            };
+            if history.has_room(now) {
+                let granted = if *fresh { Some((now, waited)) } else { begun };
+                history.known.insert(
+                    lease.key.clone(),
+                    KnownLease {
+                        token: token.clone(),
+                        fencing_token: lease.fencing_token,
+                        renewals: lease.renewals,
+                        owner: lease.owner.clone(),
+                        granted,
+                        ends_at: now + lease.ttl.as_duration(),
+                        capped: lease.capped,
+                    },
+                );
+            }
+        });
+    }
+
+    /// Notes that a lease was renewed.
+    pub(crate) fn renewed(&self, lease: &Lease) {
+        let ends_at = Instant::now() + lease.ttl.as_duration();
+        self.with(|history| {
+            if let Some(known) = history.lease(&lease.key, lease.fencing_token) {
+                (known.ends_at, known.renewals) = (ends_at, lease.renewals);
+                known.capped = lease.capped;
+                history.changes += 1;
+            }
+        });
+    }
+
+    /// Notes that the lease of `holder` was ended.
+    pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
+        let now = Instant::now();
+        self.with(|history| {
+            let same = |known: &KnownLease| Some(known.fencing_token) == holder.fencing_token;
+            let known = history.known.remove(key);
+            let granted = known.as_ref().filter(|known| same(known)).and_then(|one| one.granted);
+            let owner = holder.owner.clone();
+            history.push(End {
+                number: 0,
+                at: now,
+                key: key.clone(),
+                owner,
+                fencing_token: holder.fencing_token,
+                held: granted.map(|(since, _)| now - since),
+                waited: granted.map(|(_, waited)| waited),
+                why,
+            });
+        });
+    }
+
+    /// Notes that a token no longer has its lease, or the one `named`.
+    pub(crate) fn missed(&self, key: &LockKey, token: &LeaseToken, named: Option<FencingToken>) {
+        let (now, over) = (Instant::now(), self.unreported);
+        let meant = |known: &KnownLease| {
+            known.token == *token && named.is_none_or(|named| named == known.fencing_token)
+        };
+        self.with(|history| {
+            if history.known.get(key).is_some_and(meant)
+                && let Some(known) = history.known.remove(key)
+            {
+                let why = if known.ends_at <= now { over } else { Why::Lost };
+                history.put(key, known, now, why);
+            }
+        });
+    }
+
+    /// Notes the end of a hold: its lease ended or lingers, unless it was renewed meanwhile.
+    pub(crate) fn let_go(&self, holding: &Holding, linger: Option<Ttl>) {
+        let now = Instant::now();
+        self.with(|history| {
+            let Some(known) = history.lease(&holding.key, holding.fencing_token) else { return };
+            if known.renewals != holding.renewals {
+                return;
+            }
+            match linger {
+                Some(linger) => known.ends_at = known.ends_at.min(now + linger.as_duration()),
+                None => {
+                    if let Some(known) = history.known.remove(&holding.key) {
+                        history.put(&holding.key, known, now, Why::Released);
+                    }
+                }
+            }
+        });
+    }
+
+    /// At most `most` leases that should have expired, the latest first; forgets those that are too
+    /// old to be shown.
+    pub(crate) fn overdue(&self, most: usize) -> Vec<(LockKey, FencingToken)> {
+        let now = Instant::now();
+        self.with(|history| {
+            let full = history.ended.len() >= KEPT_ENDS;
+            let oldest = history.ended.front().filter(|_| full).map(|end| end.at);
+            let is_over = |known: &KnownLease| known.ends_at + GRACE <= now;
+            history
+                .known
+                .retain(|_, one| !is_over(one) || oldest.is_none_or(|at| one.ends_at > at));
+            let over = history.known.iter().filter(|(_, known)| is_over(known));
+            let mut over: Vec<_> =
+                over.map(|(key, one)| (one.ends_at, key.clone(), one.fencing_token)).collect();
+            over.sort_unstable_by_key(|(ends_at, ..)| std::cmp::Reverse(*ends_at));
+            over.truncate(most);
+            over.into_iter().map(|(_, key, fencing_token)| (key, fencing_token)).collect()
+        })
+    }
+
+    /// Takes the state of a key for the answer whether its lease has ended.
+    pub(crate) fn looked(&self, status: &LockStatus, fencing_token: FencingToken) {
+        let (now, why) = (Instant::now(), self.unreported);
+        self.with(|history| {
+            let Some(known) = history.lease(&status.key, fencing_token) else { return };
+            match &status.holder {
+                Some(holder) if holder.fencing_token == Some(fencing_token) => {
+                    known.ends_at = now + holder.left.unwrap_or(NEVER);
+                }
+                // It may have been renewed during the look.
+                _ if known.ends_at > now => (),
+                _ => {
+                    if let Some(known) = history.known.remove(&status.key) {
+                        let at = known.ends_at;
+                        history.put(&status.key, known, at, why);
+                    }
+                }
+            }
+        });
+    }
+
+    /// The ends after the one of this number, by their moments, and the number of the last.
+    pub(crate) fn after(&self, number: u64) -> (Vec<End>, u64) {
+        self.with(|history| {
+            let later = history.ended.iter().filter(|end| end.number > number);
+            (later.cloned().collect(), history.last)
+        })
+    }
+
+    /// A number that rises with each grant, renewal and end.
+    pub(crate) fn changes(&self) -> u64 {
+        self.with(|history| history.changes)
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut History) -> T) -> T {
+        use_it(&mut self.history.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl History {
+    fn lease(&mut self, key: &LockKey, fencing_token: FencingToken) -> Option<&mut KnownLease> {
+        self.known.get_mut(key).filter(|known| known.fencing_token == fencing_token)
+    }
+
+    /// Returns whether one more lease may be remembered, after a search for forgotten ones.
+    fn has_room(&mut self, now: Instant) -> bool {
+        let rested = self.searched.is_none_or(|last| now - last >= SEARCH_PAUSE);
+        if self.known.len() >= KNOWN_LEASES && rested {
+            self.searched = Some(now);
+            self.known.retain(|_, known| known.ends_at > now);
+        }
+        self.known.len() < KNOWN_LEASES
+    }
+
+    /// Records the end of a known lease, at the end of its TTL at the latest.
+    fn put(&mut self, key: &LockKey, known: KnownLease, at: Instant, why: Why) {
+        let at = at.min(known.ends_at);
+        let why = if known.capped && why == Why::Expired { Why::MaxHold } else { why };
+        self.push(End {
+            number: 0,
+            at,
+            key: key.clone(),
+            owner: known.owner,
+            fencing_token: Some(known.fencing_token),
+            held: known.granted.map(|(since, _)| at.saturating_duration_since(since)),
+            waited: known.granted.map(|(_, waited)| waited),
+            why,
+        });
+    }
+
+    fn push(&mut self, end: End) {
+        self.last += 1;
+        self.changes += 1;
+        let place = self.ended.partition_point(|other| other.at <= end.at);
+        self.ended.insert(place, End { number: self.last, ..end });
+        if self.ended.len() > KEPT_ENDS {
+            self.ended.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::time::{Instant, advance};
+
+    use super::{Ends, KEPT_ENDS, KNOWN_LEASES, Why};
+    use crate::lock::key::LockKey;
+    use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Renewals};
+    use crate::lock::store::Win;
+    use crate::lock::time::Ttl;
+    use crate::lock::token::{FencingToken, LeaseToken};
+
+    fn key(text: &str) -> LockKey {
+        LockKey::parse(text).unwrap()
+    }
+
+    fn number(number: u64) -> FencingToken {
+        FencingToken::from_number(number).unwrap()
+    }
+
+    fn token() -> LeaseToken {
+        LeaseToken::parse("a-token-of-a-client").unwrap()
+    }
+
+    fn win(text: &str, fencing_token: u64) -> Win {
+        Win { lease: lease(text, fencing_token), fresh: true }
+    }
+
+    fn lease(text: &str, fencing_token: u64) -> Lease {
+        Lease {
+            key: key(text),
+            owner: None,
+            fencing_token: number(fencing_token),
+            ttl: Ttl::from_millis(10_000),
+            renewals: Renewals::default(),
+            capped: false,
+        }
+    }
+
+    fn held(text: &str, by: Option<u64>) -> LockStatus {
+        let holder = by.map(|by| Holder {
+            fencing_token: Some(number(by)),
+            left: Some(Duration::from_secs(5)),
+            ..Holder::default()
+        });
+        LockStatus { key: key(text), holder, waiters: 0, line: Vec::new(), mine: None }
+    }
+
+    /// What is recorded, as key, milliseconds held, and reason.
+    fn told(ends: &Ends) -> Vec<(String, Option<u64>, Why)> {
+        let held = |held: Option<Duration>| held.map(|held| held.as_millis() as u64);
+        let (all, _) = ends.after(0);
+        all.iter().map(|end| (end.key.to_string(), held(end.held), end.why)).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_tells_how_long_its_lease_was_held_and_waited_for() {
+        let ends = Ends::new(Why::Expired);
+        ends.granted(&token(), &win("a", 1), Duration::from_secs(3));
+        advance(Duration::from_secs(2)).await;
+        let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
+        ends.ended(&key("a"), &holder, Why::Released);
+        let (all, last) = ends.after(0);
+        assert_eq!(
+            (all[0].held, all[0].waited),
+            (Some(Duration::from_secs(2)), Some(Duration::from_secs(3)))
+        );
+        assert!(ends.after(last).0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_counts_as_expired_only_after_a_look_that_does_not_find_it() {
+        let ends = Ends::new(Why::Expired);
+        ends.granted(&token(), &win("a", 1), Duration::ZERO);
+        advance(Duration::from_secs(9)).await;
+        ends.renewed(&lease("a", 1));
+        advance(Duration::from_secs(9)).await;
+        assert!(ends.overdue(9).is_empty());
+        advance(Duration::from_secs(2)).await;
+        assert_eq!(ends.overdue(9), [(key("a"), number(1))]);
+        ends.looked(&held("a", Some(1)), number(1)); // Renewed through another instance.
+        assert!(ends.overdue(9).is_empty() && told(&ends).is_empty());
+        advance(Duration::from_secs(6)).await;
+        ends.looked(&held("a", Some(2)), number(1));
+        assert_eq!(told(&ends), [("a".to_owned(), Some(25_000), Why::Expired)]);
+        assert!(ends.overdue(9).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_lasted_for_as_long_as_it_may_tells_so() {
+        let ends = Ends::new(Why::Expired);
+        ends.granted(&token(), &win("a", 1), Duration::ZERO);
+        ends.renewed(&Lease { capped: true, ..lease("a", 1) });
+        advance(Duration::from_secs(11)).await;
+        ends.missed(&key("a"), &token(), None);
+        assert_eq!(told(&ends), [("a".to_owned(), Some(10_000), Why::MaxHold)]);
+        ends.granted(&token(), &win("b", 2), Duration::ZERO);
+        ends.renewed(&Lease { capped: true, ..lease("b", 2) });
+        ends.missed(&key("b"), &token(), None);
+        assert_eq!(told(&ends)[1].2, Why::Lost, "it ended before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_others_end_leases_too_an_end_that_nobody_reported_is_lost() {
+        for why in [Why::Lost, Why::Expired] {
+            let ends = Ends::new(why);
+            ends.granted(&token(), &win("a", 1), Duration::ZERO);
+            advance(Duration::from_secs(11)).await;
+            ends.granted(&token(), &win("a", 2), Duration::ZERO);
+            assert_eq!(told(&ends), [("a".to_owned(), Some(10_000), why)]);
+            ends.missed(&key("a"), &LeaseToken::parse("the-token-of-another").unwrap(), None);
+            ends.missed(&key("a"), &token(), Some(number(1)));
+            assert_eq!(told(&ends).len(), 1);
+            ends.missed(&key("a"), &token(), Some(number(2)));
+            assert_eq!(told(&ends)[1], ("a".to_owned(), Some(0), Why::Lost));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_hold_ends_no_lease_that_was_renewed_meanwhile() {
+        let ends = Ends::new(Why::Expired);
+        let lease = lease("a", 1);
+        ends.granted(&token(), &Win { lease: lease.clone(), fresh: true }, Duration::ZERO);
+        let holding = |renewals| {
+            let (key, fencing_token) = (lease.key.clone(), lease.fencing_token);
+            Holding { key, token: token(), fencing_token, renewals }
+        };
+        ends.renewed(&Lease { renewals: lease.renewals.refreshed(), ..lease.clone() });
+        ends.let_go(&holding(lease.renewals), None);
+        assert!(told(&ends).is_empty());
+        ends.let_go(&holding(lease.renewals.refreshed()), None);
+        assert_eq!(told(&ends), [("a".to_owned(), Some(0), Why::Released)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_remembered_is_bounded() {
+        let ends = Ends::new(Why::Expired);
+        for lock in 0..KNOWN_LEASES as u64 + 10 {
+            ends.granted(&token(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);
+        }
+        assert_eq!(ends.history.lock().unwrap().known.len(), KNOWN_LEASES);
+        for lock in 0..KNOWN_LEASES as u64 {
+            let holder = Holder { fencing_token: Some(number(lock + 1)), ..Holder::default() };
+            ends.ended(&key(&format!("k{lock}")), &holder, Why::Released);
+        }
+        assert_eq!(told(&ends).len(), KEPT_ENDS);
+        assert!(ends.history.lock().unwrap().known.is_empty());
+        // Room again for what was left out.
+        ends.granted(&token(), &win("late", 1), Duration::ZERO);
+        assert_eq!(ends.history.lock().unwrap().known.len(), 1);
+        assert!(
+            ends.after(0).0.is_sorted_by_key(|end| end.at)
+                && Instant::now() >= ends.after(0).0[0].at
+        );
+    }
+}

@@ -1,0 +1,90 @@
+//! The metrics of leases, by configured prefix.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use crate::metrics::{Metrics, OneLabel, metric, timed};
+
+/// Buckets from a hundredth of a second to a day, above which only streams and refreshed leases
+/// are held.
+const HELD: [f64; 12] =
+    [0.01, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3_600.0, 14_400.0, 86_400.0];
+
+#[derive(Debug)]
+pub(super) struct Leases {
+    held_seconds: Family<HeldLabels, Histogram, fn() -> Histogram>,
+    known: Family<OneLabel<String>, Gauge>,
+    oldest_age: Family<OneLabel<String>, Gauge<f64, AtomicU64>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct HeldLabels {
+    prefix: String,
+    end: &'static str,
+}
+
+/// The end of a lease, as this instance sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Released, by its token or with its stream.
+    Released,
+    /// Ended by an administrator.
+    Forced,
+    /// Not refreshed through this instance in time.
+    Expired,
+    /// It has lasted for the `max_hold` of its key.
+    MaxHold,
+}
+
+/// The leases under a prefix that this instance knows.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KnownLeases {
+    /// Their number.
+    pub count: usize,
+    /// The age of the oldest; zero without any.
+    pub oldest: Duration,
+}
+
+impl Leases {
+    pub(super) fn new(registry: &mut Registry) -> Self {
+        let held = "Time that leases were held, by prefix and end";
+        let histograms = Family::new_with_constructor(held_seconds as fn() -> Histogram);
+        let oldest = "Age of the oldest lease that this instance knows, by prefix";
+        Self {
+            held_seconds: timed(registry, "lease_held", held, histograms),
+            known: metric(registry, "leases", "Leases that this instance knows, by prefix"),
+            oldest_age: timed(registry, "oldest_lease_age", oldest, Family::default()),
+        }
+    }
+}
+
+impl Metrics {
+    /// Observes the time that a lease under `prefix` was held.
+    pub fn held(&self, prefix: &str, end: End, held: Duration) {
+        let end = match end {
+            End::Released => "released",
+            End::Forced => "forced",
+            End::Expired => "expired",
+            End::MaxHold => "max_hold",
+        };
+        let labels = HeldLabels { prefix: prefix.to_owned(), end };
+        self.leases.held_seconds.get_or_create(&labels).observe(held.as_secs_f64());
+    }
+
+    /// Sets the leases that this instance knows under `prefix`.
+    pub fn known(&self, prefix: &str, known: KnownLeases) {
+        let label = [("prefix", prefix.to_owned())];
+        self.leases.known.get_or_create(&label).set(known.count.try_into().unwrap_or(i64::MAX));
+        self.leases.oldest_age.get_or_create(&label).set(known.oldest.as_secs_f64());
+    }
+}
+
+fn held_seconds() -> Histogram {
+    Histogram::new(HELD)
+}

@@ -1,0 +1,177 @@
+//! The longest time that a lease lasts.
+
+use crate::conformance::on_every_store;
+
+on_every_store!(tests:
+    no_renewal_makes_a_lease_last_longer_than_it_may,
+    a_linger_ends_a_lease_no_later_than_it_may_last,
+    a_stream_tells_that_its_lease_has_lasted_for_as_long_as_it_may,
+    a_lease_that_is_older_than_a_new_limit_stays_and_is_not_renewed,
+);
+
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use lockkeeper::lock::error::StoreError;
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::holds::Loss;
+    use lockkeeper::lock::lease::{Claim, Holding, Lease};
+    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::store::{Attempt, Kept};
+    use lockkeeper::lock::time::Ttl;
+
+    use crate::conformance::{CAPPED, LIMITS, MAX_HOLD, Stage, claim};
+    use crate::support::{PATIENCE, eventually};
+
+    /// More than the limit.
+    const LONG_MS: u64 = 30_000;
+
+    /// Whole milliseconds, of several clocks.
+    const ROUNDING: Duration = Duration::from_millis(5);
+
+    /// More than Redis stands still on a busy machine between two commands of a script, by which a
+    /// renewal makes the lease longer.
+    const STILL: Duration = Duration::from_millis(300);
+
+    /// A way to renew a lease.
+    #[derive(Clone, Copy, Debug)]
+    enum Renewal {
+        Refresh,
+        Repeat,
+        Keep,
+    }
+
+    fn capped(name: &str) -> Claim {
+        claim(&format!("{CAPPED}{name}"), name, LONG_MS)
+    }
+
+    fn holding(claim: &Claim, lease: &Lease) -> Holding {
+        let (key, token) = (claim.key.clone(), claim.token.clone());
+        Holding { key, token, fencing_token: lease.fencing_token, renewals: lease.renewals }
+    }
+
+    /// Renews the lease; `None` if it is over.
+    async fn renew(
+        stage: &Stage,
+        how: Renewal,
+        claim: &Claim,
+        lease: &Lease,
+    ) -> Result<Option<Lease>, StoreError> {
+        let (store, key, token) = (&stage.store, &claim.key, &claim.token);
+        let ttl = Ttl::from_millis(LONG_MS);
+        match how {
+            Renewal::Refresh => store.refresh(key, token, None, Some(ttl)).await,
+            Renewal::Keep => store.keep(&holding(claim, lease), ttl).await.map(Kept::lease),
+            Renewal::Repeat => match store.try_acquire(claim).await? {
+                Attempt::Won(win) if win.fresh => {
+                    assert!(win.lease.fencing_token > lease.fencing_token, "{win:?}");
+                    Ok(None)
+                }
+                Attempt::Won(win) => Ok(Some(win.lease)),
+                Attempt::Held(status) => panic!("held by another: {status:?}"),
+            },
+        }
+    }
+
+    async fn lasts_for_its_time(stage: &Stage, how: Renewal) {
+        let claim = capped(&format!("{how:?}"));
+        let asked = Instant::now();
+        let lease = stage.granted(&claim).await;
+        assert!(lease.capped && lease.ttl <= MAX_HOLD, "{how:?}: {lease:?}");
+        let latest_end = Instant::now() + MAX_HOLD.as_duration() + STILL;
+        let took = eventually(PATIENCE, async || {
+            let sent = Instant::now();
+            // Where it ends before the answer is ready, the outcome is unknown.
+            let renewed = renew(stage, how, &claim, &lease).await.ok()?;
+            let Some(again) = renewed else { return Some(sent.elapsed()) };
+            assert!(sent + again.ttl.as_duration() <= latest_end, "{how:?}: {again:?}");
+            assert!(again.capped && again.fencing_token == lease.fencing_token, "{again:?}");
+            None
+        })
+        .await;
+        // Several nodes count the time of a call against the lease.
+        let lasted = asked.elapsed() + took + ROUNDING;
+        assert!(lasted >= MAX_HOLD.as_duration(), "{how:?}: {lasted:?}");
+    }
+
+    pub(super) async fn no_renewal_makes_a_lease_last_longer_than_it_may(stage: Stage) {
+        tokio::join!(
+            lasts_for_its_time(&stage, Renewal::Refresh),
+            lasts_for_its_time(&stage, Renewal::Repeat),
+            lasts_for_its_time(&stage, Renewal::Keep),
+        );
+        let unlimited = stage.granted(&claim("a", "one", LONG_MS)).await;
+        assert!(!unlimited.capped && stage.lasts(unlimited.ttl, LONG_MS), "{unlimited:?}");
+    }
+
+    pub(super) async fn a_linger_ends_a_lease_no_later_than_it_may_last(stage: Stage) {
+        let claim = capped("one");
+        let lease = stage.granted(&claim).await;
+        let linger = Some(Ttl::from_millis(LONG_MS));
+        stage.store.let_go(&holding(&claim, &lease), linger).await.unwrap();
+        let holder = stage.store.inspect(&claim.key, None).await.unwrap().holder;
+        let left = holder.map(|holder| holder.left.unwrap());
+        assert!(left.is_none_or(|left| left <= MAX_HOLD.as_duration()), "{left:?}");
+    }
+
+    pub(super) async fn a_stream_tells_that_its_lease_has_lasted_for_as_long_as_it_may(
+        stage: Stage,
+    ) {
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        let asked = Instant::now();
+        let wish = HoldWish { claim: capped("one"), patience: None, linger: None };
+        let HoldStart::Hold(mut hold) = locks.hold(wish).await.unwrap() else { panic!("held") };
+        let acquired = hold.next().await;
+        assert!(matches!(acquired, Some(HoldEvent::Acquired(_))), "{acquired:?}");
+        let reason = loop {
+            match hold.next().await {
+                Some(HoldEvent::Alive(left)) => assert!(left <= MAX_HOLD.as_duration()),
+                Some(HoldEvent::Lost(loss)) => break loss,
+                other => panic!("{other:?}"),
+            }
+            assert!(asked.elapsed() < PATIENCE, "it goes on");
+        };
+        assert_eq!(reason, Loss::MaxHold);
+        assert!(asked.elapsed() + ROUNDING >= MAX_HOLD.as_duration() * 9 / 10);
+        eventually(PATIENCE, async || {
+            let next = Claim { token: capped("next").token, ..capped("one") };
+            let attempt = stage.store.try_acquire(&next).await.unwrap();
+            matches!(attempt, Attempt::Won(_)).then_some(())
+        })
+        .await;
+    }
+
+    pub(super) async fn a_lease_that_is_older_than_a_new_limit_stays_and_is_not_renewed(
+        stage: Stage,
+    ) {
+        let mine = claim("later/a", "one", LONG_MS * 10);
+        let lease = stage.granted(&mine).await;
+        let holder = async |stage: &Stage| {
+            stage.store.inspect(&mine.key, Some(&mine.token)).await.unwrap().holder
+        };
+        eventually(PATIENCE, async || {
+            holder(&stage).await.unwrap().held.filter(|held| *held > MAX_HOLD.as_duration())
+        })
+        .await;
+        let stage = stage.restarted_limiting("later/").await;
+        let left = async || holder(&stage).await.expect("it was granted for longer").left.unwrap();
+        let before = left().await;
+        for how in [Renewal::Refresh, Renewal::Keep, Renewal::Repeat] {
+            let long = Claim { ttl: Ttl::from_millis(LONG_MS * 20), ..mine.clone() };
+            let renewed = match how {
+                Renewal::Refresh => {
+                    stage.store.refresh(&mine.key, &mine.token, None, Some(long.ttl)).await.unwrap()
+                }
+                Renewal::Keep => {
+                    let lease = Lease { renewals: lease.renewals.refreshed(), ..lease.clone() };
+                    stage.store.keep(&holding(&mine, &lease), long.ttl).await.unwrap().lease()
+                }
+                Renewal::Repeat => renew(&stage, how, &long, &lease).await.unwrap(),
+            };
+            let renewed = renewed.unwrap_or_else(|| panic!("{how:?}: it was granted for longer"));
+            assert!(renewed.capped && renewed.ttl.as_duration() <= before + ROUNDING, "{how:?}");
+            let after = left().await;
+            assert!(after <= before + ROUNDING && after > MAX_HOLD.as_duration(), "{after:?}");
+        }
+    }
+}
