@@ -1,6 +1,6 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test prove fuzz check deny bench image
+.PHONY: run test prove fuzz check deny bench image dist
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
@@ -29,6 +29,8 @@ fuzz:
 check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
+	cargo clippy --lib --bins --features portable -- -D warnings
+	cargo clippy --all-targets --features otel -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 	$(MAKE) deny
 
@@ -44,6 +46,10 @@ bench: tools
 # The container image.
 image:
 	docker build -t lockkeeper .
+
+# What a release publishes, for this machine's architecture: packages, list of parts, checksums.
+dist:
+	./deploy/dist
 
 .PHONY: tools
 tools:

@@ -4,9 +4,12 @@
 
 #![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
 
+pub mod platform;
+
 pub mod lock;
 
 pub mod metrics;
+pub mod pem;
 pub mod store;
 
 pub mod auth;

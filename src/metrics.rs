@@ -1,7 +1,10 @@
 //! Every metric of the service: name, help text, labels. A key, an owner or a token is never a
 //! label.
 
-mod lost_lines;
+mod callbacks;
+mod leases;
+mod reloads;
+mod stores;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -16,12 +19,21 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use crate::metrics::lost_lines::LostLines;
+use crate::metrics::callbacks::Callbacks;
+use crate::metrics::leases::Leases;
+use crate::metrics::reloads::Reloads;
+use crate::metrics::stores::{Embedded, Redis, Redlock};
+
+pub use crate::metrics::leases::{End, KnownLeases};
 
 /// Buckets from a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
 /// deadline.
 const SECONDS: [f64; 13] =
     [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0];
+
+/// Buckets from a hand-over between waiting clients to half an hour, beyond which only streams wait.
+const WAITS: [f64; 13] =
+    [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 300.0, 1_800.0];
 
 /// The media type of [`Metrics::render`].
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -30,8 +42,10 @@ pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; chars
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    lost_lines: Arc<LostLines>,
+    callbacks: Arc<Callbacks>,
     requests: Requests,
+    leases: Leases,
+    reloads: Reloads,
     embedded: Embedded,
     redis: Redis,
     redlock: Redlock,
@@ -47,33 +61,11 @@ struct Requests {
     release: Outcomes,
     force_release: Outcomes,
     waiters: Gauge<u64, AtomicU64>,
+    waiters_gone: Counter,
     hold_streams: Gauge,
+    ui_streams: Gauge,
     connections: Gauge,
-}
-
-#[derive(Debug)]
-struct Embedded {
-    held: Gauge<u64, AtomicU64>,
-    commits: Counter,
-    commit_seconds: Histogram,
-}
-
-#[derive(Debug)]
-struct Redis {
-    up: Family<OneLabel<String>, Gauge>,
-    evicts: Family<OneLabel<String>, Gauge>,
-    clock_lead: Family<OneLabel<String>, Gauge<f64, AtomicU64>>,
-    seconds: Family<OneLabel<&'static str>, Histogram, fn() -> Histogram>,
-    errors: Family<OneLabel<&'static str>, Counter>,
-    rerouted: Family<OneLabel<&'static str>, Counter>,
-    fencing_floor: Gauge<u64, AtomicU64>,
-}
-
-#[derive(Debug)]
-struct Redlock {
-    voting: Gauge<u64, AtomicU64>,
-    attempts: Family<OneLabel<&'static str>, Counter>,
-    write_backs: Counter,
+    limits: Family<OneLabel<&'static str>, Gauge>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -118,6 +110,25 @@ impl Drop for Counting {
     }
 }
 
+/// Counts a client that disconnected, unless its request is answered first.
+#[derive(Debug)]
+pub struct Unanswered(Option<Counter>);
+
+impl Unanswered {
+    /// Notes that the request is being answered.
+    pub fn answered(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if let Some(gone) = self.0.take() {
+            gone.inc();
+        }
+    }
+}
+
 /// The lead of one node's clock over this machine's.
 #[derive(Debug)]
 pub struct ClockLead(Gauge<f64, AtomicU64>);
@@ -151,10 +162,12 @@ impl Metrics {
     ) -> Self {
         let mut registry = Registry::with_prefix("lockkeeper");
         let requests = Requests::new(&mut registry);
-        let lost_lines = Arc::<LostLines>::default();
-        registry.register_collector(Box::new(lost_lines.clone()));
+        let leases = Leases::new(&mut registry);
+        let reloads = Reloads::new(&mut registry);
+        let callbacks = Arc::<Callbacks>::default();
+        registry.register_collector(Box::new(callbacks.clone()));
         let (embedded, redis, redlock) = stores(&mut registry, &mut Registry::default());
-        Self { registry, lost_lines, requests, embedded, redis, redlock }
+        Self { registry, callbacks, requests, leases, reloads, embedded, redis, redlock }
     }
 
     /// The metrics as OpenMetrics text.
@@ -200,10 +213,46 @@ impl Metrics {
         Counting::of(&self.requests.hold_streams)
     }
 
+    /// Counts a dashboard's stream until the result is dropped.
+    pub fn ui_stream(&self) -> Counting {
+        Counting::of(&self.requests.ui_streams)
+    }
+
+    /// The number of streams of `POST /hold/{key}`.
+    pub fn hold_streams(&self) -> u64 {
+        self.requests.hold_streams.get().try_into().unwrap_or_default()
+    }
+
+    /// The number of keys held on the embedded store.
+    pub fn locks_held(&self) -> u64 {
+        self.embedded.held.get()
+    }
+
+    /// Counts a request that may wait in line, unless it is answered before its client disconnects.
+    pub fn in_line(&self) -> Unanswered {
+        Unanswered(Some(self.requests.waiters_gone.clone()))
+    }
+
+    /// Sets a limit of this instance.
+    pub fn limit(&self, of: &'static str, most: usize) {
+        let most = i64::try_from(most).unwrap_or(i64::MAX);
+        self.requests.limits.get_or_create(&[("of", of)]).set(most);
+    }
+
     /// Sets the counter of lost log lines.
     pub fn log_lines_dropped(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
         // There is one log.
-        let _ = self.lost_lines.0.set(Box::new(count));
+        let _ = self.callbacks.lost_lines.set(Box::new(count));
+    }
+
+    /// Sets the end of the certificate, in seconds since 1970.
+    pub fn certificate_ends(&self, end: impl Fn() -> u64 + Send + Sync + 'static) {
+        let _ = self.callbacks.certificate_end.set(Box::new(end));
+    }
+
+    /// Counts a reload of settings or other files, and sets how many of them failed last time.
+    pub fn reloaded(&self, outcome: &'static str, failed: usize) {
+        self.reloads.count(outcome, failed);
     }
 
     /// Sets the number of requests that wait in line.
@@ -218,6 +267,11 @@ impl Metrics {
             self.embedded.commits.inc();
             self.embedded.commit_seconds.observe(took);
         }
+    }
+
+    /// Sets whether the embedded store can use its file.
+    pub fn embedded_up(&self, up: bool) {
+        self.embedded.up.set(up.into());
     }
 
     /// Sets whether a Redis node is connected.
@@ -263,9 +317,10 @@ impl Metrics {
         self.redis.fencing_floor.set(floor);
     }
 
-    /// Sets the number of Redlock nodes that vote.
-    pub fn redlock_voting(&self, nodes: usize) {
-        self.redlock.voting.set(nodes as u64);
+    /// Sets the number of Redlock nodes, and of those that vote.
+    pub fn redlock_voting(&self, nodes: usize, voting: usize) {
+        self.redlock.nodes.set(nodes as u64);
+        self.redlock.voting.set(voting as u64);
     }
 
     /// Counts an attempt to win the votes of the nodes.
@@ -285,61 +340,27 @@ impl Requests {
         registry.register("build", "Version of the service", Info::new(version));
         let to_answer = "Time from a request's head to its answer, without waits in line";
         let in_line = "Time that acquires waited in line";
-        Self {
+        let gone = "Clients that disconnected while their requests could wait";
+        let metrics = Self {
             answered: metric(registry, "http_requests", "Answered HTTP requests"),
             seconds: timed(registry, "http_request_duration", to_answer, seconds()),
-            wait_seconds: timed(registry, "acquire_wait", in_line, seconds()),
+            wait_seconds: timed(registry, "acquire_wait", in_line, Histogram::new(WAITS)),
             acquire: metric(registry, "acquire", "Acquires by outcome"),
             refresh: metric(registry, "refresh", "Refreshes by outcome"),
             release: metric(registry, "release", "Releases by outcome"),
             force_release: metric(registry, "force_release", "Forced releases by outcome"),
             waiters: metric(registry, "waiters", "Requests waiting in line"),
+            waiters_gone: metric(registry, "waiters_gone", gone),
             hold_streams: metric(registry, "hold_streams", "Open hold streams"),
+            ui_streams: metric(registry, "ui_streams", "Open streams of dashboards"),
             connections: metric(registry, "http_connections", "Connected clients"),
+            limits: metric(registry, "limit", "Limits of this instance"),
+        };
+        // An alert sees the first lost lease only if it is counted from zero.
+        for outcomes in [&metrics.acquire, &metrics.refresh] {
+            drop(outcomes.get_or_create(&[("outcome", "lost")]));
         }
-    }
-}
-
-impl Embedded {
-    fn new(registry: &mut Registry) -> Self {
-        let to_commit = "Time to commit a transaction to disk";
-        Self {
-            held: metric(registry, "locks_held", "Keys currently held"),
-            commits: metric(registry, "commits", "Committed transactions"),
-            commit_seconds: timed(registry, "commit_duration", to_commit, seconds()),
-        }
-    }
-}
-
-impl Redis {
-    fn new(registry: &mut Registry) -> Self {
-        let evicts = "1 if the Redis node may evict locks when its memory is full";
-        let lead = "Lead of the Redis node's clock over this machine's";
-        let calls = "Duration of Redis calls by command, including timeouts";
-        let rerouted = "Redirected Redis calls, and changes of the master";
-        let floor = "Lower bound of the next fencing token of this process";
-        let histograms = Family::new_with_constructor(seconds as fn() -> Histogram);
-        Self {
-            up: metric(registry, "redis_up", "1 if the Redis node is connected"),
-            evicts: metric(registry, "redis_evicts", evicts),
-            clock_lead: timed(registry, "redis_clock_lead", lead, Family::default()),
-            seconds: timed(registry, "redis_command_duration", calls, histograms),
-            errors: metric(registry, "redis_errors", "Failed calls to Redis"),
-            rerouted: metric(registry, "redis_rerouted", rerouted),
-            fencing_floor: metric(registry, "fencing_floor", floor),
-        }
-    }
-}
-
-impl Redlock {
-    fn new(registry: &mut Registry) -> Self {
-        let attempts = "Attempts to win the votes of the nodes, by outcome";
-        let write_backs = "Fencing tokens that needed a second round";
-        Self {
-            voting: metric(registry, "redlock_voting", "Redlock nodes that vote"),
-            attempts: metric(registry, "redlock_attempts", attempts),
-            write_backs: metric(registry, "redlock_write_backs", write_backs),
-        }
+        metrics
     }
 }
 

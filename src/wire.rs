@@ -1,18 +1,21 @@
 //! Paths, bodies and error codes on the wire. The order of the members is part of the contract:
 //! some clients show only the beginning of a body.
 
+mod status;
+
 use std::time::Duration;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::lock::error::Effect;
 use crate::lock::hold::HoldEvent;
 use crate::lock::holds::Loss;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Grant, Holder, LockStatus};
-use crate::lock::locks::Listing;
+use crate::lock::lease::{Grant, Holder};
 use crate::lock::store::Guarantees;
+
+pub use crate::wire::status::{ListBody, StatusBody, WaiterBody};
 
 /// The header that carries a lease token, in both directions.
 pub const LOCK_TOKEN: &str = "lock-token";
@@ -73,7 +76,7 @@ pub enum EventBody<'a> {
     },
     /// The lease is lost.
     Lost {
-        /// `expired`, `released`, `forced` or `taken_over`.
+        /// `expired`, `max_hold`, `released`, `forced`, `taken_over` or `revoked`.
         reason: &'static str,
     },
     /// The wait timed out.
@@ -100,9 +103,11 @@ impl<'a> EventBody<'a> {
             HoldEvent::Lost(loss) => Self::Lost {
                 reason: match loss {
                     Loss::Expired => "expired",
+                    Loss::MaxHold => "max_hold",
                     Loss::Released => "released",
                     Loss::Forced => "forced",
                     Loss::TakenOver => "taken_over",
+                    Loss::Revoked => "revoked",
                 },
             },
             HoldEvent::TimedOut => Self::Timeout,
@@ -116,76 +121,6 @@ impl<'a> EventBody<'a> {
                 }),
             },
         }
-    }
-}
-
-/// The state of a key.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct StatusBody {
-    /// The key.
-    pub key: String,
-    /// `true` if it is held.
-    pub held: bool,
-    /// The holder's name, if it gave one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// The holder's fencing token, if it has one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub fencing_token: Option<u64>,
-    /// The rest of its TTL, if it expires.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-    /// The number of waiting requests.
-    pub waiters: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    mine: Option<bool>,
-}
-
-impl From<LockStatus> for StatusBody {
-    fn from(status: LockStatus) -> Self {
-        let held = status.holder.is_some();
-        let holder = status.holder.unwrap_or_default();
-        Self {
-            key: status.key.to_string(),
-            held,
-            owner: owner_text(&holder),
-            fencing_token: holder.fencing_token.map(|token| token.number()),
-            ttl_ms: holder.left.map(millis_up),
-            waiters: status.waiters,
-            mine: status.mine,
-        }
-    }
-}
-
-/// A page of the list of held keys.
-#[derive(Debug, Deserialize, Serialize)]
-pub struct ListBody {
-    /// The keys.
-    pub locks: Vec<StatusBody>,
-    /// The position of the next page, if there is one.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
-}
-
-impl ListBody {
-    /// A page of at most `most_bytes`, unless its first key has more.
-    ///
-    /// # Panics
-    ///
-    /// Never: a status has only texts and numbers.
-    pub fn of(listing: Listing, most_bytes: usize) -> Vec<u8> {
-        let (mut locks, mut bytes, mut cursor) = (Vec::new(), 0, listing.cursor);
-        for status in listing.locks {
-            let last = locks.last().map(|lock: &StatusBody| lock.key.clone());
-            let lock = StatusBody::from(status);
-            bytes += serde_json::to_vec(&lock).expect("only texts and numbers").len() + 1;
-            if bytes > most_bytes && last.is_some() {
-                cursor = last;
-                break;
-            }
-            locks.push(lock);
-        }
-        serde_json::to_vec(&Self { locks, cursor }).expect("only texts and numbers")
     }
 }
 
@@ -227,6 +162,7 @@ struct StoreBody {
 #[derive(Debug, Serialize)]
 struct LinksBody {
     openapi: &'static str,
+    docs: &'static str,
     locks: &'static str,
     health: &'static str,
     ready: &'static str,
@@ -242,6 +178,7 @@ impl From<Guarantees> for AboutBody {
             store: StoreBody { name: store, order, fencing, survives },
             links: LinksBody {
                 openapi: "/openapi.yaml",
+                docs: "/docs",
                 locks: "/locks",
                 health: "/healthz",
                 ready: "/readyz",
@@ -350,6 +287,9 @@ pub struct More {
     /// The holder's name.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub owner: Option<String>,
+    /// The time since the holder's lease began.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
     /// The time that the request waited.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,

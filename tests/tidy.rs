@@ -6,6 +6,12 @@
 
 #![expect(clippy::unwrap_used, reason = "a test stops at the first surprise")]
 
+#[path = "tidy/deploy.rs"]
+mod deploy;
+#[path = "tidy/figures.rs"]
+mod figures;
+#[path = "tidy/kubernetes.rs"]
+mod kubernetes;
 #[path = "tidy/layers.rs"]
 mod layers;
 #[path = "tidy/pages.rs"]

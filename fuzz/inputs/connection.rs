@@ -30,9 +30,9 @@ static SERVICE: LazyLock<SocketAddr> = LazyLock::new(|| {
         runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let address = listener.local_addr().unwrap();
-            let server = Server::open(config, address).unwrap();
+            let server = Server::open(config, &[address.into()]).unwrap();
             said.send(address).unwrap();
-            server.run(listener, std::future::pending()).await.unwrap();
+            server.run(listener.into(), std::future::pending()).await.unwrap();
         });
     });
     address.recv().unwrap()

@@ -8,6 +8,7 @@ use std::time::Duration;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Origin};
 use lockkeeper::lock::locks::{Acquired, Locks};
+use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::TokenMaker;
 use lockkeeper::lock::waiting::WaitLimits;
@@ -75,6 +76,7 @@ fn open(directory: &Path) -> Result<Locks, OpenError> {
     let settings = EmbeddedSettings {
         position_kept: Ttl::from_millis(10_000),
         command_timeout: Duration::from_secs(30),
+        prefixes: Prefixes::default(),
     };
     let store = EmbeddedStore::open(directory, settings, Arc::new(Metrics::for_embedded()))?;
     let limits = WaitLimits { per_key: 1, per_instance: 1, keys: 1 };

@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
-use lockkeeper::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
+use lockkeeper::api::{Api, ApiLimits, App, LeaseTimes, Lists, Pulse, Quota, Quotas};
 use lockkeeper::auth::{Exposure, HostNames, Keyring};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::metrics::Metrics;
@@ -113,6 +113,7 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
         EmbeddedSettings {
             position_kept: config.position_kept(),
             command_timeout: config.embedded.command_timeout.get(),
+            prefixes: config.prefixes(),
         },
         metrics.clone(),
     );
@@ -123,9 +124,11 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
         proxies: config.trusted_proxies.clone(),
         ttl: config.ttl_bounds(),
         tokens: config.token_maker(),
+        lease_times: LeaseTimes::new(config.prefixes(), metrics.clone()),
         metrics,
         hold_streams: Arc::new(Semaphore::new(100)),
         lists: Lists::new(100),
+        pulse: Pulse::new("fuzz".to_owned()),
         quotas: Arc::new(Quotas::new(Quota::default())),
         limits: ApiLimits {
             body_bytes: config.limits.body_bytes,

@@ -9,10 +9,10 @@ use axum::http::Uri;
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::options::query;
+use crate::api::options::{query, reason};
 use crate::api::record::Record;
 use crate::auth::Permission;
-use crate::metrics::Counted;
+use crate::metrics::{Counted, End};
 use crate::wire::{Code, TakenBody};
 
 /// `DELETE /admin/locks/{key}`: ends the lease of any holder.
@@ -22,12 +22,14 @@ pub(super) async fn force_release(
     uri: Uri,
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;
-    query(uri.query(), &[])?;
+    let reason = reason(&query(uri.query(), &["reason"])?)?;
     let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
+    record.reason(reason);
     let ended = app.locks.force_release(call.key.clone()).await;
     match ended.map_err(|error| record.failed(error))? {
         Some(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
+            app.lease_times.ended(&call.key, holder.fencing_token, End::Forced);
             record.holder(&holder).end("ok");
             Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
         }

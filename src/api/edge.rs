@@ -60,6 +60,11 @@ impl Label {
             "/readyz" => "/readyz",
             "/metrics" => "/metrics",
             "/openapi.yaml" => "/openapi.yaml",
+            "/docs" => "/docs",
+            "/ui" => "/ui",
+            "/ui/access" => "/ui/access",
+            "/ui/status" => "/ui/status",
+            "/ui/events" => "/ui/events",
             _ => "none",
         };
         Self { route, method }
@@ -68,7 +73,7 @@ impl Label {
 
 /// Answers an unknown path.
 pub(super) async fn no_such_route() -> ApiError {
-    ApiError::new(Code::NoSuchRoute, "unknown path; /openapi.yaml lists the routes")
+    ApiError::new(Code::NoSuchRoute, "unknown path; /docs and /openapi.yaml list the routes")
 }
 
 /// Refuses methods other than GET.

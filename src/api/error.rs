@@ -97,6 +97,7 @@ impl ApiError {
         let more = More {
             retry_after_ms: holder.left.map(millis_up),
             owner: holder.owner.map(|owner| owner.to_string()),
+            held_ms: holder.held.map(millis_down),
             waited_ms: Some(millis_down(waited)),
             waiters: Some(status.waiters),
             ..More::default()
@@ -112,6 +113,12 @@ impl ApiError {
             Code::LockLost,
             "the lease is lost; work done under it may have overlapped with another holder",
         )
+    }
+
+    /// A lease that the token no longer holds, of a key with this `max_hold`.
+    pub(super) fn lost_within(max_hold: Duration) -> Self {
+        let cause = format!("the lease is lost, maybe by max_hold ({max_hold:?})");
+        Self::new(Code::LockLost, format!("{cause}; your work may overlap with another's"))
     }
 
     /// The same error with more in its detail.

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::api::error::ApiError;
 use crate::api::quotas::{RequestKind, Slot};
-use crate::api::{App, InLineFlag, pages};
+use crate::api::{App, InLineFlag, pages, trace};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
@@ -26,10 +26,12 @@ const MAX_REQUEST_ID_BYTES: usize = 128;
 const KEY_METHODS: &str = "DELETE, GET, HEAD, POST";
 const REFRESH_METHODS: &str = "PUT";
 
-/// The id of a request, its client's address, and its arrival.
+/// The id of a request, its trace, its client's address, and its arrival.
 #[derive(Clone, Debug)]
 pub(super) struct RequestId {
     pub(super) text: Arc<str>,
+    /// The trace id of the header `traceparent`, or of the request's span.
+    pub(super) trace: Option<Arc<str>>,
     pub(super) client: IpAddr,
     pub(super) began: Instant,
 }
@@ -42,7 +44,7 @@ impl RequestId {
                 && text.bytes().all(|byte| byte.is_ascii_graphic())
         });
         let text = given.map_or_else(|| Uuid::new_v4().to_string().into(), Arc::from);
-        Self { text, client, began: Instant::now() }
+        Self { text, trace: trace::id(headers), client, began: Instant::now() }
     }
 }
 
@@ -179,7 +181,11 @@ fn identify(app: &App, parts: &Parts) -> Result<Caller, ApiError> {
     if app.keyring.is_open() {
         pages::refuse_others(parts, &app.hosts)?;
     }
-    let authorization = parts.headers.get(AUTHORIZATION).map(|value| value.as_bytes());
+    let mut all = parts.headers.get_all(AUTHORIZATION).iter();
+    let authorization = all.next().map(|value| value.as_bytes());
+    if !app.keyring.is_open() && all.next().is_some() {
+        return Err(ApiError::unauthenticated("send one `Authorization` header"));
+    }
     app.keyring.identify(authorization).ok_or_else(|| {
         ApiError::unauthenticated(match authorization {
             Some(_) => "unknown API key, or not of the form `Bearer <api key>`",

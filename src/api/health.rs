@@ -38,10 +38,14 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthBod
 /// `GET /metrics`: the metrics.
 pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> impl IntoResponse {
     app.metrics.waiters(app.locks.waiting());
+    app.lease_times.report();
     ([(CONTENT_TYPE, MEDIA_TYPE)], app.metrics.render())
 }
 
+/// The contract.
+pub(super) const CONTRACT: &str = include_str!("../../openapi.yaml");
+
 /// `GET /openapi.yaml`: the contract, for generators.
 pub(super) async fn openapi() -> impl IntoResponse {
-    ([(CONTENT_TYPE, "application/yaml")], include_str!("../../openapi.yaml"))
+    ([(CONTENT_TYPE, "application/yaml")], CONTRACT)
 }

@@ -12,26 +12,29 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream::unfold;
 use tokio::sync::OwnedSemaphorePermit;
 
+use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::api::locks::ask;
 use crate::api::options::{Known, Options};
 use crate::api::quotas::{CountedLease, OpenClaim, Slot};
 use crate::api::record::Record;
-use crate::api::{App, Quotas};
 use crate::auth::Permission;
 use crate::lock::error::LockError;
 use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish};
 use crate::lock::holds::Loss;
-use crate::lock::key::LockKey;
+use crate::lock::lease::Lease;
 use crate::lock::time::Ttl;
-use crate::metrics::{Counted, Counting};
+use crate::metrics::{Counted, Counting, End, Unanswered};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
     query: &["ttl", "wait", "owner", "linger"],
     body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms"],
 };
+
+/// The right that a stream needs, from its first event to its last.
+const RIGHT: &[Permission] = &[Permission::Acquire];
 
 /// Each event has to go out at once: proxies must neither buffer nor compress it.
 const HEADERS: [(HeaderName, &str); 3] = [
@@ -46,7 +49,7 @@ pub(super) async fn hold(
     call: KeyCall,
     request: Request,
 ) -> Result<Response, ApiError> {
-    call.allow(&[Permission::Acquire])?;
+    call.allow(RIGHT)?;
     let options = Options::read(request, &app.limits, HOLD).await?;
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
     let claim = options.claim(&app, &call.key)?;
@@ -66,8 +69,10 @@ pub(super) async fn hold(
             Err(ApiError::held(&status, Duration::ZERO))
         }
         Ok(HoldStart::Hold(hold)) => {
-            let quota = InQuota { stage: Stage::Asking(asking), waiter, linger };
-            let (app, slots) = (app.clone(), (app.metrics.hold_stream(), room, streams));
+            let waiter = waiter.map(|slot| (slot, app.metrics.in_line()));
+            let stage = Stage::Asking(asking);
+            let quota = InQuota { app: app.clone(), stage, lease: None, waiter, linger };
+            let slots = (app.metrics.hold_stream(), room, streams);
             let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
@@ -91,10 +96,12 @@ struct Stream {
     _slots: (Counting, OwnedSemaphorePermit, Slot),
 }
 
-/// A stream's share of its API key's quota.
+/// A stream's share of its API key's quota, and its lease in the metrics.
 struct InQuota {
+    app: Arc<App>,
     stage: Stage,
-    waiter: Option<Slot>,
+    lease: Option<Lease>,
+    waiter: Option<(Slot, Unanswered)>,
     linger: Option<Ttl>,
 }
 
@@ -105,46 +112,100 @@ enum Stage {
 }
 
 impl InQuota {
-    /// Applies an event of the lease to the quota.
-    fn follow(&mut self, event: &HoldEvent, quotas: &Quotas, key: &LockKey) {
+    /// Applies an event of the lease to the quota and the metrics.
+    fn follow(&mut self, event: &HoldEvent) {
         if let HoldEvent::Waiting(_) = event {
             return;
         }
-        self.waiter = None;
+        if let Some((_, in_line)) = self.waiter.take() {
+            in_line.answered();
+        }
+        self.count(event);
         self.stage = match (std::mem::replace(&mut self.stage, Stage::Over), event) {
             (Stage::Asking(asking), HoldEvent::Acquired(grant)) => {
                 Stage::Granted(asking.granted(&grant.lease))
             }
             (Stage::Granted(granted), HoldEvent::Alive(left)) => {
-                quotas.extended(key, *left);
+                if let Some(lease) = &self.lease {
+                    self.app.quotas.extended(&lease.key, *left);
+                }
                 Stage::Granted(granted)
             }
             (Stage::Asking(asking), HoldEvent::TimedOut | HoldEvent::Draining) => {
                 asking.refused();
                 Stage::Over
             }
-            (Stage::Granted(granted), HoldEvent::Lost(loss)) if *loss != Loss::TakenOver => {
+            (Stage::Granted(granted), HoldEvent::Lost(loss))
+                if !matches!(loss, Loss::TakenOver | Loss::Revoked) =>
+            {
                 granted.let_go(None);
                 Stage::Over
             }
             _ => Stage::Over,
         };
     }
+
+    /// Applies an event to the metrics.
+    fn count(&mut self, event: &HoldEvent) {
+        let App { lease_times, metrics, .. } = &*self.app;
+        match event {
+            HoldEvent::Acquired(grant) => {
+                if !grant.waited.is_zero() {
+                    metrics.waited(grant.waited.as_secs_f64());
+                }
+                lease_times.granted(&grant.lease);
+                self.lease = Some(grant.lease.clone());
+            }
+            HoldEvent::Alive(left) => {
+                self.lease.iter().for_each(|lease| lease_times.kept(lease, *left));
+            }
+            // The lease goes on without the stream.
+            HoldEvent::Lost(Loss::TakenOver | Loss::Revoked) | HoldEvent::Draining => {
+                self.lease = None;
+            }
+            HoldEvent::Lost(loss) => {
+                let end = match loss {
+                    Loss::Expired => End::Expired,
+                    Loss::MaxHold => End::MaxHold,
+                    Loss::Forced => End::Forced,
+                    Loss::Released | Loss::TakenOver | Loss::Revoked => End::Released,
+                };
+                if let Some(Lease { key, fencing_token, .. }) = self.lease.take() {
+                    lease_times.ended(&key, Some(fencing_token), end);
+                }
+            }
+            HoldEvent::Waiting(_)
+            | HoldEvent::TimedOut
+            | HoldEvent::Cancelled
+            | HoldEvent::Failed(_) => (),
+        }
+    }
 }
 
 impl Drop for InQuota {
     /// The client disconnected: its lease ends or lingers.
     fn drop(&mut self) {
+        let linger = self.linger.map(Ttl::as_duration);
         if let Stage::Granted(granted) = &self.stage {
-            granted.let_go(self.linger.map(Ttl::as_duration));
+            granted.let_go(linger);
+        }
+        if let Some(lease) = &self.lease {
+            self.app.lease_times.let_go(lease, linger);
         }
     }
 }
 
 impl Stream {
     async fn next(mut self) -> Option<(Result<Bytes, Infallible>, Self)> {
-        let event = self.hold.next().await?;
-        self.quota.follow(&event, &self.app.quotas, &self.call.key);
+        let key = &self.call.key;
+        let event = tokio::select! {
+            biased;
+            () = self.app.keyring.revoked(&self.call.caller, RIGHT, key.as_str()) => {
+                self.hold.revoke()
+            }
+            event = self.hold.next() => event,
+        }?;
+        self.quota.follow(&event);
         self.note(&event);
         let mut line = serde_json::to_vec(&EventBody::of(&event))
             .expect("an event has only texts and numbers");

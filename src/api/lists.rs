@@ -52,6 +52,8 @@ impl Lists {
         slot: Slot,
     ) -> Result<(OpenList, SemaphorePermit<'_>), ApiError> {
         let turn = async {
+            // A client that sends one list after another must not keep its thread from others.
+            tokio::task::yield_now().await;
             let open = self.open.clone().acquire_owned().await.expect("never closed");
             let asking = self.asking.acquire().await.expect("never closed");
             (OpenList { _slot: slot, _open: open }, asking)

@@ -20,7 +20,7 @@ use crate::auth::{Caller, Permission};
 use crate::lock::lease::{Claim, Grant};
 use crate::lock::locks::Acquired;
 use crate::lock::store::Released;
-use crate::metrics::Counted;
+use crate::metrics::{Counted, End};
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
 const ACQUIRE: Known =
@@ -28,12 +28,15 @@ const ACQUIRE: Known =
 const REFRESH: Known =
     Known { query: &["ttl", "fencing_token"], body: &["ttl_ms", "token", "fencing_token"] };
 const RELEASE: Known = Known { query: &["fencing_token"], body: &["token", "fencing_token"] };
+const LOOK: &[&str] = &["waiters"];
 const LIST: &[&str] = &["prefix", "limit", "cursor"];
 
 /// The default keys per page.
 const PAGE: usize = 100;
 /// The most keys per page.
 const MAX_PAGE: usize = 1_000;
+/// The most waiting requests that a look names.
+const MAX_QUEUE: usize = 100;
 
 /// `POST /locks/{key}`: acquires the key, and waits in line if asked to.
 pub(super) async fn acquire(
@@ -52,15 +55,22 @@ pub(super) async fn acquire(
     let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
     record.owner(claim.owner.as_ref());
     let _answering = app.locks.answering(&claim);
-    match app.locks.acquire(claim, patience).await {
+    let in_line = waits.then(|| app.metrics.in_line());
+    let acquired = app.locks.acquire(claim, patience).await;
+    if let Some(in_line) = in_line {
+        in_line.answered();
+    }
+    match acquired {
         Ok(Acquired::Granted(grant)) => {
             asking.granted(&grant.lease);
+            app.lease_times.granted(&grant.lease);
             record.fencing_token(grant.lease.fencing_token).end("granted");
             let location = [(LOCATION, key_path(&call.key))];
             Ok((StatusCode::CREATED, location, granted(&grant, as_text)).into_response())
         }
         Ok(Acquired::Again(grant)) => {
             asking.granted(&grant.lease);
+            app.lease_times.granted(&grant.lease);
             record.fencing_token(grant.lease.fencing_token).end("again");
             Ok(granted(&grant, as_text))
         }
@@ -92,12 +102,14 @@ pub(super) async fn refresh(
     match refreshed.map_err(|error| record.failed(error))? {
         Some(lease) => {
             app.quotas.extended(&lease.key, lease.ttl.as_duration());
+            app.lease_times.granted(&lease);
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
         None => {
             record.end("lost");
-            Err(ApiError::lost())
+            let most = app.lease_times.max_hold(&call.key);
+            Err(most.map_or_else(ApiError::lost, ApiError::lost_within))
         }
     }
 }
@@ -116,6 +128,7 @@ pub(super) async fn release(
     match released.map_err(|error| record.failed(error))? {
         Released::Lease(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
+            app.lease_times.ended(&call.key, holder.fencing_token, End::Released);
             record.holder(&holder).end("ok");
             Ok(StatusCode::NO_CONTENT)
         }
@@ -138,10 +151,17 @@ pub(super) async fn inspect(
     headers: HeaderMap,
 ) -> Result<Json<StatusBody>, ApiError> {
     call.allow(&[Permission::Acquire, Permission::Read])?;
-    query(uri.query(), &[])?;
+    let query = query(uri.query(), LOOK)?;
+    let most = find(&query, "waiters").and_then(Value::as_str).map(queue_length).transpose()?;
     let token = header_token(&headers)?;
-    let status = app.locks.inspect(&call.key, token.as_ref()).await?;
-    Ok(Json(status.into()))
+    let status = app.locks.inspect(&call.key, token.as_ref(), most.unwrap_or_default()).await?;
+    Ok(Json(if most.is_some() { StatusBody::with_queue(status) } else { status.into() }))
+}
+
+/// The number of waiting requests to name.
+fn queue_length(text: &str) -> Result<usize, ApiError> {
+    let bad = || ApiError::invalid("waiters", format!("`waiters` is a number up to {MAX_QUEUE}"));
+    text.parse().ok().filter(|most| *most <= MAX_QUEUE).ok_or_else(bad)
 }
 
 /// `GET /locks`: the held keys that the caller may see.
@@ -175,7 +195,7 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ope
         Err(unsure) => unsure,
     };
     for (key, token) in unsure {
-        if app.locks.inspect(&key, Some(&token)).await?.mine != Some(true) {
+        if app.locks.inspect(&key, Some(&token), 0).await?.mine != Some(true) {
             app.quotas.is_not_there(&key, &token);
         }
     }

@@ -1,18 +1,25 @@
 //! The HTTP edge: all routes on one screen. Only this module and the server know axum.
 
 mod admin;
+mod docs;
+mod door;
 mod edge;
 mod error;
 mod extract;
 mod health;
 mod hold;
+mod lease_times;
 mod lists;
 mod locks;
 mod options;
+mod page;
 mod pages;
 mod quotas;
 mod record;
 mod refusals;
+mod span;
+mod trace;
+mod ui;
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -23,11 +30,12 @@ use axum::Router;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderName;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, post};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
+use tracing::Instrument;
 
 use crate::api::error::ApiError;
 use crate::api::extract::{RequestId, refuse_method};
@@ -38,8 +46,11 @@ use crate::lock::time::TtlBounds;
 use crate::lock::token::TokenMaker;
 use crate::metrics::Metrics;
 
+pub use crate::api::door::Door;
+pub use crate::api::lease_times::LeaseTimes;
 pub use crate::api::lists::Lists;
 pub use crate::api::quotas::{Quota, Quotas};
+pub use crate::api::ui::Pulse;
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -68,6 +79,10 @@ pub struct App {
     pub lists: Lists,
     /// The use of each API key.
     pub quotas: Arc<Quotas>,
+    /// The state of this instance, for the dashboard.
+    pub pulse: Pulse,
+    /// The leases that this instance knows.
+    pub lease_times: LeaseTimes,
 }
 
 /// The time that the request waited in line; an extension of its answer.
@@ -108,14 +123,20 @@ pub struct ApiLimits {
 pub struct Api {
     app: Arc<App>,
     routes: CatchPanic<Router, edge::Panicked>,
+    door: Door,
     refusals: Arc<Refusals>,
 }
 
 impl Api {
-    /// Makes the edge of `app`.
+    /// Makes the edge of `app`, with all routes.
     pub fn new(app: Arc<App>) -> Self {
         let routes = CatchPanic::custom(routes(app.clone()), edge::Panicked);
-        Self { app, routes, refusals: Arc::default() }
+        Self { app, routes, door: Door::All, refusals: Arc::default() }
+    }
+
+    /// The same with the routes of this listener.
+    pub fn behind(self, door: Door) -> Self {
+        Self { door, ..self }
     }
 
     /// Answers a request from `peer`: adds its id, counts it, and renders errors as problems.
@@ -124,15 +145,24 @@ impl Api {
     ///
     /// As the verbs: a store call that was begun runs to its end.
     pub async fn answer(&self, mut request: Request, peer: IpAddr) -> Response {
-        let id = RequestId::of(request.headers(), self.client(&request, peer));
+        let mut id = RequestId::of(request.headers(), self.client(&request, peer));
         let (label, asked) = (edge::Label::of(&request), Asked::of(&request));
+        let span = span::begin(&mut id, &label, request.headers());
         request.extensions_mut().insert(id.clone());
-        let Ok(answer) = self.routes.clone().oneshot(request).await;
+        let answer = match self.door.leads_to(request.uri().path()) {
+            true => {
+                let routes = self.routes.clone().oneshot(request);
+                let Ok(answer) = routes.instrument(span.clone()).await;
+                answer.map(Body::new)
+            }
+            false => edge::no_such_route().await.into_response(),
+        };
         match answer.extensions().get::<ApiError>() {
             Some(error) => self.refusals.note(error, &asked, &id),
             None => self.refusals.catch_up(),
         }
-        let answer = edge::complete(answer.map(Body::new), &id);
+        let answer = edge::complete(answer, &id);
+        span::answered(&span, answer.status());
         let took = id.began.elapsed().as_secs_f64();
         // Waits have a metric of their own: they say nothing about the service's speed.
         match answer.extensions().get::<Waited>() {
@@ -173,6 +203,8 @@ fn routes(app: Arc<App>) -> Router {
         .route("/readyz", get(health::readyz).fallback(edge::only_get))
         .route("/metrics", get(health::metrics).fallback(edge::only_get))
         .route("/openapi.yaml", get(health::openapi).fallback(edge::only_get))
+        .route("/docs", docs::route())
+        .merge(ui::routes())
         .fallback(edge::no_such_route)
         .with_state(app)
 }

@@ -192,6 +192,14 @@ pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a 
     fields.iter().find(|(known, value)| known == name && !value.is_null()).map(|(_, value)| value)
 }
 
+/// The reason of a forced release: a text like an owner.
+pub(super) fn reason(query: &[(String, Value)]) -> Result<Option<String>, ApiError> {
+    let text = find(query, "reason").and_then(Value::as_str).unwrap_or_default();
+    let bad =
+        |_| ApiError::invalid("reason", "a reason has at most 256 bytes and no control characters");
+    Ok(Owner::parse(text).map_err(bad)?.map(|reason| reason.as_str().to_owned()))
+}
+
 fn refuse_others(
     fields: &[(String, Value)],
     known: &'static [&'static str],

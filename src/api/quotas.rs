@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::api::error::ApiError;
-use crate::auth::Caller;
+use crate::auth::{Caller, CallerName};
 use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
@@ -29,6 +29,8 @@ pub struct Quota {
     pub streams: usize,
     /// Lists.
     pub lists: usize,
+    /// Streams of the dashboard.
+    pub dashboards: usize,
     /// The longest time of a call to the store: until then a claim of a disconnected client may
     /// still be granted.
     pub call: Duration,
@@ -37,13 +39,13 @@ pub struct Quota {
 /// The use of all API keys.
 #[derive(Debug)]
 pub struct Quotas {
-    quota: Quota,
     state: Mutex<Usage>,
 }
 
 #[derive(Debug, Default)]
 struct Usage {
-    used: HashMap<usize, Used>,
+    quota: Quota,
+    used: HashMap<CallerName, Used>,
     leases: HashMap<LockKey, Tally>,
     ends: BTreeSet<(Instant, LockKey)>,
     /// A number for each count of a lease, to tell counts apart.
@@ -54,13 +56,12 @@ struct Usage {
 struct Used {
     leases: usize,
     asked: usize,
-    requests: [usize; 3],
+    requests: [usize; 4],
 }
 
 #[derive(Debug)]
 struct Tally {
-    /// The number of the API key.
-    caller: usize,
+    caller: CallerName,
     fencing_token: Option<FencingToken>,
     ends: Instant,
     stamp: u64,
@@ -74,11 +75,12 @@ pub(super) enum RequestKind {
     Waiter,
     Stream,
     List,
+    Dashboard,
 }
 
 /// A request's place in its API key's quota, until dropped.
 #[derive(Debug)]
-pub(super) struct Slot(Option<(Arc<Quotas>, usize, RequestKind)>);
+pub(super) struct Slot(Option<(Arc<Quotas>, CallerName, RequestKind)>);
 
 /// A claim's place in its API key's quota, until its outcome is known.
 #[derive(Debug)]
@@ -87,7 +89,7 @@ pub(super) struct OpenClaim(Option<Open>);
 #[derive(Debug)]
 struct Open {
     quotas: Arc<Quotas>,
-    caller: usize,
+    caller: CallerName,
     claim: Claim,
 }
 
@@ -98,11 +100,22 @@ pub(super) struct CountedLease(Option<(Arc<Quotas>, LockKey, u64)>);
 impl Quotas {
     /// Starts with nothing used.
     pub fn new(quota: Quota) -> Self {
-        Self { quota, state: Mutex::default() }
+        Self { state: Mutex::new(Usage { quota, ..Usage::default() }) }
+    }
+
+    /// Replaces the quota. What is in use stays counted.
+    pub fn replace(&self, quota: Quota) {
+        self.with(|state| state.quota = quota);
     }
 
     /// Counts a lease from before this process started.
-    pub fn found(&self, caller: usize, key: LockKey, number: Option<FencingToken>, left: Duration) {
+    pub fn found(
+        &self,
+        caller: CallerName,
+        key: LockKey,
+        number: Option<FencingToken>,
+        left: Duration,
+    ) {
         self.with(|state| state.count(caller, key, number, Instant::now() + left));
     }
 
@@ -112,19 +125,21 @@ impl Quotas {
         caller: &Caller,
         kind: RequestKind,
     ) -> Result<Slot, ApiError> {
-        let Some(number) = caller.number() else { return Ok(Slot(None)) };
-        let (most, what) = match kind {
-            RequestKind::Waiter => (self.quota.waiters, "waiting requests"),
-            RequestKind::Stream => (self.quota.streams, "streams"),
-            RequestKind::List => (self.quota.lists, "lists at a time"),
-        };
+        let Some(name) = caller.counted_as() else { return Ok(Slot(None)) };
         self.with(|state| {
-            let requests = &mut state.used.entry(number).or_default().requests[kind as usize];
+            let (most, what) = match kind {
+                RequestKind::Waiter => (state.quota.waiters, "waiting requests"),
+                RequestKind::Stream => (state.quota.streams, "streams"),
+                RequestKind::List => (state.quota.lists, "lists at a time"),
+                RequestKind::Dashboard => (state.quota.dashboards, "dashboards"),
+            };
+            let used = state.used.entry(name.clone()).or_default();
+            let requests = &mut used.requests[kind as usize];
             if *requests >= most {
                 return Err(ApiError::quota(what, most));
             }
             *requests += 1;
-            Ok(Slot(Some((self.clone(), number, kind))))
+            Ok(Slot(Some((self.clone(), name.clone(), kind))))
         })
     }
 
@@ -134,25 +149,25 @@ impl Quotas {
         caller: &Caller,
         claim: &Claim,
     ) -> Result<OpenClaim, Vec<(LockKey, LeaseToken)>> {
-        let Some(number) = caller.number() else { return Ok(OpenClaim(None)) };
+        let Some(name) = caller.counted_as() else { return Ok(OpenClaim(None)) };
         self.with(|state| {
             let now = Instant::now();
             state.expire(now);
-            let again = state.leases.get(&claim.key).is_some_and(|one| one.caller == number);
-            let used = state.used.entry(number).or_default();
+            let again = state.leases.get(&claim.key).is_some_and(|one| one.caller == *name);
+            let used = state.used.entry(name.clone()).or_default();
             // The holder of the key may acquire it again.
-            if used.leases + used.asked >= self.quota.leases && !again {
-                return Err(state.unsure(number, now));
+            if used.leases + used.asked >= state.quota.leases && !again {
+                return Err(state.unsure(name, now));
             }
             used.asked += 1;
-            let open = Open { quotas: self.clone(), caller: number, claim: claim.clone() };
+            let open = Open { quotas: self.clone(), caller: name.clone(), claim: claim.clone() };
             Ok(OpenClaim(Some(open)))
         })
     }
 
     /// The error of one lease too many.
     pub(super) fn no_lease(&self) -> ApiError {
-        ApiError::quota("leases", self.quota.leases)
+        ApiError::quota("leases", self.with(|state| state.quota.leases))
     }
 
     /// Notes that a lease lasts for `left` more.
@@ -188,14 +203,14 @@ impl Quotas {
 impl Usage {
     fn count(
         &mut self,
-        caller: usize,
+        caller: CallerName,
         key: LockKey,
         number: Option<FencingToken>,
         ends: Instant,
     ) -> u64 {
         self.forget(&key);
         self.stamps += 1;
-        self.used.entry(caller).or_default().leases += 1;
+        self.used.entry(caller.clone()).or_default().leases += 1;
         self.ends.insert((ends, key.clone()));
         let stamp = self.stamps;
         let one = Tally { caller, fencing_token: number, ends, stamp, unsure: None };
@@ -227,14 +242,14 @@ impl Usage {
         }
     }
 
-    fn answered(&mut self, caller: usize) {
-        if let Some(used) = self.used.get_mut(&caller) {
+    fn answered(&mut self, caller: &CallerName) {
+        if let Some(used) = self.used.get_mut(caller) {
             used.asked -= 1;
         }
     }
 
-    fn unsure(&self, caller: usize, now: Instant) -> Vec<(LockKey, LeaseToken)> {
-        let own = self.leases.iter().filter(|(_, one)| one.caller == caller);
+    fn unsure(&self, caller: &CallerName, now: Instant) -> Vec<(LockKey, LeaseToken)> {
+        let own = self.leases.iter().filter(|(_, one)| one.caller == *caller);
         let unsure = own.filter_map(|(key, one)| {
             let (token, known_from) = one.unsure.clone()?;
             (known_from <= now).then(|| (key.clone(), token))
@@ -249,7 +264,7 @@ impl OpenClaim {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return CountedLease(None) };
         let (number, ends) = (Some(lease.fencing_token), Instant::now() + lease.ttl.as_duration());
         let stamp = quotas.with(|state| {
-            state.answered(caller);
+            state.answered(&caller);
             // Another request may have been told of a later lease of the key first.
             let late = state.leases.get(&claim.key).is_some_and(|one| one.fencing_token > number);
             (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
@@ -267,7 +282,7 @@ impl OpenClaim {
     /// Notes that the claim holds nothing.
     pub(super) fn refused(mut self) {
         if let Some(Open { quotas, caller, claim }) = self.0.take() {
-            quotas.with(|state| state.answered(caller));
+            quotas.with(|state| state.answered(&caller));
             quotas.is_not_there(&claim.key, &claim.token);
         }
     }
@@ -278,10 +293,10 @@ impl Drop for OpenClaim {
     /// client stays.
     fn drop(&mut self) {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return };
-        let known_from = Instant::now() + quotas.quota.call;
-        let ends = known_from + claim.ttl.as_duration();
         quotas.with(|state| {
-            state.answered(caller);
+            state.answered(&caller);
+            let known_from = Instant::now() + state.quota.call;
+            let ends = known_from + claim.ttl.as_duration();
             if claim.origin == Origin::Client && !state.leases.contains_key(&claim.key) {
                 state.count(caller, claim.key.clone(), None, ends);
                 if let Some(one) = state.leases.get_mut(&claim.key) {
@@ -308,9 +323,9 @@ impl CountedLease {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let Some((quotas, number, kind)) = self.0.take() else { return };
+        let Some((quotas, name, kind)) = self.0.take() else { return };
         quotas.with(|state| {
-            if let Some(used) = state.used.get_mut(&number) {
+            if let Some(used) = state.used.get_mut(&name) {
                 used.requests[kind as usize] -= 1;
             }
         });

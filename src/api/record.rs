@@ -1,8 +1,9 @@
-//! The record of a verb: a count, and a log line without tokens.
+//! The record of a verb: a count, and a log line without tokens. A forced release is logged for the
+//! audit.
 
-use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
+use crate::api::{App, span};
 use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Owner};
 use crate::lock::token::FencingToken;
@@ -17,12 +18,32 @@ pub(super) struct Record<'a> {
     op: &'static str,
     owner: Option<Owner>,
     fencing_token: Option<FencingToken>,
+    reason: Option<String>,
+}
+
+/// A line for [`Record::end`], with these fields first.
+macro_rules! line {
+    ($record:expr, $outcome:expr, $($first:tt)*) => {
+        tracing::info!(
+            $($first)*
+            op = $record.op,
+            outcome = $outcome,
+            lock.key = $record.call.key.as_str(),
+            lock.owner = $record.owner.as_ref().map(Owner::as_str),
+            lock.fencing_token = $record.fencing_token.map(FencingToken::number),
+            duration_ms = $record.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
+            caller = $record.call.caller.name(),
+            client.address = %$record.call.id.client,
+            request_id = &*$record.call.id.text,
+            trace_id = $record.call.id.trace.as_deref(),
+        )
+    };
 }
 
 impl<'a> Record<'a> {
     /// Begins the record of `call`.
     pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
-        Self { app, call, verb, op, owner: None, fencing_token: None }
+        Self { app, call, verb, op, owner: None, fencing_token: None, reason: None }
     }
 
     /// Sets the owner.
@@ -37,6 +58,12 @@ impl<'a> Record<'a> {
         self
     }
 
+    /// Sets the reason that the caller gave.
+    pub(super) fn reason(&mut self, reason: Option<String>) -> &mut Self {
+        self.reason = reason;
+        self
+    }
+
     /// Sets owner and fencing token from the lease's holder.
     pub(super) fn holder(&mut self, holder: &Holder) -> &mut Self {
         self.owner = holder.owner.clone();
@@ -46,6 +73,7 @@ impl<'a> Record<'a> {
 
     /// Counts and logs the failure of the verb, and returns its answer.
     pub(super) fn failed(&self, error: LockError) -> ApiError {
+        self.app.pulse.failed(&error);
         self.end(match error {
             LockError::WaitCancelled(_) => "cancelled",
             _ => "error",
@@ -56,21 +84,19 @@ impl<'a> Record<'a> {
     /// Counts the outcome, without a log line.
     pub(super) fn quietly(&self, outcome: &'static str) {
         self.app.metrics.outcome(self.verb, outcome);
+        self.app.pulse.beat(self.verb, outcome, self.call.id.began.elapsed());
+        span::outcome(self.call.key.as_str(), outcome);
     }
 
     /// Counts the outcome and logs it.
     pub(super) fn end(&self, outcome: &'static str) {
         self.quietly(outcome);
-        tracing::info!(
-            op = self.op,
-            outcome,
-            lock.key = self.call.key.as_str(),
-            lock.owner = self.owner.as_ref().map(Owner::as_str),
-            lock.fencing_token = self.fencing_token.map(FencingToken::number),
-            duration_ms = self.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
-            caller = self.call.caller.name(),
-            client.address = %self.call.id.client,
-            request_id = &*self.call.id.text,
-        );
+        match self.verb {
+            Counted::ForceRelease => line!(
+                self, outcome, target: "audit", audit = "force_release",
+                reason = self.reason.as_deref(),
+            ),
+            _ => line!(self, outcome,),
+        }
     }
 }

@@ -1,5 +1,5 @@
-//! Log lines of requests refused by API key, rights or origin: a few a second, so that an attack is
-//! seen and does not fill the disk.
+//! Audit lines of requests refused by API key, rights or origin: a few a second, so that an attack
+//! is seen and does not fill the disk.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -20,9 +20,16 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The most characters of a path in a log line.
 const SHOWN_PATH_CHARS: usize = 200;
 
-/// The lines of the current second.
+/// The refusals of known callers, and of all others, who must not crowd those out.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
+    known: Lines,
+    unknown: Lines,
+}
+
+/// The lines of the current second.
+#[derive(Debug, Default)]
+struct Lines {
     second: Mutex<Option<Second>>,
     left_out: AtomicU64,
 }
@@ -54,14 +61,18 @@ impl Refusals {
             code @ (Code::Unauthenticated | Code::Forbidden | Code::ForbiddenOrigin) => code.row(),
             _ => return,
         };
-        let Some(left_out) = self.admit(Instant::now()) else { return };
+        let lines = if error.caller.is_some() { &self.known } else { &self.unknown };
+        let Some(left_out) = lines.admit(Instant::now()) else { return };
         tracing::warn!(
+            target: "audit",
+            audit = "refused",
             code,
             method = asked.method.as_str(),
             path = asked.path,
             client.address = %id.client,
             caller = error.caller.as_deref(),
             request_id = &*id.text,
+            trace_id = id.trace.as_deref(),
             left_out = (left_out > 0).then_some(left_out),
             "request refused"
         );
@@ -69,12 +80,19 @@ impl Refusals {
 
     /// Logs the number of refusals left out, once their second is over.
     pub(super) fn catch_up(&self) {
+        self.known.catch_up();
+        self.unknown.catch_up();
+    }
+}
+
+impl Lines {
+    fn catch_up(&self) {
         if self.left_out.load(Ordering::Relaxed) == 0 {
             return;
         }
         let over = self.with_second(|second| second.began.elapsed() >= SECOND);
         if over && let Some(left_out @ 1..) = self.admit(Instant::now()) {
-            tracing::warn!(left_out, "more requests refused");
+            tracing::warn!(target: "audit", audit = "refused", left_out, "more requests refused");
         }
     }
 
@@ -101,11 +119,11 @@ impl Refusals {
 
 #[cfg(test)]
 mod tests {
-    use super::{Refusals, SECOND};
+    use super::{Lines, SECOND};
 
     #[test]
     fn ten_lines_a_second_are_written_and_the_rest_is_counted() {
-        let refusals = Refusals::default();
+        let refusals = Lines::default();
         let began = refusals.with_second(|second| second.began);
         let mut written = (0..1_000).filter_map(|_| refusals.admit(began));
         assert_eq!(written.by_ref().take(10).sum::<u64>(), 0);

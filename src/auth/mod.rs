@@ -1,15 +1,17 @@
-//! The API keys and their rights. Pure: headers and settings come in.
+//! The API keys and their rights. Headers and settings come in; the keys may be replaced while
+//! requests are under way.
 
 mod hosts;
 mod proxies;
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer};
 use sha2::{Digest as _, Sha256};
 use subtle::ConstantTimeEq;
+use tokio::sync::watch;
 
 pub use crate::auth::hosts::{AllowedHosts, Exposure, HostNames};
 pub use crate::auth::proxies::TrustedProxies;
@@ -40,24 +42,37 @@ impl fmt::Display for Permission {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ApiKey {
-    name: String,
+    name: CallerName,
     sha256: Digest,
     prefixes: Vec<String>,
     permissions: Vec<Permission>,
+}
+
+/// The name of a caller. Two API keys with one name are two secrets of one caller, which lets it
+/// change from one to the other.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Deserialize)]
+#[serde(from = "String")]
+pub struct CallerName(Arc<str>);
+
+impl From<String> for CallerName {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
 }
 
 impl ApiKey {
     /// The reason why these keys cannot be used together; `None` if they can. Without this check a
     /// mistake would show only when a client is refused, or admitted.
     pub fn fault(keys: &[Self]) -> Option<String> {
-        let (mut names, mut digests) = (HashSet::new(), HashSet::new());
+        let (mut names, mut digests) = (HashMap::new(), HashSet::new());
         for key in keys {
-            let name = &key.name;
+            let name = &*key.name.0;
             let needs_prefix = |one: &Permission| *one != Permission::Read;
             let fault = if name.is_empty() {
                 "an API key needs a name, which the log shows"
-            } else if !names.insert(name) {
-                "two API keys have this name"
+            } else if !names.entry(name).or_insert(key).has_rights_of(key) {
+                "two API keys with this name differ in their prefixes or permissions; those of one \
+                 caller are the same, another caller needs another name"
             } else if key.sha256.0 == *Sha256::digest(b"") {
                 "sha256 is that of an empty secret"
             } else if !digests.insert(key.sha256.0) {
@@ -73,11 +88,37 @@ impl ApiKey {
         }
         None
     }
+
+    /// The SHA-256 of a secret, as the settings have it.
+    pub fn sha256_of(secret: &str) -> String {
+        Sha256::digest(secret).iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+
+    fn has(&self, permitted: &[Permission]) -> bool {
+        permitted.iter().any(|one| self.permissions.contains(one))
+    }
+
+    fn may(&self, permitted: &[Permission], text: &str) -> bool {
+        self.has(permitted) && self.prefixes.iter().any(|one| text.starts_with(one))
+    }
+
+    /// Returns whether both are the same secret of the same caller.
+    fn is_secret_of(&self, other: &Self) -> bool {
+        self.name == other.name && self.sha256.0 == other.sha256.0
+    }
+
+    fn has_rights_of(&self, other: &Self) -> bool {
+        fn same<T: PartialEq>(some: &[T], others: &[T]) -> bool {
+            let within = |some: &[T], others: &[T]| some.iter().all(|one| others.contains(one));
+            within(some, others) && within(others, some)
+        }
+        same(&self.permissions, &other.permissions) && same(&self.prefixes, &other.prefixes)
+    }
 }
 
 impl fmt::Debug for ApiKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("ApiKey").field(&self.name).finish()
+        f.debug_tuple("ApiKey").field(&self.name.0).finish()
     }
 }
 
@@ -102,34 +143,65 @@ impl TryFrom<String> for Digest {
     }
 }
 
-/// All API keys. Without any, every caller may do everything.
-#[derive(Debug, Default)]
+/// All API keys. Without any, every caller may do everything. A clone has the same keys, also after
+/// they were replaced.
+#[derive(Clone, Debug)]
 pub struct Keyring {
-    keys: Vec<Arc<ApiKey>>,
+    keys: watch::Sender<Vec<Arc<ApiKey>>>,
+}
+
+/// The names of the API keys that a replacement has added, removed, and given other rights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KeyChanges {
+    /// With new secrets.
+    pub added: Vec<String>,
+    /// Without secrets that they had.
+    pub removed: Vec<String>,
+    /// With other prefixes or permissions.
+    pub changed: Vec<String>,
 }
 
 impl Keyring {
     /// A keyring with the keys of the settings.
     pub fn new(keys: Vec<ApiKey>) -> Self {
-        Self { keys: keys.into_iter().map(Arc::new).collect() }
+        Self { keys: watch::Sender::new(keys.into_iter().map(Arc::new).collect()) }
+    }
+
+    /// Replaces all keys.
+    pub fn replace(&self, keys: Vec<ApiKey>) -> KeyChanges {
+        let keys = keys.into_iter().map(Arc::new).collect::<Vec<_>>();
+        let before = self.keys.send_replace(keys.clone());
+        let names = |those: &mut dyn Iterator<Item = &Arc<ApiKey>>| {
+            those.map(|key| key.name.0.to_string()).collect()
+        };
+        let lack =
+            |those: &[Arc<ApiKey>], key: &ApiKey| !those.iter().any(|one| one.is_secret_of(key));
+        let changed = |key: &ApiKey| {
+            before.iter().any(|one| one.is_secret_of(key) && !one.has_rights_of(key))
+        };
+        KeyChanges {
+            added: names(&mut keys.iter().filter(|key| lack(&before, key))),
+            removed: names(&mut before.iter().filter(|key| lack(&keys, key))),
+            changed: names(&mut keys.iter().filter(|key| changed(key))),
+        }
     }
 
     /// Returns whether there are no keys, so that every caller may do everything.
     pub fn is_open(&self) -> bool {
-        self.keys.is_empty()
+        self.keys.borrow().is_empty()
     }
 
-    /// The number of keys.
-    pub fn count(&self) -> usize {
-        self.keys.len()
+    /// The number of callers: several keys with one name are one.
+    pub fn callers(&self) -> usize {
+        self.keys.borrow().iter().map(|key| &key.name).collect::<HashSet<_>>().len()
     }
 
     /// The caller that sent this `Authorization` header; `None` if it is unknown.
     ///
     /// Compares all keys, each in constant time, so that the duration tells nothing about a secret.
     pub fn identify(&self, authorization: Option<&[u8]>) -> Option<Caller> {
-        if self.keys.is_empty() {
-            return Some(Caller { key: None, number: 0 });
+        if self.is_open() {
+            return Some(Caller { key: None });
         }
         let (scheme, secret) = authorization?.split_at_checked(7)?;
         if !scheme.eq_ignore_ascii_case(b"Bearer ") {
@@ -137,55 +209,90 @@ impl Keyring {
         }
         let digest = Sha256::digest(secret.trim_ascii());
         let mut found = None;
-        for (number, key) in self.keys.iter().enumerate() {
+        for key in self.keys.borrow().iter() {
             if bool::from(key.sha256.0.as_slice().ct_eq(digest.as_slice())) {
-                found = Some(Caller { key: Some(key.clone()), number });
+                found = Some(Caller { key: Some(key.clone()) });
             }
         }
         found
     }
 
-    /// The number of the API key that most likely acquired a lock key: the one with the longest
-    /// matching prefix, of those that may.
-    pub fn likely(&self, text: &str) -> Option<usize> {
+    /// Waits until a caller may no longer do any of `permitted` to the lock key `text`, because its
+    /// API key was removed or its rights were changed.
+    ///
+    /// # Cancel safety
+    ///
+    /// No change is lost: the next call sees it.
+    pub async fn revoked(&self, caller: &Caller, permitted: &[Permission], text: &str) {
+        self.while_caller(caller, |key, _| key.may(permitted, text)).await;
+    }
+
+    /// Waits until the caller's API key was removed or has other rights.
+    ///
+    /// # Cancel safety
+    ///
+    /// No change is lost: the next call sees it.
+    pub async fn changed(&self, caller: &Caller) {
+        self.while_caller(caller, ApiKey::has_rights_of).await;
+    }
+
+    /// Waits for as long as there is an API key with the caller's secret that is `such`, compared
+    /// with the one it had; without API keys, until there are some.
+    async fn while_caller(&self, caller: &Caller, such: impl Fn(&ApiKey, &ApiKey) -> bool) {
+        let goes_on = |keys: &Vec<Arc<ApiKey>>| match &caller.key {
+            None => keys.is_empty(),
+            Some(own) => keys.iter().any(|key| key.is_secret_of(own) && such(key, own)),
+        };
+        // An error would mean that this keyring is gone.
+        let _ = self.keys.subscribe().wait_for(|keys| !goes_on(keys)).await;
+    }
+
+    /// The caller that most likely acquired a lock key: the one with the longest matching prefix,
+    /// of those that may.
+    pub fn likely(&self, text: &str) -> Option<CallerName> {
         let longest = |key: &Arc<ApiKey>| {
             let within = key.prefixes.iter().filter(|one| text.starts_with(one.as_str()));
             let may = key.permissions.contains(&Permission::Acquire);
             within.map(String::len).max().filter(|_| may)
         };
-        let fits = self.keys.iter().enumerate().filter_map(|(n, key)| Some((longest(key)?, n)));
-        fits.max().map(|(_, number)| number)
+        let keys = self.keys.borrow();
+        let fits = keys.iter().filter_map(|key| Some((longest(key)?, &key.name)));
+        fits.max_by_key(|(length, _)| *length).map(|(_, name)| name.clone())
     }
 }
 
-/// A caller: the bearer of an API key, or anonymous if there are none.
+impl Default for Keyring {
+    fn default() -> Self {
+        Self::new(Vec::new())
+    }
+}
+
+/// A caller: the bearer of an API key, or anonymous if there are none. Keeps the rights that it had
+/// when it was identified.
 #[derive(Clone, Debug)]
 pub struct Caller {
     key: Option<Arc<ApiKey>>,
-    number: usize,
 }
 
 impl Caller {
     /// The name of the API key; empty if there are none.
     pub fn name(&self) -> &str {
-        self.key.as_ref().map_or("", |key| &key.name)
+        self.key.as_ref().map_or("", |key| &key.name.0)
     }
 
-    /// The number of the API key.
-    pub fn number(&self) -> Option<usize> {
-        self.key.as_ref().map(|_| self.number)
+    /// The name under which its use is counted; `None` if there are no API keys.
+    pub fn counted_as(&self) -> Option<&CallerName> {
+        self.key.as_ref().map(|key| &key.name)
     }
 
     /// Returns whether the caller may do one of `permitted` at all.
     pub fn has(&self, permitted: &[Permission]) -> bool {
-        let has = |key: &Arc<ApiKey>| permitted.iter().any(|one| key.permissions.contains(one));
-        self.key.as_ref().is_none_or(has)
+        self.key.as_ref().is_none_or(|key| key.has(permitted))
     }
 
     /// Returns whether the caller may do one of `permitted` to the lock key `text`.
     pub fn may(&self, permitted: &[Permission], text: &str) -> bool {
-        let within = |key: &Arc<ApiKey>| key.prefixes.iter().any(|one| text.starts_with(one));
-        self.has(permitted) && self.key.as_ref().is_none_or(within)
+        self.key.as_ref().is_none_or(|key| key.may(permitted, text))
     }
 
     /// The prefixes of the visible keys under `prefix`, none within another.
@@ -286,10 +393,76 @@ mod tests {
             .unwrap()
         });
         let keyring = Keyring::new(keys.into());
-        for (key, number) in [("shop/a", 1), ("shop/x", 0), ("other", 0)] {
-            assert_eq!(keyring.likely(key), Some(number), "{key}");
+        for (key, name) in [("shop/a", "b"), ("shop/x", "a"), ("other", "a")] {
+            assert_eq!(keyring.likely(key), Some(name.to_owned().into()), "{key}");
         }
         assert_eq!(Keyring::default().likely("a"), None);
+    }
+
+    /// An API key that may acquire under `prefix`.
+    fn one(name: &str, secret: &str, prefix: &str) -> ApiKey {
+        let sha256 = ApiKey::sha256_of(secret);
+        let text = format!(
+            "name = '{name}'\nsha256 = '{sha256}'\nprefixes = ['{prefix}']\n\
+             permissions = ['acquire']"
+        );
+        toml::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn two_secrets_of_one_name_are_one_caller() {
+        let keyring = Keyring::new(vec![one("shop", "old", ""), one("shop", "new", "")]);
+        let [old, new] = ["Bearer old", "Bearer new"]
+            .map(|header| keyring.identify(Some(header.as_bytes())).unwrap());
+        assert_eq!(keyring.callers(), 1);
+        assert_eq!(old.counted_as(), new.counted_as());
+    }
+
+    #[test]
+    fn replaced_keys_are_told_by_what_became_of_them() {
+        let before = vec![one("gone", "a", ""), one("kept", "b", ""), one("turned", "c", "")];
+        let keyring = Keyring::new(before);
+        let copy = keyring.clone();
+        let changes = keyring.replace(vec![
+            one("kept", "b", ""),
+            one("turned", "c", "x/"),
+            one("turned", "d", "x/"),
+        ]);
+        assert_eq!(changes.added, ["turned"]);
+        assert_eq!(changes.removed, ["gone"]);
+        assert_eq!(changes.changed, ["turned"]);
+        assert!(copy.identify(Some(b"Bearer a")).is_none());
+        assert!(copy.identify(Some(b"Bearer d")).is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_caller_is_revoked_with_its_secret_its_rights_or_the_first_keys() {
+        const ACQUIRE: &[Permission] = &[Permission::Acquire];
+        let keyring = Keyring::new(vec![one("shop", "a", "")]);
+        let caller = keyring.identify(Some(b"Bearer a")).unwrap();
+        let second = std::time::Duration::from_secs(1);
+        let revoked = async || {
+            let waits = keyring.revoked(&caller, ACQUIRE, "x/1");
+            let revoked = tokio::time::timeout(second, waits).await.is_ok();
+            let changed = tokio::time::timeout(second, keyring.changed(&caller)).await.is_ok();
+            (revoked, changed)
+        };
+        for (keys, expected) in [
+            (vec![one("shop", "a", "x/"), one("shop", "b", "x/")], (false, true)),
+            (vec![one("shop", "a", "y/")], (true, true)),
+            (vec![one("shop", "b", "")], (true, true)),
+            (vec![one("other", "a", "")], (true, true)),
+            (vec![one("shop", "a", ""), one("shop", "b", "")], (false, false)),
+        ] {
+            let shown = format!("{keys:?}");
+            keyring.replace(keys);
+            assert_eq!(revoked().await, expected, "{shown}");
+        }
+        let open = Keyring::default();
+        let anonymous = open.identify(None).unwrap();
+        let waits = open.revoked(&anonymous, ACQUIRE, "x/1");
+        let adds = async { open.replace(vec![one("shop", "a", "")]) };
+        tokio::join!(waits, adds);
     }
 
     #[test]
@@ -304,10 +477,13 @@ mod tests {
         let other = SESAME.replace('d', "e");
         let shop = || key("shop", SESAME, "['shop/']", "['acquire']");
         let metrics = key("metrics", &other, "[]", "['read']");
+        let second_secret = key("shop", &other, "['shop/']", "['acquire']");
         assert_eq!(ApiKey::fault(&[shop(), metrics]), None);
+        assert_eq!(ApiKey::fault(&[shop(), second_secret]), None);
         for (second, fault) in [
             (key("", &other, "['']", "['acquire']"), "needs a name"),
-            (key("shop", &other, "['']", "['acquire']"), "have this name"),
+            (key("shop", &other, "['']", "['acquire']"), "differ in their prefixes"),
+            (key("shop", &other, "['shop/']", "['acquire', 'read']"), "differ in their prefixes"),
             (key("b", SESAME, "['']", "['acquire']"), "the same secret"),
             (key("b", EMPTY, "['']", "['acquire']"), "empty secret"),
             (key("b", &other, "['']", "[]"), "may do nothing"),

@@ -4,11 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
-    timerfd_create, timerfd_settime,
-};
-use tokio::net::unix::pipe::Receiver;
+use crate::platform::clock;
 
 /// A point in time, as the time since boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,7 +12,7 @@ pub(super) struct Moment(Duration);
 
 impl Moment {
     pub(super) fn now() -> Self {
-        Self(Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default())
+        Self(clock::since_boot())
     }
 
     pub(super) fn from_micros(us: u64) -> Self {
@@ -47,30 +43,18 @@ impl Moment {
 
 /// An alarm that rings at once if the machine slept past it, unlike the runtime's timers.
 #[derive(Debug)]
-pub(super) struct Alarm(Receiver);
+pub(super) struct Alarm(clock::Alarm);
 
 impl Alarm {
     pub(super) fn new() -> io::Result<Self> {
-        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let timer = timerfd_create(TimerfdClockId::Boottime, flags)?;
-        // The runtime accepts any descriptor as a pipe, and a timer is read like one.
-        Ok(Self(Receiver::from_owned_fd_unchecked(timer)?))
+        Ok(Self(clock::Alarm::new()?))
     }
 
     /// Waits until `moment`; forever without one.
     pub(super) async fn at(&self, moment: Option<Moment>) -> io::Result<()> {
-        let Some(moment) = moment else { return std::future::pending().await };
-        let Ok(it_value) = Timespec::try_from(moment.0) else {
-            return std::future::pending().await; // Beyond the end of the clock.
-        };
-        let it_interval = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let once = Itimerspec { it_interval, it_value };
-        timerfd_settime(&self.0, TimerfdTimerFlags::ABSTIME, &once)?;
-        while !moment.has_come() {
-            self.0.readable().await?;
-            // An earlier ring leaves nothing to read; then this waits for the next.
-            let _ = self.0.try_read(&mut [0; 8]);
+        match moment {
+            Some(Moment(since_boot)) => self.0.at(since_boot).await,
+            None => std::future::pending().await,
         }
-        Ok(())
     }
 }

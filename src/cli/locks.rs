@@ -3,6 +3,9 @@
 //!
 //! A token is never an argument: the process list would show it.
 
+mod look;
+mod watch;
+
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,9 +13,10 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 
 use crate::cli::claimant::{Claimant, Contention, PAUSE};
+use crate::cli::locks::look::{Get, List};
 use crate::cli::remote::{Remote, duration, key};
 use crate::cli::signals::Signals;
-use crate::cli::table::{json_line, row};
+use crate::cli::table::json_line;
 use crate::cli::voice::flush;
 use crate::cli::{exit, runtime};
 use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId};
@@ -20,7 +24,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::{ListBody, millis_down};
+use crate::wire::millis_down;
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -34,12 +38,13 @@ pub(super) enum LockCommand {
     Refresh(Refresh),
     /// Release a lease.
     Release(Held),
-    /// Print the state of a key: KEY, held or free, seconds left, fencing token, waiters, owner.
-    Get(Named),
-    /// Print the held keys, a line as `get` for each.
+    /// Print the state of a key: a table on a terminal, otherwise KEY, held or free, seconds left,
+    /// fencing token, waiters, owner.
+    Get(Get),
+    /// Print the held keys: a table on a terminal, otherwise a line as `get` for each.
     List(List),
     /// End the lease of a key, without its token.
-    ForceRelease(Named),
+    ForceRelease(ForceRelease),
 }
 
 #[derive(Args, Debug)]
@@ -90,12 +95,12 @@ pub(super) struct Named {
 }
 
 #[derive(Args, Debug)]
-pub(super) struct List {
-    /// Prefix of the keys.
-    #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
-    prefix: String,
+pub(super) struct ForceRelease {
+    /// Reason, for the service's log.
+    #[arg(long, value_name = "TEXT", value_parser = reason)]
+    reason: Option<String>,
     #[command(flatten)]
-    shown: Shown,
+    named: Named,
 }
 
 #[derive(Args, Debug)]
@@ -180,7 +185,8 @@ impl LockCommand {
             Self::Acquire(acquire) => &acquire.named.shown,
             Self::Refresh(refresh) => &refresh.held.named.shown,
             Self::Release(held) => &held.named.shown,
-            Self::Get(named) | Self::ForceRelease(named) => &named.shown,
+            Self::Get(get) => &get.named.shown,
+            Self::ForceRelease(forced) => &forced.named.shown,
             Self::List(list) => &list.shown,
         }
     }
@@ -209,14 +215,11 @@ impl LockCommand {
                     Err((error, _)) => Err(error.into()),
                 }
             }
-            Self::Get(named) => {
-                let body = insist(|| client.inspect(&named.key, None)).await;
-                let body = body.map_err(|(error, _)| error)?;
-                print(&if json { json_line(&body)? } else { row(&serde_json::from_str(&body)?) })
-            }
+            Self::Get(get) => get.run(&client).await,
             Self::List(list) => list.run(&client).await,
-            Self::ForceRelease(named) => {
-                let body = json_line(&client.force_release(&named.key).await?)?;
+            Self::ForceRelease(ForceRelease { reason, named }) => {
+                let body = client.force_release(&named.key, reason.as_deref()).await?;
+                let body = json_line(&body)?;
                 print(if json { &body } else { "" })
             }
         }
@@ -284,27 +287,6 @@ impl Held {
     }
 }
 
-impl List {
-    async fn run(&self, client: &Client) -> Result<(), Undone> {
-        let mut cursors: Vec<String> = Vec::new();
-        loop {
-            let page = insist(|| client.list(&self.prefix, cursors.last().map(|at| &**at))).await;
-            let page: ListBody = serde_json::from_str(&page.map_err(|(error, _)| error)?)?;
-            for status in &page.locks {
-                let json = || json_line(&serde_json::to_string(status)?);
-                print(&if self.shown.json { json()? } else { row(status) })?;
-            }
-            match page.cursor {
-                None => return Ok(()),
-                Some(cursor) if cursors.contains(&cursor) => {
-                    return Err(Undone::Wrong("the service repeats a page of the list".to_owned()));
-                }
-                Some(cursor) => cursors.push(cursor),
-            }
-        }
-    }
-}
-
 /// Retries while there is no answer; an error comes with the number of failed attempts before it.
 async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, (ClientError, usize)>
 where
@@ -316,15 +298,24 @@ where
             Ok(done) => return Ok(done),
             Err(error) => error,
         };
-        let passing = match &error {
-            ClientError::NoAnswer(_) => true,
-            ClientError::Refused(refusal) => refusal.may_pass(),
-        };
-        if !passing || attempts + 1 == ATTEMPTS {
+        if !passes(&error) || attempts + 1 == ATTEMPTS {
             return Err((error, attempts));
         }
         attempts += 1;
         tokio::time::sleep(PAUSE).await;
+    }
+}
+
+fn reason(text: &str) -> Result<String, String> {
+    let reason = Owner::parse(text).map(|_| text.to_owned());
+    reason.map_err(|_| "a reason has at most 256 bytes and no control characters".to_owned())
+}
+
+/// Returns true if a retry may be answered differently.
+fn passes(error: &ClientError) -> bool {
+    match error {
+        ClientError::NoAnswer(_) => true,
+        ClientError::Refused(refusal) => refusal.may_pass(),
     }
 }
 

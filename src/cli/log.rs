@@ -1,5 +1,7 @@
 //! The log of the service, on standard error. A thread of its own writes the lines and drops them
 //! rather than wait: a slow, broken or full log costs lines, nothing else.
+//!
+//! Lines of the target `audit` are written at every level, unless `log.audit` is off.
 
 use std::io;
 use std::io::{IsTerminal, Write};
@@ -8,8 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tracing_appender::non_blocking::{NonBlockingBuilder, WorkerGuard};
-use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::registry::Registry;
+use tracing_subscriber::reload;
+use tracing_subscriber::util::SubscriberInitExt;
 
+#[cfg(feature = "otel")]
+use crate::cli::traces::Traces;
 use crate::config::{Level, LogFormat, LogSection};
 use crate::lock::watched;
 
@@ -19,34 +27,85 @@ const MAX_WAITING_LINES: usize = 8_192;
 /// Writes the rest of the log when dropped, for a second at most.
 pub(super) struct LogWriter {
     _thread: WorkerGuard,
+    #[cfg(feature = "otel")]
+    traces: Option<Traces>,
+}
+
+impl LogWriter {
+    /// Writes what is left.
+    pub(super) fn finish(self) {
+        #[cfg(feature = "otel")]
+        if let Some(traces) = &self.traces {
+            traces.finish();
+        }
+    }
+}
+
+/// Sets the lowest level that is logged.
+#[derive(Clone)]
+pub(super) struct LogFilter {
+    filter: reload::Handle<Targets, Registry>,
+    audit: LevelFilter,
+}
+
+impl LogFilter {
+    /// Sets the level from now on.
+    pub(super) fn set(&self, level: Level) {
+        // It fails only once the log is gone.
+        let _ = self.filter.reload(targets(level, self.audit));
+    }
+}
+
+/// The log of this process.
+pub(super) struct Log {
+    pub(super) writer: LogWriter,
+    pub(super) filter: LogFilter,
 }
 
 /// Starts the log of this process, panics included. Also returns a counter of lost lines.
-pub(super) fn start(log: &LogSection) -> (LogWriter, impl Fn() -> u64 + Send + Sync + 'static) {
+///
+/// # Errors
+///
+/// One sentence, if traces are to be exported and cannot be.
+pub(super) fn start(
+    log: &LogSection,
+) -> Result<(Log, impl Fn() -> u64 + Send + Sync + use<>), String> {
     let failed = Arc::new(AtomicU64::new(0));
     let output = Output { failed: failed.clone() };
     let (lines, thread) =
         NonBlockingBuilder::default().buffered_lines_limit(MAX_WAITING_LINES).finish(output);
     let dropped = lines.error_counter();
     let terminal = io::stderr().is_terminal();
-    let log_lines = tracing_subscriber::fmt()
-        .with_max_level(level(log.level))
-        // Its own errors would go to standard error directly, and panic if that fails.
-        .log_internal_errors(false)
-        .with_writer(lines);
+    // Its own errors would go to standard error directly, and panic if that fails.
+    let log_lines = tracing_subscriber::fmt::layer().log_internal_errors(false).with_writer(lines);
     let as_json = match log.format {
         LogFormat::Auto => !terminal,
         LogFormat::Text => false,
         LogFormat::Json => true,
     };
-    if as_json {
-        log_lines.json().flatten_event(true).with_current_span(false).with_span_list(false).init();
+    let log_lines = if as_json {
+        let log_lines = log_lines.json().flatten_event(true);
+        log_lines.with_current_span(false).with_span_list(false).boxed()
     } else {
-        log_lines.with_ansi(terminal).with_target(false).init();
-    }
+        log_lines.with_ansi(terminal).with_target(false).boxed()
+    };
+    let audit = if log.audit { LevelFilter::INFO } else { LevelFilter::OFF };
+    // A filter of the log alone: spans are exported at every level of the log.
+    let (filter, handle) = reload::Layer::new(targets(log.level, audit));
+    let layers = vec![log_lines.with_filter(filter).boxed()];
+    #[cfg(feature = "otel")]
+    let (traces, spans) = Traces::start()?.unzip();
+    #[cfg(feature = "otel")]
+    let layers: Vec<_> = layers.into_iter().chain(spans).collect();
+    tracing_subscriber::registry().with(layers).init();
     std::panic::set_hook(Box::new(log_panic));
     let lost = move || failed.load(Ordering::Relaxed) + dropped.dropped_lines() as u64;
-    (LogWriter { _thread: thread }, lost)
+    let writer = LogWriter {
+        _thread: thread,
+        #[cfg(feature = "otel")]
+        traces,
+    };
+    Ok((Log { writer, filter: LogFilter { filter: handle, audit } }, lost))
 }
 
 /// Replaces the standard library's hook, which writes to standard error itself.
@@ -82,6 +141,12 @@ impl Write for Output {
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
+}
+
+/// Lines from the lowest level on; those of the audit from its own, if that is lower.
+fn targets(lowest: Level, audit: LevelFilter) -> Targets {
+    let lowest = level(lowest);
+    Targets::new().with_default(lowest).with_target("audit", audit.max(lowest))
 }
 
 fn level(level: Level) -> LevelFilter {

@@ -1,18 +1,24 @@
 //! The command line: the commands and what each runs.
 
+mod api_key;
 mod claimant;
 mod clock;
 mod exec;
 mod exit;
 mod healthcheck;
+mod listen;
+mod live;
 mod locks;
 mod log;
 mod redlock;
+mod reload;
 mod remote;
 mod runtime;
 mod serve;
 mod signals;
 mod table;
+#[cfg(feature = "otel")]
+mod traces;
 mod voice;
 
 use std::io::Write;
@@ -52,6 +58,9 @@ enum Command {
     /// Show or admit the nodes of a Redlock store.
     #[command(subcommand)]
     Redlock(redlock::NodeCommand),
+    /// Make API keys.
+    #[command(subcommand)]
+    ApiKey(api_key::ApiKeyCommand),
     Exec(Box<exec::Exec>),
     #[command(flatten)]
     Lock(locks::LockCommand),
@@ -77,7 +86,7 @@ struct SettingFlags {
         value_name = "FILE"
     )]
     config: Option<PathBuf>,
-    /// Address to listen on [default: 127.0.0.1:8080].
+    /// Address to listen on, or unix:FILE for a unix socket [default: 127.0.0.1:8080].
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
     listen: Option<String>,
     /// Store of the locks: embedded:DIRECTORY, redis://host:port,
@@ -102,17 +111,15 @@ pub fn run() -> ExitCode {
         store: cli.settings.store,
     };
     let done = match cli.command {
-        None | Some(Command::Serve) => match settings(&flags) {
-            Ok((_, config)) => return serve::serve(config),
-            Err(sentence) => Err(sentence),
-        },
+        None | Some(Command::Serve) => return serve::serve(flags),
         Some(Command::Config) => settings(&flags).map(|(sources, _)| print!("{}", sources.show())),
         Some(Command::Healthcheck) => {
-            settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config.listen))
+            settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config))
         }
         Some(Command::Redlock(what)) => {
             settings(&flags).and_then(|(_, config)| redlock::redlock(&what, &config))
         }
+        Some(Command::ApiKey(what)) => api_key::api_key(&what),
         Some(Command::Exec(exec)) => return exec::exec(*exec).into(),
         Some(Command::Lock(verb)) => return locks::run(&verb).into(),
         Some(Command::Completions { shell }) => return completions(shell),

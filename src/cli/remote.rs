@@ -1,12 +1,13 @@
 //! The options of every command that talks to a service: its URL, and the verbosity.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
 use clap::builder::FalseyValueParser;
 
 use crate::cli::voice::Voice;
-use crate::client::Client;
+use crate::client::{Client, Trust};
 use crate::lock::key::LockKey;
 use crate::lock::time::parse_duration;
 use crate::lock::token::{LeaseToken, TokenMaker};
@@ -17,7 +18,7 @@ pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
 /// The URL of the service, and the verbosity.
 #[derive(Args, Debug)]
 pub(super) struct Remote {
-    /// URL of the service; its API key is read from LOCKKEEPER_API_KEY.
+    /// URL of the service, or unix:FILE; its API key is read from LOCKKEEPER_API_KEY.
     #[arg(
         short,
         long,
@@ -34,6 +35,27 @@ pub(super) struct Remote {
         value_parser = FalseyValueParser::new()
     )]
     plain_http: bool,
+    /// Trust only the authorities in this PEM file.
+    #[arg(long, env = "LOCKKEEPER_CA", hide_env_values = true, value_name = "FILE")]
+    ca: Option<PathBuf>,
+    /// Show this client certificate (PEM) to the service.
+    #[arg(
+        long,
+        env = "LOCKKEEPER_CERT",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "cert_key"
+    )]
+    cert: Option<PathBuf>,
+    /// Private key of the client certificate (PEM).
+    #[arg(
+        long,
+        env = "LOCKKEEPER_CERT_KEY",
+        hide_env_values = true,
+        value_name = "FILE",
+        requires = "cert"
+    )]
+    cert_key: Option<PathBuf>,
     /// Prefix of new tokens, where the service has a redis.token_prefix.
     #[arg(
         long,
@@ -60,7 +82,7 @@ impl Remote {
             Err(_) => return Err(format!("the variable {API_KEY} is not UTF-8")),
         };
         let client = Client::new(&self.url, api_key.as_deref());
-        let client = client.map_err(|error| error.to_string())?;
+        let client = client.map_err(|error| error.to_string())?.with_trust(self.trust()?);
         if client.exposes_api_key() && !self.plain_http {
             self.voice().complain(|| {
                 format!(
@@ -70,6 +92,18 @@ impl Remote {
             });
         }
         Ok(client)
+    }
+
+    /// The files of TLS.
+    fn trust(&self) -> Result<Trust, String> {
+        let mut trust = Trust::default();
+        if let Some(file) = &self.ca {
+            trust = trust.only(file).map_err(|error| format!("--ca: {error}"))?;
+        }
+        if let (Some(file), Some(key)) = (&self.cert, &self.cert_key) {
+            trust = trust.showing(file, key).map_err(|error| format!("--cert: {error}"))?;
+        }
+        Ok(trust)
     }
 
     /// A new unique token.

@@ -1,19 +1,17 @@
-//! `lockkeeper serve`: binds, serves, and shuts down on a signal.
+//! `lockkeeper serve`: binds, serves, reads settings again, and shuts down on a signal.
 
-use std::io;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
-use tokio::net::{TcpSocket, lookup_host};
 use tokio::sync::oneshot;
 
-use crate::cli::signals::Ends;
-use crate::cli::{exit, log, voice};
-use crate::config::Config;
-use crate::server::{Ended, Server};
-
-/// The most connections that wait to be accepted.
-const BACKLOG: u32 = 1_024;
+use crate::cli::listen::Bound;
+use crate::cli::live::{LiveSettings, reload_certificate};
+use crate::cli::log::LogFilter;
+use crate::cli::reload::{Reloads, WatchedFiles};
+use crate::cli::signals::Orders;
+use crate::cli::{exit, log, settings, voice};
+use crate::config::{Config, Flags, Sources};
+use crate::server::{Address, Ended, Server};
 
 /// A failure of the service.
 enum ServeError {
@@ -23,19 +21,58 @@ enum ServeError {
     Serving(String),
 }
 
-/// Serves until SIGTERM, SIGINT or SIGHUP; a second signal ends it at once.
-pub(super) fn serve(config: Config) -> ExitCode {
-    let (log, lost_lines) = log::start(&config.log);
+/// The settings of a service, and how to read them again.
+struct Reading {
+    flags: Flags,
+    /// The file of the settings, watched since before it was read.
+    file: WatchedFiles,
+    /// The files of TLS, also watched since before they were read.
+    tls: WatchedFiles,
+    sources: Sources,
+    filter: LogFilter,
+}
+
+impl Reading {
+    /// Reads the settings and the files of TLS again when they change.
+    fn watch(self, server: &Server) -> Reloads {
+        let Self { flags, file, tls, sources: at_start, filter } = self;
+        let controls = server.controls();
+        let reloads = Reloads::new(controls.clone());
+        let live = LiveSettings { flags, at_start, controls, filter };
+        reloads.add("settings", file, move |cause| live.reload(cause));
+        if let Some(certificate) = server.certificate() {
+            reloads.add("tls", tls, move |cause| reload_certificate(&certificate, cause));
+        }
+        reloads
+    }
+}
+
+/// Serves until SIGTERM, SIGINT or SIGQUIT; a second signal ends it at once.
+pub(super) fn serve(flags: Flags) -> ExitCode {
+    let file = WatchedFiles::new(flags.config.clone());
+    let started = settings(&flags).and_then(|(sources, config)| {
+        let (log, lost_lines) = log::start(&config.log)?;
+        Ok((sources, config, log, lost_lines))
+    });
+    let (sources, config, log::Log { writer, filter }, lost_lines) = match started {
+        Ok(started) => started,
+        Err(sentence) => {
+            voice::last_words(&sentence);
+            return ExitCode::FAILURE;
+        }
+    };
+    let tls = WatchedFiles::new(config.tls.files());
+    let reading = Reading { flags, file, tls, sources, filter };
     let served = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
         Ok(runtime) => {
-            let served = runtime.block_on(run(config, lost_lines));
+            let served = runtime.block_on(run(config, reading, lost_lines));
             // The rest was given up, and must not delay the exit.
             runtime.shutdown_background();
             served
         }
         Err(error) => Err(ServeError::Start(format!("cannot start the runtime: {error}"))),
     };
-    drop(log);
+    writer.finish();
     match served {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Early) => exit::ENDED_EARLY.into(),
@@ -52,58 +89,64 @@ pub(super) fn serve(config: Config) -> ExitCode {
 
 async fn run(
     config: Config,
+    reading: Reading,
     lost_lines: impl Fn() -> u64 + Send + Sync + 'static,
 ) -> Result<Ended, ServeError> {
-    let listen = config.listen.clone();
-    let cannot =
-        |error| ServeError::Start(format!("cannot listen on {listen} (setting `listen`): {error}"));
-    let socket = bind(&listen).await.map_err(cannot)?;
-    let address: SocketAddr = socket.local_addr().map_err(cannot)?;
-    let mut ends = Ends::catch()
+    let bound = Bound::of(&config).await.map_err(ServeError::Start)?;
+    let addresses = bound.addresses().map_err(ServeError::Start)?;
+    let [main, admin] = addresses.each_ref().map(|address| address.as_ref().map(shown(&config)));
+    let mut orders = Orders::catch()
         .map_err(|error| ServeError::Start(format!("cannot receive signals: {error}")))?;
     let store = format!("{:?}", config.store);
+    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
     // A store on disk may take long to open.
-    let opening = tokio::task::spawn_blocking(move || Server::open(config, address));
+    let opening = tokio::task::spawn_blocking(move || Server::open(config, &addresses));
     let server = tokio::select! {
         opened = opening => opened
             .map_err(|panic| ServeError::Start(format!("cannot open the store: {panic}")))?
             .map_err(|error| ServeError::Start(error.to_string()))?,
-        _ = ends.next() => return Ok(Ended::Well), // Nothing was served yet.
+        _ = orders.end(|| ()) => return Ok(Ended::Well), // Nothing was served yet.
     };
     server.count_lost_log_lines(lost_lines);
-    let listener = socket.listen(BACKLOG).map_err(cannot)?;
-    tracing::info!(version = env!("CARGO_PKG_VERSION"), store, "serving locks on http://{address}");
+    let listeners = bound.listen().map_err(ServeError::Start)?;
+    tracing::info!(
+        target: "audit",
+        audit = "start",
+        version = env!("CARGO_PKG_VERSION"),
+        store,
+        pid = std::process::id(),
+        admin,
+        "serving locks on {}",
+        main.unwrap_or_default()
+    );
+    let reloads = reading.watch(&server);
     let (begin_end, end_begun) = oneshot::channel::<()>();
-    let mut ended = Box::pin(server.run(listener, async {
+    let mut ended = Box::pin(server.run(listeners, async {
         // An error means that the sender is dropped, which means shutdown as well.
         let _ = end_begun.await;
     }));
     tokio::select! {
         ended = &mut ended => ended.map_err(|failed| ServeError::Serving(failed.to_string())),
         () = async {
-            ends.next().await;
+            let signal = orders.end(|| reloads.ask()).await;
+            tracing::info!(target: "audit", audit = "stop", signal, "told to shut down");
             let _ = begin_end.send(());
-            ends.next().await;
+            orders.end(|| reloads.ask()).await;
         } => {
             tracing::warn!("second signal; shutdown cut short");
             // Dropping it would wait for the disk.
             std::mem::forget(ended);
             Ok(Ended::Early)
         }
+        never = reloads.run() => match never {},
     }
 }
 
-/// Binds the address. Clients are refused until the store is open.
-async fn bind(listen: &str) -> io::Result<TcpSocket> {
-    let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in lookup_host(listen).await? {
-        let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // An address in TIME_WAIT is free.
-        socket.set_reuseaddr(true)?;
-        match socket.bind(address) {
-            Ok(()) => return Ok(socket),
-            Err(error) => failure = error,
-        }
+/// An address as clients write it.
+fn shown(config: &Config) -> impl Fn(&Address) -> String {
+    let scheme = if config.tls.is_used() { "https" } else { "http" };
+    move |address| match address {
+        Address::Network(address) => format!("{scheme}://{address}"),
+        Address::Unix(_) => address.to_string(),
     }
-    Err(failure)
 }

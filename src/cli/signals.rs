@@ -1,27 +1,19 @@
 //! The signals sent to the command line: they end a wait, and are passed on to COMMAND.
 //!
-//! They are blocked and read from a signalfd, which tells Ctrl-C from `kill`. SIGCHLD belongs to
-//! the runtime; it is unblocked, because a parent may have blocked it.
+//! SIGCHLD belongs to the runtime; it is unblocked, because a parent may have blocked it.
 
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsFd;
 use std::task::Poll;
 
 use nix::sys::signal::SigSet;
-use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::process::Signal;
-use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// The size of a `signalfd_siginfo` and the offsets of its fields: signalfd(2).
-const SIGINFO_BYTES: usize = 128;
-const SSI_SIGNO: usize = 0;
-const SSI_CODE: usize = 8;
-
-/// The code of signals from the kernel, such as those of a terminal's keys.
-const SI_KERNEL: i32 = 0x80;
+use crate::platform::Sender;
+use crate::platform::processes::{has_terminal, ignored_signals};
+use crate::platform::signals::Arrivals;
 
 const FORWARDED: [Signal; 6] =
     [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT, Signal::USR1, Signal::USR2];
@@ -45,28 +37,22 @@ const NAMED: [(&str, Signal); 9] = [
 /// The stream of arriving signals.
 #[derive(Debug)]
 pub(super) struct Signals {
-    arriving: Receiver,
+    arriving: Arrivals,
     inherited: Inherited,
 }
 
-/// The signals that end a service; read by the runtime, because a service has many threads.
+/// The signals to a service; read by the runtime, because a service has many threads.
 #[derive(Debug)]
-pub(super) struct Ends(Vec<unix::Signal>);
+pub(super) struct Orders {
+    arriving: Vec<(&'static str, unix::Signal)>,
+    on_terminal: bool,
+}
 
 /// A signal that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub(super) signal: Signal,
     pub(super) sender: Sender,
-}
-
-/// The sender of a signal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
-    /// The terminal, to its whole foreground process group.
-    Terminal,
-    /// A process, to this process.
-    Process,
 }
 
 /// The signals that were blocked at our start, of those that we block or unblock.
@@ -77,15 +63,10 @@ impl Signals {
     /// Catches the signals. Ignored ones (`nohup`, `&`) stay ignored, here and in COMMAND.
     pub(super) fn catch() -> io::Result<Self> {
         let inherited = Inherited::now()?;
-        let ignored = ignored();
+        let ignored = ignored_signals();
         let caught = FORWARDED.into_iter().filter(|kind| ignored & bit(*kind) == 0);
-        let caught = set(caught)?;
-        caught.thread_block()?;
+        let arriving = Arrivals::of(&caught.collect::<Vec<_>>())?;
         set([Signal::CHILD])?.thread_unblock()?;
-        let flags = SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC;
-        let arriving = SignalFd::with_flags(&caught, flags)?.as_fd().try_clone_to_owned()?;
-        // The runtime accepts any descriptor as a pipe, and signals are read like one.
-        let arriving = Receiver::from_owned_fd_unchecked(arriving)?;
         Ok(Self { arriving, inherited })
     }
 
@@ -96,16 +77,8 @@ impl Signals {
 
     /// The next signal.
     pub(super) async fn next(&self) -> Arrived {
-        let mut siginfo = [0; SIGINFO_BYTES];
-        loop {
-            if self.arriving.try_read(&mut siginfo).is_ok() {
-                if let Some(arrived) = Arrived::read(&siginfo) {
-                    return arrived;
-                }
-            } else if self.arriving.readable().await.is_err() {
-                return std::future::pending().await;
-            }
-        }
+        let (signal, sender) = self.arriving.next().await;
+        Arrived { signal, sender }
     }
 
     /// The next signal that ends a wait.
@@ -120,48 +93,47 @@ impl Signals {
 
     /// A signal that ends a wait and has already arrived; the runtime may not have seen it yet.
     pub(super) fn ended(&self) -> Option<Signal> {
-        let mut siginfo = [0; SIGINFO_BYTES];
-        while rustix::io::read(&self.arriving, &mut siginfo).is_ok() {
-            let signal = Arrived::read(&siginfo).map(|arrived| arrived.signal);
-            if let Some(signal) = signal.filter(|signal| ENDING.contains(signal)) {
-                return Some(signal);
-            }
-        }
-        None
+        let arrived = std::iter::from_fn(|| self.arriving.take());
+        arrived.map(|(signal, _)| signal).find(|signal| ENDING.contains(signal))
     }
 }
 
-impl Ends {
-    /// Catches the signals that end a service. HUP and QUIT stay ignored if they were from the
-    /// start (`nohup`).
+impl Orders {
+    /// Catches the signals. HUP and QUIT stay ignored if they were from the start (`nohup`).
     pub(super) fn catch() -> io::Result<Self> {
-        let ignored = ignored();
+        let ignored = ignored_signals();
         let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
         let caught = ENDING.into_iter().filter(|kind| always(*kind) || ignored & bit(*kind) == 0);
-        let caught = caught.map(|kind| signal(SignalKind::from_raw(kind.as_raw())));
-        caught.collect::<io::Result<_>>().map(Self)
+        let caught = caught.map(|kind| {
+            let named = NAMED.iter().find(|(_, signal)| *signal == kind);
+            let name = named.map_or("", |(name, _)| name);
+            Ok((name, signal(SignalKind::from_raw(kind.as_raw()))?))
+        });
+        let arriving = caught.collect::<io::Result<_>>()?;
+        Ok(Self { arriving, on_terminal: has_terminal() })
     }
 
-    /// Waits for the next signal.
-    pub(super) async fn next(&mut self) {
+    /// Waits for a signal that ends the service, and returns its name. Calls `reload` for each HUP;
+    /// the HUP of a terminal that was closed ends the service.
+    pub(super) async fn end(&mut self, reload: impl Fn()) -> &'static str {
+        loop {
+            match self.next().await {
+                "HUP" if !self.on_terminal || has_terminal() => reload(),
+                name => return name,
+            }
+        }
+    }
+
+    async fn next(&mut self) -> &'static str {
         poll_fn(|context| {
-            let mut arrived = self.0.iter_mut().map(|arriving| arriving.poll_recv(context));
-            if arrived.any(|arrived| arrived.is_ready()) { Poll::Ready(()) } else { Poll::Pending }
+            for (name, arriving) in &mut self.arriving {
+                if arriving.poll_recv(context).is_ready() {
+                    return Poll::Ready(*name);
+                }
+            }
+            Poll::Pending
         })
-        .await;
-    }
-}
-
-impl Arrived {
-    fn read(siginfo: &[u8; SIGINFO_BYTES]) -> Option<Self> {
-        let number =
-            |at: usize| Some(i32::from_ne_bytes(siginfo.get(at..at + 4)?.try_into().ok()?));
-        let signal = Signal::from_named_raw(number(SSI_SIGNO)?)?;
-        let sender = match number(SSI_CODE)? {
-            SI_KERNEL => Sender::Terminal,
-            _ => Sender::Process,
-        };
-        Some(Self { signal, sender })
+        .await
     }
 }
 
@@ -216,13 +188,6 @@ fn set(kinds: impl IntoIterator<Item = Signal>) -> io::Result<SigSet> {
 
 fn bit(kind: Signal) -> u64 {
     1 << (kind.as_raw() - 1)
-}
-
-/// The signals that this process ignores from its start, one bit each.
-fn ignored() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -85,16 +85,22 @@ pub(super) fn flush() {
     }
 }
 
-/// The text with escaped control characters: a terminal would obey those of a hostile service.
+/// The text with escaped control characters, which a terminal would obey, and escaped characters
+/// that are invisible or turn a line around.
 pub(super) fn plain(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for letter in text.chars() {
-        match letter.is_control() {
+        match letter.is_control() || is_odd(letter) {
             true => shown.extend(letter.escape_default()),
             false => shown.push(letter),
         }
     }
     shown
+}
+
+fn is_odd(letter: char) -> bool {
+    matches!(letter, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}'
+        | '\u{2060}'..='\u{206f}' | '\u{feff}' | '\u{e0000}'..='\u{e007f}')
 }
 
 /// Starts the thread with all signals blocked: the main thread handles them.
@@ -137,6 +143,7 @@ mod tests {
             plain("a \u{1b}[31mb\r\nc\u{9b}2J\u{7f}"),
             "a \\u{1b}[31mb\\r\\nc\\u{9b}2J\\u{7f}"
         );
+        assert_eq!(plain("a\u{202e}b\u{200b}"), "a\\u{202e}b\\u{200b}");
         assert_eq!(plain("Zürich, 東京"), "Zürich, 東京");
     }
 }

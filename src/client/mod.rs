@@ -6,9 +6,11 @@
 
 mod answer;
 mod connect;
+pub mod health;
 mod tls;
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -20,11 +22,11 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::{Value, json};
-use tokio::net::lookup_host;
+use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
 
 use crate::client::connect::first_to_accept;
-use crate::client::tls::{Transport, secured};
+use crate::client::tls::Transport;
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
@@ -33,15 +35,20 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path, millis_down};
 
 pub use crate::client::answer::{ClientError, Granted, Refusal};
+pub use crate::client::tls::Trust;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// Keys per page of the list: the most that the service allows.
-const PAGE: usize = 1_000;
+pub const PAGE: usize = 1_000;
 
 /// The longest answer that is read: above the largest page of the list.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
+
+/// The beginning of the URL of a unix socket, and the URL that its requests name.
+const UNIX: &str = "unix:";
+const LOCAL: &str = "http://localhost";
 
 /// A client of one service.
 #[derive(Clone, Debug)]
@@ -50,6 +57,9 @@ pub struct Client {
     authority: Authority,
     /// The path before the routes, behind some proxies; without a slash at the end.
     prefix: String,
+    /// The unix socket in place of the network.
+    socket: Option<PathBuf>,
+    trust: Trust,
     authorization: Option<HeaderValue>,
 }
 
@@ -91,9 +101,14 @@ impl Client {
     /// [`InvalidUrl`] says what is wrong with the URL or with the API key.
     pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, InvalidUrl> {
         let wrong = |reason| InvalidUrl { url: without_password(url), reason };
-        let uri: Uri = url.parse().map_err(|_| wrong("write it like http://host:8080"))?;
+        let socket = url.strip_prefix(UNIX).map(PathBuf::from);
+        if socket.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
+            return Err(wrong("name a file, as in unix:/run/lockkeeper/lockkeeper.sock"));
+        }
+        let network = if socket.is_some() { LOCAL } else { url };
+        let uri: Uri = network.parse().map_err(|_| wrong("write it like http://host:8080"))?;
         let scheme = uri.scheme().filter(|known| [Scheme::HTTP, Scheme::HTTPS].contains(known));
-        let scheme = scheme.ok_or_else(|| wrong("use http:// or https://"))?.clone();
+        let scheme = scheme.ok_or_else(|| wrong("use http:// or https://, or unix:FILE"))?.clone();
         let authority = uri.authority().ok_or_else(|| wrong("it has no host"))?.clone();
         if authority.as_str().contains('@') || uri.query().is_some() {
             return Err(wrong("only a host, a port and a path are allowed"));
@@ -112,7 +127,13 @@ impl Client {
                 Some(value)
             }
         };
-        Ok(Self { scheme, authority, prefix, authorization })
+        let trust = Trust::default();
+        Ok(Self { scheme, authority, prefix, socket, trust, authorization })
+    }
+
+    /// The same client, which trusts these authorities and shows this certificate.
+    pub fn with_trust(self, trust: Trust) -> Self {
+        Self { trust, ..self }
     }
 
     /// Returns whether the API key goes over a network unencrypted.
@@ -206,7 +227,8 @@ impl Client {
         }
     }
 
-    /// Returns the state of a key, and whether `token`, if given, holds it.
+    /// Returns the state of a key, and whether `token`, if given, holds it; with the first `waiters`
+    /// of its line, if given.
     ///
     /// # Errors
     ///
@@ -219,12 +241,16 @@ impl Client {
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        waiters: Option<u64>,
     ) -> Result<String, ClientError> {
-        let call = HttpCall { token, ..HttpCall::new(Method::GET, key_path(key)) };
+        let query = waiters.map_or_else(String::new, |most| format!("?waiters={most}"));
+        let path = format!("{}{query}", key_path(key));
+        let call = HttpCall { token, ..HttpCall::new(Method::GET, path) };
         Ok(self.call(call).await?.1)
     }
 
-    /// A page of the held keys that begin with `prefix`, the first or the one at `cursor`.
+    /// A page of at most `limit` held keys that begin with `prefix`, the first or the one at
+    /// `cursor`.
     ///
     /// # Errors
     ///
@@ -233,16 +259,21 @@ impl Client {
     /// # Cancel safety
     ///
     /// Safe.
-    pub async fn list(&self, prefix: &str, cursor: Option<&str>) -> Result<String, ClientError> {
+    pub async fn list(
+        &self,
+        prefix: &str,
+        cursor: Option<&str>,
+        limit: usize,
+    ) -> Result<String, ClientError> {
         let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
-        let mut path = format!("/locks?limit={PAGE}&prefix={}", encoded(prefix));
+        let mut path = format!("/locks?limit={limit}&prefix={}", encoded(prefix));
         if let Some(cursor) = cursor {
             path.push_str(&format!("&cursor={}", encoded(cursor)));
         }
         Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
-    /// Ends the lease of any holder.
+    /// Ends the lease of any holder. The service logs the reason.
     ///
     /// # Errors
     ///
@@ -251,17 +282,24 @@ impl Client {
     /// # Cancel safety
     ///
     /// The request may or may not have taken effect.
-    pub async fn force_release(&self, key: &LockKey) -> Result<String, ClientError> {
-        Ok(self.call(HttpCall::new(Method::DELETE, format!("/admin{}", key_path(key)))).await?.1)
+    pub async fn force_release(
+        &self,
+        key: &LockKey,
+        reason: Option<&str>,
+    ) -> Result<String, ClientError> {
+        let reason = reason.map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
+        let query = reason.map_or_else(String::new, |reason| format!("?reason={reason}"));
+        let path = format!("/admin{}{query}", key_path(key));
+        Ok(self.call(HttpCall::new(Method::DELETE, path)).await?.1)
     }
 
     async fn call(&self, call: HttpCall<'_>) -> Result<(u16, String), ClientError> {
         let within = call.within;
         let told = |why: String| {
-            ClientError::NoAnswer(format!(
-                "no answer from {}://{}: {why}",
-                self.scheme, self.authority
-            ))
+            ClientError::NoAnswer(match &self.socket {
+                Some(path) => format!("no answer from {UNIX}{}: {why}", path.display()),
+                None => format!("no answer from {}://{}: {why}", self.scheme, self.authority),
+            })
         };
         match timeout(within, self.exchange(call)).await {
             Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
@@ -300,11 +338,17 @@ impl Client {
     }
 
     async fn connect(&self) -> Result<Box<dyn Transport>, BoxError> {
+        if let Some(path) = &self.socket {
+            return Ok(Box::new(UnixStream::connect(path).await?));
+        }
         let secure = self.scheme == Scheme::HTTPS;
         let port = self.authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
         let stream = first_to_accept(lookup_host((self.host(), port)).await?).await?;
         stream.set_nodelay(true)?;
-        if secure { secured(stream, self.host()).await } else { Ok(Box::new(stream)) }
+        match secure {
+            true => self.trust.secured(stream, self.host()).await,
+            false => Ok(Box::new(stream)),
+        }
     }
 }
 
@@ -363,6 +407,10 @@ mod tests {
         for url in ["", "localhost", "localhost:8080", "ftp://a", "http://a:b@c", "http://a/?b"] {
             assert!(Client::new(url, None).is_err(), "{url}");
         }
+        let unix = Client::new("unix:/run/a.sock", Some("key")).unwrap();
+        assert_eq!(unix.socket.as_deref(), Some("/run/a.sock".as_ref()));
+        assert!(!unix.exposes_api_key());
+        assert!(Client::new("unix:", None).is_err());
         for url in ["http://a/locks", "https://proxy/lockkeeper/locks/"] {
             let told = Client::new(url, None).unwrap_err().to_string();
             assert!(told.contains("leave out /locks"), "{told}");

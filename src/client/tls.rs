@@ -1,34 +1,162 @@
 //! A connection with or without TLS. It trusts the system's authorities, or those in
-//! `SSL_CERT_FILE` and `SSL_CERT_DIR`.
+//! `SSL_CERT_FILE` and `SSL_CERT_DIR`, or only those of a file.
 
+use std::error::Error;
+use std::io;
+use std::path::Path;
 use std::sync::Arc;
 
-use rustls::pki_types::ServerName;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{
+    AlertDescription, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
+};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::client::BoxError;
+use crate::pem;
+use crate::pem::PemError;
 
 /// The transport of HTTP.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// Starts TLS on a connection; the certificate has to name `host`.
-pub(super) async fn secured(stream: TcpStream, host: &str) -> Result<Box<dyn Transport>, BoxError> {
+/// The authorities that a client trusts, and its own certificate.
+#[derive(Clone, Debug, Default)]
+pub struct Trust {
+    /// The only trusted ones; the system's if absent.
+    authorities: Option<RootCertStore>,
+    own: Option<Arc<OwnCertificate>>,
+}
+
+#[derive(Debug)]
+struct OwnCertificate {
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+}
+
+impl Trust {
+    /// Trusts only the authorities in `file`.
+    ///
+    /// # Errors
+    ///
+    /// [`PemError`] says in a sentence what is wrong with the file.
+    pub fn only(mut self, file: &Path) -> Result<Self, PemError> {
+        self.authorities = Some(pem::authorities(file, &pem::read(file)?)?);
+        Ok(self)
+    }
+
+    /// Shows the certificate in `file` to the service; `key` has its private key.
+    ///
+    /// # Errors
+    ///
+    /// [`PemError`] says in a sentence what is wrong with a file.
+    pub fn showing(mut self, file: &Path, key: &Path) -> Result<Self, PemError> {
+        let chain = pem::certificates(file, &pem::read(file)?)?;
+        let key = pem::private_key(key, &pem::read(key)?)?;
+        self.own = Some(Arc::new(OwnCertificate { chain, key }));
+        Ok(self)
+    }
+
+    /// Starts TLS on a connection; the certificate has to name `host`.
+    pub(super) async fn secured(
+        &self,
+        stream: TcpStream,
+        host: &str,
+    ) -> Result<Box<dyn Transport>, BoxError> {
+        let roots = self.authorities.clone().map_or_else(system_authorities, Ok)?;
+        let config = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots);
+        let config = match &self.own {
+            None => config.with_no_client_auth(),
+            Some(own) => config.with_client_auth_cert(own.chain.clone(), own.key.clone_key())?,
+        };
+        let name = ServerName::try_from(host.to_owned())?;
+        Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+    }
+}
+
+fn system_authorities() -> Result<RootCertStore, BoxError> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
-    if roots.is_empty() {
-        return Err("no trusted certificate authorities: set SSL_CERT_FILE".into());
+    match roots.is_empty() {
+        true => Err("no trusted certificate authorities: set SSL_CERT_FILE".into()),
+        false => Ok(roots),
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// Starts TLS on a connection to this machine, whatever the certificate: for health checks only.
+pub(super) async fn secured_unseen(stream: TcpStream) -> Result<Box<dyn Transport>, BoxError> {
+    let host = ServerName::from(stream.peer_addr()?.ip());
+    let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()?
-        .with_root_certificates(roots)
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider())))
         .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned())?;
-    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(host, stream).await?))
+}
+
+/// Returns whether an error is the answer of a service that lives and demands a client certificate.
+pub(super) fn lives_without(error: &(dyn Error + 'static)) -> bool {
+    let mut cause = Some(error);
+    while let Some(error) = cause {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
+        if let Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) = tls {
+            return true;
+        }
+        cause = error.source();
+    }
+    false
+}
+
+/// Accepts every certificate whose key the service has.
+#[derive(Debug)]
+struct AnyCertificate(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for AnyCertificate {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls12_signature(message, certificate, signed, known)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let known = &self.0.signature_verification_algorithms;
+        verify_tls13_signature(message, certificate, signed, known)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
 }

@@ -34,7 +34,28 @@ pub(super) type Bound = (&'static str, bool, &'static str);
 impl Config {
     /// All settings with bounds.
     pub(super) fn bounds(&self) -> Vec<Bound> {
-        [self.time_bounds(), self.number_bounds(), self.store_bounds()].concat()
+        [self.listen_bounds(), self.time_bounds(), self.number_bounds(), self.store_bounds()]
+            .concat()
+    }
+
+    fn listen_bounds(&self) -> Vec<Bound> {
+        let (tls, places) = (&self.tls, [Some(&self.listen), self.admin_listen.as_ref()]);
+        let secured = places.into_iter().flatten().any(|place| !place.is_unix());
+        let twice = self.admin_listen.as_ref() == Some(&self.listen) && !self.listen.is_any_port();
+        vec![
+            ("admin_listen", !twice, "must not be the same as listen"),
+            (
+                "tls.certificate",
+                tls.is_whole(),
+                "and tls.key belong together: name both, or neither",
+            ),
+            ("tls.client_ca", !tls.has_only_authorities(), "needs tls.certificate and tls.key"),
+            (
+                "tls.certificate",
+                secured || !tls.is_used(),
+                "has no use on a unix socket: leave it out, or listen on an address",
+            ),
+        ]
     }
 
     fn time_bounds(&self) -> Vec<Bound> {

@@ -5,6 +5,9 @@
 //! [`Config`], or one sentence about the first error.
 
 mod bounds;
+mod entry;
+mod listen;
+mod prefixes;
 mod sources;
 
 use std::path::PathBuf;
@@ -18,14 +21,22 @@ use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::TokenMaker;
 use crate::lock::waiting::WaitLimits;
 
+pub use crate::config::entry::new_api_key;
+pub use crate::config::listen::{ListenOn, SocketMode};
+pub use crate::config::prefixes::PrefixSection;
 pub use crate::config::sources::{Flags, Sources};
 
 /// All settings, validated.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The address or name, and the port, to listen on.
-    pub listen: String,
+    /// The place to listen on.
+    pub listen: ListenOn,
+    /// The place to listen on for operators, if they have their own.
+    #[serde(deserialize_with = "listen::unless_empty")]
+    pub admin_listen: Option<ListenOn>,
+    /// The permissions of unix sockets.
+    pub socket_mode: SocketMode,
     /// The store of the locks.
     pub store: StoreUrl,
     /// Allows callers without API keys from other machines.
@@ -34,6 +45,8 @@ pub struct Config {
     pub allowed_hosts: AllowedHosts,
     /// The proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: TrustedProxies,
+    /// The certificate of the service.
+    pub tls: TlsSection,
     /// The bounds of TTLs.
     pub ttl: TtlSettings,
     /// The limits for clients.
@@ -48,9 +61,21 @@ pub struct Config {
     pub redlock: RedlockSection,
     /// The settings of the log.
     pub log: LogSection,
+    /// The prefixes of keys that are told apart in the metrics.
+    #[serde(default)]
+    pub prefixes: Vec<PrefixSection>,
     /// The API keys.
     #[serde(default)]
     pub api_keys: Vec<ApiKey>,
+}
+
+/// The section `tls`: files, empty for none.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TlsSection {
+    certificate: PathBuf,
+    key: PathBuf,
+    client_ca: PathBuf,
 }
 
 /// The section `ttl`.
@@ -152,10 +177,12 @@ pub struct LogSection {
     pub level: Level,
     /// The format of the lines.
     pub format: LogFormat,
+    /// Writes the lines of the audit at every level.
+    pub audit: bool,
 }
 
 /// The lowest level that is logged.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
 #[expect(missing_docs, reason = "the names say it")]
 pub enum Level {
@@ -311,6 +338,9 @@ impl Config {
             if !fits {
                 return Err(sources.wrong(path, what));
             }
+        }
+        if let Some(fault) = config.prefix_fault() {
+            return Err(sources.wrong("prefixes", &fault));
         }
         match ApiKey::fault(&config.api_keys) {
             Some(fault) => Err(sources.wrong("api_keys", &fault)),

@@ -20,10 +20,16 @@ const OTHERS: &[&str] = &[
     "LOCKKEEPER_API_KEY",
     "LOCKKEEPER_TOKEN_PREFIX",
     "LOCKKEEPER_PLAIN_HTTP",
+    "LOCKKEEPER_CA",
+    "LOCKKEEPER_CERT",
+    "LOCKKEEPER_CERT_KEY",
 ];
 
-/// The list that only a file can contain.
+/// The list that is applied without a restart.
 const API_KEYS: &str = "api_keys";
+
+/// The lists that only a file can contain.
+const LISTS: [&str; 2] = ["prefixes", API_KEYS];
 
 /// The settings given as flags.
 #[derive(Clone, Debug, Default)]
@@ -40,7 +46,8 @@ pub struct Flags {
 #[derive(Debug)]
 pub struct Sources {
     settings: Vec<Setting>,
-    api_keys: Option<(Value, String)>,
+    /// Of [`LISTS`], as their paths say.
+    lists: Vec<Setting>,
 }
 
 #[derive(Debug)]
@@ -65,7 +72,7 @@ impl Sources {
         for (path, value) in leaves("", defaults) {
             settings.push(Setting { path, value, origin: "default".to_owned() });
         }
-        let mut sources = Self { settings, api_keys: None };
+        let mut sources = Self { settings, lists: Vec::new() };
         if let Some(file) = &flags.config {
             sources.lay_file(file)?;
         }
@@ -92,18 +99,31 @@ impl Sources {
             };
             section.insert(name.to_owned(), value.clone());
         }
-        if let Some((keys, _)) = &self.api_keys {
-            table.insert(API_KEYS.to_owned(), keys.clone());
+        for Setting { path, value, .. } in &self.lists {
+            table.insert(path.clone(), value.clone());
         }
         table
     }
 
     /// An error about a setting, with its origin.
     pub(super) fn wrong(&self, path: &str, what: &str) -> ConfigError {
-        let setting = self.settings.iter().find(|setting| setting.path == path);
+        let mut all = self.settings.iter().chain(&self.lists);
+        // A path into a list begins with its name: `api_keys[0].name`.
+        let list = path.split(['[', '.']).next().unwrap_or(path);
+        let setting = all.find(|setting| [path, list].contains(&setting.path.as_str()));
         let origin = setting.map(|setting| setting.origin.as_str());
-        let origin = origin.or_else(|| self.api_keys.as_ref().map(|(_, origin)| origin.as_str()));
         ConfigError(format!("`{path}` (from {}): {what}", origin.unwrap_or("nowhere")))
+    }
+
+    /// The names of the settings that have other values than `others`, without the API keys.
+    pub fn differing<'a>(&'a self, others: &Self) -> Vec<&'a str> {
+        let value = |of: &Self, path: &str| {
+            let mut all = of.settings.iter().chain(&of.lists);
+            all.find(|setting| setting.path == path).map(|setting| setting.value.clone())
+        };
+        let paths = self.settings.iter().map(|setting| setting.path.as_str());
+        let paths = paths.chain(LISTS.into_iter().filter(|list| *list != API_KEYS));
+        paths.filter(|path| value(self, path) != value(others, path)).collect()
     }
 
     /// The settings in force as a settings file with origins, without secrets.
@@ -121,10 +141,11 @@ impl Sources {
                 format!("{name} = {}", without_secrets(value))
             ));
         }
-        if let Some((Value::Array(keys), origin)) = &self.api_keys {
-            for key in keys.iter().filter_map(Value::as_table) {
-                shown.push_str(&format!("\n[[{API_KEYS}]] # {origin}\n"));
-                for (name, value) in key {
+        for Setting { path, value, origin } in &self.lists {
+            let entries = value.as_array().into_iter().flatten();
+            for entry in entries.filter_map(Value::as_table) {
+                shown.push_str(&format!("\n[[{path}]] # {origin}\n"));
+                for (name, value) in entry {
                     let secret = name == "sha256";
                     let value = if secret { "\"...\"".to_owned() } else { value.to_string() };
                     shown.push_str(&format!("{name} = {value}\n"));
@@ -145,8 +166,11 @@ impl Sources {
             let what = error.message().replace('\n', ", ");
             ConfigError(format!("{origin} is not valid TOML in line {line}: {what}"))
         })?;
-        if let Some(keys) = table.remove(API_KEYS) {
-            self.api_keys = Some((keys, origin.clone()));
+        for list in LISTS {
+            if let Some(value) = table.remove(list) {
+                let (path, origin) = (list.to_owned(), origin.clone());
+                self.lists.push(Setting { path, value, origin });
+            }
         }
         for (path, value) in leaves("", table) {
             self.lay(&path, value, &origin)?;
@@ -292,10 +316,21 @@ mod tests {
     fn the_defaults_are_settings_that_work() {
         let sources = Sources::find(&Flags::default(), []).unwrap();
         let config = Config::of(&sources).unwrap();
-        assert_eq!(config.listen, "127.0.0.1:8080");
+        assert_eq!(config.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(config.ttl_bounds().default.as_millis(), 30_000);
         assert_eq!(config.ttl_bounds().max.as_millis(), 86_400_000);
         assert!(sources.show().contains("key_prefix = \"lock:\""));
+    }
+
+    #[test]
+    fn settings_that_differ_are_named_but_for_the_api_keys() {
+        let other = "[ttl]\nmax = \"9h\"\n[[prefixes]]\nprefix = \"a/\"\n";
+        let (one, other) = (found("", &[]).unwrap(), found(other, &[]).unwrap());
+        assert_eq!(one.differing(&one), [""; 0]);
+        assert_eq!(other.differing(&one), ["ttl.max", "prefixes"]);
+        assert_eq!(one.differing(&other), ["ttl.max", "prefixes"]);
+        let keys = found("[[api_keys]]\nname = \"a\"\n", &[]).unwrap();
+        assert_eq!(keys.differing(&one), [""; 0]);
     }
 
     #[test]
@@ -313,13 +348,13 @@ mod tests {
         ];
         let sources = found(file, &environment).unwrap();
         let config = Config::of(&sources).unwrap();
-        assert_eq!((config.listen.as_str(), config.redis.key_prefix.as_str()), ("b:2", "7"));
+        assert_eq!((&*config.listen.to_string(), config.redis.key_prefix.as_str()), ("b:2", "7"));
         assert_eq!(config.ttl_bounds().default.as_millis(), 7_000);
         assert_eq!((config.limits.body_bytes, config.allow_anonymous), (99, true));
         let flags = Flags { listen: Some("c:3".into()), ..Flags::default() };
         let pairs = environment.map(|(name, text)| (name.into(), text.into()));
         let sources = Sources::find(&flags, pairs).unwrap();
-        assert_eq!(Config::of(&sources).unwrap().listen, "c:3");
+        assert_eq!(Config::of(&sources).unwrap().listen.to_string(), "c:3");
     }
 
     #[test]
@@ -370,10 +405,37 @@ mod tests {
                 vec![("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "29s")],
                 "must not be less than ttl.default",
             ),
+            ("[[prefixes]]\nprefix = \"\"", vec![], "`prefixes` (from"),
+            ("[[prefixes]]\nprefix = \"/\"", vec![], "no key begins with `/`"),
+            ("[[prefixes]]\nprefix = 5", vec![], "`prefixes[0].prefix` (from"),
+            ("[[prefixes]]\nname = \"a\"", vec![], "unknown field `name`"),
+            ("[[prefixes]]\nprefix = \"a\"\nmax_hold = \"99ms\"", vec![], "less than ttl.min"),
             ("[[api_keys]]\nname = \"a\"", vec![], "missing field"),
             ("[[api_keys]]\nname = \"a\"\nsha256 = \"b\"", vec![], "64 hexadecimal digits"),
             ("[[api_keys]]\npermissions = [\"root\"]", vec![], "unknown variant `root`"),
             ("[[api_keys]]\nsecret = \"a\"", vec![], "unknown field `secret`"),
+        ] {
+            let told = refused(file, &environment);
+            assert!(told.contains(expected), "{told}\n  does not say\n{expected}");
+        }
+    }
+
+    #[test]
+    fn listeners_and_certificates_that_cannot_be_are_named() {
+        for (file, environment, expected) in [
+            ("listen = \"unix:\"", vec![], "name a file: unix:/run"),
+            ("", vec![("LOCKKEEPER_ADMIN_LISTEN", "unix:")], "name a file: unix:/run"),
+            ("", vec![("LOCKKEEPER_ADMIN_LISTEN", "127.0.0.1:8080")], "same as listen"),
+            ("", vec![("LOCKKEEPER_SOCKET_MODE", "abc")], "`abc` are no permissions"),
+            ("", vec![("LOCKKEEPER_SOCKET_MODE", "6660")], "`6660` are no permissions"),
+            ("", vec![("LOCKKEEPER_TLS_CERTIFICATE", "a.pem")], "tls.key belong together"),
+            ("", vec![("LOCKKEEPER_TLS_KEY", "a.pem")], "tls.key belong together"),
+            ("", vec![("LOCKKEEPER_TLS_CLIENT_CA", "a.pem")], "needs tls.certificate"),
+            (
+                "listen = \"unix:/run/a.sock\"\n[tls]\ncertificate = \"a\"\nkey = \"b\"",
+                vec![],
+                "has no use on a unix socket",
+            ),
         ] {
             let told = refused(file, &environment);
             assert!(told.contains(expected), "{told}\n  does not say\n{expected}");

@@ -12,7 +12,7 @@ use crate::lock::holds::{Loss, Registered};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
 use crate::lock::locks::{Acquired, Locks};
-use crate::lock::store::{Attempt, Kept, Win};
+use crate::lock::store::{Attempt, Kept};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
 use crate::lock::time::{Ttl, Uptime};
 
@@ -100,6 +100,8 @@ struct Care {
     /// The moment when the last answered request was sent, and the TTL from then on.
     confirmed: (Uptime, Duration),
     beat: Instant,
+    /// True if the lease cannot be renewed beyond its present end.
+    capped: bool,
     /// True if no other request was told of this grant: then the end of this hold ends the lease.
     alone: bool,
 }
@@ -173,31 +175,43 @@ impl Hold {
         })
     }
 
+    /// Ends the hold of a client that has lost its rights, and returns the last event. A lease that
+    /// was told stays until it expires, because the client may be at work; a wait ends as if the
+    /// client had disconnected.
+    pub fn revoke(&mut self) -> Option<HoldEvent> {
+        let untold = self.granted.take().is_some();
+        match &self.phase {
+            Phase::Ended => return None,
+            Phase::Holding(_) if !untold => (),
+            Phase::Holding(_) | Phase::Waiting(_) => self.give_up(),
+        }
+        Some(self.end(HoldEvent::Lost(Loss::Revoked)))
+    }
+
     /// Takes the line's answer. If another request of the same claim was told of the same lease,
     /// here or on another instance, that request ends it.
     fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
-        let Win { lease, fresh } = match answer.deliver() {
+        let win = match answer.deliver() {
             Ok(Attempt::Won(win)) => win,
             Ok(Attempt::Held(_)) => return self.end(HoldEvent::TimedOut),
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
-        self.registered.has(&lease);
+        self.registered.has(&win.lease);
         let claim = &self.wish.claim;
-        let care = Care { alone: alone && fresh, ..Care::of(claim, &lease, asked) };
+        let care = Care { alone: alone && win.fresh, ..Care::of(claim, &win.lease, asked) };
         self.phase = Phase::Holding(Box::new(care));
-        let token = claim.token.clone();
-        HoldEvent::Acquired(Grant { lease, token, waited: asked - self.began })
+        let (token, waited) = (claim.token.clone(), asked - self.began);
+        self.locks.ends().granted(&token, &win, waited);
+        HoldEvent::Acquired(Grant { lease: win.lease, token, waited })
     }
 
     fn end(&mut self, last: HoldEvent) -> HoldEvent {
         self.phase = Phase::Ended;
         last
     }
-}
 
-impl Drop for Hold {
-    /// The client is gone: the lease ends or lingers, unless another request has renewed it.
-    fn drop(&mut self) {
+    /// Ends or shortens the lease, unless another request has renewed it.
+    fn give_up(&mut self) {
         if self.registered.was_told() {
             return;
         }
@@ -213,6 +227,13 @@ impl Drop for Hold {
             let over_at = Instant::now() + care.left();
             self.locks.let_go(care.holding.clone(), self.wish.linger, over_at);
         }
+    }
+}
+
+impl Drop for Hold {
+    /// The client is gone: the lease ends or lingers, unless another request has renewed it.
+    fn drop(&mut self) {
+        self.give_up();
     }
 }
 
@@ -258,7 +279,8 @@ impl Care {
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
             confirmed: (Uptime::at(asked), lease.ttl.as_duration()),
-            beat: asked + interval(lease.ttl),
+            beat: asked + pause(claim.ttl, lease),
+            capped: lease.capped,
             alone: true,
         }
     }
@@ -270,20 +292,27 @@ impl Care {
         match locks.keep(self.holding.clone(), self.ttl).await {
             Ok(Kept::Lease(lease)) => {
                 self.confirmed = (sent, lease.ttl.as_duration());
-                self.beat = Instant::now() + interval(lease.ttl).saturating_sub(sent.elapsed());
+                self.capped = lease.capped;
+                let pause = pause(self.ttl, &lease).saturating_sub(sent.elapsed());
+                self.beat = Instant::now() + pause;
             }
             Ok(Kept::TakenOver) => return Err(Loss::TakenOver),
             Ok(Kept::Lost) if self.left() > Duration::ZERO => return Err(Loss::Released),
-            Ok(Kept::Lost) => return Err(Loss::Expired),
+            Ok(Kept::Lost) => return Err(self.expired()),
             Err(_) => {
                 let pause = RETRY.min(interval(self.ttl)).min(self.left());
                 self.beat = Instant::now() + pause;
             }
         }
         match self.left() {
-            Duration::ZERO => Err(Loss::Expired),
+            Duration::ZERO => Err(self.expired()),
             left => Ok(left),
         }
+    }
+
+    /// The reason why the lease has expired.
+    fn expired(&self) -> Loss {
+        if self.capped { Loss::MaxHold } else { Loss::Expired }
     }
 
     /// The time left of the lease, as far as the store has confirmed it.
@@ -296,6 +325,15 @@ impl Care {
 /// The interval of refreshes: a third of the TTL, and at most a heartbeat.
 fn interval(ttl: Ttl) -> Duration {
     HEARTBEAT.min(ttl.as_duration() / 3)
+}
+
+/// The pause before the next refresh of a lease. One that cannot be renewed beyond its end needs no
+/// more of them for its TTL becoming shorter.
+fn pause(asked: Ttl, lease: &Lease) -> Duration {
+    match lease.capped {
+        true => interval(asked).min(lease.ttl.as_duration()),
+        false => interval(lease.ttl),
+    }
 }
 
 async fn until(moment: Option<Instant>) {

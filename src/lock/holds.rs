@@ -14,12 +14,16 @@ use crate::lock::token::{FencingToken, LeaseToken};
 pub enum Loss {
     /// It expired.
     Expired,
+    /// It has lasted for the `max_hold` of its key.
+    MaxHold,
     /// Its token released it, or it ended early in another way that this instance cannot tell.
     Released,
     /// An administrator ended it by force.
     Forced,
     /// Its token acquired it elsewhere, and another request keeps it there.
     TakenOver,
+    /// Its client has lost the right to it; it stays until it expires.
+    Revoked,
 }
 
 #[derive(Default)]

@@ -63,6 +63,7 @@ pub(crate) enum Stop {
 }
 
 /// The outcome of a wait. No question that is still under way can grant the claim afterwards.
+#[expect(clippy::large_enum_variant, reason = "nearly all are answers, and one is made a request")]
 pub(crate) enum Told {
     Answer(Delivery),
     /// The request is out of the line.

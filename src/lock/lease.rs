@@ -84,6 +84,8 @@ pub struct Lease {
     pub ttl: Ttl,
     /// The renewals since the grant, without those by its keeper.
     pub renewals: Renewals,
+    /// True if `max_hold` has shortened the TTL: no renewal makes the lease last longer.
+    pub capped: bool,
 }
 
 /// A count of the refreshes of a lease by its client, and of its repeated acquisitions. It tells
@@ -157,6 +159,17 @@ pub struct Holder {
     pub fencing_token: Option<FencingToken>,
     /// The time left; absent if the lease never expires.
     pub left: Option<Duration>,
+    /// The time since the lease began, by the store's clock; absent if the store cannot tell.
+    pub held: Option<Duration>,
+}
+
+/// A claim in line, as others see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    /// The claim's label, if given.
+    pub owner: Option<Owner>,
+    /// The time since it took its place, by the store's clock; absent if the store cannot tell.
+    pub waited: Option<Duration>,
 }
 
 /// The state of a key at one moment.
@@ -168,6 +181,8 @@ pub struct LockStatus {
     pub holder: Option<Holder>,
     /// The number of waiters in line.
     pub waiters: u64,
+    /// The first of them, as many as were asked for.
+    pub line: Vec<Waiter>,
     /// True if the token in the question holds it; `None` without a token.
     pub mine: Option<bool>,
 }

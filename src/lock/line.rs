@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use crate::lock::lease::{Claim, Owner, Waiter};
 use crate::lock::time::Timestamp;
 use crate::lock::token::LeaseToken;
 
@@ -10,7 +11,7 @@ use crate::lock::token::LeaseToken;
 #[derive(Debug, Default)]
 pub(crate) struct Line {
     next: u64,
-    places: HashMap<LeaseToken, u64>,
+    places: HashMap<LeaseToken, Joined>,
     /// Present claims, which may be handed the key.
     waiting: BTreeMap<u64, LeaseToken>,
     /// Absent claims that keep a place until this moment; they are passed over.
@@ -20,24 +21,43 @@ pub(crate) struct Line {
     handed: Option<(LeaseToken, Timestamp)>,
 }
 
+/// A claim with a place, present or absent.
+#[derive(Debug)]
+struct Joined {
+    place: u64,
+    since: Timestamp,
+    owner: Option<Owner>,
+}
+
 impl Line {
     /// Joins a claim, at its old place or else at the end. Returns the place, and true if it is
     /// new.
-    pub(crate) fn join(&mut self, token: &LeaseToken) -> (u64, bool) {
-        let known = self.places.get(token).copied();
-        let place = known.unwrap_or_else(|| {
+    pub(crate) fn join(&mut self, claim: &Claim, now: Timestamp) -> (u64, bool) {
+        let last = self.next;
+        let joined = self.places.entry(claim.token.clone()).or_insert_with(|| {
             self.next += 1;
-            self.places.insert(token.clone(), self.next);
-            self.next
+            Joined { place: self.next, since: now, owner: None }
         });
+        let place = joined.place;
+        joined.owner = claim.owner.clone(); // The newest request sets it.
         self.come_back(place);
-        self.waiting.insert(place, token.clone());
-        (place, known.is_none())
+        self.waiting.insert(place, claim.token.clone());
+        (place, place > last)
+    }
+
+    /// The first `most` present claims.
+    pub(crate) fn first(&self, most: usize, now: Timestamp) -> Vec<Waiter> {
+        let joined = self.waiting.values().filter_map(|token| self.places.get(token));
+        let waiter = |joined: &Joined| Waiter {
+            owner: joined.owner.clone(),
+            waited: Some(now.left(joined.since)),
+        };
+        joined.take(most).map(waiter).collect()
     }
 
     /// Keeps the place of an absent claim until `until`, and passes over it meanwhile.
     pub(crate) fn park(&mut self, token: &LeaseToken, until: Timestamp) {
-        if let Some(&place) = self.places.get(token) {
+        if let Some(place) = self.place(token) {
             self.come_back(place);
             self.waiting.remove(&place);
             self.away.insert(place, (token.clone(), until));
@@ -47,7 +67,7 @@ impl Line {
 
     /// Takes a claim out of the line. Returns true if it had a place.
     pub(crate) fn drop(&mut self, token: &LeaseToken) -> bool {
-        let Some(place) = self.places.remove(token) else { return false };
+        let Some(Joined { place, .. }) = self.places.remove(token) else { return false };
         self.come_back(place);
         self.waiting.remove(&place);
         true
@@ -60,7 +80,7 @@ impl Line {
 
     /// The place of a claim, present or absent.
     pub(crate) fn place(&self, token: &LeaseToken) -> Option<u64> {
-        self.places.get(token).copied()
+        self.places.get(token).map(|joined| joined.place)
     }
 
     /// The number of present claims ahead of a place.

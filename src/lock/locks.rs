@@ -11,15 +11,17 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
+use tracing::Instrument;
 
-use crate::lock::error::{LockError, StoreError};
+use crate::lock::ends::{Ends, Why};
+use crate::lock::error::{LockError, StoreError, Verb};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
 use crate::lock::owed::{Answering, Owed};
-use crate::lock::store::{Attempt, Guarantees, Kept, Page, Released, Store, Win};
+use crate::lock::store::{Attempt, Guarantees, Kept, NodeReport, Page, Released, Store, Win};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -36,6 +38,7 @@ pub struct Locks {
     owed: Arc<Owed>,
     waiters: Arc<Waiters>,
     holds: Arc<Holds>,
+    ends: Arc<Ends>,
     draining: CancellationToken,
 }
 
@@ -59,13 +62,6 @@ pub struct Listing {
     pub cursor: Option<String>,
 }
 
-impl Acquired {
-    fn won(Win { lease, fresh }: Win, token: LeaseToken, waited: Duration) -> Self {
-        let grant = Grant { lease, token, waited };
-        if fresh { Self::Granted(grant) } else { Self::Again(grant) }
-    }
-}
-
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Locks")
@@ -80,7 +76,9 @@ impl Locks {
         let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
         let waiters = Arc::new(waiters);
         let (holds, draining) = (Arc::default(), CancellationToken::new());
-        Self { store, tasks, owed, waiters, holds, draining }
+        let unreported = if store.shared() { Why::Lost } else { Why::Expired };
+        let ends = Arc::new(Ends::new(unreported));
+        Self { store, tasks, owed, waiters, holds, ends, draining }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -108,19 +106,19 @@ impl Locks {
         }
         let token = claim.token.clone();
         let mut ticket = self.enter(claim)?;
-        let told = tokio::select! {
-            biased;
-            told = ticket.told() => Ok(told),
-            () = self.draining.cancelled() => Err(Stop::Draining),
-            () = tokio::time::sleep_until(began + patience) => Err(Stop::LastQuestion),
+        let in_line = async {
+            let stop = tokio::select! {
+                biased;
+                told = ticket.told() => return told,
+                () = self.draining.cancelled() => Stop::Draining,
+                () = tokio::time::sleep_until(began + patience) => Stop::LastQuestion,
+            };
+            ticket.stopped(stop).await
         };
-        let told = match told {
-            Ok(told) => told,
-            Err(stop) => ticket.stopped(stop).await,
-        };
+        let told = in_line.instrument(Verb::WaitTurn.span()).await;
         match told {
             Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.deliver()? {
-                Attempt::Won(win) => Acquired::won(win, token, asked - began),
+                Attempt::Won(win) => self.won(win, token, asked - began),
                 Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
             }),
             Told::Out => Err(LockError::Draining),
@@ -134,12 +132,13 @@ impl Locks {
             return Err(LockError::Draining);
         }
         let (store, owed, token) = (self.store.clone(), self.owed.clone(), claim.token.clone());
-        let attempt = self.hear_out(async move {
+        let attempt = async move {
             let attempt = store.try_acquire(&claim).await;
             owed.undelivered(claim, attempt)
-        });
+        };
+        let attempt = self.hear_out(attempt.instrument(Verb::TryAcquire.span()));
         Ok(match attempt.await.deliver()? {
-            Attempt::Won(win) => Acquired::won(win, token, Duration::ZERO),
+            Attempt::Won(win) => self.won(win, token, Duration::ZERO),
             Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
         })
     }
@@ -166,9 +165,17 @@ impl Locks {
         named: Option<FencingToken>,
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, LockError> {
-        let store = self.store.clone();
-        let call = self.hear_out(async move { store.refresh(&key, &token, named, ttl).await });
-        Ok(call.await?)
+        let (store, ends) = (self.store.clone(), self.ends.clone());
+        let call = async move {
+            let refreshed = store.refresh(&key, &token, named, ttl).await;
+            match &refreshed {
+                Ok(Some(lease)) => ends.renewed(lease),
+                Ok(None) => ends.missed(&key, &token, named),
+                Err(_) => (),
+            }
+            refreshed
+        };
+        Ok(self.hear_out(call.instrument(Verb::Refresh.span())).await?)
     }
 
     /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
@@ -186,8 +193,8 @@ impl Locks {
         token: LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, LockError> {
-        let Self { store, holds, waiters, .. } = self.clone();
-        let call = self.hear_out(async move {
+        let Self { store, holds, ends, waiters, .. } = self.clone();
+        let call = async move {
             // Its waiting requests leave the line first: none of their questions may grant it
             // again.
             let waiting = match named {
@@ -195,15 +202,20 @@ impl Locks {
                 None => Some(waiters.release(&key, &token).await),
             };
             let released = store.release(&key, &token, named).await;
-            if let Ok(Released::Lease(ended)) = &released {
-                holds.ended(&key, ended, Loss::Released);
+            match &released {
+                Ok(Released::Lease(ended)) => {
+                    holds.ended(&key, ended, Loss::Released);
+                    ends.ended(&key, ended, Why::Released);
+                }
+                Ok(Released::Nothing) => ends.missed(&key, &token, named),
+                _ => (),
             }
             if let (Ok(_), Some(waiting)) = (&released, waiting) {
                 waiting.told();
             }
             released
-        });
-        Ok(call.await?)
+        };
+        Ok(self.hear_out(call.instrument(Verb::Release.span())).await?)
     }
 
     /// Ends the lease of the key and returns its holder; `None` if the key was free.
@@ -216,19 +228,19 @@ impl Locks {
     ///
     /// The store call is completed.
     pub async fn force_release(&self, key: LockKey) -> Result<Option<Holder>, LockError> {
-        let store = self.store.clone();
-        let holds = self.holds.clone();
-        let call = self.hear_out(async move {
+        let Self { store, holds, ends, .. } = self.clone();
+        let call = async move {
             let taken = store.force_release(&key).await;
             if let Ok(Some(ended)) = &taken {
                 holds.ended(&key, ended, Loss::Forced);
+                ends.ended(&key, ended, Why::Forced);
             }
             taken
-        });
-        Ok(call.await?)
+        };
+        Ok(self.hear_out(call.instrument(Verb::ForceRelease.span())).await?)
     }
 
-    /// The status of a key, and whether `token` holds it.
+    /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
     ///
     /// # Errors
     ///
@@ -241,8 +253,9 @@ impl Locks {
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        most: usize,
     ) -> Result<LockStatus, LockError> {
-        Ok(self.store.inspect(key, token).await?)
+        Ok(self.store.inspect_line(key, token, most).instrument(Verb::Inspect.span()).await?)
     }
 
     /// The held keys under any of `prefixes` that come after `after`, at most `limit` of them.
@@ -262,11 +275,16 @@ impl Locks {
     ) -> Result<Listing, LockError> {
         let prefixes = prefixes.into_iter().collect();
         let page = Page { prefixes, after, limit: limit + 1 };
-        let mut locks = self.store.list(&page).await?;
+        let mut locks = self.store.list(&page).instrument(Verb::List.span()).await?;
         let more = locks.len() > limit;
         locks.truncate(limit);
         let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
         Ok(Listing { locks, cursor })
+    }
+
+    /// The nodes of the store; empty if it does not count votes.
+    pub(crate) fn nodes(&self) -> Vec<NodeReport> {
+        self.store.nodes()
     }
 
     /// The store's promises.
@@ -313,6 +331,11 @@ impl Locks {
         &self.holds
     }
 
+    /// The ends of leases that this instance has seen.
+    pub(crate) fn ends(&self) -> &Ends {
+        &self.ends
+    }
+
     pub(crate) async fn drained(&self) {
         self.draining.cancelled().await;
     }
@@ -323,12 +346,19 @@ impl Locks {
         holding: Arc<Mutex<Holding>>,
         ttl: Ttl,
     ) -> HeardOut<Result<Kept, StoreError>> {
-        let store = self.store.clone();
+        let (store, ends) = (self.store.clone(), self.ends.clone());
         self.hear_out(async move {
             let mut holding = holding.lock().await;
             let kept = store.keep(&holding, ttl).await;
-            if let Ok(Kept::Lease(lease)) = &kept {
-                holding.renewals = lease.renewals;
+            match &kept {
+                Ok(Kept::Lease(lease)) => {
+                    holding.renewals = lease.renewals;
+                    ends.renewed(lease);
+                }
+                Ok(Kept::Lost) => {
+                    ends.missed(&holding.key, &holding.token, Some(holding.fencing_token));
+                }
+                _ => (),
             }
             kept
         })
@@ -341,13 +371,24 @@ impl Locks {
         linger: Option<Ttl>,
         over_at: Instant,
     ) {
-        let store = self.store.clone();
+        let (store, ends) = (self.store.clone(), self.ends.clone());
         self.tasks.spawn(async move {
             let holding = holding.lock().await;
-            while store.let_go(&holding, linger).await.is_err() && Instant::now() < over_at {
+            while store.let_go(&holding, linger).await.is_err() {
+                if Instant::now() >= over_at {
+                    return;
+                }
                 tokio::time::sleep(LET_GO_PAUSE).await;
             }
+            ends.let_go(&holding, linger);
         });
+    }
+
+    /// The answer to a claim that has the key.
+    fn won(&self, win: Win, token: LeaseToken, waited: Duration) -> Acquired {
+        self.ends.granted(&token, &win, waited);
+        let grant = Grant { lease: win.lease, token, waited };
+        if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }
     }
 
     fn hear_out<T: Send + 'static>(

@@ -6,6 +6,7 @@
 //! higher [`token::FencingToken`]. [`table::Table`] states these rules without I/O;
 //! [`locks::Locks`] offers them, with waiting, to callers that may vanish.
 
+pub(crate) mod ends;
 pub mod entry;
 pub mod error;
 pub(crate) mod heard_out;
@@ -17,6 +18,7 @@ pub mod lease;
 pub(crate) mod line;
 pub mod locks;
 mod owed;
+pub mod prefixes;
 pub mod store;
 pub mod table;
 mod ticket;

@@ -70,12 +70,22 @@ pub trait Store: Send + Sync + 'static {
     /// Ends the lease of the key and returns its holder; `None` if the key was free.
     async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError>;
 
-    /// The status of a key, and whether `token` holds it.
+    /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
+    async fn inspect_line(
+        &self,
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+        most: usize,
+    ) -> Result<LockStatus, StoreError>;
+
+    /// The status of a key without its line.
     async fn inspect(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
-    ) -> Result<LockStatus, StoreError>;
+    ) -> Result<LockStatus, StoreError> {
+        self.inspect_line(key, token, 0).await
+    }
 
     /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of
     /// consecutive pages.
@@ -86,6 +96,38 @@ pub trait Store: Send + Sync + 'static {
 
     /// The store's promises.
     fn guarantees(&self) -> Guarantees;
+
+    /// Returns true if other instances may use the store as well.
+    fn shared(&self) -> bool {
+        true
+    }
+
+    /// The nodes whose votes decide, as this instance last saw them; empty if no votes are counted.
+    fn nodes(&self) -> Vec<NodeReport> {
+        Vec::new()
+    }
+}
+
+/// A node of a store that counts votes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeReport {
+    /// Its address.
+    pub node: String,
+    /// Its vote.
+    pub votes: Votes,
+}
+
+/// The vote of a node, at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Votes {
+    /// It votes.
+    Now,
+    /// It may have forgotten leases, and votes after this time.
+    In(Duration),
+    /// It serves instances with other settings.
+    ForOthers,
+    /// It did not answer.
+    Unreachable,
 }
 
 /// The answer to [`Store::try_acquire`].

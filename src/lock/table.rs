@@ -14,6 +14,7 @@ use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Renewals};
 use crate::lock::line::Line;
+use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting, Win};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -31,6 +32,8 @@ pub struct Table {
     lines: HashMap<LockKey, Line>,
     /// The time for which an absent claim keeps its place.
     position_kept: Ttl,
+    /// The longest time that a lease lasts.
+    prefixes: Prefixes,
     /// The keys that were handed on since [`Table::take_handed_on`].
     handed_on: Vec<LockKey>,
     /// The same leases by their ends, to find expired ones without a search.
@@ -56,6 +59,7 @@ impl Table {
             leases,
             lines: HashMap::new(),
             position_kept: Ttl::from_millis(5_000),
+            prefixes: Prefixes::default(),
             handed_on: Vec::new(),
             ends,
             last_fencing_token,
@@ -67,6 +71,11 @@ impl Table {
     /// The same table, in which an absent claim keeps its place for `position_kept`.
     pub fn keeping_positions(self, position_kept: Ttl) -> Self {
         Self { position_kept, ..self }
+    }
+
+    /// The same table, in which no lease lasts longer than the `max_hold` of its key.
+    pub fn limiting_holds(self, prefixes: Prefixes) -> Self {
+        Self { prefixes, ..self }
     }
 
     /// The same table, in which a lease outlasts its TTL by `slack`, or by a twentieth of the TTL,
@@ -102,7 +111,7 @@ impl Table {
         if self.is_turn_of(&claim.key, &claim.token) {
             return self.begin(claim, now, proposal).map(Turn::Won);
         }
-        let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(&claim.token);
+        let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(claim, now);
         self.hand_on_if_free(&claim.key, now);
         let holder = self.status_now(&claim.key, now).holder.unwrap_or_default();
         let line = self.lines.entry(claim.key.clone()).or_default();
@@ -325,6 +334,7 @@ impl Table {
             token: claim.token.clone(),
             owner: claim.owner.clone(),
             fencing_token,
+            since: Some(now),
             ttl: claim.ttl,
             ends_at: now,
             renewals: Renewals::default(),
@@ -332,16 +342,27 @@ impl Table {
         Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: true })
     }
 
-    fn grant(&mut self, key: &LockKey, mut entry: Entry, ttl: Ttl, now: Timestamp) -> Lease {
+    /// The latest end of a lease: when it has lasted for its `max_hold`, counted from now if its
+    /// start is not known. It ends no earlier than it would.
+    fn limit(&self, key: &LockKey, entry: &Entry, now: Timestamp) -> Option<Timestamp> {
+        let limit = entry.since.unwrap_or(now).after(self.prefixes.max_hold(key)?);
+        Some(limit.max(entry.ends_at))
+    }
+
+    fn grant(&mut self, key: &LockKey, mut entry: Entry, asked: Ttl, now: Timestamp) -> Lease {
+        let limit = self.limit(key, &entry, now);
+        let ttl = limit.map_or(asked, |limit| asked.min(Ttl::until(limit, now)));
         entry.ttl = ttl;
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
         entry.ends_at = now.after(ttl).plus(slack);
+        entry.ends_at = limit.map_or(entry.ends_at, |limit| limit.min(entry.ends_at));
         let lease = Lease {
             key: key.clone(),
             owner: entry.owner.clone(),
             fencing_token: entry.fencing_token,
             ttl,
             renewals: entry.renewals,
+            capped: ttl < asked,
         };
         let ends_at = entry.ends_at;
         let before = self.leases.insert(key.clone(), entry);
@@ -370,7 +391,8 @@ mod tests {
     use super::Table;
     use crate::lock::key::LockKey;
     use crate::lock::lease::{Claim, Origin};
-    use crate::lock::store::{Attempt, Page, Released};
+    use crate::lock::prefixes::{Prefix, Prefixes};
+    use crate::lock::store::{Attempt, Page, Released, Win};
     use crate::lock::time::{Timestamp, Ttl};
     use crate::lock::token::LeaseToken;
 
@@ -417,6 +439,45 @@ mod tests {
         assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), last, 5)), None);
         assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), at(1_000), 5)), Some(6));
         assert_eq!(table.refresh(&key("a"), (&token("one"), None), None, at(1_000)), None);
+    }
+
+    fn limited(table: Table) -> Table {
+        let most = Some(Ttl::from_millis(1_000));
+        let prefix = Prefix { text: "c/".to_owned(), max_hold: most };
+        table.limiting_holds(Prefixes::new(vec![prefix]).unwrap())
+    }
+
+    #[test]
+    fn a_lease_lasts_no_longer_than_it_may_whatever_renews_it() {
+        let mut table = limited(table()).with_slack(Duration::from_millis(100));
+        let long = || claim("c/a", "one", 700);
+        let first = table.try_acquire(&claim("c/a", "one", 5_000), at(0), 5);
+        let Some(Attempt::Won(Win { lease, .. })) = first else { panic!("{first:?}") };
+        assert!(lease.capped && lease.ttl == Ttl::from_millis(1_000), "{lease:?}");
+        let refreshed = table.refresh(&key("c/a"), (&token("one"), None), Some(long().ttl), at(1));
+        assert!(!refreshed.unwrap().capped, "it ends before the limit");
+        let refreshed = table.refresh(&key("c/a"), (&token("one"), None), None, at(400)).unwrap();
+        assert!(refreshed.capped && refreshed.ttl == Ttl::from_millis(600), "{refreshed:?}");
+        let again = table.try_acquire(&long(), at(900), 5);
+        let Some(Attempt::Won(Win { lease, fresh: false })) = again else { panic!("{again:?}") };
+        assert_eq!((lease.ttl, lease.capped), (Ttl::from_millis(100), true));
+        let holder = |table: &mut Table, now| table.inspect(&key("c/a"), None, now).holder;
+        assert!(holder(&mut table, Timestamp::from_micros(999_999)).is_some());
+        assert_eq!(holder(&mut table, at(1_000)), None);
+        let next = table.try_acquire(&long(), at(1_000), 5);
+        assert!(matches!(next, Some(Attempt::Won(Win { fresh: true, .. }))), "{next:?}");
+    }
+
+    #[test]
+    fn a_lease_that_has_lasted_for_longer_than_a_new_limit_keeps_its_ttl_and_is_not_renewed() {
+        let mut table = table();
+        table.try_acquire(&claim("c/a", "one", 9_000), at(0), 5);
+        let mut table = limited(table);
+        let refreshed = table.refresh(&key("c/a"), (&token("one"), None), None, at(2_000)).unwrap();
+        assert_eq!((refreshed.ttl, refreshed.capped), (Ttl::from_millis(7_000), true));
+        assert_eq!(fence(table.try_acquire(&claim("c/a", "one", 9_000), at(3_000), 5)), Some(5));
+        assert!(table.inspect(&key("c/a"), None, at(8_999)).holder.is_some());
+        assert_eq!(table.inspect(&key("c/a"), None, at(9_000)).holder, None);
     }
 
     #[test]

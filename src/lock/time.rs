@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
+use crate::platform::clock::since_boot;
+
 /// The time that a lease lasts without a refresh, in whole milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ttl(u64);
@@ -15,6 +17,11 @@ impl Ttl {
     /// The TTL in milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
+    }
+
+    /// The TTL of what ends at `moment`, in whole milliseconds from `now`.
+    pub fn until(moment: Timestamp, now: Timestamp) -> Self {
+        Self(moment.0.saturating_sub(now.0) / 1_000)
     }
 
     /// The TTL as a duration.
@@ -101,8 +108,7 @@ pub(crate) struct Uptime(Duration);
 
 impl Uptime {
     pub(crate) fn now() -> Self {
-        let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-        Self(Duration::try_from(now).unwrap_or_default())
+        Self(since_boot())
     }
 
     /// Converts a moment of the runtime's clock, which stops in suspend, by its age there.

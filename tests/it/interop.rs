@@ -91,7 +91,7 @@ async fn a_library_that_waits_has_its_turn_when_the_service_releases() {
     let site = Site::start(&[]);
     for recipe in ["redis-py", "redlock-py", "node-redlock-4", "node-redlock-5"] {
         let path = format!("/locks/{recipe}");
-        let token = site.http().post(&path, "").await.text("token");
+        let token = site.http().post(&format!("{path}?ttl=1h"), "").await.text("token");
         assert_eq!(site.acquire(recipe, recipe, 60_000), None);
         let (before, port) = (site.asked(), site.port());
         let waits = move || step(recipe, &port, &["wait", recipe, "60000"]);

@@ -5,7 +5,7 @@ mod said;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::lock::lease::{Claim, Holding};
+use lockkeeper::lock::lease::{Claim, Holding, LockStatus};
 use lockkeeper::lock::store::{Attempt, Keep, Page, Turn, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
@@ -157,8 +157,10 @@ impl Both<'_> {
             },
             Step::Inspect(at, by) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
-                let said = store.inspect(&key, Some(&token)).await.unwrap();
-                (status(&said), status(&self.table.inspect(&key, Some(&token), self.now)))
+                let said = store.inspect_line(&key, Some(&token), 3).await.unwrap();
+                let expected = self.table.inspect(&key, Some(&token), self.now);
+                let line = self.table.first_in_line(&key, 3, self.now);
+                (status(&said), status(&LockStatus { line, ..expected }))
             }
             Step::List => {
                 let page =

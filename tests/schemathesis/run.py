@@ -87,6 +87,9 @@ def narrowed_contract(directory: str) -> str:
         properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
     acquire["token"].update(token)
     acquire["owner"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
+    force_release = contract["paths"]["/admin/locks/{key}"]["delete"]["parameters"]
+    reason = next(one for one in force_release if one.get("name") == "reason")
+    reason["schema"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
     # Schemathesis reads the YAML that this answers; for everybody else it is a string.
     served = contract["paths"]["/openapi.yaml"]["get"]["responses"]["200"]["content"]
     served["application/yaml"]["schema"] = {"type": "object"}

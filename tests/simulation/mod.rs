@@ -42,7 +42,7 @@ const BACK_AFTER: Duration = Duration::from_millis(LONGEST_TTL_MS * 6 / 5);
 const GIVEN_WITHIN_MS: u64 = 2_000;
 
 /// The grants of each test with the full rules; `GRANTS` in the environment overrides it.
-const GRANTS: u64 = 5_000;
+const GRANTS: u64 = 2_000;
 
 fn grants() -> u64 {
     std::env::var("GRANTS").map_or(GRANTS, |text| text.parse().expect("a number"))

@@ -8,6 +8,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::lock::prefixes::Prefixes;
 use crate::lock::time::Ttl;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
@@ -217,6 +218,7 @@ fn settings(longest_ms: u64) -> RedlockSettings {
         connect_timeout: Duration::from_millis(200),
         default_ttl: Ttl::from_millis(LONGEST_TTL_MS / 2),
         position_kept: Ttl::from_millis(1),
+        prefixes: Prefixes::default(),
     };
     let rules = Rules { longest_lease: Ttl::from_millis(longest_ms), ..RULES };
     RedlockSettings { nodes: vec![node], restarted: Rule::restarted(left_out()), rules }

@@ -5,19 +5,21 @@ use crate::source::{File, assert_found, assert_none, files, is_word, words};
 
 /// A module and what it may name beside itself; of several rows the longest name counts.
 const LAYERS: &[(&str, &[&str])] = &[
-    ("lock", &[]),
+    ("platform", &[]),
+    ("lock", &["platform"]),
     ("metrics", &[]),
+    ("pem", &[]),
     ("store", &["lock", "metrics"]), // And its children: mod.rs alone knows every store.
-    ("store::embedded", &["lock", "metrics"]),
-    ("store::redis", &["lock", "metrics"]),
-    ("store::redlock", &["lock", "metrics", "store::redis"]), // Several of those nodes.
+    ("store::embedded", &["lock", "metrics", "platform"]),
+    ("store::redis", &["lock", "metrics", "platform"]),
+    ("store::redlock", &["lock", "metrics", "platform", "store::redis"]), // Several of those nodes.
     ("auth", &["lock"]),
     ("config", &["lock", "auth"]), // It reads [[api_keys]] into what `auth` keeps.
     ("wire", &["lock"]),
     ("api", &["lock", "wire", "auth", "metrics"]),
-    ("client", &["lock", "wire"]),
-    ("server", &["config", "auth", "store", "lock", "api", "metrics"]),
-    ("cli", &["config", "server", "lock", "client", "wire"]),
+    ("client", &["lock", "wire", "pem"]),
+    ("server", &["config", "auth", "store", "lock", "api", "metrics", "pem", "platform"]),
+    ("cli", &["config", "server", "lock", "client", "wire", "platform"]),
     ("main", &["cli"]),
 ];
 
@@ -25,15 +27,35 @@ const LAYERS: &[(&str, &[&str])] = &[
 const WORLDS: &[(&str, &[&str])] = &[
     ("axum", &["api", "server"]),
     ("hyper", &["client", "server", "cli"]),
-    ("redis", &["store::redis", "store::redlock"]),
+    ("redis", &["store::redis", "store::redlock", "platform"]), // An option of its sockets.
     ("deadpool_redis", &["store::redis"]),
-    ("rustls", &["store::redis", "client"]),
-    ("tokio_rustls", &["client"]),
+    ("rustls", &["store::redis", "client", "server", "pem"]),
+    ("tokio_rustls", &["client", "server"]),
     ("redb", &["store::embedded"]),
     ("clap", &["cli"]),
     ("tracing_appender", &["cli"]),
     ("tracing_subscriber", &["cli"]),
     ("prometheus_client", &["metrics"]),
+    ("opentelemetry", &["api", "cli"]),
+    ("opentelemetry_sdk", &["api", "cli"]),
+    ("opentelemetry_otlp", &["cli"]),
+    ("tracing_opentelemetry", &["api", "cli"]),
+];
+
+/// What only Linux has: named in `platform` alone.
+const LINUX: &[&str] = &[
+    "\"/proc",
+    "target_os",
+    "signalfd",
+    "timerfd",
+    "Boottime",
+    "subreaper",
+    "death_signal",
+    "user_timeout",
+    "epoll",
+    "pidfd",
+    "os::linux",
+    "linux_ext",
 ];
 
 /// Files that state rules without I/O, and what would be I/O, a clock or chance.
@@ -62,6 +84,11 @@ fn a_use_names_items_of_one_module() {
 #[test]
 fn a_crate_for_the_outside_world_has_one_place() {
     assert_none(&files("src", "rs").iter().flat_map(strayed_crates).collect::<Vec<_>>());
+}
+
+#[test]
+fn what_only_linux_has_is_named_in_one_module() {
+    assert_none(&files("src", "rs").iter().flat_map(linuxisms).collect::<Vec<_>>());
 }
 
 #[test]
@@ -142,6 +169,15 @@ fn impurities(file: &File) -> Vec<String> {
     let code = file.code();
     let found = IMPURE.iter().filter(|name| words(&code).any(|word| word == **name));
     found.map(|name| format!("{}: `{name}` has to come in as an argument", file.path)).collect()
+}
+
+fn linuxisms(file: &File) -> Vec<String> {
+    let own = file.text.split("#[cfg(test)]").next().unwrap();
+    let code = own.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = code.collect::<Vec<_>>().join("\n");
+    let found = LINUX.iter().filter(|name| code.contains(**name));
+    let found = found.filter(|_| !within("platform", &module(&file.path)));
+    found.map(|name| format!("{}: only Linux has `{name}`: use platform", file.path)).collect()
 }
 
 fn disorder(lib: &File, layers: &[(&str, &[&str])]) -> Vec<String> {
@@ -293,6 +329,17 @@ fn a_crate_that_strayed_is_found() {
     ] {
         assert_none(&strayed_crates(&File::planted(path, code)));
     }
+}
+
+#[test]
+fn what_only_linux_has_is_found_outside_its_module() {
+    for code in
+        ["File::open(\"/proc/self/stat\")", "ClockId::Boottime", "#[cfg(target_os = \"a\")]"]
+    {
+        assert_found(&linuxisms(&File::planted("src/cli/a.rs", code)), "only Linux has");
+        assert_none(&linuxisms(&File::planted("src/platform/linux/a.rs", code)));
+    }
+    assert_none(&linuxisms(&File::planted("src/cli/a.rs", "// as in /proc, \"/proc\"")));
 }
 
 #[test]

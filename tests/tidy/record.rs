@@ -17,6 +17,7 @@ fn every_test_that_the_track_record_names_is_there() {
     assert!(named.len() >= LEAST, "only {} tests are named", named.len());
     assert_none(&missing(&page, &sources));
     assert_none(&missing(&File::read("CONTRIBUTING.md"), &sources));
+    assert_none(&missing(&File::read("SECURITY.md"), &sources));
 }
 
 /// What stands between backquotes and is a path of names in lower case.

@@ -8,14 +8,20 @@ use crate::source::{File, assert_found, assert_none, files, is_word, words};
 
 const DOCUMENTED: &str = "config/lockkeeper.toml";
 const READ: &str = "src/config/mod.rs";
-const API_KEYS: &str = "src/auth/mod.rs";
+/// The lists, which stand in the file as an example only: name, file and type of their entries.
+const LISTS: [(&str, &str, &str); 2] = [
+    ("prefixes", "src/config/prefixes.rs", "PrefixSection"),
+    ("api_keys", "src/auth/mod.rs", "ApiKey"),
+];
 
 #[test]
 fn every_setting_is_documented_and_every_documented_one_is_read() {
     let (documented, read) = (File::read(DOCUMENTED), File::read(READ));
     assert_none(&differences(&leaves(&documented.text), &fields_below(&read, "Config", "")));
-    let keys = fields(&File::read(API_KEYS), "ApiKey").into_iter().map(|(name, _)| name).collect();
-    assert_none(&differences(&example(&documented.text), &keys));
+    for (list, path, entry) in LISTS {
+        let read = fields(&File::read(path), entry).into_iter().map(|(name, _)| name).collect();
+        assert_none(&differences(&example(&documented.text, list), &read));
+    }
 }
 
 #[test]
@@ -47,10 +53,12 @@ fn leaves(text: &str) -> BTreeSet<String> {
     found
 }
 
-/// The names in the example of an API key, which is a comment.
-fn example(text: &str) -> BTreeSet<String> {
-    let lines = text.lines().skip_while(|line| *line != "# [[api_keys]]");
-    let lines = lines.filter_map(|line| line.strip_prefix("# ")?.split_once(" = "));
+/// The names in the example of a list's entry, which is a comment.
+fn example(text: &str, list: &str) -> BTreeSet<String> {
+    let lines = text.lines().skip_while(|line| *line != format!("# [[{list}]]")).skip(1);
+    let lines = lines
+        .take_while(|line| line.starts_with('#'))
+        .filter_map(|line| line.strip_prefix("# ")?.split_once(" = "));
     lines.map(|(name, _)| name.to_owned()).filter(|name| name.chars().all(is_word)).collect()
 }
 
@@ -105,6 +113,7 @@ fn a_setting_on_one_side_only_is_found() {
     let more = leaves("listen = 'a'\n[ttl]\nmin = '1s'\nmax = '2s'");
     assert_found(&differences(&more, &read), "nothing reads `ttl.max`");
     assert_found(&unused(&read, code), "`ttl.min` has no effect");
-    let keys = example("a = 1\n# b = 2\n# [[api_keys]]\n# name = 'c' # d\n#    # e = f\n");
-    assert_eq!(keys.into_iter().collect::<Vec<_>>(), ["name"]);
+    let text = "a = 1\n# b = 2\n# [[c]]\n# name = 'd' # e\n#    # f = g\n\n# [[h]]\n# i = 1\n";
+    assert_eq!(example(text, "c").into_iter().collect::<Vec<_>>(), ["name"]);
+    assert_eq!(example(text, "h").into_iter().collect::<Vec<_>>(), ["i"]);
 }

@@ -6,8 +6,11 @@ use crate::layers::{module, named, within};
 use crate::source::{File, assert_found, assert_none, files, is_word};
 
 /// Names that two types of a module share, and what they are.
-const TWINS: &[(&str, &str)] =
-    &[("store::OpenError", "that of any store, and that of the embedded one in it")];
+const TWINS: &[(&str, &str)] = &[
+    ("store::OpenError", "that of any store, and that of the embedded one in it"),
+    ("platform::Alarm", "that of Linux and that of other systems; one of them is compiled"),
+    ("platform::Arrivals", "as platform::Alarm"),
+];
 
 #[test]
 fn a_name_means_one_type_in_a_module() {

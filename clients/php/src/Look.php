@@ -13,6 +13,7 @@ final class Look
      * @param ?string $owner        who has it, as they told the service
      * @param ?int    $fencingToken that of the lease
      * @param ?float  $remaining    seconds that the lease has left, if it has an end
+     * @param ?float  $heldFor      seconds since the lease began, if the service can tell
      * @param int     $waiters      how many wait in line
      * @param bool    $isMine       whether the token that was asked with has it
      */
@@ -22,6 +23,7 @@ final class Look
         public readonly ?string $owner,
         public readonly ?int $fencingToken,
         public readonly ?float $remaining,
+        public readonly ?float $heldFor,
         public readonly int $waiters,
         public readonly bool $isMine,
     ) {
@@ -40,6 +42,7 @@ final class Look
             $body['owner'] ?? null,
             $body['fencing_token'] ?? null,
             isset($body['ttl_ms']) ? $body['ttl_ms'] / 1000 : null,
+            isset($body['held_ms']) ? $body['held_ms'] / 1000 : null,
             $body['waiters'] ?? 0,
             $body['mine'] ?? false,
         );

@@ -126,12 +126,15 @@ final class AcquireTest extends TestCase
     {
         $key = self::key();
         $client = $this->client(owner: 'Büro 7');
+        $began = microtime(true);
         $lease = $client->acquire($key, 5);
         $token = $lease->handOver();
         $look = $client->inspect($key);
         self::assertSame([$key, true, 'Büro 7', $lease->fencingToken(), 0, false], [
             $look->key, $look->isHeld, $look->owner, $look->fencingToken, $look->waiters, $look->isMine,
         ]);
+        self::assertGreaterThanOrEqual(0.0, $look->heldFor);
+        self::assertLessThanOrEqual(microtime(true) - $began + 0.001, $look->heldFor);
         self::assertTrue($client->isMine($key, $token));
         self::assertFalse($client->isMine($key, "not-$token"));
         $listed = iterator_to_array($client->list(dirname($key) . '/'), false);
@@ -141,7 +144,8 @@ final class AcquireTest extends TestCase
         self::assertTrue($client->release($key, $token));
         self::assertFalse($client->release($key, $token));
         $this->thrown(LockLost::class, fn () => $client->refresh($key, $token));
-        self::assertFalse($client->inspect($key)->isHeld);
+        $free = $client->inspect($key);
+        self::assertSame([false, null], [$free->isHeld, $free->heldFor]);
     }
 
     public function testTheLongestLeaseIsAsLongAsTheServiceGives(): void

@@ -61,22 +61,22 @@ pub fn bugs() -> io::Result<Vec<Bug>> {
 
 /// A copy of the tree that gets one bug after the other.
 #[derive(Debug)]
-pub struct Copy {
-    tree: PathBuf,
+pub struct SeededTree {
+    root: PathBuf,
     /// The right text of each file that had a bug.
     right: BTreeMap<&'static str, String>,
 }
 
-impl Copy {
+impl SeededTree {
     /// Copies the tree.
     ///
     /// # Errors
     /// A file cannot be read or written.
     pub fn new() -> io::Result<Self> {
-        let tree = directory().join("seeded");
-        let _ = fs::remove_dir_all(&tree); // There is none at first.
-        copy(workspace(), &tree)?;
-        Ok(Self { tree, right: BTreeMap::new() })
+        let root = directory().join("seeded");
+        let _ = fs::remove_dir_all(&root); // There is none at first.
+        copy(workspace(), &root)?;
+        Ok(Self { root, right: BTreeMap::new() })
     }
 
     /// Builds the service with a bug, and returns the binary.
@@ -85,10 +85,10 @@ impl Copy {
     /// The right lines are not there exactly once, or it does not compile.
     pub fn build(&mut self, bug: &Bug) -> io::Result<PathBuf> {
         for (file, right) in std::mem::take(&mut self.right) {
-            fs::write(self.tree.join(file), right)?;
+            fs::write(self.root.join(file), right)?;
         }
         for (file, right, wrong) in &bug.places {
-            let path = self.tree.join(file);
+            let path = self.root.join(file);
             let text = fs::read_to_string(&path)?;
             fs::write(&path, replaced(&text, right, wrong, bug.name)?)?;
             self.right.entry(file).or_insert(text);
@@ -96,7 +96,7 @@ impl Copy {
         let target = directory().join("seeded-target");
         let mut cargo = Command::new("cargo");
         cargo.args(["build", "--quiet", "--release", "--bin", "lockkeeper"]);
-        cargo.arg("--target-dir").arg(&target).current_dir(&self.tree);
+        cargo.arg("--target-dir").arg(&target).current_dir(&self.root);
         // Many builds, each of them for a minute's run.
         cargo.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_INCREMENTAL", "1");
         cargo.env("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16");

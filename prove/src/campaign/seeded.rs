@@ -7,7 +7,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::campaign::bugs::{Bug, Copy, bugs};
+use crate::campaign::bugs::{Bug, SeededTree, bugs};
 use crate::servers::Store;
 
 /// How many trials, one after another, share the time of a hunt: the first that fails ends it. Those of
@@ -33,7 +33,7 @@ pub struct Hunt {
 pub fn hunt_all(names: &[&str], seconds: u64, trials: usize) -> io::Result<bool> {
     let mut all = true;
     println!("| bug | store | found | broken | median s |\n|---|---|---|---|---|");
-    let mut copy = Copy::new()?;
+    let mut copy = SeededTree::new()?;
     let wanted = |name: &str| names.is_empty() || names.contains(&name);
     for bug in bugs()?.into_iter().filter(|bug| wanted(bug.name)) {
         let binary = copy.build(&bug)?;

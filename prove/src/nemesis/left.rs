@@ -84,7 +84,9 @@ impl Nemesis<'_> {
             }
             let endless = count(&endless);
             // Of an instance that died the line remembers those who waited there, for two minutes.
-            let lines = |name: &str| name.contains("/line//") || name.contains("/crew//");
+            let lines = |name: &str| {
+                ["/line//", "/crew//", "/who//"].iter().any(|part| name.contains(part))
+            };
             let lasting = count(&|(name, ttl)| lines(name) && *ttl > LINE_MS);
             let locks = count(&|(name, _)| name.starts_with("lock:"));
             self.note_left("redis keys without an end", endless, 0);

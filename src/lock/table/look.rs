@@ -2,7 +2,7 @@
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, LockStatus};
+use crate::lock::lease::{Holder, LockStatus, Waiter};
 use crate::lock::line::Line;
 use crate::lock::store::Page;
 use crate::lock::table::Table;
@@ -54,8 +54,14 @@ impl Table {
             key: key.clone(),
             holder: entry.map(|entry| entry.holder(now)).or(handed),
             waiters: line.map_or(0, Line::len),
+            line: Vec::new(),
             mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
         }
+    }
+
+    /// The first `most` claims in the line of a key.
+    pub fn first_in_line(&self, key: &LockKey, most: usize, now: Timestamp) -> Vec<Waiter> {
+        self.lines.get(key).map_or_else(Vec::new, |line| line.first(most, now))
     }
 
     /// Returns true if the lease `entry`, or the key's hand-off, has expired but was not removed

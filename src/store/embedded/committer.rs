@@ -75,6 +75,7 @@ impl Committer {
         let path = log.path().display();
         tracing::info!(held = table.len(), %path, "embedded store opened");
         metrics.embedded(table.len(), None);
+        metrics.embedded_up(true);
         let shared = Arc::new(Shared {
             queue: Queue::default(),
             view: View::new(settings.rules(table)),
@@ -203,6 +204,7 @@ impl Committer {
         } else {
             tracing::error!(%error, "nothing is granted until the file can be used again");
         }
+        self.metrics.embedded_up(false);
         self.shared.view.state().table = None;
         let reason: Arc<str> = error.to_string().into();
         self.health = Health::Waiting(Instant::now(), reason.clone());
@@ -214,6 +216,7 @@ impl Committer {
         watched::fail(format!(
             "the embedded store has failed; restart the service to read what is on disk: {error}"
         ));
+        self.metrics.embedded_up(false);
         let reason: Arc<str> = error.to_string().into();
         self.shared.view.state().table = None;
         self.health = Health::Failed(reason.clone());
@@ -230,6 +233,7 @@ impl Committer {
         if since.elapsed() >= PAUSE {
             match self.read_again() {
                 Ok(()) => {
+                    self.metrics.embedded_up(true);
                     self.health = Health::Serving;
                     return Ok(());
                 }

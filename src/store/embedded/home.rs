@@ -2,12 +2,12 @@
 //! deleted or replaced while it is served.
 
 use std::fs::File;
-use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
-use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
+use crate::platform::sockets;
 use crate::store::embedded::error::LogError;
 
 const FILE: &str = "locks.redb";
@@ -175,5 +175,5 @@ fn take_name(directory: &Path) -> io::Result<UnixListener> {
     let own = directory.file_name().unwrap_or_default().as_encoded_bytes();
     // There is room for 107 bytes; two long names with the same end still have different locks.
     name.extend_from_slice(&own[own.len().saturating_sub(48)..]);
-    UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)
+    sockets::take_name(&name)
 }

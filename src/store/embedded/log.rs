@@ -1,8 +1,9 @@
 //! The file: one redb database with the leases, the store's clock and the last fencing token.
 //! Reading it proves that it is whole, and not older than the last answer.
 //!
-//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. A change needs
-//! a new number, a way to read the old one, and a test with an old file.
+//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. Format 3: with
+//! the start of each lease. A change needs a new number, a way to read the old ones, and a test
+//! with an old file.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -28,7 +29,7 @@ use crate::store::embedded::row::{LeaseRow, Sum};
 const LEASES: TableDefinition<'_, &str, LeaseRow> = TableDefinition::new("leases");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 /// The first format with the number of leases and their checksum.
 const SUMMED: u64 = 2;
 
@@ -234,13 +235,18 @@ impl Meta {
 
     /// The same with the sum of the leases, in the newest format.
     fn summed(self, sum: Sum) -> Self {
-        let mut summed = Self { format: FORMAT, leases: sum.leases(), checksum: 0, ..self };
+        Self { format: FORMAT, ..self }.with_sum(sum)
+    }
+
+    /// The same with the sum of the leases, in its own format, which the checksum covers.
+    fn with_sum(self, sum: Sum) -> Self {
+        let mut summed = Self { leases: sum.leases(), checksum: 0, ..self };
         summed.checksum = sum.checksum(summed.rows().map(|(_, number)| number));
         summed
     }
 
     fn fits(&self, sum: Sum) -> bool {
-        let expected = Self { format: self.format, ..self.summed(sum) };
+        let expected = self.with_sum(sum);
         (expected.leases, expected.checksum) == (self.leases, self.checksum)
     }
 }
@@ -260,7 +266,9 @@ fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Resul
         let mut leases = transaction.open_table(LEASES)?;
         for change in changes {
             match &change.after {
-                Some(entry) => leases.insert(change.key.as_str(), row::encode(entry))?,
+                Some(entry) => {
+                    leases.insert(change.key.as_str(), row::encode(entry, &row::label(entry)))?
+                }
                 None => leases.remove(change.key.as_str())?,
             };
         }

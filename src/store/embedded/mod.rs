@@ -76,8 +76,9 @@ impl EmbeddedStore {
         settings: EmbeddedSettings,
         metrics: Arc<Metrics>,
     ) -> Result<Self, OpenError> {
+        let command_timeout = settings.command_timeout;
         let committer = Committer::open(directory, settings, metrics)?;
-        let (shared, command_timeout) = (committer.shared(), settings.command_timeout);
+        let shared = committer.shared();
         let (ending, ended) = mpsc::channel::<()>();
         let queue = shared.clone();
         std::thread::Builder::new()
@@ -278,14 +279,18 @@ impl Store for EmbeddedStore {
         forced.await.map(|forced| forced.answer)
     }
 
-    async fn inspect(
+    async fn inspect_line(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        most: usize,
     ) -> Result<LockStatus, StoreError> {
-        let seen = self.shared.view.inspect(key, token, self.shared.clock.now());
+        let seen = self.shared.view.inspect(key, token, most, self.shared.clock.now());
         let (key, token) = (key.clone(), token.cloned());
-        let look = move |table: &mut Table, now| table.inspect(&key, token.as_ref(), now);
+        let look = move |table: &mut Table, now| {
+            let status = table.inspect(&key, token.as_ref(), now);
+            LockStatus { line: table.first_in_line(&key, most, now), ..status }
+        };
         self.look(Verb::Inspect, seen, look).await
     }
 
@@ -297,6 +302,10 @@ impl Store for EmbeddedStore {
 
     fn contacted(&self) -> bool {
         true
+    }
+
+    fn shared(&self) -> bool {
+        false
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -8,17 +8,31 @@ use crate::lock::lease::{Owner, Renewals};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// Token, owner (empty if none), fencing token, TTL in milliseconds, end in microseconds of the
-/// store's clock, renewals.
+/// Token, label, fencing token, TTL in milliseconds, end in microseconds of the store's clock,
+/// renewals.
+///
+/// The label is the owner (empty if none) and, from format 3 on, a line feed, which no owner has,
+/// and the start of the lease in microseconds. So all formats have rows of one type, and an older
+/// version can open a newer file far enough to say so.
 pub(super) type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
 
 /// More renewals than a lease can have.
 const MAX_RENEWALS: u64 = 1 << 62;
 
-pub(super) fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
+/// The label of a lease's row.
+pub(super) fn label(entry: &Entry) -> String {
+    let owner = entry.owner.as_ref().map_or("", Owner::as_str);
+    entry.since.map_or_else(|| owner.to_owned(), |at| format!("{owner}\n{}", at.as_micros()))
+}
+
+/// The row of a lease with this label.
+pub(super) fn encode<'a>(
+    entry: &'a Entry,
+    label: &'a str,
+) -> (&'a str, &'a str, u64, u64, u64, u64) {
     (
         entry.token.expose(),
-        entry.owner.as_ref().map_or("", Owner::as_str),
+        label,
         entry.fencing_token.number(),
         entry.ttl.as_millis(),
         entry.ends_at.as_micros(),
@@ -28,11 +42,16 @@ pub(super) fn encode(entry: &Entry) -> (&str, &str, u64, u64, u64, u64) {
 
 /// The lease of a row; `None` if the row is invalid.
 pub(super) fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option<(LockKey, Entry)> {
-    let (token, owner, fencing_token, ttl, ends_at, renewals) = row;
+    let (token, label, fencing_token, ttl, ends_at, renewals) = row;
+    let (owner, since) = match label.split_once('\n') {
+        Some((owner, since)) => (owner, Some(Timestamp::from_micros(since.parse().ok()?))),
+        None => (label, None),
+    };
     let entry = Entry {
         token: LeaseToken::parse(token).ok()?,
         owner: Owner::parse(owner).ok()?,
         fencing_token: FencingToken::from_number(fencing_token)?,
+        since,
         ttl: Ttl::from_millis(ttl),
         ends_at: Timestamp::from_micros(ends_at),
         renewals: (renewals < MAX_RENEWALS).then(|| Renewals::from_number(renewals))?,
@@ -75,9 +94,10 @@ impl Sum {
 }
 
 fn checksum(key: &LockKey, entry: &Entry) -> u64 {
-    let (token, owner, fencing_token, ttl, ends_at, renewals) = encode(entry);
+    let label = label(entry);
+    let (token, label, fencing_token, ttl, ends_at, renewals) = encode(entry, &label);
     let mut hash = Sha256::new();
-    for text in [key.as_str(), token, owner] {
+    for text in [key.as_str(), token, label] {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }

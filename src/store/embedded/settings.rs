@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::lock::prefixes::Prefixes;
 use crate::lock::table::Table;
 use crate::lock::time::Ttl;
 
@@ -10,17 +11,20 @@ use crate::lock::time::Ttl;
 const SLACK: Duration = Duration::from_millis(100);
 
 /// The settings of the embedded store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct EmbeddedSettings {
     /// The time for which an absent claim keeps its place in line.
     pub position_kept: Ttl,
     /// The time limit of a call.
     pub command_timeout: Duration,
+    /// The longest time that a lease lasts.
+    pub prefixes: Prefixes,
 }
 
 impl EmbeddedSettings {
     /// Applies these settings to a table.
     pub(super) fn rules(&self, table: Table) -> Table {
+        let table = table.limiting_holds(self.prefixes.clone());
         table.keeping_positions(self.position_kept).with_slack(SLACK)
     }
 }

@@ -41,11 +41,12 @@ impl View {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The status of a key; `None` while the content of the disk is unknown.
+    /// The status of a key with the first `most` of its line; `None` while the content of the disk is unknown.
     pub(super) fn inspect(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        most: usize,
         now: Timestamp,
     ) -> Option<Seen<LockStatus>> {
         let state = self.state();
@@ -55,7 +56,9 @@ impl View {
             None => table.entry(key),
         };
         let current = !table.has_ended(key, entry, now);
-        Some(Seen { on_disk: table.status(key, entry, token, now), current })
+        let line = table.first_in_line(key, most, now);
+        let status = table.status(key, entry, token, now);
+        Some(Seen { on_disk: LockStatus { line, ..status }, current })
     }
 
     /// A page of the held keys; `None` while the content of the disk is unknown.

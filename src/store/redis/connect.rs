@@ -6,6 +6,8 @@ use deadpool_redis::{Manager, Pool, Runtime, Timeouts};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError};
 
+use crate::platform::sockets::giving_up_after;
+
 /// The pause between two attempts to connect: Redis is served again well within a second of its
 /// return.
 pub(super) const RECONNECT_PAUSE: Duration = Duration::from_millis(200);
@@ -25,10 +27,8 @@ pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
         .with_time(VANISHED_AFTER)
         .with_interval(VANISHED_AFTER / 3)
         .with_retries(3);
-    let tcp = TcpSettings::default()
-        .set_nodelay(nodelay)
-        .set_keepalive(keepalive)
-        .set_user_timeout(VANISHED_AFTER);
+    let tcp = TcpSettings::default().set_nodelay(nodelay).set_keepalive(keepalive);
+    let tcp = giving_up_after(tcp, VANISHED_AFTER);
     let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
 }

@@ -15,7 +15,7 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::RedisStore;
 use crate::store::redis::clock::millis;
 use crate::store::redis::node::{Node, failure};
-use crate::store::redis::replies::{malformed, renewals};
+use crate::store::redis::replies::{malformed, renewals, ttl};
 use crate::store::redis::script::{Reply, Script};
 use crate::store::redis::target::{By, Target};
 
@@ -49,12 +49,16 @@ impl RedisStore {
         reply: &mut Reply,
     ) -> Result<Win, StoreError> {
         let fresh = reply.word() == "granted";
+        let fencing_token = self.fencing_token(verb, reply)?;
+        let renewals = renewals(reply).ok_or_else(|| malformed(verb))?;
+        let ttl = ttl(reply).ok_or_else(|| malformed(verb))?;
         let lease = Lease {
             key: claim.key.clone(),
             owner: claim.owner.clone(),
-            fencing_token: self.fencing_token(verb, reply)?,
-            ttl: claim.ttl,
-            renewals: renewals(reply).ok_or_else(|| malformed(verb))?,
+            fencing_token,
+            ttl,
+            renewals,
+            capped: ttl < claim.ttl,
         };
         told(verb, lease, asked).map(|lease| Win { lease, fresh })
     }

@@ -1,8 +1,8 @@
 //! The names of a lock's keys on Redis.
 //!
 //! The lock is `<key_prefix><key>`, the key that an application on Redis directly would use. Its
-//! record, and while clients wait its line and the line's crew, are beside it in the same Cluster
-//! slot. Redis finds the lock's slot from its name, with the user's braces; a tag made of that name
+//! record, and while clients wait its line, the line's crew and who is in it, are beside it in the
+//! same Cluster slot. Redis finds the lock's slot from its name, with the user's braces; a tag made of that name
 //! would often land elsewhere. So the other names' tag comes from a table with one short text for
 //! each slot.
 
@@ -45,6 +45,7 @@ pub(in crate::store) struct Keys {
     record: String,
     line: String,
     crew: String,
+    who: String,
     /// The prefix of the names beside the lock, with its slot's tag.
     beside: String,
 }
@@ -56,7 +57,8 @@ impl Keys {
         let beside = format!("{SIDE_PREFIX}{{{}}}", TAGS[slot(lock.as_bytes())]);
         let record = format!("{beside}{lock}");
         let (line, crew) = (format!("{beside}/line//{lock}"), format!("{beside}/crew//{lock}"));
-        Self { lock, record, line, crew, beside }
+        let who = format!("{beside}/who//{lock}");
+        Self { lock, record, line, crew, who, beside }
     }
 
     /// A key in the lock's slot that may be written at any time and is never read.
@@ -65,8 +67,8 @@ impl Keys {
     }
 
     /// All names in the order of the scripts.
-    pub(in crate::store) fn all(&self) -> [&str; 4] {
-        [&self.lock, &self.record, &self.line, &self.crew]
+    pub(in crate::store) fn all(&self) -> [&str; 5] {
+        [&self.lock, &self.record, &self.line, &self.crew, &self.who]
     }
 }
 

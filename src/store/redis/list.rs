@@ -180,9 +180,8 @@ mod tests {
             tokio::task::yield_now().await;
             self.looking.fetch_sub(1, Ordering::Relaxed);
             let held = key.as_str().ends_with(['0', '2', '4', '6', '8']);
-            let holder = Holder { left: None, fencing_token: None, owner: None };
-            let holder = held.then_some(holder);
-            Ok(LockStatus { key: key.clone(), holder, waiters: 0, mine: None })
+            let holder = held.then(Holder::default);
+            Ok(LockStatus { key: key.clone(), holder, waiters: 0, line: Vec::new(), mine: None })
         }
     }
 

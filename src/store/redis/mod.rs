@@ -38,6 +38,7 @@ use uuid::Uuid;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Owner};
+use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -49,7 +50,7 @@ use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, When};
 use crate::store::redis::replies::{
-    fencing_token, holder, malformed, owner, refreshed, status, waiting,
+    fencing_token, holder, line, malformed, owner, refreshed, status, waiting,
 };
 use crate::store::redis::rings::Rings;
 use crate::store::redis::script::{
@@ -82,6 +83,7 @@ pub struct RedisStore {
     default_ttl: Ttl,
     position_kept: String,
     floor: FencingFloor,
+    prefixes: Prefixes,
     instance: String,
     wakeups: Arc<Wakeups>,
 }
@@ -111,6 +113,7 @@ impl RedisStore {
             key_prefix: settings.key_prefix,
             default_ttl: settings.default_ttl,
             position_kept: settings.position_kept.as_millis().to_string(),
+            prefixes: settings.prefixes,
             floor: FencingFloor::new(metrics),
             instance,
             wakeups,
@@ -141,13 +144,15 @@ impl RedisStore {
         claim: &Claim,
         rest: &[&str],
     ) -> Result<Reply, StoreError> {
+        let ttl = claim.ttl.as_millis();
         let common = [
             claim.token.expose(),
-            &claim.ttl.as_millis().to_string(),
+            &ttl.to_string(),
             claim.owner.as_ref().map_or("", Owner::as_str),
-            &(claim.ttl.as_millis() + RETENTION_MS).to_string(),
+            &(ttl + RETENTION_MS).to_string(),
             &self.floor.least().to_string(),
             &latest_believable_micros().to_string(),
+            &or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
         ];
         let began = Instant::now();
         let args = [&common[..], rest].concat();
@@ -184,6 +189,7 @@ impl RedisStore {
             &or_empty(target.fencing_token),
             &target.by.renewals(),
             target.by.last_word(),
+            &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
         ];
         let asked = Uptime::now();
         let (mut reply, _) = self.run(&REFRESH, target.key, &args, When::InTime).await?;
@@ -323,7 +329,7 @@ impl Store for RedisStore {
             "lease" => Released::Lease(Holder {
                 fencing_token: fencing_token(&mut reply),
                 owner: owner(&mut reply),
-                left: None,
+                ..Holder::default()
             }),
             _ => Released::Nothing,
         })
@@ -342,22 +348,22 @@ impl Store for RedisStore {
         }
     }
 
-    async fn inspect(
+    async fn inspect_line(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        most: usize,
     ) -> Result<LockStatus, StoreError> {
         let asked = token.map_or("", LeaseToken::expose);
-        let reply = self.run(&INSPECT, key, &[asked], When::AnyTime).await;
+        let reply = self.run(&INSPECT, key, &[asked, &most.to_string()], When::AnyTime).await;
         let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
         let holder = match reply.word() {
             "free" => None,
             _ => Some(holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?),
         };
         let status = status(key, holder, reply.number().unwrap_or_default());
-        // Absent for a free key.
         let mine = reply.number() == Some(1);
-        Ok(LockStatus { mine: token.map(|_| mine), ..status })
+        Ok(LockStatus { mine: token.map(|_| mine), line: line(&mut reply), ..status })
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals};
+use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals, Waiter};
 use crate::lock::store::Waiting;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -23,7 +23,17 @@ const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
 pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
     let waiters = u64::try_from(waiters).unwrap_or_default();
-    LockStatus { key: key.clone(), holder, waiters, mine: None }
+    LockStatus { key: key.clone(), holder, waiters, line: Vec::new(), mine: None }
+}
+
+/// Reads the owner and the milliseconds waited of each claim in line.
+pub(super) fn line(reply: &mut Reply) -> Vec<Waiter> {
+    let mut line = Vec::new();
+    while let Some(text) = reply.text() {
+        let owner = Owner::parse(&text).ok().flatten();
+        line.push(Waiter { owner, waited: span(reply) });
+    }
+    line
 }
 
 /// Reads the place, a flag for a new claim, milliseconds left, the claims ahead, the handed token,
@@ -39,11 +49,17 @@ pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
     Some(Waiting { place, ahead, new, recheck_after, handed: LeaseToken::parse(&handed).ok() })
 }
 
-/// Reads milliseconds left, fencing token and owner.
+/// Reads milliseconds left, fencing token, owner and milliseconds held.
 pub(super) fn holder(reply: &mut Reply) -> Option<Holder> {
     // -1 left: a lock of a direct Redis client without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
-    Some(Holder { left, fencing_token: fencing_token(reply), owner: owner(reply) })
+    let (fencing_token, owner) = (fencing_token(reply), owner(reply));
+    Some(Holder { left, fencing_token, owner, held: span(reply) })
+}
+
+/// Reads milliseconds; `None` for a negative number.
+fn span(reply: &mut Reply) -> Option<Duration> {
+    Some(Duration::from_millis(reply.number()?.try_into().ok()?))
 }
 
 pub(super) fn fencing_token(reply: &mut Reply) -> Option<FencingToken> {
@@ -54,15 +70,19 @@ pub(super) fn renewals(reply: &mut Reply) -> Option<Renewals> {
     Some(Renewals::from_number(reply.number()?.try_into().ok()?))
 }
 
-/// Reads TTL, owner and renewals.
+pub(super) fn ttl(reply: &mut Reply) -> Option<Ttl> {
+    Some(Ttl::from_millis(reply.number()?.try_into().ok()?))
+}
+
+/// Reads TTL, owner, renewals, and a flag for a TTL that was shortened.
 pub(super) fn refreshed(
     key: &LockKey,
     fencing_token: FencingToken,
     reply: &mut Reply,
 ) -> Option<Lease> {
-    let ttl = Ttl::from_millis(reply.number()?.try_into().ok()?);
-    let owner = owner(reply);
-    Some(Lease { key: key.clone(), owner, fencing_token, ttl, renewals: renewals(reply)? })
+    let (ttl, owner) = (ttl(reply)?, owner(reply));
+    let (key, renewals) = (key.clone(), renewals(reply)?);
+    Some(Lease { key, owner, fencing_token, ttl, renewals, capped: reply.number() == Some(1) })
 }
 
 pub(super) fn owner(reply: &mut Reply) -> Option<Owner> {

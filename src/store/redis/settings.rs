@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::lock::prefixes::Prefixes;
 use crate::lock::time::Ttl;
 use crate::store::redis::keys::SIDE_PREFIX;
 
@@ -22,6 +23,8 @@ pub struct RedisSettings {
     pub default_ttl: Ttl,
     /// The time for which an absent claim keeps its place in line.
     pub position_kept: Ttl,
+    /// The longest time that a lease lasts.
+    pub prefixes: Prefixes,
 }
 
 impl RedisSettings {

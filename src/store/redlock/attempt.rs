@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
@@ -14,7 +15,7 @@ use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
-use crate::store::redlock::vote::{Ballot, Number, Poll, Since, validity};
+use crate::store::redlock::vote::{Ballot, Number, Poll, Since, remaining, validity};
 
 /// The position of a claim in its instance's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +74,7 @@ impl RedlockStore {
             Number::Agreed(number) => number,
             Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
-                let question = self.confirmation(claim, number, None);
+                let question = self.confirmation(claim, number, poll, None);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 confirmed.won().then_some(number)?
             }
@@ -81,21 +82,26 @@ impl RedlockStore {
         self.lease(claim, poll, number, began)
     }
 
-    /// The question to confirm the fencing token of a lease. With the renewals of a `refreshed`
-    /// lease, the nodes also take the lease if they miss it.
+    /// The question to confirm the fencing token of a lease that has these votes. With the renewals
+    /// of a `refreshed` lease, the nodes also take the lease if they miss it.
     pub(super) fn confirmation(
         &self,
         claim: &Claim,
         number: u64,
-        refreshed: Option<u64>,
+        poll: &Poll,
+        refreshed: Option<Renewals>,
     ) -> Question {
+        let limited = self.prefixes.max_hold(&claim.key).is_some();
+        let oldest = if limited { poll.oldest() } else { None };
         let args = vec![
             claim.token.expose().to_owned(),
             number.to_string(),
             RETENTION_MS.to_string(),
             claim.ttl.as_millis().to_string(),
-            or_empty(refreshed),
+            or_empty(refreshed.map(Renewals::number)),
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
+            or_empty(oldest.or_else(|| poll.age())),
+            or_empty(oldest),
         ];
         self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl)).in_time()
     }
@@ -108,9 +114,13 @@ impl RedlockStore {
         number: u64,
         began: Duration,
     ) -> Option<Lease> {
+        let asked = poll.votes().into_iter().filter_map(|yes| yes.asked.as_ref());
+        let ttls = asked.map(|(ttl, _)| Duration::from_millis(*ttl));
+        let ttl = ttls.fold(claim.ttl.as_duration(), Duration::min);
+        let capped = self.is_capped(&claim.key, poll, ttl);
         // The clock is read last, so that every earlier delay counts.
         let elapsed = self.time.monotonic().saturating_sub(began);
-        let left = validity(claim.ttl.as_duration(), elapsed)?;
+        let left = if capped { remaining(ttl, elapsed) } else { validity(ttl, elapsed) }?;
         let fencing_token = FencingToken::from_number(number)?;
         self.floor.raise(fencing_token);
         Some(Lease {
@@ -119,7 +129,15 @@ impl RedlockStore {
             fencing_token,
             ttl: Ttl::from_millis(millis(left)),
             renewals: Renewals::from_number(poll.renewals()),
+            capped,
         })
+    }
+
+    /// Returns true if `max_hold` ends a lease with these votes when its TTL is over, by its
+    /// earliest start on any node.
+    pub(super) fn is_capped(&self, key: &LockKey, poll: &Poll, ttl: Duration) -> bool {
+        let age = Duration::from_millis(poll.oldest().unwrap_or_default());
+        self.prefixes.max_hold(key).is_some_and(|most| most.as_duration() <= age + ttl)
     }
 
     /// Gives up what a failed attempt may have got. Returns the number of nodes where the token may
@@ -178,6 +196,7 @@ impl RedlockStore {
             word(matches!(position, Position::First { behind: 1.. })),
             word(matches!(position, Position::First { .. })),
             word(claim.origin == Origin::Service),
+            or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
         ]
     }
 

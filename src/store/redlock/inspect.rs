@@ -55,8 +55,12 @@ impl RedlockStore {
     pub(super) fn rival(&self, key: &LockKey, poll: &Poll) -> LockStatus {
         let rival = poll.rival().map(|(rival, _)| rival);
         // The rival is over when a majority of nodes is free again.
-        let holder = rival.map(|rival| holder(&Other { left: poll.left(), ..rival.clone() }));
-        LockStatus { key: key.clone(), holder, waiters: self.queues.len(key), mine: None }
+        let holder = rival.map(|rival| {
+            let (left, held) = (poll.left(), poll.age_of(rival));
+            holder(&Other { left, held, ..rival.clone() })
+        });
+        let waiters = self.queues.len(key);
+        LockStatus { key: key.clone(), holder, waiters, line: Vec::new(), mine: None }
     }
 
     /// The time until the first in line asks again.

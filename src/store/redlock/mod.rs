@@ -32,7 +32,10 @@ use uuid::Uuid;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
-use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
+use crate::lock::prefixes::Prefixes;
+use crate::lock::store::{
+    Attempt, Guarantees, Keep, Kept, NodeReport, Page, Released, Store, Turn,
+};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
@@ -70,6 +73,7 @@ pub struct RedlockStore {
     time: Arc<dyn Time>,
     rules: Rules,
     default_ttl: Ttl,
+    prefixes: Prefixes,
     floor: FencingFloor,
     metrics: Arc<Metrics>,
     cleanup: Cleanup,
@@ -122,6 +126,7 @@ impl RedlockStore {
             cleanup: Cleanup::new(nodes.clone(), background),
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,
+            prefixes: first.prefixes.clone(),
             floor: FencingFloor::new(metrics.clone()),
             metrics,
             contacted: AtomicBool::new(false),
@@ -233,7 +238,7 @@ impl Store for RedlockStore {
 
     async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
         let (key, token) = (&claim.key, &claim.token);
-        let mut waiting = self.queues.join(key, token);
+        let mut waiting = self.queues.join(claim);
         if waiting.ahead > 0 {
             return Ok(Turn::Waiting(waiting));
         }
@@ -312,12 +317,14 @@ impl Store for RedlockStore {
         self.force_release_all(key).await
     }
 
-    async fn inspect(
+    async fn inspect_line(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        most: usize,
     ) -> Result<LockStatus, StoreError> {
-        self.inspect_all(key, token).await
+        let status = self.inspect_all(key, token).await?;
+        Ok(LockStatus { line: self.queues.first(key, most), ..status })
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
@@ -329,6 +336,10 @@ impl Store for RedlockStore {
             self.contacted.store(true, Ordering::Relaxed);
         }
         self.contacted.load(Ordering::Relaxed)
+    }
+
+    fn nodes(&self) -> Vec<NodeReport> {
+        self.view.report(&self.nodes)
     }
 
     fn guarantees(&self) -> Guarantees {

@@ -207,17 +207,18 @@ fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
     let number = natural(reply).unwrap_or_default();
     let renewals = natural(reply).unwrap_or_default();
     let asked = natural(reply).zip(reply.text());
-    Some(Yes { number, since, renewals, asked })
+    Some(Yes { number, since, renewals, asked, held: natural(reply) })
 }
 
-/// Reads milliseconds left, holder, fencing token and owner.
+/// Reads milliseconds left, holder, fencing token, owner and milliseconds held.
 pub(super) fn other(reply: &mut Reply) -> Option<Other> {
     // -1 left: a lock without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
     let holder = reply.bytes()?;
     let number = natural(reply)?;
     let owner = reply.text().unwrap_or_default();
-    Some(Other { holder, left, number, owner, renewals: natural(reply).unwrap_or_default() })
+    let held = natural(reply);
+    Some(Other { holder, left, number, owner, held, renewals: natural(reply).unwrap_or_default() })
 }
 
 /// The next item, if it is a non-negative number.

@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use crate::lock::key::LockKey;
+use crate::lock::lease::{Claim, Waiter};
 use crate::lock::line::Line;
 use crate::lock::store::{Keep, Waiting};
 use crate::lock::time::{Clock, Timestamp, Ttl};
@@ -28,15 +29,16 @@ impl Queues {
         Self { clock, kept, lines: Mutex::default() }
     }
 
-    /// Joins a claim to the line of a key.
-    pub(super) fn join(&self, key: &LockKey, token: &LeaseToken) -> Waiting {
+    /// Joins a claim to the line of its key.
+    pub(super) fn join(&self, claim: &Claim) -> Waiting {
+        let now = self.clock.now();
         let mut lines = self.lines();
-        let line = lines.entry(key.clone()).or_default();
-        line.expire(self.clock.now());
-        let (place, new) = line.join(token);
+        let line = lines.entry(claim.key.clone()).or_default();
+        line.expire(now);
+        let (place, new) = line.join(claim, now);
         let head = line.head().map(|(_, head)| head.clone());
         // A claim behind learns whose turn it is: that claim may have no waiting request any more.
-        let handed = head.filter(|head| head != token);
+        let handed = head.filter(|head| *head != claim.token);
         Waiting { place, ahead: line.ahead(place), new, recheck_after: RECHECK, handed }
     }
 
@@ -50,6 +52,12 @@ impl Queues {
 
     pub(super) fn len(&self, key: &LockKey) -> u64 {
         self.lines().get(key).map_or(0, Line::len)
+    }
+
+    /// The first `most` claims in the line of a key.
+    pub(super) fn first(&self, key: &LockKey, most: usize) -> Vec<Waiter> {
+        let now = self.clock.now();
+        self.lines().get(key).map_or_else(Vec::new, |line| line.first(most, now))
     }
 
     /// Takes a claim out of the line, keeping its place or not.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::lease::{Claim, Lease, Origin, Owner};
+use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
 use crate::store::redis::RETENTION_MS;
@@ -12,7 +12,7 @@ use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::REFRESH;
-use crate::store::redlock::vote::{Ballot, Number, Poll};
+use crate::store::redlock::vote::{Ballot, Number, Poll, remaining};
 
 /// The time after its question in which a refresh may bring a lease to nodes that miss it. The mark
 /// of a release in between outlives this and one more deadline.
@@ -34,9 +34,11 @@ impl RedlockStore {
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
             let claim = self.refreshed(target, &poll);
-            let lease = self.confirm_refreshed(&claim, &poll, began).await;
-            let slow = || failure(verb, Effect::Unknown, "the nodes were too slow");
-            return lease.map(Kept::Lease).ok_or_else(slow);
+            return match self.confirm_refreshed(&claim, &poll, began).await {
+                Some(lease) => Ok(Kept::Lease(lease)),
+                None if self.is_over(&claim, &poll, began) => Ok(Kept::Lost),
+                None => Err(failure(verb, Effect::Unknown, "the nodes were too slow")),
+            };
         }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
         // A repeat that failed may have left fewer such answers.
@@ -49,6 +51,12 @@ impl RedlockStore {
         // Nodes that did not answer may complete a majority; nodes that do not vote may have
         // forgotten.
         Err(failure(verb, Effect::Unknown, "too few nodes answered"))
+    }
+
+    /// Returns true if a refreshed lease has lasted for its `max_hold` by now.
+    fn is_over(&self, claim: &Claim, poll: &Poll, began: Duration) -> bool {
+        let (elapsed, ttl) = (self.time.monotonic().saturating_sub(began), claim.ttl.as_duration());
+        self.is_capped(&claim.key, poll, ttl) && remaining(ttl, elapsed).is_none()
     }
 
     /// The claim that a refreshed lease had, as far as the votes tell.
@@ -84,7 +92,8 @@ impl RedlockStore {
         let in_time = self.time.monotonic().saturating_sub(began) < BRING_WITHIN;
         let missed = poll.how_many(misses) > 0 && in_time;
         if !agreed || missed {
-            let question = self.confirmation(claim, number, missed.then(|| poll.renewals()));
+            let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
+            let question = self.confirmation(claim, number, poll, refreshed);
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
             (agreed || confirmed.won()).then_some(())?;
         }
@@ -103,6 +112,7 @@ impl RedlockStore {
             or_empty(target.fencing_token),
             target.by.renewals(),
             target.by.last_word().to_owned(),
+            or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
         ]
     }
 }

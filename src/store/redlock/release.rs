@@ -65,7 +65,7 @@ impl Given {
         Ok(Released::Lease(Holder {
             fencing_token: number.and_then(FencingToken::from_number),
             owner: owner.and_then(|owner| Owner::parse(&owner).ok()?),
-            left: None,
+            ..Holder::default()
         }))
     }
 }
@@ -192,6 +192,7 @@ pub(super) fn holder(other: &Other) -> Holder {
         owner: Owner::parse(&other.owner).ok().flatten(),
         fencing_token: FencingToken::from_number(other.number),
         left: other.left,
+        held: other.held.map(Duration::from_millis),
     }
 }
 
@@ -206,6 +207,7 @@ mod tests {
             left: None,
             number: *number,
             owner: String::new(),
+            held: None,
             renewals: 0,
         };
         of.iter().map(vote).collect()

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use rustix::time::{ClockId, clock_gettime};
-
 use crate::lock::time::{Ttl, wall_clock_micros};
+use crate::platform::clock::since_boot;
 use crate::store::redis::RedisSettings;
 
 /// The settings of the store.
@@ -49,8 +48,7 @@ pub(super) struct Machine;
 
 impl Time for Machine {
     fn monotonic(&self) -> Duration {
-        let now = clock_gettime(ClockId::Boottime);
-        Duration::try_from(now).unwrap_or_default()
+        since_boot()
     }
 
     fn wall_micros(&self) -> u64 {

@@ -72,6 +72,8 @@ pub(super) struct Yes {
     pub(super) renewals: u64,
     /// The requested TTL in milliseconds, and the owner, if the question was for them.
     pub(super) asked: Option<(u64, String)>,
+    /// The milliseconds since its lease began on this node, if the question was for them.
+    pub(super) held: Option<u64>,
 }
 
 /// The age of a node's vote for a token.
@@ -94,6 +96,8 @@ pub(super) struct Other {
     pub(super) number: u64,
     /// The holder's label; empty if none.
     pub(super) owner: String,
+    /// The milliseconds since the lease began on this node; absent for a direct Redis client.
+    pub(super) held: Option<u64>,
     /// The renewals of the lease, if the question was for them.
     pub(super) renewals: u64,
 }
@@ -218,6 +222,33 @@ impl Poll {
         Some((rival, count(rival)))
     }
 
+    /// The age of the lease in milliseconds, as far as the voters know.
+    pub(super) fn age(&self) -> Option<u64> {
+        self.majority_age(self.votes().iter().filter_map(|yes| yes.held).collect())
+    }
+
+    /// The age of the lease in milliseconds on the voter where it began first.
+    pub(super) fn oldest(&self) -> Option<u64> {
+        self.votes().iter().filter_map(|yes| yes.held).max()
+    }
+
+    /// The age of a rival's lease in milliseconds, as far as known.
+    pub(super) fn age_of(&self, rival: &Other) -> Option<u64> {
+        let ages = self.ballots.iter().flatten().filter_map(|ballot| match ballot {
+            Ballot::No(Some(other)) if other.holder == rival.holder => other.held,
+            _ => None,
+        });
+        self.majority_age(ages.collect())
+    }
+
+    /// The age on the node that completed a majority: a node that was added later has a smaller
+    /// one, and one with a vote of an earlier attempt a greater one.
+    fn majority_age(&self, mut ages: Vec<u64>) -> Option<u64> {
+        ages.sort_unstable_by_key(|age| std::cmp::Reverse(*age));
+        let majority = ages.len().min(self.quorum.needed());
+        majority.checked_sub(1).map(|last| ages[last])
+    }
+
     /// Returns true if one rival may hold the key by majority, counting nodes that did not answer.
     /// Otherwise votes are split and no token holds it.
     pub(super) fn held(&self) -> bool {
@@ -258,6 +289,12 @@ pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
     (left >= ttl / 2).then_some(left)
 }
 
+/// As [`validity`], for a lease that cannot be renewed beyond `rest`: it may be short.
+pub(super) fn remaining(rest: Duration, elapsed: Duration) -> Option<Duration> {
+    let left = rest.checked_sub(rest / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?;
+    (left >= Duration::from_millis(1)).then_some(left)
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -266,13 +303,13 @@ mod tests {
     use crate::lock::error::Effect;
 
     fn yes(number: u64, since: Since) -> Ballot {
-        Ballot::Yes(Yes { number, since, renewals: 0, asked: None })
+        Ballot::Yes(Yes { number, since, renewals: 0, asked: None, held: None })
     }
 
     fn taken(holder: &str, left_ms: u64) -> Ballot {
         let left = Some(Duration::from_millis(left_ms));
         let (holder, owner) = (holder.as_bytes().to_vec(), String::new());
-        Ballot::No(Some(Other { holder, left, number: 1, owner, renewals: 0 }))
+        Ballot::No(Some(Other { holder, left, number: 1, owner, held: None, renewals: 0 }))
     }
 
     fn poll(nodes: usize, ballots: &[Ballot]) -> Poll {
@@ -342,6 +379,23 @@ mod tests {
         assert_eq!(left(&[taken("b", 300), taken("b", 100), taken("b", 200)]), ms(200));
         assert_eq!(left(&[taken("b", 300), yes(5, Since::Now), taken("b", 200)]), ms(200));
         assert_eq!(left(&[taken("b", 300), taken("b", 200)]), ms(300));
+    }
+
+    #[test]
+    fn a_lease_is_as_old_as_its_majority() {
+        let aged = |held: Option<u64>| match taken("b", 100) {
+            Ballot::No(Some(other)) => Ballot::No(Some(Other { held, ..other })),
+            other => other,
+        };
+        let age = |nodes, ages: &[Option<u64>]| {
+            let poll = poll(nodes, &ages.iter().copied().map(aged).collect::<Vec<_>>());
+            poll.age_of(poll.rival()?.0)
+        };
+        assert_eq!(age(3, &[Some(900), Some(500), Some(505)]), Some(505));
+        assert_eq!(age(3, &[Some(500), Some(3)]), Some(3));
+        assert_eq!(age(3, &[Some(500), None]), Some(500), "a record of an older version");
+        assert_eq!(age(3, &[None, None]), None);
+        assert_eq!(age(3, &[]), None);
     }
 
     #[test]

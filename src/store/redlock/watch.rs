@@ -6,8 +6,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use crate::lock::error::{StoreError, Verb};
+use crate::lock::store::{NodeReport, Votes};
 use crate::metrics::Metrics;
 use crate::store::redis::script::{Reply, script};
 use crate::store::redlock::nodes::{Nodes, natural};
@@ -20,6 +22,9 @@ const CALM: Duration = Duration::from_secs(1);
 
 /// The same while some nodes do not vote.
 const BUSY: Duration = Duration::from_millis(100);
+
+/// A node that votes so much earlier than it said was admitted by an operator.
+const CUT: Duration = Duration::from_millis(500);
 
 /// The task that checks the nodes for one instance.
 pub(super) struct Watch {
@@ -44,6 +49,17 @@ struct Sight {
     serves: Option<Serves>,
     /// True if it votes and answered the last question.
     votes: bool,
+    /// When its last answer came, and the time until it votes; `None` if it does.
+    waits: Option<(Instant, Duration)>,
+    /// The moment from which it votes; `None` if it did not answer the last question.
+    votes_from: Option<Instant>,
+}
+
+/// A node that begins to vote.
+struct Admission {
+    node: usize,
+    /// The wait that an operator has cut short.
+    cut: Option<Duration>,
 }
 
 /// The instances that a node serves.
@@ -95,21 +111,68 @@ impl NodesView {
         })
     }
 
+    /// The nodes for people, in their order.
+    pub(super) fn report(&self, nodes: &Nodes) -> Vec<NodeReport> {
+        let (sights, now) = (self.sights(), Instant::now());
+        let all = (0..nodes.quorum().nodes()).map(|node| {
+            let sight = sights.get(node);
+            let votes = match sight.map(|sight| (sight.votes, sight.serves, sight.votes_from)) {
+                Some((true, ..)) => Votes::Now,
+                Some((false, Some(Serves::Others(_)), Some(_))) => Votes::ForOthers,
+                Some((false, _, Some(from))) => Votes::In(from.saturating_duration_since(now)),
+                _ => Votes::Unreachable,
+            };
+            NodeReport { node: nodes.peer(node).name().to_owned(), votes }
+        });
+        all.collect()
+    }
+
     fn sights(&self) -> MutexGuard<'_, Vec<Sight>> {
         self.nodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes the answers. A node that does not answer still counts for the instances that it
-    /// served.
-    fn put(&self, answers: Vec<Result<Reply, StoreError>>) {
+    /// Notes the answers, and returns the nodes that begin to vote. A node that does not answer
+    /// still counts for the instances that it served.
+    fn put(&self, answers: Vec<Result<Reply, StoreError>>) -> Vec<Admission> {
         let mut sights = self.sights();
+        let mut admitted = Vec::new();
         sights.resize(answers.len(), Sight::default());
-        for (sight, answer) in sights.iter_mut().zip(answers) {
-            sight.votes = false;
+        for (node, (sight, answer)) in sights.iter_mut().zip(answers).enumerate() {
+            (sight.votes, sight.votes_from) = (false, None);
             if let Some(seen) = answer.ok().and_then(read) {
+                admitted.extend(seen.admission(sight).map(|cut| Admission { node, cut }));
                 *sight = seen;
             }
         }
+        admitted
+    }
+}
+
+impl Sight {
+    /// `Some` if the node begins to vote, after this earlier sight of it. An unreachable node that
+    /// comes back with what it knew does not begin.
+    fn admission(&self, before: &Self) -> Option<Option<Duration>> {
+        let begins = self.votes && (before.run_id != self.run_id || before.waits.is_some());
+        let left = before.waits.filter(|_| before.run_id == self.run_id);
+        let left = left.map(|(seen, left)| left.saturating_sub(seen.elapsed()));
+        begins.then(|| left.filter(|left| *left > CUT))
+    }
+}
+
+impl Admission {
+    fn log(&self, nodes: &Nodes) {
+        let why = match self.cut {
+            Some(_) => "an operator has admitted it",
+            None => "it has not forgotten leases, or they have ended",
+        };
+        tracing::info!(
+            target: "audit",
+            audit = "node_votes",
+            node = nodes.peer(self.node).name(),
+            reason = why,
+            wait_cut_ms = self.cut.map(|cut| cut.as_millis() as u64),
+            "a node begins to vote"
+        );
     }
 }
 
@@ -120,9 +183,11 @@ impl Watch {
         let nodes = self.nodes.quorum().nodes();
         loop {
             let looks = (0..nodes).map(|node| self.nodes.ask_guard(node, &TOUCH, self.patience));
-            self.view.put(join_all(looks).await);
+            for admission in self.view.put(join_all(looks).await) {
+                admission.log(&self.nodes);
+            }
             let voting = self.view.voting();
-            self.metrics.redlock_voting(voting);
+            self.metrics.redlock_voting(nodes, voting);
             if voting != voted {
                 tracing::info!(voting, nodes, "nodes that vote");
                 voted = voting;
@@ -199,17 +264,20 @@ fn may_grant(settings: Settings, seen: usize, own: usize) -> bool {
 
 fn read(mut reply: Reply) -> Option<Sight> {
     let votes = reply.word() == "voting";
-    let foreign = reply.word() == "foreign";
+    let (blank, foreign) = (reply.word() == "blank", reply.word() == "foreign");
     let run_id = reply.text()?;
     let longest_lease_ms = natural(&mut reply)?;
     let nodes = natural(&mut reply)?.try_into().ok()?;
+    let left = Duration::from_millis(natural(&mut reply)?);
+    let waits = (!votes).then(|| (Instant::now(), if blank { left } else { Duration::ZERO }));
     let serves = match foreign {
         // It has no guard, and cannot write one.
         true if nodes == 0 => None,
         true => Some(Serves::Others(Settings { longest_lease_ms, nodes })),
         false => Some(Serves::Us),
     };
-    Some(Sight { run_id, serves, votes })
+    let votes_from = Some(Instant::now() + left);
+    Some(Sight { run_id, serves, votes, waits, votes_from })
 }
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ async fn a_held_key_is_refused_with_what_one_needs_to_ask_again() {
     http.token(TOKEN).post("/locks/report", r#"{"ttl_ms":29100,"owner":"web-1:42"}"#).await;
     let held = http.token(OTHER).post("/locks/report", "").await;
     assert_eq!(held.told(), (409, "lock_held".into()));
-    let members = ["code", "detail", "retry_after_ms", "owner", "waited_ms", "waiters"];
+    let members = ["code", "detail", "retry_after_ms", "owner", "held_ms", "waited_ms", "waiters"];
     let members = [&members[..], &["title", "status", "type", "request_id"]].concat();
     assert_members(&held, &members);
     let left = held.number("retry_after_ms");

@@ -1,26 +1,29 @@
 //! openapi.yaml and the service know the same answers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::Request;
-use lockkeeper::api::{Api, ApiLimits, App, Lists, Quota, Quotas};
+use lockkeeper::api::{Api, ApiLimits, App, LeaseTimes, Lists, Pulse, Quota, Quotas};
 use lockkeeper::auth::{HostNames, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use lockkeeper::lock::locks::Locks;
+use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use lockkeeper::lock::time::{Ttl, TtlBounds};
 use lockkeeper::lock::token::{FencingToken, LeaseToken, TokenMaker};
 use lockkeeper::lock::wakeup::Wakeup;
 use lockkeeper::metrics::Metrics;
+use serde_json::Value;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
+use crate::api::docs::assert_examples;
 use crate::api::ending::acquire_while_draining;
 use crate::api::{Lockkeeper, TOKEN, api_keys};
 use crate::conformance::LIMITS;
@@ -63,7 +66,7 @@ enum Kind {
     Open,
 }
 
-const OPERATIONS: [Operation; 12] = [
+const OPERATIONS: [Operation; 13] = [
     operation("acquireLock", "POST", "/locks/k", 200, Kind::Lock),
     operation("holdLock", "POST", "/hold/k", 200, Kind::Lock),
     operation("refreshLock", "PUT", "/locks/k/refresh", 200, Kind::Lock),
@@ -76,6 +79,7 @@ const OPERATIONS: [Operation; 12] = [
     operation("getHealth", "GET", "/healthz", 200, Kind::Open),
     operation("getReadiness", "GET", "/readyz", 200, Kind::Open),
     operation("getContract", "GET", "/openapi.yaml", 200, Kind::Open),
+    operation("getDocs", "GET", "/docs", 200, Kind::Open),
 ];
 
 /// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
@@ -121,15 +125,18 @@ const LONG: &str = match std::str::from_utf8(&[b' '; 4_097]) {
     Err(_) => unreachable!(),
 };
 
-/// The answers that were met.
+/// The answers that were met, and the problems by code.
 #[derive(Default)]
-struct Met(BTreeSet<Row>);
+struct Met(BTreeSet<Row>, BTreeMap<String, Vec<Value>>);
 
 impl Met {
     /// Notes an answer, which has to have this status and code.
     fn note(&mut self, id: &str, answer: &Answer, status: u16, code: &str) {
         assert_eq!(answer.told(), (status, code.to_owned()), "{id}: {answer:?}");
         self.0.insert((id.to_owned(), status, code.to_owned()));
+        if !code.is_empty() {
+            self.1.entry(code.to_owned()).or_default().push(answer.json());
+        }
     }
 }
 
@@ -140,6 +147,9 @@ async fn every_code_of_the_contract_is_met_and_every_code_that_is_met_is_in_it()
     meet_peculiar(&mut met).await;
     meet_rights(&mut met).await;
     meet_failures(&mut met).await;
+    let nowhere = Lockkeeper::start().await.get("/nowhere").await;
+    met.1.insert("no_such_route".to_owned(), vec![nowhere.json()]);
+    assert_examples(&met.1);
     let documented = SPEC.rows();
     let missing: Vec<_> = documented.difference(&met.0).collect();
     let unknown: Vec<_> = met.0.difference(&documented).collect();
@@ -161,7 +171,7 @@ async fn meet_usual(met: &mut Met) {
 /// What is peculiar to a verb.
 async fn meet_peculiar(met: &mut Met) {
     let http = Lockkeeper::start().await;
-    http.post("/locks/other", "").await;
+    http.post("/locks/other", r#"{"owner":"web-1:4242"}"#).await;
     let mine = http.token(TOKEN);
     mine.post("/locks/k", "").await;
     for (id, method, path, body, status, code) in PECULIAR {
@@ -268,6 +278,7 @@ fn every_operation_of_the_contract_keeps_the_rules_for_generators() {
 /// A service whose every store call panics.
 async fn panicking() -> (JoinSet<()>, Checked) {
     let ttl = Ttl::from_millis(30_000);
+    let metrics = Arc::new(Metrics::for_embedded());
     let app = App {
         locks: Locks::new(Arc::new(Panicking), LIMITS),
         keyring: Keyring::default(),
@@ -275,9 +286,11 @@ async fn panicking() -> (JoinSet<()>, Checked) {
         proxies: TrustedProxies::default(),
         ttl: TtlBounds { min: ttl, default: ttl, max: ttl },
         tokens: TokenMaker::new("").unwrap(),
-        metrics: Arc::new(Metrics::for_embedded()),
+        lease_times: LeaseTimes::new(Prefixes::default(), metrics.clone()),
+        metrics,
         hold_streams: Arc::new(Semaphore::new(10)),
         lists: Lists::new(10),
+        pulse: Pulse::new("here".to_owned()),
         quotas: Arc::new(Quotas::new(Quota::default())),
         limits: ApiLimits {
             body_bytes: 4_096,
@@ -353,7 +366,12 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    async fn inspect(&self, _: &LockKey, _: Option<&LeaseToken>) -> Result<LockStatus, StoreError> {
+    async fn inspect_line(
+        &self,
+        _: &LockKey,
+        _: Option<&LeaseToken>,
+        _: usize,
+    ) -> Result<LockStatus, StoreError> {
         panic!("{PURPOSE}")
     }
 

@@ -105,12 +105,12 @@ async fn a_released_key_is_free_at_once() {
 }
 
 #[tokio::test]
-async fn a_release_has_one_option_and_a_forced_release_none() {
+async fn a_release_and_a_forced_release_have_one_option_each() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     http.post("/locks/k", "").await;
     for (path, known) in [
         ("/locks/k?ttl=5s", serde_json::json!(["fencing_token"])),
-        ("/admin/locks/k?force=true", serde_json::json!([])),
+        ("/admin/locks/k?force=true", serde_json::json!(["reason"])),
     ] {
         let refused = http.delete(path).await;
         assert_eq!(refused.told(), (400, "unknown_field".into()), "{path}");

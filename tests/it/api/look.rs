@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
-use crate::support::Answer;
+use crate::support::{Answer, PATIENCE, eventually};
 
 /// The keys on a page.
 fn keys(page: &Answer) -> Vec<String> {
@@ -26,7 +26,8 @@ async fn a_held_key_shows_its_holder_and_whether_it_is_mine() {
     let http = Lockkeeper::start().await;
     let granted = http.token(TOKEN).post("/locks/k", r#"{"ttl_ms":9000,"owner":"web-1"}"#).await;
     let held = http.get("/locks/k").await;
-    assert_members(&held, &["key", "held", "owner", "fencing_token", "ttl_ms", "waiters"]);
+    let members = ["key", "held", "owner", "fencing_token", "ttl_ms", "held_ms", "waiters"];
+    assert_members(&held, &members);
     assert_eq!((held.field("held"), held.text("owner").as_str()), (true.into(), "web-1"));
     assert_eq!(held.field("fencing_token"), granted.field("fencing_token"));
     assert!((1..=9_000).contains(&held.number("ttl_ms")));
@@ -34,8 +35,7 @@ async fn a_held_key_shows_its_holder_and_whether_it_is_mine() {
         [(TOKEN.to_owned(), true), (format!("<{TOKEN}>"), true), (OTHER.into(), false)]
     {
         let held = http.token(&token).get("/locks/k").await;
-        let members = ["key", "held", "owner", "fencing_token", "ttl_ms", "waiters", "mine"];
-        assert_members(&held, &members);
+        assert_members(&held, &[&members[..], &["mine"]].concat());
         assert_eq!(held.field("mine"), mine, "{token}");
     }
 }
@@ -51,11 +51,51 @@ async fn head_is_get_without_a_body() {
 }
 
 #[tokio::test]
-async fn a_look_has_no_options() {
+async fn a_look_has_one_option_of_0_to_100() {
     let http = Lockkeeper::start().await;
     let refused = http.get("/locks/k?ttl=5s").await;
     assert_eq!(refused.told(), (400, "unknown_field".into()));
-    assert_eq!(refused.field("known"), serde_json::json!([]));
+    assert_eq!(refused.field("known"), serde_json::json!(["waiters"]));
+    for most in ["101", "-1", "", "x", "1.5", "99999999999999999999"] {
+        let refused = http.get(&format!("/locks/k?waiters={most}")).await;
+        assert_eq!(refused.told(), (400, "invalid_request".into()), "{most}");
+        assert_eq!(refused.text("field"), "waiters", "{most}");
+    }
+    for most in ["0", "1", "100"] {
+        let free = http.token(TOKEN).get(&format!("/locks/k?waiters={most}")).await;
+        assert_members(&free, &["key", "held", "waiters", "queue", "mine"]);
+        assert_eq!(free.field("queue"), serde_json::json!([]));
+    }
+}
+
+#[tokio::test]
+async fn the_queue_names_those_who_wait_and_for_how_long() {
+    let http = Lockkeeper::start().await;
+    http.token(TOKEN).post("/locks/k?owner=holder", "").await;
+    let count = async |waiters| {
+        let counted = async || http.get("/locks/k").await.number("waiters") == waiters;
+        eventually(PATIENCE, async || counted().await.then_some(())).await;
+    };
+    let seen_while_it_waits = async |path: &str| {
+        let look = async {
+            count(1).await;
+            http.get("/locks/k?waiters=5").await
+        };
+        tokio::select! {
+            answer = http.post(path, "") => panic!("{answer:?}"),
+            seen = look => seen,
+        }
+    };
+    let seen = seen_while_it_waits("/locks/k?wait=25s&owner=web-2").await;
+    let members =
+        ["key", "held", "owner", "fencing_token", "ttl_ms", "held_ms", "waiters", "queue"];
+    assert_members(&seen, &members);
+    let queue = seen.field("queue");
+    assert_eq!((queue.as_array().unwrap().len(), &queue[0]["owner"]), (1, &"web-2".into()));
+    assert!(queue[0]["waited_ms"].as_u64().unwrap() <= seen.number("held_ms"), "{seen:?}");
+    count(0).await;
+    let nameless = seen_while_it_waits("/locks/k?wait=25s").await;
+    assert_eq!(nameless.field("queue")[0]["owner"], serde_json::Value::Null);
 }
 
 #[tokio::test]

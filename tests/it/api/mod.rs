@@ -4,9 +4,12 @@
 mod acquire;
 mod bodies;
 mod contract;
+pub(crate) mod dashboard;
+mod docs;
 mod ending;
 mod figures;
 mod keys;
+mod lease_times;
 mod leases;
 mod look;
 mod pages;

@@ -26,6 +26,7 @@ async fn a_method_that_a_route_has_not_is_a_problem_that_names_the_others() {
         ("/readyz", reading),
         ("/metrics", reading),
         ("/openapi.yaml", reading),
+        ("/docs", reading),
         ("/locks", reading),
         ("/locks/", key),
         ("/locks/k", key),

@@ -115,6 +115,10 @@ async fn who_sends_no_known_api_key_is_refused_and_told_how() {
             }
         }
     }
+    for two in [["Bearer root", "Bearer wrong"], ["Bearer wrong", "Bearer root"]] {
+        let http = http.with("Authorization", two[0]).with("Authorization", two[1]);
+        assert_eq!(http.get("/locks").await.status, 401, "{two:?}");
+    }
     let lower = http.with("Authorization", "bearer root");
     assert_eq!(lower.get("/locks").await.status, 200, "the scheme is of no case");
 }
@@ -122,7 +126,7 @@ async fn who_sends_no_known_api_key_is_refused_and_told_how() {
 #[tokio::test]
 async fn what_machines_ask_needs_no_api_key() {
     let http = Lockkeeper::with_settings(&everybody()).await;
-    for path in ["/", "/healthz", "/readyz", "/openapi.yaml"] {
+    for path in ["/", "/healthz", "/readyz", "/openapi.yaml", "/docs"] {
         assert_eq!(http.get(path).await.status, 200, "{path}");
         assert_eq!(http.bearer("wrong").get(path).await.status, 200, "{path}");
     }

@@ -49,9 +49,11 @@ mod tests {
                 .inspect(&key("c"), None)
                 .await
                 .map(|now| {
-                    let left = held.holder.clone().unwrap().left;
-                    let holder =
-                        now.holder.map(|holder| lockkeeper::lock::lease::Holder { left, ..holder });
+                    let lockkeeper::lock::lease::Holder { left, held, .. } =
+                        held.holder.clone().unwrap();
+                    assert!(held.is_some());
+                    let times = |holder| lockkeeper::lock::lease::Holder { left, held, ..holder };
+                    let holder = now.holder.map(times);
                     lockkeeper::lock::lease::LockStatus { holder, ..now }
                 })
                 .unwrap()

@@ -7,7 +7,9 @@ mod gone;
 mod identity;
 pub(crate) mod line;
 mod listing;
+mod max_hold;
 pub(crate) mod nodes;
+mod since;
 pub(crate) mod toy;
 mod verbs;
 pub(crate) mod waiting;
@@ -17,6 +19,7 @@ use std::time::Duration;
 
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
+use lockkeeper::lock::prefixes::{Prefix, Prefixes};
 use lockkeeper::lock::store::{Attempt, Page, Store};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::LeaseToken;
@@ -24,7 +27,7 @@ use lockkeeper::lock::waiting::WaitLimits;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::EmbeddedSettings;
 use lockkeeper::store::redis::RedisSettings;
-use lockkeeper::store::{StoreSettings, open};
+use lockkeeper::store::{OpenError, StoreSettings, open};
 use tempfile::TempDir;
 
 use crate::conformance::nodes::Nodes;
@@ -32,6 +35,12 @@ use crate::support::{PATIENCE, Redis, eventually, fleet};
 
 /// How long a claim that is away keeps its place.
 pub(crate) const KEPT: Ttl = Ttl::from_millis(5_000);
+
+/// The keys whose leases are limited.
+pub(crate) const CAPPED: &str = "capped/";
+
+/// The longest that one of these leases lasts.
+pub(crate) const MAX_HOLD: Ttl = Ttl::from_millis(1_500);
 
 /// More than any test needs.
 pub(crate) const LIMITS: WaitLimits = WaitLimits { per_key: 1_000, per_instance: 2_000, keys: 100 };
@@ -44,7 +53,7 @@ pub(crate) struct Stage {
 
 /// What a store stands on.
 enum Ground {
-    Directory(#[expect(dead_code, reason = "it lives as long as the store")] TempDir),
+    Directory(TempDir),
     Redis(Redis),
     /// Several independent ones.
     Nodes(Nodes),
@@ -88,15 +97,26 @@ impl Stage {
 
     fn embedded_keeping(kept: Ttl) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let command_timeout = Duration::from_secs(5);
-        let settings = EmbeddedSettings { position_kept: kept, command_timeout };
-        let settings = StoreSettings::Embedded(directory.path().to_owned(), settings);
-        let store = open(settings, Arc::new(Metrics::for_embedded())).unwrap();
+        let store = store_in(&directory, kept, limits(CAPPED)).unwrap();
         Self { store, ground: Ground::Directory(directory) }
     }
 
+    /// The same locks after a restart with a limit for keys below `text`.
+    pub(crate) async fn restarted_limiting(self, text: &str) -> Self {
+        let Self { store, ground } = self;
+        drop(store);
+        let store = match &ground {
+            Ground::Directory(directory) => {
+                let open = async || store_in(directory, KEPT, limits(text)).ok();
+                eventually(PATIENCE, open).await
+            }
+            other => store_on(other, KEPT, limits(text)).await,
+        };
+        Self { store, ground }
+    }
+
     async fn on(ground: Ground, kept: Ttl) -> Self {
-        Self { store: store_on(&ground, kept).await, ground }
+        Self { store: store_on(&ground, kept, limits(CAPPED)).await, ground }
     }
 
     /// The Redis that it stands on alone, if it does.
@@ -109,7 +129,7 @@ impl Stage {
 
     /// Another instance on the same Redis.
     pub(crate) async fn another(&self) -> Arc<dyn Store> {
-        store_on(&self.ground, KEPT).await
+        store_on(&self.ground, KEPT, limits(CAPPED)).await
     }
 
     /// Whether a lease lasts what was asked for. On several nodes and on a slow disk it is what is
@@ -138,11 +158,22 @@ impl Stage {
     }
 }
 
+fn store_in(
+    directory: &TempDir,
+    position_kept: Ttl,
+    prefixes: Prefixes,
+) -> Result<Arc<dyn Store>, OpenError> {
+    let command_timeout = Duration::from_secs(5);
+    let settings = EmbeddedSettings { position_kept, command_timeout, prefixes };
+    let settings = StoreSettings::Embedded(directory.path().to_owned(), settings);
+    open(settings, Arc::new(Metrics::for_embedded()))
+}
+
 /// A store on some Redis, once it is connected.
-async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
+async fn store_on(ground: &Ground, kept: Ttl, prefixes: Prefixes) -> Arc<dyn Store> {
     let (url, key_prefix) = match ground {
         Ground::Directory(_) => unreachable!("no Redis"),
-        Ground::Nodes(nodes) => return nodes.store(kept).await,
+        Ground::Nodes(nodes) => return nodes.store(kept, prefixes).await,
         Ground::Redis(redis) => (redis.url(), "lock:".to_owned()),
         Ground::Shared(url, prefix) => ((*url).to_owned(), prefix.clone()),
     };
@@ -154,6 +185,7 @@ async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
         min_replicas: 0,
         default_ttl: Ttl::from_millis(30_000),
         position_kept: kept,
+        prefixes,
     });
     let store = open(settings, Arc::new(Metrics::for_redis())).unwrap();
     eventually(PATIENCE, async || store.contacted().then_some(())).await;
@@ -161,6 +193,11 @@ async fn store_on(ground: &Ground, kept: Ttl) -> Arc<dyn Store> {
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 1 };
     eventually(PATIENCE, async || store.list(&page).await.ok()).await;
     store
+}
+
+/// A limit for the leases of keys below `text`.
+fn limits(text: &str) -> Prefixes {
+    Prefixes::new(vec![Prefix { text: text.to_owned(), max_hold: Some(MAX_HOLD) }]).unwrap()
 }
 
 /// A key.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::store::Store;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
@@ -41,8 +42,9 @@ impl Nodes {
     }
 
     /// An instance on them, once they vote.
-    pub(crate) async fn store(&self, kept: Ttl) -> Arc<dyn Store> {
-        let settings = settings(&self.urls, &self.key_prefix, kept);
+    pub(crate) async fn store(&self, kept: Ttl, prefixes: Prefixes) -> Arc<dyn Store> {
+        let mut settings = settings(&self.urls, &self.key_prefix, kept);
+        settings.nodes.iter_mut().for_each(|node| node.prefixes = prefixes.clone());
         admit(&settings).await;
         let store =
             open(StoreSettings::Redlock(settings), Arc::new(Metrics::for_redlock())).unwrap();
@@ -69,6 +71,7 @@ pub(crate) fn settings(urls: &[String], key_prefix: &str, kept: Ttl) -> RedlockS
         min_replicas: 0,
         default_ttl: Ttl::from_millis(30_000),
         position_kept: kept,
+        prefixes: Prefixes::default(),
     };
     RedlockSettings {
         nodes: urls.iter().map(node).collect(),

@@ -150,12 +150,13 @@ impl Store for Toy {
         self.go(Verb::ForceRelease, self.store.force_release(key)).await
     }
 
-    async fn inspect(
+    async fn inspect_line(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
+        most: usize,
     ) -> Result<LockStatus, StoreError> {
-        self.go(Verb::Inspect, self.store.inspect(key, token)).await
+        self.go(Verb::Inspect, self.store.inspect_line(key, token, most)).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {

@@ -49,32 +49,68 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
     }
 }
 
-/// A file that version 0.1.0 wrote on 2026-11-21: three leases of a day, the third of them released.
+/// Files that earlier versions wrote, on 2026-11-21 and 2026-11-22: three leases of a day, the third
+/// of them released.
 const FORMAT_1: &[u8] = include_bytes!("format-1.redb");
+const FORMAT_2: &[u8] = include_bytes!("format-2.redb");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_the_first_format_is_read_and_goes_on_in_the_newest() {
+async fn a_file_of_an_earlier_format_is_read_and_goes_on_in_the_newest() {
+    let numbers = [1_795_294_572_077_036, 1_795_294_572_087_263, 1_795_294_572_099_605];
+    reads_and_goes_on(1, FORMAT_1, numbers).await;
+    let numbers = [1_795_335_948_857_990, 1_795_335_948_879_663, 1_795_335_948_893_683];
+    reads_and_goes_on(2, FORMAT_2, numbers).await;
+}
+
+/// Takes the file of a format with these fencing tokens through two lives of the service.
+async fn reads_and_goes_on(format: u32, file: &[u8], [first, second, last]: [u64; 3]) {
     let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("locks.redb"), FORMAT_1).unwrap();
+    fs::write(directory.path().join("locks.redb"), file).unwrap();
     let store = format!("embedded:{}", directory.path().display());
     for round in 0..2 {
         let service = Process::start(&store, &[]);
         let http = service.http();
-        for (number, fencing_token) in [(1, 1_795_294_572_077_036), (2, 1_795_294_572_087_263)] {
-            let holder = http.token(&format!("token-of-format-1-{number}"));
+        for (number, fencing_token) in [(1, first), (2, second)] {
+            let holder = http.token(&format!("token-of-format-{format}-{number}"));
             let kept = holder.put(&format!("/locks/old/{number}/refresh"), "").await;
             assert_eq!(kept.status, 200, "round {round}: {kept:?}");
             assert_eq!(kept.number("fencing_token"), fencing_token);
             assert_eq!(kept.text("owner"), format!("o{number}"));
+            let seen = http.get(&format!("/locks/old/{number}")).await;
+            assert!(seen.field("held_ms").is_null(), "nobody noted it: {seen:?}");
         }
         assert_eq!(http.get("/locks/old/3").await.field("held"), false);
         let later = http.post("/locks/old/3", "").await;
-        assert!(later.number("fencing_token") > 1_795_294_572_099_605, "{later:?}");
+        assert!(later.number("fencing_token") > last, "{later:?}");
+        assert!(http.get("/locks/old/3").await.number("held_ms") < 60_000);
         assert_eq!(http.token(&later.text("token")).delete("/locks/old/3").await.status, 204);
         service.signal("TERM");
         assert_eq!(service.wait(), Some(0));
     }
-    assert_ne!(fs::read(directory.path().join("locks.redb")).unwrap(), FORMAT_1);
+    assert_ne!(fs::read(directory.path().join("locks.redb")).unwrap(), file);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restart_does_not_reset_since_when_a_key_is_held() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    let mut held = 0;
+    for signal in ["TERM", "KILL", "TERM"] {
+        let service = Process::start(&store, &[]);
+        let http = service.http().token("a-token-of-this-test");
+        if held == 0 {
+            assert_eq!(http.post("/locks/k?ttl=10m&owner=o", "").await.status, 201);
+        }
+        let seen = async || http.get("/locks/k").await.number("held_ms");
+        let first = seen().await;
+        assert!(first >= held, "{first} after {held}");
+        let longer = async || Some(seen().await).filter(|now| *now > first + 300);
+        held = eventually(Duration::from_secs(10), longer).await;
+        // After a crash the clock goes on from the last commit, which this is.
+        assert_eq!(http.put("/locks/k/refresh", "").await.text("owner"), "o");
+        service.signal(signal);
+        service.wait();
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

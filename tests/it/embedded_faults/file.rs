@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::lock::lease::LockStatus;
+use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::store::{Page, Store};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
@@ -44,6 +45,7 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
         .await;
         assert_eq!(holder.put("/locks/a/refresh", "").await.status, 503);
         assert_eq!(http.get("/locks/a").await.status, 503);
+        assert_eq!(http.figure("lockkeeper_embedded_up").await, 0.0);
         assert_refused(&store, "another process serves the locks in");
         assert!(service.log().contains("was moved, deleted or replaced"), "{}", service.log());
 
@@ -54,6 +56,7 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
         })
         .await;
         assert_eq!(holder.get("/locks/a").await.field("mine"), true);
+        assert_eq!(http.figure("lockkeeper_embedded_up").await, 1.0);
     }
     // Another file in its place is not taken for it.
     fs::rename(directory.join("locks.redb"), above.path().join("kept.redb")).unwrap();
@@ -166,7 +169,8 @@ async fn read(file: &[u8]) -> Result<Vec<LockStatus>, String> {
 
 fn opened(directory: PathBuf) -> Result<Arc<dyn Store>, String> {
     let position_kept = Ttl::from_millis(5_000);
-    let settings = EmbeddedSettings { position_kept, command_timeout: PATIENCE };
+    let prefixes = Prefixes::default();
+    let settings = EmbeddedSettings { position_kept, command_timeout: PATIENCE, prefixes };
     let metrics = Arc::new(Metrics::for_embedded());
     open(StoreSettings::Embedded(directory, settings), metrics).map_err(|error| error.to_string())
 }

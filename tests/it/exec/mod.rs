@@ -4,6 +4,7 @@
 mod codes;
 mod escapes;
 mod hostile;
+mod looks;
 mod losses;
 mod options;
 pub(crate) mod proxy;

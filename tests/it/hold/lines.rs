@@ -27,15 +27,16 @@ async fn a_free_key_is_held_for_longer_than_its_ttl() {
         assert!(grant["fencing_token"].as_u64() > Some(0), "{grant}");
         assert_eq!(grant["waited_ms"], 0);
         // What is left when it is told.
-        assert!((1..=1_800).contains(&grant["ttl_ms"].as_u64().unwrap()), "{grant}");
+        assert!((900..=1_800).contains(&grant["ttl_ms"].as_u64().unwrap()), "{grant}");
         for _ in 0..5 {
             let left = listener.hears("alive").await["ttl_ms"].as_u64().unwrap();
-            assert!((1..=1_800).contains(&left), "{left}");
+            assert!((600..=1_800).contains(&left), "{left}");
             let look = http.token(TOKEN).get("/locks/free").await;
             assert_eq!([look.field("held"), look.field("mine")], [true, true]);
         }
         let took = began.elapsed();
-        assert!(took > Duration::from_millis(2_900), "{took:?}");
+        // Five times a third of the TTL.
+        assert!(took > Duration::from_millis(2_950), "{took:?}");
     }
 }
 

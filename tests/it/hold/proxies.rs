@@ -1,4 +1,4 @@
-//! Real clients, directly and through nginx and HAProxy as docs/clients.md sets them up.
+//! Real clients, directly and through the proxies as deploy/proxies sets them up.
 
 use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,14 @@ use crate::waiting::{Stage, until_waiters};
 
 const PAGE: &str = include_str!("../../../docs/clients.md");
 
-/// Where the page says that the service is.
+const NGINX: &str = include_str!("../../../deploy/proxies/nginx.conf");
+const HAPROXY: &str = include_str!("../../../deploy/proxies/haproxy.cfg");
+const APACHE: &str = include_str!("../../../deploy/proxies/apache.conf");
+
+/// What Apache needs around a virtual host.
+const APACHE_MODULES: [&str; 4] = ["mpm_event", "authz_core", "proxy", "proxy_http"];
+
+/// Where the settings say that the service is.
 const SERVICE: &str = "10.0.0.7:8080";
 
 /// An answer that was kept back would come only at the end, which is never.
@@ -34,7 +41,7 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     async fn nginx(service: &Http) -> Self {
-        Self::nginx_with(&with_service(block("nginx"), service)).await
+        Self::nginx_with(&with_service(NGINX, service)).await
     }
 
     /// An nginx with these settings, on a free port instead of 80.
@@ -55,10 +62,27 @@ impl Proxy {
 
     async fn haproxy(service: &Http) -> Self {
         let port = free_port();
-        let shown = block("haproxy").replace("bind :80", &format!("bind 127.0.0.1:{port}"));
-        let settings = with_service(&shown, service) + "\n";
+        let shown = HAPROXY.replace("bind :80", &format!("bind 127.0.0.1:{port}"));
+        let settings = with_service(&shown, service);
         let directory = tempfile::tempdir().unwrap();
         Self::start("haproxy", &["-db", "-f"], &settings, directory, port).await
+    }
+
+    async fn apache(service: &Http) -> Self {
+        let (port, directory) = (free_port(), tempfile::tempdir().unwrap());
+        let there = directory.path().display();
+        let mut settings = format!(
+            "ServerName localhost\nListen 127.0.0.1:{port}\nServerRoot {there}\n\
+             DefaultRuntimeDir {there}\nPidFile {there}/pid\nErrorLog {there}/errors\n\
+             User nobody\nGroup nogroup\n"
+        );
+        for name in APACHE_MODULES {
+            let file = format!("/usr/lib/apache2/modules/mod_{name}.so");
+            settings.push_str(&format!("LoadModule {name}_module {file}\n"));
+        }
+        settings.push_str(&with_service(APACHE, service).replace("*:80", &format!("*:{port}")));
+        // In one process: the children of another one would outlive it.
+        Self::start("apache2", &["-X", "-f"], &settings, directory, port).await
     }
 
     async fn start(
@@ -186,10 +210,24 @@ async fn haproxy_as_the_page_says_passes_on_each_line_and_the_end() {
     passes_on_a_wait(&http, proxy.address).await;
 }
 
-/// A key comes through as it was sent, and who hangs up is out of the line.
-async fn passes_on_a_wait(service: &Http, address: SocketAddr) {
+#[tokio::test(flavor = "multi_thread")]
+async fn apache_as_the_page_says_passes_on_each_line_the_end_and_every_key() {
+    let stage = Stage::embedded().await;
+    let http = stage.http(0);
+    let proxy = Proxy::apache(&http).await;
+    serves(&http, proxy.address, &["curl -N", "fopen10", "curl"]).await;
+    passes_on_a_key(proxy.address).await;
+}
+
+/// A key comes through as it was sent.
+async fn passes_on_a_key(address: SocketAddr) {
     let through = Http::new(address);
     assert_eq!(through.post("/locks/a%2Fb%20%25?ttl=1m", "").await.text("key"), "a/b %");
+}
+
+/// A key comes through, and who hangs up is out of the line.
+async fn passes_on_a_wait(service: &Http, address: SocketAddr) {
+    passes_on_a_key(address).await;
     let url = format!("http://{address}/locks/a/b%20%25?wait=20s");
     let mut curl = command("curl").args(["-sS", "-X", "POST", &url]).spawn().unwrap();
     until_waiters(service, "a/b%20%25", 1).await;

@@ -50,7 +50,7 @@ async fn a_key_of_the_legacy_file_is_that_key_whatever_is_in_it() {
     ] {
         let holder = http.token(HOLDER);
         for php in Php::ALL {
-            assert_eq!(holder.post(&format!("/locks/{path}"), "").await.status, 201);
+            assert_eq!(holder.post(&format!("/locks/{path}?ttl=1h"), "").await.status, 201);
             assert_eq!(php.says(&["look", &http.url(), key]), "busy", "{php:?} {key}");
             assert_eq!(holder.delete(&format!("/locks/{path}")).await.status, 204);
             assert_eq!(php.says(&["look", &http.url(), key]), "free", "{php:?} {key}");

@@ -71,7 +71,10 @@ pub(super) fn holder(holder: Option<&Holder>) -> Said {
 
 pub(super) fn status(status: &LockStatus) -> Said {
     let told = holder(status.holder.as_ref());
-    let what = format!("{} {} {:?} {}", status.key, told.what, status.mine, status.waiters);
+    let since = status.holder.as_ref().is_some_and(|holder| holder.held.is_some());
+    let line: Vec<_> = status.line.iter().map(|waiter| waiter.owner.as_ref()).collect();
+    let LockStatus { key, mine, waiters, .. } = status;
+    let what = format!("{key} {} since: {since} {mine:?} {waiters} {line:?}", told.what);
     Said { what, ..told }
 }
 

@@ -47,6 +47,7 @@ async fn a_lock_without_an_end_is_held_with_no_time_to_tell() {
     let found = look(&http, "endless").await;
     assert_eq!(found.field("held"), true);
     assert!(found.field("ttl_ms").is_null(), "{found:?}");
+    assert!(refused.field("held_ms").is_null() && found.field("held_ms").is_null(), "{found:?}");
     forced(&http, "endless", token).await;
 }
 

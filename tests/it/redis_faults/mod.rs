@@ -9,6 +9,7 @@ mod line;
 mod links;
 mod lists;
 pub(crate) mod login;
+mod older;
 mod paused;
 mod servers;
 

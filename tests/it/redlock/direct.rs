@@ -37,7 +37,12 @@ async fn a_lock_by_redlock_code_excludes_the_services_clients() {
         assert_eq!(answer.told(), held(), "{answer:?}");
         assert!((50_000..=60_000).contains(&answer.number("retry_after_ms")), "{answer:?}");
         assert!(answer.field("owner").is_null());
-        assert_eq!(look(&http, "theirs").await.field("held"), true);
+        let seen = look(&http, "theirs").await;
+        assert_eq!(
+            (seen.field("held"), seen.field("held_ms")),
+            (true.into(), answer.field("held_ms"))
+        );
+        assert!(seen.field("held_ms").is_null(), "{seen:?}");
         assert_eq!(release(&http, "theirs", MINE).await.told(), lost());
         assert_eq!(refresh(&http, "theirs", MINE).await.told(), lost());
         assert_eq!(given_back(&site, "theirs", &proof), "released");

@@ -20,6 +20,7 @@ mod racing;
 mod restarts;
 mod rolling;
 mod settings;
+mod since;
 mod twins;
 
 use std::time::{Duration, Instant};

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::redlock::{LONG, LONGEST, PATIENCE, SAFE, Site, Way, acquire, granted, refresh};
 use crate::support::process::{BINARY, command};
-use crate::support::{Redis, eventually};
+use crate::support::{Process, Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";
@@ -104,6 +104,75 @@ async fn an_operator_lets_a_node_vote_that_would_wait_for_hours() {
     // What it forgot may be had twice, as it was told; the number tells who is late.
     site.back(1, Way::Dropped);
     assert_ne!(refresh(&http, "long", MINE).await.status, 500);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_begins_to_vote_is_in_the_audit_with_the_reason() {
+    let nodes: Vec<_> = (0..3).map(|_| Redis::start()).collect();
+    let stores = nodes.iter().map(Redis::url).collect::<Vec<_>>().join(" ");
+    let longest = Duration::from_secs(900);
+    let service = Process::start_with(
+        &[],
+        &[
+            ("LOCKKEEPER_STORE", &stores),
+            ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", "15m"),
+            ("LOCKKEEPER_TTL_DEFAULT", "1s"),
+            ("LOCKKEEPER_LOG_LEVEL", "error"),
+        ],
+    );
+    // The service has to know that they wait: it has, once it asks again.
+    eventually(PATIENCE, async || {
+        let asked = |node: &Redis| {
+            let calls = node.run::<String>("INFO commandstats");
+            let calls = calls.split("cmdstat_evalsha:calls=").nth(1).unwrap_or_default().to_owned();
+            calls.split(',').next().unwrap_or_default().parse().unwrap_or(0)
+        };
+        nodes.iter().all(|node| asked(node) >= 4).then_some(())
+    })
+    .await;
+    let (told, error, code) = run(&stores, &["admit", &name(&nodes[0])], longest);
+    assert_eq!(code, Some(0), "{told}{error}");
+    let line = eventually(PATIENCE, async || {
+        let log = service.log();
+        log.lines().find(|line| line.contains("\"node_votes\"")).map(str::to_owned)
+    })
+    .await;
+    for part in [
+        format!("\"node\":\"{}\"", name(&nodes[0])),
+        "\"reason\":\"an operator has admitted it\"".to_owned(),
+        "\"wait_cut_ms\":".to_owned(),
+        "\"target\":\"audit\"".to_owned(),
+    ] {
+        assert!(line.contains(&part), "{line} has no {part}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_dashboard_tells_which_nodes_vote_and_from_when() {
+    let longest = Duration::from_secs(8);
+    let mut site = Site::new((0..3).map(|_| Redis::start()).collect(), longest).await;
+    let service = site.started_with(&[]).await;
+    let http = service.http();
+    let told = async |expected: [&str; 3]| {
+        eventually(PATIENCE, async || {
+            let status = http.get("/ui/status").await.json();
+            let nodes = status["store"]["nodes"].as_array().unwrap().clone();
+            let votes: Vec<_> = nodes.iter().map(|node| node["votes"].as_str().unwrap()).collect();
+            (votes == expected).then_some(nodes)
+        })
+        .await
+    };
+    for node in told(["later"; 3]).await {
+        let left = node["votes_in_ms"].as_u64().unwrap();
+        assert!(left <= 9_000, "{node}");
+    }
+    let nodes = told(["now"; 3]).await;
+    let of_site: Vec<_> = site.proxies.iter().map(|proxy| proxy.url()).collect();
+    for (node, url) in nodes.iter().zip(of_site) {
+        assert!(url.ends_with(node["node"].as_str().unwrap()), "{node} {url}");
+    }
+    site.away(1, Way::Killed);
+    told(["now", "unreachable", "now"]).await;
 }
 
 /// All that an operator can do where nobody is left to ask.

@@ -357,7 +357,7 @@ fn idle_connections_are_closed_at_once_when_the_service_ends() {
     let mut idle = Line::to(&service);
     idle.say(REQUEST);
     assert_eq!(idle.status(), 200);
-    for name in ["TERM", "INT", "HUP"] {
+    for name in ["TERM", "INT", "QUIT"] {
         let (another, _directory) = start(&[("LOCKKEEPER_LIMITS_SHUTDOWN_TIME", "60s")]);
         let mut idle = Line::to(&another);
         idle.say(REQUEST);

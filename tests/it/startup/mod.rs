@@ -2,6 +2,7 @@
 
 mod commands;
 mod connections;
+mod hostile;
 mod refusals;
 
 use std::process::Output;

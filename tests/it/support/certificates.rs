@@ -13,27 +13,35 @@ pub(crate) struct Certificates(TempDir);
 impl Certificates {
     pub(crate) fn make() -> Self {
         let made = Self(tempfile::tempdir().unwrap());
-        let new = ["req", "-newkey", "rsa:2048", "-nodes", "-batch"];
-        let mut ca = new.to_vec();
+        let mut ca = NEW.to_vec();
         ca.extend(["-x509", "-subj", "/CN=test authority", "-days", "2"]);
         ca.extend(["-keyout", "ca.key", "-out", "ca.pem"]);
         openssl(&ca, made.0.path());
-        let mut request = new.to_vec();
-        request.extend(["-subj", "/CN=test server", "-keyout", "server.key", "-out", "server.csr"]);
-        openssl(&request, made.0.path());
-        let names = "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
-        std::fs::write(made.0.path().join("names"), names).unwrap();
-        let mut sign = vec!["x509", "-req", "-in", "server.csr", "-CA", "ca.pem"];
-        sign.extend(["-CAkey", "ca.key", "-CAcreateserial", "-days", "2"]);
-        sign.extend(["-extfile", "names", "-out", "server.pem"]);
-        openssl(&sign, made.0.path());
+        made.sign("server", "2");
         made
+    }
+
+    /// Makes NAME.pem and NAME.key, which are valid for so many days.
+    pub(crate) fn sign(&self, name: &str, days: &str) {
+        let [key, request, certificate] = ["key", "csr", "pem"].map(|end| format!("{name}.{end}"));
+        let subject = format!("/CN=test {name}");
+        let mut asked = NEW.to_vec();
+        asked.extend(["-subj", &subject, "-keyout", &key, "-out", &request]);
+        openssl(&asked, self.0.path());
+        let names = "subjectAltName=IP:127.0.0.1,DNS:localhost\n";
+        std::fs::write(self.0.path().join("names"), names).unwrap();
+        let mut sign = vec!["x509", "-req", "-in", &request, "-CA", "ca.pem"];
+        sign.extend(["-CAkey", "ca.key", "-CAcreateserial", "-days", days]);
+        sign.extend(["-extfile", "names", "-out", &certificate]);
+        openssl(&sign, self.0.path());
     }
 
     pub(crate) fn path(&self, name: &str) -> String {
         self.0.path().join(name).display().to_string()
     }
 }
+
+const NEW: [&str; 5] = ["req", "-newkey", "rsa:2048", "-nodes", "-batch"];
 
 fn openssl(arguments: &[&str], directory: &Path) {
     let output = command("openssl").args(arguments).current_dir(directory).output().unwrap();

@@ -15,6 +15,9 @@ pub(crate) const CONTRACT: &str = include_str!("../../../openapi.yaml");
 /// The contract as generators read it.
 pub(crate) static SPEC: LazyLock<Spec> = LazyLock::new(Spec::load);
 
+/// The type of a page, which browsers keep and ask for each time.
+const PAGE: &str = "text/html; charset=utf-8";
+
 /// How much of a body some clients show: code and detail have to be among it.
 const SHOWN: usize = 120;
 
@@ -78,8 +81,11 @@ impl Spec {
             assert!(matches!(answer.status, 400 | 414 | 431) && answer.body.is_empty(), "{what}");
             return;
         };
-        let stream = answer.header("content-type") == Some(STREAM);
-        let kept = if stream { "no-store, no-transform" } else { "no-store" };
+        let kept = match answer.header("content-type") {
+            Some(STREAM) => "no-store, no-transform",
+            Some(PAGE) => "no-cache",
+            _ => "no-store",
+        };
         assert_eq!(answer.header("cache-control"), Some(kept), "{what}");
         let head = method == "HEAD";
         assert!(!head || answer.body.is_empty(), "{what}");
@@ -131,7 +137,8 @@ impl Spec {
         }
     }
 
-    fn check_schema(&self, name: &str, body: &Value, what: &str) {
+    /// Fails unless this body has the schema of this name.
+    pub(crate) fn check_schema(&self, name: &str, body: &Value, what: &str) {
         let schema = json!({
             "$ref": format!("#/components/schemas/{name}"),
             "components": self.0["components"],

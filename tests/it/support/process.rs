@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::support::Http;
+use crate::support::{Http, PATIENCE, eventually};
 
 /// The binary under test.
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
@@ -17,7 +17,7 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockkeeper");
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
-    address: SocketAddr,
+    place: String,
     log: Log,
 }
 
@@ -69,14 +69,14 @@ impl Process {
     fn serving(mut starting: Command) -> Self {
         let mut child = starting.stderr(Stdio::piped()).spawn().unwrap();
         let log = Log::default();
-        let (serves, address) = mpsc::channel();
+        let (serves, place) = mpsc::channel();
         let lines = BufReader::new(child.stderr.take().unwrap()).lines();
         let kept = log.clone();
         std::thread::spawn(move || {
             for line in lines.map_while(Result::ok) {
-                if let Some((_, rest)) = line.split_once("serving locks on http://") {
+                if let Some((_, rest)) = line.split_once("serving locks on ") {
                     let end = rest.find(|letter: char| letter == '"' || letter.is_whitespace());
-                    let _ = serves.send(rest[..end.unwrap_or(rest.len())].parse().unwrap());
+                    let _ = serves.send(rest[..end.unwrap_or(rest.len())].to_owned());
                 }
                 let mut kept = kept.text.lock().unwrap();
                 kept.push_str(&line);
@@ -84,15 +84,25 @@ impl Process {
             }
             kept.ended.store(true, Ordering::Release);
         });
-        let Ok(address) = address.recv_timeout(Duration::from_secs(20)) else {
+        let Ok(place) = place.recv_timeout(Duration::from_secs(20)) else {
             panic!("it does not serve: {}", log.text.lock().unwrap());
         };
-        Self { child, address, log }
+        Self { child, place, log }
     }
 
-    /// A client of it.
+    /// A client of it, without TLS.
     pub(crate) fn http(&self) -> Http {
-        Http::new(self.address)
+        Http::new(self.address())
+    }
+
+    /// The address and port.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.place.split_once("://").unwrap().1.parse().unwrap()
+    }
+
+    /// The URL, as it logged it.
+    pub(crate) fn url(&self) -> &str {
+        &self.place
     }
 
     /// Its process number.
@@ -103,6 +113,11 @@ impl Process {
     /// All that it has logged.
     pub(crate) fn log(&self) -> String {
         self.log.text.lock().unwrap().clone()
+    }
+
+    /// Waits until it has logged this: the log is written by a thread of its own.
+    pub(crate) async fn logs(&self, text: &str) {
+        eventually(PATIENCE, async || self.log().contains(text).then_some(())).await;
     }
 
     /// What it logs, also when it has ended.

@@ -119,6 +119,11 @@ impl Redis {
         command.query(&mut connection)
     }
 
+    /// Its process number.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Ends it at once, as `kill -9` does.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();

@@ -34,10 +34,10 @@ impl Service {
         let config = Config::of(&Sources::find(&flags, variables).unwrap()).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let server = Server::open(config, address).unwrap();
+        let server = Server::open(config, &[address.into()]).unwrap();
         let (shutdown, begun) = oneshot::channel();
         let mut running = JoinSet::new();
-        running.spawn(server.run(listener, async {
+        running.spawn(server.run(listener.into(), async {
             // The test that ends it may also just drop it.
             let _ = begun.await;
         }));

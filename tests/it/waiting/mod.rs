@@ -8,6 +8,7 @@ mod instances;
 mod losses;
 mod order;
 mod over;
+mod rolling;
 
 use std::time::Duration;
 

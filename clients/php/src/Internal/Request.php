@@ -73,6 +73,7 @@ final class Request
             && is_string($body['owner'] ?? '')
             && is_int($body['fencing_token'] ?? 0)
             && is_int($body['ttl_ms'] ?? 0)
+            && is_int($body['held_ms'] ?? 0)
             && is_int($body['waiters'] ?? 0)
             && is_bool($body['mine'] ?? false);
     }

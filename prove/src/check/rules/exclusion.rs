@@ -131,8 +131,8 @@ fn told_late(court: &mut Court<'_>) {
     let mut found = Vec::new();
     for lease in court.key.leases.iter().rev() {
         let ended = !lease.expires || lease.cap < Nanos::MAX;
-        let told = court.key.operation(lease.first).said.ttl_ms.unwrap_or_default() * MS;
-        if !ended && lease.begun && next.saturating_add(ANSWERS_CROSS) < lease.hi + told / 2 {
+        let left = court.key.operation(lease.first).said.ttl_ms.unwrap_or_default() * MS;
+        if !ended && lease.begun && next.saturating_add(ANSWERS_CROSS) < lease.hi + left / 2 {
             found.push((lease, next));
         }
         next = next.min(lease.hi);

@@ -1,25 +1,27 @@
 -- confirm.lua: raises the node's fencing token to that of a lease, and tells whether the lease's token held the key here. After a refresh by a majority it also adds the lease if it is missing.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 fencing token of the lease  4 retention of the record beyond the ttl (ms)  5 ttl (ms)  6 renewals of a refreshed lease, or empty  7 its owner; the last one is the instance's settings
+-- ARGV: 1 not after (ms)  2 token  3 fencing token of the lease  4 retention of the record beyond the ttl (ms)  5 ttl (ms)  6 renewals of a refreshed lease, or empty  7 its owner  8 ms held, or empty  9 ms held on the node with the earliest start, or empty; the last one is the instance's settings
 -- Returns: {now, "yes"} | {now, "no"} | {now, "blank" | "foreign"} | {now, "late"}
-local not_after, token, fence, retention, ttl, refreshed, its_owner = unpack(ARGV)
+local not_after, token, fence, retention, ttl, refreshed, its_owner, age, oldest = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
 fence, retention, ttl = tonumber(fence), tonumber(retention), tonumber(ttl)
 -- A late vote may have a greater number than the lease: another token may have held the key in between.
 local holds = value == token and ours and number <= fence
+local late = holds and oldest ~= '' and start and start > now - oldest
+if late then since = since_ms(oldest) end -- It joined the lease late, which must not last longer for that.
 local mark, keep = string.match(known, '^%+?'), math.max(redis.call('PTTL', record), ttl + retention)
 local brings = refreshed ~= '' and (value == token or kind == 'none') and redis.call('EXISTS', ended(token)) == 0
 if brings and not (holder == token and (number > fence or renewals > tonumber(refreshed))) then -- Not over a later take-over.
   if value then redis.call('PEXPIRE', lock, ttl) end -- A write that adds nothing comes first, so that the rest runs even at maxmemory.
   redis.call('SET', lock, token, 'PX', ttl)
-  write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner }, keep)
+  write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner, ours and since ~= '' and since or age ~= '' and since_ms(age) or '' }, keep)
   used()
-elseif last < fence or holds and number < fence then
+elseif last < fence or holds and number < fence or late then
   -- Raised even if the token is gone, for the next lease; only holders confirm.
   number = holds and fence or number
   redis.call('PEXPIRE', record, keep)
-  write(mark, { math.max(last, fence), number, its_ttl or 0, renewals, attempt or '-', holder or '-', owner or '' }, keep)
+  write(mark, { math.max(last, fence), number, its_ttl or 0, renewals, attempt or '-', holder or '-', owner or '', since or '' }, keep)
 end
 if not voting then return { now, silence } end
 return { now, holds and 'yes' or 'no' }

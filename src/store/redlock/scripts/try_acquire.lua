@@ -1,8 +1,8 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token; the last one is the instance's settings
--- Returns: {now, "yes" | "again", fencing token, renewals} | {now, "taken", ms left, holder, fencing token, owner} | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
-local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made = unpack(ARGV)
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token  12 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
+-- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
+local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
 if kind ~= 'none' and value ~= token then
@@ -10,16 +10,17 @@ if kind ~= 'none' and value ~= token then
     redis.pcall('SET', record, '+' .. (known ~= '' and known or '0 0 0 0 - - '), 'PX', math.max(redis.call('PTTL', record), tonumber(retention)))
   end
   if not voting then return { now, silence } end
-  return { now, 'taken', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '' }
+  return { now, 'taken', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '', held }
 end
 -- The service's attempts with one token follow each other: an earlier one that arrives late must not mark, for its clean-up, a vote that a later one has won with.
 if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'superseded' } end
+if ours then ttl = capped(ttl, max_hold) elseif max_hold ~= '' then ttl = math.min(ttl, max_hold) end
 local fence = ours and number or draw(proposal, floor)
 renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', ttl)
 -- A vote from before the attempt may be a lease, which its clean-up must not take; unless its token is the service's, which no client knows yet.
 local whose = ours and made ~= '1' and '-' or its_attempt
-write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner }, retention)
+write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner, ours and since or since_ms(0) }, retention)
 used()
 if not voting then return { now, silence } end
-return { now, ours and 'again' or 'yes', fence, renewals }
+return { now, ours and 'again' or 'yes', fence, renewals, tonumber(ttl), its_owner, held }

@@ -1,5 +1,5 @@
 -- vote.lua: the lock and its record; runs after prelude.lua, before the scripts about one lock.
--- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease)
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", then a line feed and the start of the lease (ms), which an older version takes for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease)
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -9,14 +9,23 @@ local value = kind == 'string' and redis.call('GET', lock) -- Another type is th
 local known = redis.pcall('GET', record)
 known = type(known) == 'string' and known or ''
 local last = tonumber(string.match(known, '^%+?(%d+)') or 0)
-local number, its_ttl, renewals, attempt, holder, owner = string.match(known, '^%+?%d+ (%d+) (%d+) (%d+) (%S+) (%S+) (.*)$')
+local number, its_ttl, renewals, attempt, holder, owner, since = string.match(known, '^%+?%d+ (%d+) (%d+) (%d+) (%S+) (%S+) ([^\n]*)(.*)$')
 number, renewals = tonumber(number or 0), tonumber(renewals or 0)
 local ours = value and value == holder
+local start = tonumber(ours and string.match(since, '%d+') or nil)
+local held = start and math.max(0, now - start) or -1 -- The time since the start of the lease; -1 if the record has none.
+local function capped(ttl, max_hold) -- The TTL, or the time until the lease has lasted for `max_hold` on this node, if given. It ends no earlier than it would.
+  if max_hold == '' then return tonumber(ttl) end
+  return math.min(ttl, math.max((start or now) + max_hold - now, redis.call('PTTL', lock), 1))
+end
+local function since_ms(age) -- The start of a lease of this age, as the record has it.
+  return string.format('\n%.0f', now - age)
+end
 local function draw(proposal, floor) -- A proposal far ahead of this clock would use up the protection against loss.
   return math.max(last + 1, tonumber(floor), math.min(tonumber(proposal), now_us + 1000000))
 end
 local function write(mark, fields, keep)
-  redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s', unpack(fields)), 'PX', keep)
+  redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s%s', unpack(fields)), 'PX', keep)
 end
 local function ended(whose) -- The mark of a lease that ended here: a refresh under way must not bring it back.
   return 'lk//!' .. whose .. ' ' .. lock -- No token contains a space.

@@ -1,0 +1,41 @@
+//! The routes of a listener. Operators may have a listener of their own; then the other one, for
+//! clients, does not have their routes.
+
+/// The paths of operators, each with all below it.
+const OPERATORS: [&str; 3] = ["/admin", "/metrics", "/ui"];
+
+/// The listener of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Door {
+    /// It has all routes.
+    All,
+    /// It has none of the operators' routes.
+    Clients,
+}
+
+impl Door {
+    /// Returns whether the listener has routes for this path.
+    pub(super) fn leads_to(self, path: &str) -> bool {
+        let below = |root: &str| path.strip_prefix(root).is_some_and(is_end_or_below);
+        self == Self::All || !OPERATORS.iter().any(|root| below(root))
+    }
+}
+
+fn is_end_or_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('/')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Door;
+
+    #[test]
+    fn clients_have_every_path_but_those_of_operators() {
+        for path in ["/admin", "/admin/locks/a", "/metrics", "/metrics/", "/ui", "/ui/a.js"] {
+            assert!(Door::All.leads_to(path) && !Door::Clients.leads_to(path), "{path}");
+        }
+        for path in ["/", "/healthz", "/locks/admin", "/locks", "/hold/a", "/uis", "/administer"] {
+            assert!(Door::All.leads_to(path) && Door::Clients.leads_to(path), "{path}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! A table on a terminal that is drawn again in place, until a signal ends it.
+//!
+//! A frame is one write that overwrites the last one and is never larger than the terminal. The
+//! terminal's modes stay as they are, so nothing has to be restored.
+
+use std::io::{IsTerminal, Write, stdout};
+use std::time::Duration;
+
+use rustix::process::Signal;
+use rustix::termios::tcgetwinsize;
+use tokio::time::sleep;
+
+use crate::cli::exit;
+use crate::cli::locks::{Undone, passes};
+use crate::cli::signals::Signals;
+use crate::cli::voice::plain;
+
+/// The pause between two frames.
+const EVERY: Duration = Duration::from_secs(2);
+
+/// The size of a terminal that does not know its own.
+const USUAL: Size = Size { columns: 80, rows: 24 };
+
+/// The size of the terminal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Size {
+    pub(super) columns: usize,
+    pub(super) rows: usize,
+}
+
+impl Size {
+    fn now() -> Self {
+        let Ok(size) = tcgetwinsize(stdout()) else { return USUAL };
+        match (usize::from(size.ws_col), usize::from(size.ws_row)) {
+            (columns @ 1.., rows @ 1..) => Self { columns, rows },
+            _ => USUAL,
+        }
+    }
+}
+
+/// Draws what `ask` returns until a signal comes. While the service does not answer, the last table
+/// stays, with the reason below it.
+pub(super) async fn watch(
+    ask: impl AsyncFn(Size) -> Result<Vec<String>, Undone>,
+) -> Result<(), Undone> {
+    if !stdout().is_terminal() {
+        return Err(Undone::Wrong("--watch draws on a terminal: leave it out here".to_owned()));
+    }
+    let signals = Signals::catch().map_err(|error| error.to_string())?;
+    let (mut table, mut drawn) = (Vec::new(), 0);
+    loop {
+        let size = Size::now();
+        let answer = tokio::select! {
+            biased;
+            signal = signals.ending() => return ended(signal),
+            answer = ask(size) => answer,
+        };
+        let note = match answer {
+            Ok(lines) => {
+                table = lines;
+                None
+            }
+            Err(Undone::Refused(error)) if passes(&error) => Some(plain(&error.to_string())),
+            Err(error) => return Err(error),
+        };
+        let lines = fitting(&table, note.as_deref(), size);
+        let mut out = stdout();
+        let written = out.write_all(frame(&lines, drawn).as_bytes()).and_then(|()| out.flush());
+        written.map_err(|error| format!("cannot write to the terminal: {error}"))?;
+        drawn = lines.len();
+        tokio::select! {
+            biased;
+            signal = signals.ending() => return ended(signal),
+            () = sleep(EVERY) => (),
+        }
+    }
+}
+
+/// Ctrl-C is the usual end.
+fn ended(signal: Signal) -> Result<(), Undone> {
+    if signal == Signal::INT {
+        return Ok(());
+    }
+    let code = u8::try_from(exit::SIGNALLED + signal.as_raw());
+    Err(Undone::Said(code.unwrap_or(exit::INTERNAL)))
+}
+
+/// The lines and the note, cut to the terminal: a line that wraps, or a last line feed that
+/// scrolls, would move the next frame.
+fn fitting(table: &[String], note: Option<&str>, size: Size) -> Vec<String> {
+    let rows = size.rows.saturating_sub(1 + usize::from(note.is_some()));
+    let lines = table.iter().take(rows).map(String::as_str).chain(note);
+    lines.map(|line| line.chars().take(size.columns - 1).collect()).collect()
+}
+
+/// The lines, over those of the last frame.
+fn frame(lines: &[String], drawn: usize) -> String {
+    let mut text = String::new();
+    if drawn > 0 {
+        text.push_str(&format!("\x1b[{drawn}F")); // To the first of them.
+    }
+    for line in lines {
+        text.push_str(line);
+        text.push_str("\x1b[K\r\n"); // Erases the rest of the line.
+    }
+    text.push_str("\x1b[J"); // Erases the lines below.
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Size, fitting, frame};
+
+    fn table(lines: &[&str]) -> Vec<String> {
+        lines.iter().map(|&line| line.to_owned()).collect()
+    }
+
+    #[test]
+    fn a_frame_is_smaller_than_the_terminal_and_keeps_its_note() {
+        let long = table(&["KEY", "first", "second, which is long", "third"]);
+        let size = Size { columns: 10, rows: 4 };
+        assert_eq!(fitting(&long, None, size), ["KEY", "first", "second, w"]);
+        assert_eq!(fitting(&long, Some("no answer"), size), ["KEY", "first", "no answer"]);
+        let tiny = Size { columns: 1, rows: 1 };
+        assert!(fitting(&long, None, tiny).is_empty());
+    }
+
+    #[test]
+    fn a_frame_covers_the_one_before() {
+        assert_eq!(frame(&table(&["a", "b"]), 0), "a\x1b[K\r\nb\x1b[K\r\n\x1b[J");
+        assert_eq!(frame(&table(&["c"]), 2), "\x1b[2Fc\x1b[K\r\n\x1b[J");
+    }
+}

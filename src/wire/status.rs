@@ -1,0 +1,112 @@
+//! The bodies of looks: the state of a key, its line, and the list of held keys.
+
+use serde::{Deserialize, Serialize};
+
+use crate::lock::lease::{LockStatus, Waiter};
+use crate::lock::locks::Listing;
+use crate::wire::{millis_down, millis_up, owner_text};
+
+/// The state of a key.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct StatusBody {
+    /// The key.
+    pub key: String,
+    /// `true` if it is held.
+    pub held: bool,
+    /// The holder's name, if it gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The holder's fencing token, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
+    /// The rest of its TTL, if it expires.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// The time since the lease began, if the store can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    /// The number of waiting requests.
+    pub waiters: u64,
+    /// The first of them, if the request asked for them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub queue: Option<Vec<WaiterBody>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mine: Option<bool>,
+}
+
+/// A waiting request, as others see it.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct WaiterBody {
+    /// Its client's name, if it gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// The time since it took its place, if the store can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub waited_ms: Option<u64>,
+}
+
+impl StatusBody {
+    /// The state of a key with its line.
+    pub fn with_queue(mut status: LockStatus) -> Self {
+        let line = std::mem::take(&mut status.line);
+        let queue = line.into_iter().map(WaiterBody::from).collect();
+        Self { queue: Some(queue), ..status.into() }
+    }
+}
+
+impl From<Waiter> for WaiterBody {
+    fn from(Waiter { owner, waited }: Waiter) -> Self {
+        let owner = owner.map(|owner| owner.as_str().to_owned());
+        Self { owner, waited_ms: waited.map(millis_down) }
+    }
+}
+
+impl From<LockStatus> for StatusBody {
+    fn from(status: LockStatus) -> Self {
+        let held = status.holder.is_some();
+        let holder = status.holder.unwrap_or_default();
+        Self {
+            key: status.key.to_string(),
+            held,
+            owner: owner_text(&holder),
+            fencing_token: holder.fencing_token.map(|token| token.number()),
+            ttl_ms: holder.left.map(millis_up),
+            held_ms: holder.held.map(millis_down),
+            waiters: status.waiters,
+            queue: None,
+            mine: status.mine,
+        }
+    }
+}
+
+/// A page of the list of held keys.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct ListBody {
+    /// The keys.
+    pub locks: Vec<StatusBody>,
+    /// The position of the next page, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cursor: Option<String>,
+}
+
+impl ListBody {
+    /// A page of at most `most_bytes`, unless its first key has more.
+    ///
+    /// # Panics
+    ///
+    /// Never: a status has only texts and numbers.
+    pub fn of(listing: Listing, most_bytes: usize) -> Vec<u8> {
+        let (mut locks, mut bytes, mut cursor) = (Vec::new(), 0, listing.cursor);
+        for status in listing.locks {
+            let last = locks.last().map(|lock: &StatusBody| lock.key.clone());
+            let lock = StatusBody::from(status);
+            bytes += serde_json::to_vec(&lock).expect("only texts and numbers").len() + 1;
+            if bytes > most_bytes && last.is_some() {
+                cursor = last;
+                break;
+            }
+            locks.push(lock);
+        }
+        serde_json::to_vec(&Self { locks, cursor }).expect("only texts and numbers")
+    }
+}

@@ -1,0 +1,183 @@
+-- prelude.lua: runs before every script: takes the store's time, once.
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<fencing token> <ttl ms> <renewals> <token> <owner>", after a release "<fencing token> 0 0 - "; with a "+" before it if there may be a line)
+-- ARGV: those of the script that follows
+-- Returns: nothing
+local lock, record = KEYS[1], KEYS[2]
+local TAKE_OVER = 2 ^ 20 -- The weight of a take-over among the renewals, as in src/lock/lease.rs.
+local time = redis.call('TIME')
+local now_us = time[1] * 1000000 + time[2]
+local now = math.floor(now_us / 1000)
+-- line.lua: the functions of the line; runs after prelude.lua.
+-- KEYS: 3 line: token -> SPAN * index of its instance + place, index 0 while it is absent; "!token" -> end of its kept place (ms) - PAST  4 crew: instance -> "index:deadline (ms)", n -> last place, to and by -> token and instance that the lock was handed to, "@token" -> index of another instance that waits with it as well, "~token" -> place of a claim that has ended while another instance waits with it, ended -> when the "~" fields may be removed (ms)
+-- ARGV: those of the script that follows
+-- Returns: nothing
+local line, crew = KEYS[3], KEYS[4]
+local SPAN, PAST, DAY, ENDED = 2 ^ 45, 2 ^ 50, 86400000, 10000
+local value = redis.pcall('GET', lock) -- A table (an error) if a direct Redis client keeps another type there.
+local known = redis.pcall('GET', record)
+known = type(known) == 'string' and known or ''
+local marked = string.sub(known, 1, 1) == '+' -- There may be a line.
+local last, _, renewals, holder, owner = string.match(known, '^%+?(%d+) (%d+) (%d+) (%S+) (.*)$')
+last = tonumber(last or 0)
+local function crewmen()
+  local all, found = redis.call('HGETALL', crew), {}
+  for i = 1, #all, 2 do
+    local index, deadline = string.match(all[i + 1], '^(%d+):(%d+)$')
+    if index then found[#found + 1] = { id = all[i], index = tonumber(index), deadline = tonumber(deadline) } end
+  end
+  return found
+end
+local function head() -- The oldest claim of a living instance.
+  local first
+  for _, man in ipairs(marked and crewmen() or {}) do
+    local from = man.index * SPAN
+    local oldest = man.deadline > now and redis.call('ZRANGEBYSCORE', line, from, from + SPAN - 1, 'WITHSCORES', 'LIMIT', 0, 1) or {}
+    local place = oldest[1] and tonumber(oldest[2]) - from
+    if place and (not first or place < first.place) then first = { token = oldest[1], place = place, man = man } end
+  end
+  return first
+end
+local function waiters(below) -- The number of claims of living instances ahead of a place.
+  local count = 0
+  for _, man in ipairs(marked and crewmen() or {}) do
+    if man.deadline > now then count = count + redis.call('ZCOUNT', line, man.index * SPAN, man.index * SPAN + (below or SPAN) - 1) end
+  end
+  return count
+end
+local function park(token, place, till) -- Keeps the place of an absent claim.
+  redis.call('ZADD', line, place, token, till - PAST, '!' .. token) -- No token contains "!".
+end
+local function sweep() -- Removes claims whose kept places have expired.
+  for _, over in ipairs(redis.call('ZRANGEBYSCORE', line, '-inf', now - PAST, 'LIMIT', 0, 64)) do
+    redis.call('ZREM', line, over, string.sub(over, 2))
+  end
+end
+local function standing(token) -- The score of a claim, unless its kept place has expired.
+  local score = tonumber(redis.call('ZSCORE', line, token) or nil)
+  local till = score and score < SPAN and tonumber(redis.call('ZSCORE', line, '!' .. token) or nil)
+  if till and till + PAST <= now then return nil end
+  return score
+end
+local function handed() -- The instance of an unconfirmed hand-off.
+  local to, by = unpack(redis.call('HMGET', crew, 'to', 'by'))
+  return value and to == value and holder ~= value and by or nil
+end
+local function drop(token)
+  redis.call('ZREM', line, token, '!' .. token)
+  redis.call('HDEL', crew, '@' .. token)
+  if marked then sweep() end
+  if marked and redis.call('EXISTS', line) == 0 then
+    if tonumber(redis.call('HGET', crew, 'ended') or 0) > now then redis.call('PEXPIRE', crew, ENDED) else redis.call('DEL', crew) end
+    marked, known = false, string.sub(known, 2)
+    redis.call('SET', record, known, 'KEEPTTL')
+  end
+end
+local function hand_on(keep) -- Frees the lock, or hands it to the head, which must confirm it.
+  redis.call('DEL', lock)
+  redis.call('HDEL', crew, 'to', 'by')
+  local first = head()
+  value, holder, owner = first and first.token or false, '-', ''
+  if not first and known ~= '' then redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'KEEPTTL') end -- Removes the ended token from the record.
+  if not first then return end
+  local lapse = math.max(first.man.deadline - now, 250)
+  redis.call('SET', lock, first.token, 'PX', lapse)
+  redis.call('HSET', crew, 'to', first.token, 'by', first.man.id)
+  redis.call('SET', record, string.format('+%.0f 0 0 !%s ', last, first.token), 'PX', DAY)
+  park(first.token, first.place, now + lapse + keep)
+  redis.pcall('PUBLISH', 'lk//' .. first.man.id, lock) -- A hint; the permission may be missing.
+  return first
+end
+-- join.lua: puts a claim into the line, at its old place or at the end; runs after line.lua.
+-- KEYS: those of line.lua
+-- ARGV: those of the script that follows
+-- Returns: nothing
+local function join(token, place, instance, window)
+  local used, mine = {}, nil
+  for _, man in ipairs(crewmen()) do
+    if man.id == instance then mine = man.index end
+    if man.deadline + 60000 < now and man.id ~= instance then -- Long dead: its claims are removed.
+      redis.call('ZREMRANGEBYSCORE', line, man.index * SPAN, man.index * SPAN + SPAN - 1)
+      redis.call('HDEL', crew, man.id)
+    else
+      used[man.index] = true
+    end
+  end
+  if not mine then
+    mine = 1
+    while used[mine] do mine = mine + 1 end
+  end
+  redis.call('HSET', crew, instance, string.format('%d:%.0f', mine, now + window))
+  sweep()
+  if tonumber(redis.call('HGET', crew, 'ended') or now) < now then -- The ended claims were asked for by now, or never will be.
+    for _, field in ipairs(redis.call('HGETALL', crew)) do -- No value begins with "~".
+      if string.sub(field, 1, 1) == '~' then redis.call('HDEL', crew, field) end
+    end
+    redis.call('HDEL', crew, 'ended')
+  end
+  local elsewhere = math.floor(tonumber(redis.call('ZSCORE', line, token) or 0) / SPAN)
+  if elsewhere > 0 and elsewhere ~= mine then redis.call('HSET', crew, '@' .. token, elsewhere) end
+  place = place or redis.call('HINCRBY', crew, 'n', 1)
+  redis.call('ZREM', line, '!' .. token)
+  redis.call('ZADD', line, mine * SPAN + place, token)
+  redis.call('PEXPIRE', line, 120000)
+  redis.call('PEXPIRE', crew, 120000)
+  if not marked then
+    marked, known = true, '+' .. (known ~= '' and known or '0 0 0 - ')
+    redis.call('SET', record, known, 'PX', math.max(redis.call('PTTL', record), DAY))
+  end
+  return place
+end
+-- ended.lua: tells other instances that wait with a claim of its end; runs after line.lua.
+-- KEYS: those of line.lua
+-- ARGV: those of the script that follows
+-- Returns: nothing
+local function end_elsewhere(token, instance) -- Makes other instances ask for a claim that ends, and remembers its end for them.
+  local score = marked and tonumber(redis.call('ZSCORE', line, token) or nil)
+  if not score then return end
+  local index, also = math.floor(score / SPAN), tonumber(redis.call('HGET', crew, '@' .. token) or nil)
+  local place, by = string.format('%.0f', score % SPAN), value == token and handed()
+  for _, man in ipairs(crewmen()) do
+    if man.id ~= instance and (man.index == index or man.index == also or man.id == by) then
+      redis.call('HSET', crew, '~' .. token, place, 'ended', string.format('%.0f', now + ENDED))
+      redis.pcall('PUBLISH', 'lk//' .. man.id, '\1' .. place .. '\1' .. lock) -- A hint; the permission may be missing.
+    end
+  end
+end
+-- wait_turn.lua: joins the line or asks again; grants the key if it is the claim's turn. Without an instance it only asks.
+-- KEYS: 1 lock  2 record  3 line  4 crew
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 fencing floor  7 latest believable time (us)  8 instance  9 its window (ms)  10 time for which a place is kept (ms)  11 place where the claim stood, empty if it joins
+-- Returns: {now, "granted" | "again", fencing token, renewals} | {now, "held", ms left, fencing token, owner, waiters} | {now, "waiting", place, 1 if new, ms left, ahead, handed token, 1 if the head is of this instance} | {now, "gone"} | {now, "late"}
+local not_after, token, ttl, its_owner, retention, floor, believable, instance, window, keep, stood = unpack(ARGV)
+if now > tonumber(not_after) then return { now, 'late' } end
+local score = standing(token)
+if score then redis.call('ZREM', line, '') end -- Adds nothing; what follows then runs even at maxmemory.
+local place = score and score % SPAN
+local function grant(word)
+  local fence = word == 'again' and last or math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
+  redis.call('SET', lock, token, 'PX', ttl)
+  end_elsewhere(token, instance)
+  redis.call('HDEL', crew, 'to', 'by')
+  drop(token)
+  local index = marked and string.match(redis.call('HGET', crew, instance) or '', '^(%d+):') -- A grant proves that the instance is alive, too.
+  if index then redis.call('HSET', crew, instance, string.format('%s:%.0f', index, now + window)) end
+  renewals = word == 'again' and renewals + TAKE_OVER or 0
+  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s', marked and '+' or '', fence, ttl, renewals, token, its_owner), 'PX', retention)
+  return { now, word, fence, renewals }
+end
+if value == token then return grant(holder == token and 'again' or 'granted') end
+if stood ~= '' and not place and redis.call('HGET', crew, '~' .. token) == stood then return { now, 'gone' } end
+local new = place and 0 or 1
+if instance ~= '' then place = join(token, place, instance, tonumber(window)) end
+if not value then
+  local first = head()
+  if not first or first.token == token or place and place < first.place then return grant('granted') end
+  hand_on(tonumber(keep))
+end
+local left = redis.call('PTTL', lock)
+if instance == '' then
+  local ours = value == holder
+  return { now, 'held', left, ours and last or 0, ours and owner or '', waiters() }
+end
+local first = head()
+local mine = handed() == instance and value or ''
+return { now, 'waiting', place, new, left, waiters(place), mine, first and first.man.id == instance and 1 or 0 }
