@@ -178,8 +178,11 @@ impl Poll {
         }
         if votes.len() + open < needed {
             // It is lost. The cause, rivals or silence, is known with a majority of answers, or
-            // without a chance of one.
-            return answered >= needed || answered + open < needed;
+            // without a chance of one. Nodes that are not heard yet may have voted: they are
+            // awaited while the outcome depends on them.
+            let silent = self.how_many(|ballot| *ballot == Ballot::Silent(Effect::Unknown));
+            let outcome_is_known = open + silent <= self.quorum.spare();
+            return answered >= needed || (answered + open < needed && outcome_is_known);
         }
         let fresh = votes.iter().all(|yes| yes.since == Since::Now);
         self.won() && (fresh || matches!(self.number(), Number::Agreed(_)))
@@ -370,6 +373,10 @@ mod tests {
         assert!(!poll(4, &two).decided(), "a third of four can still answer");
         let silent = || Ballot::Silent(Effect::None);
         assert!(poll(4, &[taken("b", 1), silent(), silent()]).decided());
+        assert!(!poll(2, &[Ballot::Blank]).decided(), "the other node may vote");
+        assert!(!poll(4, &[Ballot::Blank, Ballot::Blank]).decided());
+        assert!(poll(3, &[Ballot::Blank, Ballot::Blank]).decided(), "one vote is no lease");
+        assert!(!poll(3, &[Ballot::Blank, Ballot::Silent(Effect::Unknown)]).decided());
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
-use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, refresh, serves, votes};
+use crate::redlock::{
+    LONG, PATIENCE, PATIENT, Site, Way, acquire, granted, held, refresh, serves, votes,
+};
 use crate::support::{Http, Redis, eventually};
 
 const MINE: &str = "token-of-this-client";
@@ -118,7 +120,7 @@ async fn new_nodes_serve_once_the_longest_lease_is_over_or_an_operator_lets_them
     for nodes in [2, 3, 5] {
         let site = Site::new((0..nodes).map(|_| Redis::start()).collect(), longest).await;
         let began = Instant::now();
-        let service = site.started_with(&[]).await;
+        let service = site.started_with(PATIENT).await;
         let http = service.http();
         let before = first(&http).await;
         assert!(began.elapsed() >= longest, "{:?}", began.elapsed());
@@ -161,7 +163,7 @@ async fn seen(node: &Redis) {
 async fn first(http: &Http) -> Vec<String> {
     let before = RefCell::new(Vec::new());
     eventually(PATIENCE, async || {
-        let answer = http.post("/locks/first?ttl=200ms", "").await;
+        let answer = http.post("/locks/first?ttl=3s", "").await;
         if answer.status != 201 {
             assert_eq!(answer.status, 503, "{answer:?}");
             before.borrow_mut().push(answer.text("outcome"));
