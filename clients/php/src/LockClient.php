@@ -10,6 +10,7 @@ use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
+use Lockkeeper\Internal\Keeper;
 use Lockkeeper\Internal\Keys;
 use Lockkeeper\Internal\Secret;
 use Lockkeeper\Internal\Service;
@@ -39,6 +40,8 @@ final class LockClient
      *                                                    when it was to be released; `error_log` if absent
      * @param ?string                     $proxy          what stands between, such as http://proxy:3128; nothing if
      *                                                    absent, whatever the environment says
+     * @param ?string                     $php            the PHP of the command line, which `hold()` runs; found
+     *                                                    beside this PHP if absent
      *
      * @throws \InvalidArgumentException
      */
@@ -52,6 +55,7 @@ final class LockClient
         string $tokenPrefix = '',
         ?\Closure $warn = null,
         ?string $proxy = null,
+        ?string $php = null,
     ) {
         if (!($connectTimeout > 0 && $answerTimeout > 0 && $patience >= 0)) { // NAN as well
             throw new \InvalidArgumentException('A time has to be positive.');
@@ -68,6 +72,7 @@ final class LockClient
             $warn ?? static function (string $message): void {
                 error_log($message);
             },
+            $php,
         );
     }
 
@@ -119,6 +124,58 @@ final class LockClient
             return $work($lease);
         } finally {
             $lease->giveBack();
+        }
+    }
+
+    /**
+     * Acquires a lease that lasts while this process lives: another process refreshes it, and gives it back as
+     * soon as this one has ended, also by `kill -9`. Nothing has to be refreshed here.
+     *
+     * @param float    $ttl      how long the key stays taken if both processes are killed at once
+     * @param ?float   $wait     as in {@see acquire()}
+     * @param ?\Closure(LockLost): void $onLost is called once by the first call on the lease that finds it lost
+     * @param ?int     $signal   what this process gets when the lease is lost, such as SIGTERM; none if absent
+     * @param bool     $children whether programs and forked children that this process starts meanwhile keep the
+     *                           lease as well, until the last of them has ended; then `signal` has no effect, and
+     *                           the lease is not given back at the end of this process
+     *
+     * @throws LockBusy            somebody else has the key
+     * @throws LockkeeperException the service cannot be reached, or refuses the request; or PHP cannot start the
+     *                             other process
+     */
+    public function hold(
+        string $key,
+        float $ttl = 15.0,
+        ?float $wait = 0.0,
+        ?\Closure $onLost = null,
+        ?int $signal = null,
+        bool $children = false,
+    ): HeldLease {
+        $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
+        $holding = Holding::own($this->service, $ticket);
+        $keeper = $children ? new Keeper($this->service, true) : $this->service->keeper();
+        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $onLost, $signal);
+    }
+
+    /**
+     * As {@see hold()}, but null if somebody else has the key.
+     *
+     * @param ?\Closure(LockLost): void $onLost
+     *
+     * @throws LockkeeperException
+     */
+    public function tryHold(
+        string $key,
+        float $ttl = 15.0,
+        ?float $wait = 0.0,
+        ?\Closure $onLost = null,
+        ?int $signal = null,
+        bool $children = false,
+    ): ?HeldLease {
+        try {
+            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children);
+        } catch (LockBusy) {
+            return null;
         }
     }
 

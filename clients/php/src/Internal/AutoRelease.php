@@ -39,5 +39,6 @@ final class AutoRelease
         foreach (self::$holdings as $holding) {
             $holding->part();
         }
+        Keeper::endAll();
     }
 }

@@ -15,6 +15,13 @@ final class Holding
     /** The process that may have it; none before the first request, and when it is over. */
     private ?int $pid = null;
 
+    /** The process that refreshes it, if one does, and its number there. */
+    private ?Keeper $keeper = null;
+    private int $id = 0;
+
+    /** Whether it stays when this process ends. */
+    private bool $stays = false;
+
     /** @param bool $isOwn whether nobody else can know the token, so that it may be given back here */
     private function __construct(
         public readonly Service $service,
@@ -49,10 +56,17 @@ final class Holding
         }
     }
 
+    /** Another process refreshes it from now on, and gives it back when this one was killed. */
+    public function keptBy(Keeper $keeper, int $id): void
+    {
+        [$this->keeper, $this->id, $this->stays] = [$keeper, $id, $keeper->isForChildren];
+    }
+
     /** Here is nothing to give back any more. */
     public function close(): void
     {
         $this->pid = null;
+        $this->keeper?->drop($this->id);
         AutoRelease::remove($this);
     }
 
@@ -65,10 +79,11 @@ final class Holding
     /** Gives back what there may be, if that is quickly done; what stays ends by its TTL. */
     public function part(): void
     {
-        if (!$this->isOpen()) {
+        if (!$this->isOpen() || $this->stays) {
             return;
         }
         try {
+            $this->keeper?->drop($this->id);
             $this->service->part($this->ticket());
             $this->close();
         } finally {

@@ -16,16 +16,23 @@ final class Service
     /** How long the last words of a process may take, in seconds. */
     private const PARTING = 2.0;
 
+    /** A timeout that is none, in seconds. */
+    private const LONG = 86400.0;
+
     /** The longest lease, in seconds, as far as is known; the service may have another limit. */
     private float $longest = 86400.0;
 
     /** Whether the service takes the fencing token of a lease, as far as is known: older ones refuse it. */
     private bool $takesFencingTokens = true;
 
+    /** What keeps the leases of this process that are held. */
+    private ?Keeper $keeper = null;
+
     /**
      * @param float                  $answerTimeout seconds that an answer may take, besides the wait
      * @param float                  $patience      seconds to go on asking when there is no answer
      * @param \Closure(string): void $warn          hears of what goes wrong where nothing is thrown
+     * @param ?string                $php           the program that runs a keeper
      */
     public function __construct(
         private readonly Transport $transport,
@@ -34,7 +41,23 @@ final class Service
         private readonly ?string $owner,
         public readonly string $tokenPrefix,
         private readonly \Closure $warn,
+        public readonly ?string $php = null,
     ) {
+    }
+
+    /** That of this very process: a forked child has its own. */
+    public function keeper(): Keeper
+    {
+        if ($this->keeper === null || !$this->keeper->isOfThisProcess()) {
+            $this->keeper = new Keeper($this);
+        }
+        return $this->keeper;
+    }
+
+    /** @return array<string, mixed> what makes a client like this one in the keeper */
+    public function settings(): array
+    {
+        return ['answerTimeout' => min(self::LONG, $this->answerTimeout)] + $this->transport->settings();
     }
 
     public function url(): string
@@ -75,12 +98,23 @@ final class Service
      */
     public function refresh(Ticket $ticket, ?float $ttl, float $left): Grant
     {
+        $refresh = fn (): Grant => $this->tryRefresh($ticket, $ttl, $this->answerTimeout);
+        return $this->insist($refresh, min($this->patience, $left));
+    }
+
+    /**
+     * One refresh, which may take so many seconds.
+     *
+     * @throws LockkeeperException
+     */
+    public function tryRefresh(Ticket $ticket, ?float $ttl, float $within): Grant
+    {
         $path = Keys::path($ticket->key) . '/refresh';
+        $within = min($within, $this->answerTimeout);
         $send = fn (array $options): Answer => $this->transport
-            ->send(new Request('PUT', $path, $ticket->key, $ticket->token, $options, $this->answerTimeout));
-        $refresh = fn (array $lease): Grant => $this
-            ->granted($ttl, static fn (array $ttlMs): Answer => $send($lease + $ttlMs));
-        return $this->insist(fn (): Grant => $this->naming($ticket, $refresh), min($this->patience, $left));
+            ->send(new Request('PUT', $path, $ticket->key, $ticket->token, $options, $within));
+        return $this->naming($ticket, fn (array $lease): Grant => $this
+            ->granted($ttl, static fn (array $ttlMs): Answer => $send($lease + $ttlMs)));
     }
 
     /**

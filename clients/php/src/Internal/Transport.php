@@ -84,6 +84,13 @@ final class Transport
         return $answer;
     }
 
+    /** @return array<string, mixed> what makes another one of it, by the names of LockClient */
+    public function settings(): array
+    {
+        $way = ['connectTimeout' => min(86400.0, $this->connectTimeout), 'proxy' => $this->proxy];
+        return ['url' => $this->url, 'apiKey' => $this->apiKey] + $way;
+    }
+
     /** @return array<string, string> what may be seen of it */
     public function __debugInfo(): array
     {

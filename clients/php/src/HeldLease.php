@@ -1,0 +1,191 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper;
+
+use Lockkeeper\Exception\LockkeeperException;
+use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Internal\Claim;
+use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Holding;
+use Lockkeeper\Internal\Keeper;
+use Lockkeeper\Internal\Keys;
+
+/**
+ * The right to a key while this process lives. A process beside it refreshes the lease, and gives it back as
+ * soon as this one has ended, by `kill -9` too. It is given back when the object goes, and at the end of the
+ * process. In a forked child it is over.
+ */
+final class HeldLease
+{
+    private bool $isReleased = false;
+
+    /** Why it is lost. */
+    private ?LockLost $loss = null;
+
+    /** Until when it lasts as far as is known here, on our clock. */
+    private float $end = 0.0;
+
+    private int $id = 0;
+
+    /** @param ?\Closure(LockLost): void $onLost */
+    private function __construct(
+        private readonly Holding $holding,
+        private readonly Keeper $keeper,
+        private readonly ?\Closure $onLost,
+    ) {
+    }
+
+    /**
+     * @internal
+     *
+     * @param ?\Closure(LockLost): void $onLost
+     *
+     * @throws LockkeeperException
+     */
+    public static function claimed(
+        Holding $holding,
+        Keeper $keeper,
+        float $ttl,
+        ?float $wait,
+        ?\Closure $onLost,
+        ?int $signal,
+    ): self {
+        $keeper->ready(); // Before anything is acquired.
+        $lease = new self($holding, $keeper, $onLost);
+        $grant = (new Claim($holding, $ttl))->acquire($wait);
+        $lease->end = Clock::now() + $grant->remaining();
+        $lease->id = $keeper->keep($holding->ticket(), min($ttl, $grant->ttl), $lease->end, $signal);
+        $holding->keptBy($keeper, $lease->id);
+        return $lease;
+    }
+
+    public function key(): string
+    {
+        return $this->holding->ticket()->key;
+    }
+
+    /** A number that is higher than that of all earlier leases of the key: what is guarded refuses a smaller one. */
+    public function fencingToken(): int
+    {
+        return $this->holding->grant->fencingToken;
+    }
+
+    /** Whether the lease is still there, as far as is known: it is asked of the process that keeps it. */
+    public function isHeld(): bool
+    {
+        return $this->remaining() > 0.0;
+    }
+
+    /**
+     * Does nothing while the lease is there.
+     *
+     * @throws LockLost it has ended: stop, your work may overlap with another's
+     */
+    public function check(): void
+    {
+        if (!$this->isHeld()) {
+            throw $this->loss ?? $this->noLease("it was released, or is another process's");
+        }
+    }
+
+    /**
+     * How many seconds the lease lasts at least if nobody refreshes it any more, by this machine's clock; 0 if
+     * it is over.
+     */
+    public function remaining(): float
+    {
+        if ($this->isReleased || $this->loss !== null || !$this->holding->isOpen()) {
+            return 0.0;
+        }
+        $said = $this->keeper->ask($this->id, $this->end);
+        if (is_float($said)) {
+            $this->end = max($this->end, $said);
+        } elseif (is_string($said)) {
+            $this->lost($said);
+            return 0.0;
+        }
+        if ($this->end <= Clock::now()) {
+            $this->lost(Keys::shown($this->key()) . ': the process that keeps the lease does not answer');
+        }
+        return max(0.0, $this->end - Clock::now());
+    }
+
+    /**
+     * Gives the lease back. Safe to repeat.
+     *
+     * @return bool false if it was not there to be given back: it had ended, and what was done under it may
+     *              have overlapped with another's work. In a forked child nothing is done.
+     *
+     * @throws LockkeeperException it was not released as far as is known; its TTL ends it
+     */
+    public function release(): bool
+    {
+        if ($this->isOver()) {
+            return false;
+        }
+        $this->isReleased = true;
+        $this->keeper->drop($this->id);
+        $released = $this->holding->service->release($this->holding->ticket());
+        $this->holding->close();
+        return $released;
+    }
+
+    /** @internal As {@see release()} where nothing can be thrown. */
+    public function giveBack(): void
+    {
+        if (!$this->isOver()) {
+            $this->isReleased = true;
+            $this->keeper->drop($this->id);
+            $this->holding->service->giveBack($this->holding->ticket());
+            $this->holding->close();
+        }
+    }
+
+    /** @return array<string, mixed> all but the token */
+    public function __debugInfo(): array
+    {
+        return ['key' => $this->key(), 'fencingToken' => $this->holding->grant?->fencingToken];
+    }
+
+    /** @return never a lease has one place */
+    public function __serialize(): array
+    {
+        throw new \LogicException('A lease is not serialised: it ends with its process.');
+    }
+
+    /** @param array<mixed> $data */
+    public function __unserialize(array $data): void
+    {
+        throw new \LogicException('A lease is not serialised: it ends with its process.');
+    }
+
+    public function __destruct()
+    {
+        $this->holding->part();
+    }
+
+    private function __clone()
+    {
+    }
+
+    private function isOver(): bool
+    {
+        return $this->isReleased || $this->loss !== null || !$this->holding->isOpen();
+    }
+
+    private function lost(string $why): void
+    {
+        $this->loss = new LockLost($why, $this->key());
+        $this->holding->close();
+        if ($this->onLost !== null) {
+            ($this->onLost)($this->loss);
+        }
+    }
+
+    private function noLease(string $why): LockLost
+    {
+        return new LockLost(Keys::shown($this->key()) . ": $why", $this->key());
+    }
+}
