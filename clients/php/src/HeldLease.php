@@ -49,6 +49,7 @@ final class HeldLease
         Keeper $keeper,
         float $ttl,
         ?float $wait,
+        float $longest,
         ?\Closure $onLost,
         ?int $signal,
     ): self {
@@ -56,7 +57,7 @@ final class HeldLease
         $lease = new self($holding, $keeper, $onLost);
         $grant = (new Claim($holding, $ttl))->acquire($wait);
         $lease->end = Clock::now() + $grant->remaining();
-        $lease->id = $keeper->keep($holding->ticket(), min($ttl, $grant->ttl), $lease->end, $signal);
+        $lease->id = $keeper->keep($holding->ticket(), min($ttl, $grant->ttl), $lease->end, $longest, $signal);
         $holding->keptBy($keeper, $lease->id);
         return $lease;
     }

@@ -138,6 +138,7 @@ final class LockClient
      * @param bool     $children whether programs and forked children that this process starts meanwhile keep the
      *                           lease as well, until the last of them has ended; then `signal` has no effect, and
      *                           the lease is not given back at the end of this process
+     * @param float    $longest  for how many seconds it is kept at most
      *
      * @throws LockBusy            somebody else has the key
      * @throws LockkeeperException the service cannot be reached, or refuses the request; or PHP cannot start the
@@ -150,11 +151,12 @@ final class LockClient
         ?\Closure $onLost = null,
         ?int $signal = null,
         bool $children = false,
+        float $longest = INF,
     ): HeldLease {
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         $holding = Holding::own($this->service, $ticket);
         $keeper = $children ? new Keeper($this->service, true) : $this->service->keeper();
-        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $onLost, $signal);
+        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $longest, $onLost, $signal);
     }
 
     /**
@@ -171,9 +173,10 @@ final class LockClient
         ?\Closure $onLost = null,
         ?int $signal = null,
         bool $children = false,
+        float $longest = INF,
     ): ?HeldLease {
         try {
-            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children);
+            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest);
         } catch (LockBusy) {
             return null;
         }

@@ -17,7 +17,8 @@ if (is_file(dirname(__DIR__) . '/vendor/autoload.php')) {
     require dirname(__DIR__) . '/vendor/autoload.php';
 } else {
     $symfony = ['Component/Lock', 'Component/VarDumper', 'Component/Yaml', 'Bundle/FrameworkBundle'];
-    $parts = ['Illuminate/Cache', 'Illuminate/Config', 'Illuminate/Container'];
+    $parts = ['Cache', 'Config', 'Container', 'Console', 'Queue', 'Bus', 'Events', 'Pipeline'];
+    $parts = array_map(fn ($part) => "Illuminate/$part", $parts);
     foreach ([...array_map(fn ($part) => "Symfony/$part", $symfony), ...$parts] as $part) {
         require_once "/usr/share/php/$part/autoload.php";
     }

@@ -60,6 +60,9 @@ final class Holding
     public function keptBy(Keeper $keeper, int $id): void
     {
         [$this->keeper, $this->id, $this->stays] = [$keeper, $id, $keeper->isForChildren];
+        if ($this->stays) {
+            AutoRelease::remove($this);
+        }
     }
 
     /** Here is nothing to give back any more. */

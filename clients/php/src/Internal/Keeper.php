@@ -21,6 +21,9 @@ final class Keeper
     private const ANSWER = 10.0;
     private const QUICK_ANSWER = 0.25;
 
+    /** Seconds without an end. */
+    private const LONG = 1e9;
+
     /** Ignored signals stay ignored in the program: a service manager signals all processes of a service. */
     private const TRAPS = 'trap "" HUP INT QUIT TERM; exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-;';
     private const CHILD = self::TRAPS . ' exec "$@"';
@@ -104,17 +107,21 @@ final class Keeper
     /**
      * Keeps a lease from now on.
      *
+     * @param float $end     until when it lasts
+     * @param float $longest seconds for which it is kept
+     *
      * @return int its number here
      *
      * @throws KeeperUnavailable
      */
-    public function keep(Ticket $ticket, float $ttl, float $end, ?int $signal): int
+    public function keep(Ticket $ticket, float $ttl, float $end, float $longest, ?int $signal): int
     {
         $id = ++$this->ids;
         $path = $this->isForChildren ? $this->file() : null;
         $named = ['key' => $ticket->key, 'token' => $ticket->token, 'fencing_token' => $ticket->fencingToken];
-        $times = ['ttl' => $ttl, 'end' => $end, 'signal' => $signal, 'file' => $path];
-        $this->orders[$id] = ['do' => 'keep', 'id' => $id, 'again' => false] + $named + $times;
+        $times = ['ttl' => $ttl, 'end' => $end, 'last' => Clock::now() + min(self::LONG, $longest)];
+        $more = ['signal' => $signal, 'file' => $path, 'again' => false];
+        $this->orders[$id] = ['do' => 'keep', 'id' => $id] + $named + $times + $more;
         $this->tell($this->orders[$id]);
         if ($this->ask($id, 0.0) === null) {
             unset($this->orders[$id]);

@@ -124,7 +124,8 @@ final class Keeping
     {
         $ticket = new Ticket($order['key'], new Secret($order['token']), $order['fencing_token']);
         $due = $order['end'] - $order['ttl'] * (1 - self::PART);
-        $this->leases[$id] = new Kept($ticket, $order['ttl'], $order['end'], $due, $order['signal']);
+        $times = [$order['ttl'], $order['end'], $due, $order['last']];
+        $this->leases[$id] = new Kept($ticket, $order['signal'], ...$times);
         if ($order['file'] !== null) {
             $this->file = fopen($order['file'], 'r') ?: null;
         }
@@ -156,11 +157,17 @@ final class Keeping
 
     private function refresh(int $id, Kept $kept): void
     {
+        $ttl = $kept->ttlFrom(Clock::now());
+        if ($ttl <= 0.0) {
+            $this->lose($id, Keys::shown($kept->ticket->key) . ' was held for as long as was asked for');
+            $this->service->part($kept->ticket);
+            return;
+        }
         try {
-            $grant = $this->service->tryRefresh($kept->ticket, $kept->ttl, $kept->ttl * self::ANSWER);
+            $grant = $this->service->tryRefresh($kept->ticket, $ttl, $kept->ttl * self::ANSWER);
             $now = Clock::now();
             $kept->end = $now + $grant->remaining();
-            $kept->due = $now + max(0.0, $grant->remaining() - $grant->ttl * (1 - self::PART));
+            $kept->due = min($now + max(0.0, $grant->remaining() - $grant->ttl * (1 - self::PART)), $kept->last);
         } catch (LockLost $lost) {
             $this->hear(0.0); // Perhaps the application has released it.
             isset($this->leases[$id]) && $this->lose($id, $lost->getMessage());

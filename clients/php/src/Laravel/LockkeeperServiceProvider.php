@@ -4,10 +4,15 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Laravel;
 
+use Illuminate\Console\Scheduling\EventMutex;
+use Illuminate\Console\Scheduling\SchedulingMutex;
 use Illuminate\Support\ServiceProvider;
 use Lockkeeper\LockClient;
 
-/** Adds the cache driver `lockkeeper`. Composer tells Laravel of it. */
+/**
+ * Adds the cache driver `lockkeeper`, a LockClient, and, if `lockkeeper.schedule` says so, the mutexes of the
+ * scheduler. Composer tells Laravel of it.
+ */
 final class LockkeeperServiceProvider extends ServiceProvider
 {
     public function register(): void
@@ -15,6 +20,22 @@ final class LockkeeperServiceProvider extends ServiceProvider
         $this->callAfterResolving('cache', static function ($cache): void {
             $cache->extend('lockkeeper', LockkeeperServiceProvider::creator($cache));
         });
+        $this->app->singleton(LockClient::class, static fn ($app) => self::client(self::settings($app)));
+        $settings = self::settings($this->app);
+        if (!($settings['schedule'] ?? false)) {
+            return;
+        }
+        $prefix = $settings['prefix'] ?? '';
+        $ttl = (float) ($settings['ttl'] ?? 15);
+        $this->app->singleton(EventMutex::class, static fn ($app) => new LockkeeperEventMutex(
+            $app->make(LockClient::class),
+            $prefix,
+            $ttl,
+        ));
+        $this->app->singleton(SchedulingMutex::class, static fn ($app) => new LockkeeperSchedulingMutex(
+            $app->make(LockClient::class),
+            $prefix,
+        ));
     }
 
     /** Makes the store of a configuration in config/cache.php. */
@@ -26,9 +47,29 @@ final class LockkeeperServiceProvider extends ServiceProvider
             $inner = $config['values'] ?? throw new \InvalidArgumentException(
                 'A cache store with the driver `lockkeeper` needs `values`, the name of the store that has the values.',
             );
-            $client = new LockClient($config['url'] ?? 'http://127.0.0.1:8080', $config['api_key'] ?? null);
+            $client = LockkeeperServiceProvider::client($config);
             $store = new LockkeeperCacheStore($client, $cache->store($inner)->getStore(), $config['lock_prefix'] ?? '');
             return $cache->repository($store, $config);
         };
+    }
+
+    /**
+     * @internal
+     *
+     * @param array<string, mixed> $config
+     */
+    public static function client(array $config): LockClient
+    {
+        return new LockClient(
+            $config['url'] ?? 'http://127.0.0.1:8080',
+            $config['api_key'] ?? null,
+            php: $config['php'] ?? null,
+        );
+    }
+
+    /** @return array<string, mixed> config/lockkeeper.php */
+    private static function settings(object $app): array
+    {
+        return $app->bound('config') ? (array) $app->make('config')->get('lockkeeper', []) : [];
     }
 }
