@@ -101,14 +101,14 @@ final class HeldLease
             return 0.0;
         }
         $said = $this->keeper->ask($this->id, $this->end);
-        if (is_float($said)) {
-            $this->end = max($this->end, $said);
-        } elseif (is_string($said)) {
-            $this->lost($said);
-            return 0.0;
+        if (!is_string($said) && max($this->end, (float) $said) <= Clock::now()) {
+            $said = $this->keeper->ask($this->id, 0.0); // It was over meanwhile, and may have been refreshed.
         }
-        if ($this->end <= Clock::now()) {
-            $this->lost(Keys::shown($this->key()) . ': the process that keeps the lease does not answer');
+        $this->end = max($this->end, is_float($said) ? $said : 0.0);
+        if (is_string($said) || $this->end <= Clock::now()) {
+            $silent = Keys::shown($this->key()) . ': the process that keeps the lease does not answer';
+            $this->lost(is_string($said) ? $said : $silent);
+            return 0.0;
         }
         return max(0.0, $this->end - Clock::now());
     }

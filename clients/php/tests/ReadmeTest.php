@@ -4,6 +4,9 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Tests;
 
+use Illuminate\Console\Scheduling\EventMutex;
+use Illuminate\Console\Scheduling\SchedulingMutex;
+
 /** README.md does what it says: what its blocks print stands behind `// prints`. */
 final class ReadmeTest extends TestCase
 {
@@ -82,11 +85,11 @@ final class ReadmeTest extends TestCase
 
     public function testEveryBlockDoesWhatItSays(): void
     {
-        preg_match_all('/^```php\n(.*?)^```$/ms', file_get_contents(dirname(__DIR__) . '/README.md'), $blocks);
-        self::assertCount(5, $blocks[1]);
+        preg_match_all('/^```php\n(.*?)^```$/ms', self::text(), $blocks);
+        self::assertCount(7, $blocks[1]);
         foreach ($blocks[1] as $block) {
-            if (str_starts_with($block, '// config/')) {
-                file_put_contents("{$this->directory}/cache.php", "<?php return [$block];");
+            if (preg_match('~^// config/(\w+\.php)$~m', $block, $file)) {
+                file_put_contents("{$this->directory}/$file[1]", "<?php return [\n$block];");
                 continue;
             }
             preg_match_all('~// prints (.*)$~m', $block, $prints);
@@ -95,9 +98,22 @@ final class ReadmeTest extends TestCase
         }
     }
 
+    public function testASchedulerIsWiredAsItSays(): void
+    {
+        preg_match('~^```php\n// config/lockkeeper.php\n(.*?)^```$~ms', self::text(), $block);
+        $env = fn (string $name, ?string $default = null) => $default;
+        $settings = eval('return [' . str_replace('env(', '$env(', $block[1]) . '];');
+        $app = new \Illuminate\Container\Container();
+        $app->instance('config', new \Illuminate\Config\Repository(['lockkeeper' => $settings]));
+        (new \Lockkeeper\Laravel\LockkeeperServiceProvider($app))->register();
+        foreach ([EventMutex::class => 'Event', SchedulingMutex::class => 'Scheduling'] as $mutex => $name) {
+            self::assertInstanceOf("Lockkeeper\\Laravel\\Lockkeeper{$name}Mutex", $app->make($mutex));
+        }
+    }
+
     public function testASymfonyApplicationIsWiredAsItSays(): void
     {
-        preg_match('/^```yaml\n(.*?)^```$/ms', file_get_contents(dirname(__DIR__) . '/README.md'), $block);
+        preg_match('/^```yaml\n(.*?)^```$/ms', self::text(), $block);
         file_put_contents("{$this->directory}/services.yaml", $block[1]);
         $bootstrap = var_export(__DIR__ . '/bootstrap.php', true);
         file_put_contents("{$this->directory}/kernel.php", sprintf(self::KERNEL, $bootstrap));
@@ -122,6 +138,11 @@ final class ReadmeTest extends TestCase
         $autoload = var_export("{$this->directory}/vendor/autoload.php", true);
         $script = "require $autoload; new Lockkeeper\\LockClient('http://localhost'); echo 'there';";
         self::assertSame('there', shell_exec(PHP_BINARY . ' -r ' . escapeshellarg($script)));
+    }
+
+    private static function text(): string
+    {
+        return file_get_contents(dirname(__DIR__) . '/README.md');
     }
 
     /** @return array{int, string, string} exit code, and what it prints */

@@ -3,7 +3,7 @@
 mod cron;
 mod deploy;
 mod hold;
-mod php_fpm;
+pub(crate) mod php_fpm;
 
 use std::path::Path;
 use std::process::{Command, Output};

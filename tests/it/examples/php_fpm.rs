@@ -83,7 +83,7 @@ impl Drop for Shop {
 }
 
 /// Its name has the version of PHP in Debian.
-fn fpm() -> String {
+pub(crate) fn fpm() -> String {
     let found = ["8.2", "8.3", "8.4", ""].map(|version| format!("/usr/sbin/php-fpm{version}"));
     let there = found.into_iter().find(|path| std::path::Path::new(path).exists());
     there.expect("php-fpm is there: `make test` installs it")
