@@ -39,6 +39,44 @@ function verbs(Lockkeeper $locks): void
     echo 'as it has to be';
 }
 
+/** A lease that outlasts its TTL; it is told of a loss. */
+function held(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->hold($key, 2);
+    same(null, $locks->hold($key), 'a held key');
+    sleep(4);
+    same(true, $lease->isMine(), 'mine');
+    same(true, between(0.001, $lease->remaining(), 2), 'what remains');
+    same(true, $lease->release(), 'release');
+    same([false, 0.0, false], [$lease->isMine(), $lease->remaining(), $lease->release()], 'after a release');
+    $next = $locks->hold($key, 2);
+    $locks->forceRelease($key);
+    same([false, 0.0, false], [$next->isMine(), $next->remaining(), $next->release()], 'after a loss');
+    $failure = null;
+    try {
+        $locks->hold($key, 2, 0, '/no/such/php');
+    } catch (LockkeeperUnavailable $failure) {
+    }
+    same('not_acquired', $failure->outcome, 'without a PHP');
+    same(true, $locks->acquire($key, 2)->release(), 'a free key');
+    echo 'as it has to be';
+}
+
+/** Killed with a lease of an hour, and with a forked child that lives on; says its key before. */
+function killed(Lockkeeper $locks, string $key): void
+{
+    $lease = $locks->hold($key, 3600);
+    if (pcntl_fork() === 0) {
+        same([false, 0.0], [$lease->release(), $lease->remaining()], 'in a child');
+        fclose(STDOUT);
+        fclose(STDERR);
+        sleep(20);
+        posix_kill(getmypid(), SIGKILL);
+    }
+    echo $lease->isMine() ? 'held' : 'lost';
+    posix_kill(getmypid(), SIGKILL);
+}
+
 /** Says what it got, and for how long it lasts at least; what the service knows of that is asked before. */
 function acquire(Lockkeeper $locks, string $key, float $wait, string $url): void
 {

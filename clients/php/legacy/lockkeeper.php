@@ -83,6 +83,25 @@ final class Lockkeeper
     }
 
     /**
+     * As acquire(), for as long as this process lives: another PHP, which this one starts, refreshes the lease, and
+     * gives it back when this process has ended, by `kill -9` as well. Ask isMine() now and then.
+     *
+     * @param float   $ttl how long the key stays taken if both processes are killed
+     * @param ?string $php the PHP of the command line; beside this one, if it is null
+     * @throws LockkeeperUnavailable also if that PHP does not start; nothing is acquired then
+     * @throws LockkeeperRefused
+     */
+    public function hold(string $key, float $ttl = 15.0, float $wait = 0.0, ?string $php = null): ?LockkeeperLease
+    {
+        $keeper = new LockkeeperKeeper($php);
+        $lease = $this->acquire($key, $ttl, $wait);
+        if ($lease !== null) {
+            $lease->keptBy($keeper, $ttl, [$this->url, self::$secrets[$this->secret], $this->tokenPrefix]);
+        }
+        return $lease;
+    }
+
+    /**
      * Ends whoever has the key (permission `admin`); false if nobody had it. A repeat could hit the next
      * one, so there is none. @throws LockkeeperException
      */
@@ -258,6 +277,9 @@ final class LockkeeperLease
     private $ttl = 0.0;
     private $began;
 
+    /** What refreshes it, if something does. */
+    private $keeper;
+
     /** The place of the token; it stands outside of the object, where no dump, export or copy shows it. */
     private $id;
 
@@ -289,6 +311,7 @@ final class LockkeeperLease
 
     public function __destruct()
     {
+        $this->keeper === null || $this->keeper->end();
         self::giveBack($this->id);
         unset(self::$tokens[$this->id]);
     }
@@ -338,7 +361,8 @@ final class LockkeeperLease
         if (!$this->isHere()) {
             return false;
         }
-        $left = $this->remaining();
+        $this->keeper === null || $this->keeper->end();
+        $left = $this->keeper === null ? $this->remaining() : 0.0;
         $this->ttl = 0.0; // It may be another's before the answer is here.
         try {
             $answer = $this->ask('DELETE');
@@ -357,9 +381,21 @@ final class LockkeeperLease
         return !$this->isOfParent() && ($this->ask('GET')->body['mine'] ?? false);
     }
 
-    /** For how long the lease lasts at least, if nobody ends it by force; 0 if it may have ended. */
+    /**
+     * For how long the lease lasts at least, if nobody ends it by force; 0 if it may have ended. The service is
+     * asked for that of a lease by hold().
+     */
     public function remaining(): float
     {
+        if ($this->keeper !== null && $this->isHere() && $this->ttl > 0) {
+            try {
+                $answer = $this->ask('GET');
+            } catch (LockkeeperException $failure) {
+                return 0.0;
+            }
+            $ttl = ($answer->body['mine'] ?? false) ? ($answer->body['ttl_ms'] ?? 0) / 1000 : 0.0;
+            return max(0.0, $ttl - Lockkeeper::since($answer->sent));
+        }
         $lasts = $this->ttl > 0 && !$this->isOfParent();
         return $lasts ? max(0.0, $this->ttl - Lockkeeper::since($this->began)) : 0.0;
     }
@@ -411,6 +447,25 @@ final class LockkeeperLease
     }
 
     /** @internal */
+    public function keptBy(
+        LockkeeperKeeper $keeper,
+        float $ttl,
+        #[\SensitiveParameter]
+        array $client
+    ): void {
+        $this->keeper = $keeper;
+        self::$open[$this->id][4] = $keeper;
+        $keeper->keep([
+            'client' => $client,
+            'path' => $this->path,
+            'key' => $this->key,
+            'token' => self::$tokens[$this->id],
+            'fencing_token' => $this->fencingToken,
+            'ttl' => $ttl,
+        ]);
+    }
+
+    /** @internal */
     public static function giveBackAll(bool $isLast): void
     {
         self::$reserve = '';
@@ -429,6 +484,7 @@ final class LockkeeperLease
         if ($pid !== getmypid()) {
             return;
         }
+        isset(self::$open[$id][4]) && self::$open[$id][4]->end();
         try {
             $service->send('DELETE', $path, $key, [self::$tokens[$id]], [], 2.0);
             unset(self::$open[$id]);
@@ -522,6 +578,104 @@ final class LockkeeperLease
             return $this->send($method, array_diff_key($options, ['fencing_token' => 0]), $timeout);
         }
         return $answer;
+    }
+}
+
+/** @internal Another PHP that refreshes one lease while this process lives. */
+final class LockkeeperKeeper
+{
+    /** Ignored signals stay ignored in the program, which shares no file with this process. */
+    private const SHELL = 'trap "" HUP INT QUIT TERM; exec 3<&- 4<&- 5<&- 6<&- 7<&- 8<&- 9<&-; exec ';
+
+    private $process;
+    private $pipes = [];
+    private $pid;
+
+    public function __construct(?string $php)
+    {
+        $this->pid = getmypid();
+        if (!function_exists('proc_open')) {
+            throw new LockkeeperUnavailable('proc_open is switched off', 0, '', 'not_acquired');
+        }
+        $php = $php ?? (PHP_SAPI === 'cli' && PHP_BINARY !== '' ? PHP_BINARY : PHP_BINDIR . '/php');
+        $options = ' -d auto_prepend_file= -d auto_append_file= -d display_errors=1 -d html_errors=0 -r ';
+        $code = 'require ' . var_export(__FILE__, true) . '; LockkeeperKeeper::run();';
+        $files = [['pipe', 'r'], ['pipe', 'w'], ['file', '/dev/null', 'w']];
+        $command = self::SHELL . escapeshellarg($php) . $options . escapeshellarg($code);
+        $this->process = @proc_open($command, $files, $this->pipes, '/');
+        $said = is_resource($this->process) ? (string) fgets($this->pipes[1]) : '';
+        if ($said !== "ready\n") {
+            $this->process = null;
+            throw new LockkeeperUnavailable("$php does not start: $said", 0, '', 'not_acquired');
+        }
+    }
+
+    /** @param array $lease as run() reads it */
+    public function keep(
+        #[\SensitiveParameter]
+        array $lease
+    ): void {
+        @fwrite($this->pipes[0], json_encode($lease + ['parent' => $this->pid]) . "\n");
+    }
+
+    /** From now on nobody refreshes it. */
+    public function end(): void
+    {
+        if ($this->process !== null && $this->pid === getmypid()) {
+            @fwrite($this->pipes[0], "end\n"); // A forked child may have the pipe, so closing it is not enough.
+            $this->pipes = [];
+            $this->process = null;
+        }
+    }
+
+    public function __destruct()
+    {
+        $this->end();
+    }
+
+    /** What the other PHP does. */
+    public static function run(): void
+    {
+        function_exists('posix_setsid') && posix_setsid();
+        echo "ready\n";
+        $lease = json_decode((string) fgets(STDIN), true);
+        if (!is_array($lease)) {
+            return; // Nothing was acquired.
+        }
+        $locks = new Lockkeeper(...$lease['client']);
+        $names = $lease['fencing_token'];
+        $options = ['ttl_ms' => Lockkeeper::millis($lease['ttl'])];
+        $pause = $lease['ttl'] / 3;
+        while (($end = self::waits($pause, $lease['parent'])) === null) {
+            $named = $options + ($names === null ? [] : ['fencing_token' => $names]);
+            $within = $lease['ttl'] / 5;
+            $answer = $locks->send('PUT', "$lease[path]/refresh", $lease['key'], [$lease['token']], $named, $within);
+            if ($answer->refuses('fencing_token')) {
+                $names = null;
+            } elseif ($answer->isOurs && $answer->outcome === '' && !$answer->isGood()) {
+                return; // It is lost, or not ours to refresh.
+            }
+            $pause = $answer->isGood() ? $lease['ttl'] / 3 : min(1.0, $lease['ttl'] / 10);
+        }
+        if ($end === 'gone') {
+            $query = $names === null ? '' : "?fencing_token=$names";
+            $locks->send('DELETE', $lease['path'] . $query, $lease['key'], [$lease['token']], [], 2.0);
+        }
+    }
+
+    /** Null after so many seconds, else why there is nothing to keep any more. */
+    private static function waits(float $seconds, int $parent): ?string
+    {
+        for ($began = Lockkeeper::clocks(); ($left = $seconds - Lockkeeper::since($began)) > 0;) {
+            [$read, $none, $left] = [[STDIN], null, min(0.5, $left)];
+            if (@stream_select($read, $none, $none, 0, (int) ($left * 1e6)) > 0) {
+                return fgets(STDIN) === "end\n" ? 'end' : 'gone';
+            }
+            if (function_exists('posix_getppid') && posix_getppid() !== $parent) {
+                return 'gone';
+            }
+        }
+        return null;
     }
 }
 

@@ -3,6 +3,7 @@
 use crate::exec::proxy::Proxy;
 use crate::legacy::embedded;
 use crate::legacy::php::Php;
+use crate::support::{PATIENCE, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn however_a_php_process_ends_by_itself_its_key_is_free_and_no_token_was_shown() {
@@ -37,4 +38,20 @@ fn a_forked_child_has_nothing_of_its_parents_lease() {
         let said = php.says(&["forked", &service.http().url()]);
         assert_eq!(said, "lost, not released, 0 s; mine, released", "{php:?}");
     }
+}
+
+#[tokio::test]
+async fn a_held_lease_is_refreshed_while_its_process_lives_and_given_back_when_it_was_killed() {
+    let (service, _directory) = embedded(&[]);
+    let http = service.http();
+    for php in Php::NATIVE {
+        let key = format!("{php:?}/held");
+        assert_eq!(php.says(&["held", &http.url(), &key]), "as it has to be", "{php:?}");
+    }
+    // The other one has no ext-posix, and cannot kill itself.
+    assert_eq!(Php::Debian.says(&["killed", &http.url(), "killed"]), "held");
+    let free = eventually(PATIENCE, async || {
+        (http.post("/locks/killed?wait=5s", "").await.status == 201).then_some(())
+    });
+    free.await;
 }

@@ -123,11 +123,12 @@ final class Keeper
         $more = ['signal' => $signal, 'file' => $path, 'again' => false];
         $this->orders[$id] = ['do' => 'keep', 'id' => $id] + $named + $times + $more;
         $this->tell($this->orders[$id]);
-        if ($this->ask($id, 0.0) === null) {
+        $answer = $this->ask($id, 0.0);
+        $path === null || @unlink($path);
+        if ($answer === null) {
             unset($this->orders[$id]);
             throw new KeeperUnavailable('The process that keeps leases does not answer.');
         }
-        $path === null || @unlink($path);
         return $id;
     }
 
