@@ -1,10 +1,13 @@
 //! Acquires a lease for a command, with retries.
 
+mod progress;
+
 use std::time::Duration;
 
 use clap::Args;
 use tokio::time::{sleep, timeout};
 
+use crate::cli::claimant::progress::Progress;
 use crate::cli::clock::Moment;
 use crate::cli::exit;
 use crate::cli::remote::duration;
@@ -34,10 +37,16 @@ const LEAVE_TIME: Duration = Duration::from_secs(2);
 #[derive(Args, Debug)]
 pub(super) struct Contention {
     /// Do not wait.
-    #[arg(short, long, conflicts_with = "wait")]
+    #[arg(short, long, aliases = ["nonblocking", "nb"], conflicts_with = "wait")]
     nonblock: bool,
-    /// Wait at most this long, as in 10, 500ms or 5m [default: forever].
-    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    /// Wait at most this long, as in 10, 0.5 or 5m [default: forever].
+    #[arg(
+        short,
+        long,
+        visible_alias = "timeout",
+        value_name = "DURATION",
+        value_parser = duration
+    )]
     wait: Option<Duration>,
     /// Exit code if another client holds the key; 0 suits cron.
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
@@ -111,6 +120,22 @@ impl Claimant {
         wait: Option<Duration>,
     ) -> Result<(Moment, Granted), NoLease> {
         let began = Moment::now();
+        let progress = Progress { claimant: self, until: wait.map(|wait| began.after(wait)) };
+        tokio::select! {
+            biased;
+            acquired = self.attempts(began, wait) => {
+                self.voice.draw("");
+                acquired
+            }
+            never = progress.report() => match never {},
+        }
+    }
+
+    async fn attempts(
+        &self,
+        began: Moment,
+        wait: Option<Duration>,
+    ) -> Result<(Moment, Granted), NoLease> {
         let mut patience = SILENCE_AT_FIRST;
         let mut heard = began;
         // A lease may exist whose answer was lost or came too late.
@@ -134,7 +159,6 @@ impl Claimant {
                     if left().is_zero() {
                         break NoLease::Busy(refusal.detail);
                     }
-                    self.voice.tell(|| refusal.detail.clone());
                     (heard, patience) = (Moment::now(), SILENCE_IN_LINE);
                     sleep(sent.after(PAUSE).left()).await;
                     continue;

@@ -36,6 +36,11 @@ impl Moment {
         self.0.saturating_sub(Self::now().0)
     }
 
+    /// The time since this moment; zero before it.
+    pub(super) fn elapsed(self) -> Duration {
+        Self::now().0.saturating_sub(self.0)
+    }
+
     pub(super) fn has_come(self) -> bool {
         self.left().is_zero()
     }

@@ -25,7 +25,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
@@ -101,9 +101,9 @@ pub fn run() -> ExitCode {
     if let Some(code) = exec::as_part_of_exec() {
         return code.into();
     }
-    let cli = match Cli::try_parse() {
+    let cli = match parsed() {
         Ok(cli) => cli,
-        Err(error) => return misused(&error),
+        Err(code) => return code,
     };
     let flags = Flags {
         config: cli.settings.config,
@@ -136,6 +136,17 @@ pub fn run() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Parses the arguments, or reports what is wrong with them and returns the exit code.
+fn parsed() -> Result<Cli, ExitCode> {
+    let command = Cli::command().mut_subcommand("exec", exec::habits::added_to);
+    let matches = command.try_get_matches().map_err(|error| misused(&error))?;
+    if let Some(told) = matches.subcommand_matches("exec").and_then(exec::habits::refused) {
+        voice::last_words(&told);
+        return Err(exit::INTERNAL.into());
+    }
+    Cli::from_arg_matches(&matches).map_err(|error| misused(&error))
 }
 
 fn completions(shell: Shell) -> ExitCode {

@@ -9,7 +9,7 @@ use clap::builder::FalseyValueParser;
 use crate::cli::voice::Voice;
 use crate::client::{Client, Trust};
 use crate::lock::key::LockKey;
-use crate::lock::time::parse_duration;
+use crate::lock::time::parse_typed_duration;
 use crate::lock::token::{LeaseToken, TokenMaker};
 
 /// The variable with the API key; the process list would show a flag.
@@ -24,6 +24,7 @@ pub(super) struct Remote {
         long,
         env = "LOCKKEEPER_URL",
         hide_env_values = true,
+        value_parser = url,
         default_value = "http://127.0.0.1:8080"
     )]
     url: String,
@@ -127,12 +128,27 @@ impl Remote {
     }
 }
 
-/// Parses a key of the command line.
+/// Parses a key of the command line. A path is refused with a key in its place.
 pub(super) fn key(text: &str) -> Result<LockKey, String> {
-    LockKey::parse(text).map_err(|error| format!("`{text}` is not a key: {error}"))
+    LockKey::parse(text).map_err(|error| {
+        let segments = text.split('/').filter(|segment| !matches!(*segment, "" | "." | ".."));
+        let instead = LockKey::parse(&segments.collect::<Vec<_>>().join("/"));
+        let hint = instead.map(|key| format!("; a key is a name, not a file: use `{key}`"));
+        format!("`{text}` is not a key: {error}{}", hint.unwrap_or_default())
+    })
 }
 
 /// Parses a duration of the command line.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    parse_duration(text).ok_or_else(|| "expected digits and ms, s, m or h, as in 30s".to_owned())
+    let expected = "expected a number and ms, s, m, h or d, as in 30s or 0.5";
+    parse_typed_duration(text).ok_or_else(|| expected.to_owned())
+}
+
+/// Takes a URL; a number is the descriptor of `flock -u`.
+fn url(text: &str) -> Result<String, String> {
+    if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+        let told = "-u is the URL of the service: a lease ends with its COMMAND, or by `release`";
+        return Err(told.to_owned());
+    }
+    Ok(text.to_owned())
 }

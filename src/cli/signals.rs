@@ -178,6 +178,12 @@ pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
     number.or(named).ok_or_else(|| format!("expected a number or one of {}", known()))
 }
 
+/// The name of a signal, or its number.
+pub(super) fn name(signal: Signal) -> String {
+    let named = NAMED.iter().find(|(_, known)| *known == signal);
+    named.map_or_else(|| signal.as_raw().to_string(), |(name, _)| (*name).to_owned())
+}
+
 fn set(kinds: impl IntoIterator<Item = Signal>) -> io::Result<SigSet> {
     let mut set = SigSet::empty();
     for kind in kinds {

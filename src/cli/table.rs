@@ -87,7 +87,7 @@ fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
 }
 
 /// A time for people: two units at most.
-fn span(ms: u64) -> String {
+pub(super) fn span(ms: u64) -> String {
     let seconds = ms / 1_000;
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     match (days, hours, minutes) {

@@ -1,9 +1,10 @@
-//! Lines of a command on standard error: only errors, unless it is verbose.
+//! Lines of a command on standard error: only errors, unless it is verbose. On a terminal one more
+//! line may be redrawn in place below them.
 //!
 //! A thread writes them. If standard error is a full pipe or a stopped terminal, the thread blocks
 //! and the command goes on without it.
 
-use std::io::{Write, stderr};
+use std::io::{IsTerminal, Write, stderr};
 use std::sync::OnceLock;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use std::thread::Builder;
@@ -11,12 +12,19 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::termios::tcgetwinsize;
 
 /// The most lines that wait for a slow reader; later ones are dropped.
 const MAX_LINES: usize = 256;
 
 /// The longest that the process waits for a slow reader at its end.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// Returns to the beginning of the line and erases it.
+const ERASE: &str = "\r\x1b[K";
+
+/// The columns of a terminal that does not know its own.
+const USUAL_COLUMNS: usize = 80;
 
 /// The writing thread; `None` if it cannot be started.
 static WRITER: OnceLock<Option<SyncSender<Message>>> = OnceLock::new();
@@ -35,6 +43,8 @@ pub(super) enum Voice {
 /// A message to the writing thread.
 enum Message {
     Line(String),
+    /// The redrawn line, without its end; an empty one is erased.
+    Drawn(String),
     /// Answered when all earlier lines are written.
     Flush(Sender<()>),
 }
@@ -53,6 +63,28 @@ impl Voice {
             say(&what());
         }
     }
+
+    /// Returns whether events are reported.
+    pub(super) fn tells(self) -> bool {
+        self >= Self::Verbose
+    }
+
+    /// Returns whether [`Voice::draw`] has a terminal to draw on.
+    pub(super) fn draws(self) -> bool {
+        self.tells() && stderr().is_terminal()
+    }
+
+    /// Redraws the last line of the terminal; an empty one is erased. Other lines go above it.
+    pub(super) fn draw(self, what: &str) {
+        if !self.draws() {
+            return;
+        }
+        let text = if what.is_empty() { String::new() } else { fitting(&line(&what), columns()) };
+        if let Some(writer) = WRITER.get_or_init(start) {
+            // Full because the terminal is stopped.
+            let _ = writer.try_send(Message::Drawn(text));
+        }
+    }
 }
 
 /// Writes why the process ends, without waiting long for a stuck standard error.
@@ -63,7 +95,7 @@ pub(super) fn last_words(what: &dyn std::fmt::Display) {
 
 /// Writes one line; never blocks.
 fn say(what: &dyn std::fmt::Display) {
-    let line = format!("lockkeeper: {}\n", plain(&what.to_string()));
+    let line = line(what) + "\n";
     match WRITER.get_or_init(start) {
         Some(writer) => {
             // Full because the reader stopped reading.
@@ -74,6 +106,28 @@ fn say(what: &dyn std::fmt::Display) {
         }
         None => (),
     }
+}
+
+fn line(what: &dyn std::fmt::Display) -> String {
+    format!("lockkeeper: {}", plain(&what.to_string()))
+}
+
+/// The columns of the terminal.
+fn columns() -> usize {
+    let size = tcgetwinsize(stderr()).ok().map(|size| usize::from(size.ws_col));
+    size.filter(|columns| *columns > 0).unwrap_or(USUAL_COLUMNS)
+}
+
+/// The beginning of a line that does not wrap, which could not be redrawn. Letters that are not
+/// ASCII may take two columns.
+fn fitting(line: &str, columns: usize) -> String {
+    let mut left = columns.saturating_sub(1);
+    let fits = |letter: &char| {
+        let rest = left.checked_sub(if letter.is_ascii() { 1 } else { 2 });
+        left = rest.unwrap_or(0);
+        rest.is_some()
+    };
+    line.chars().take_while(fits).collect()
 }
 
 /// Waits briefly for unwritten lines, before the process ends.
@@ -113,15 +167,27 @@ fn start() -> Option<SyncSender<Message>> {
 }
 
 fn write(messages: &Receiver<Message>) {
+    let mut is_drawn = false;
     while let Ok(message) = messages.recv() {
-        match message {
-            Message::Line(line) => {
-                // Standard error may be closed.
-                let _ = stderr().write_all(line.as_bytes());
+        let erase = if is_drawn { ERASE } else { "" };
+        let (text, written) = match message {
+            Message::Line(text) => {
+                is_drawn = false;
+                (text, None)
+            }
+            Message::Drawn(text) => {
+                is_drawn = !text.is_empty();
+                (text, None)
             }
             Message::Flush(written) => {
-                let _ = written.send(());
+                is_drawn = false;
+                (String::new(), Some(written))
             }
+        };
+        // Standard error may be closed.
+        let _ = stderr().write_all(format!("{erase}{text}").as_bytes());
+        if let Some(written) = written {
+            let _ = written.send(());
         }
     }
 }
@@ -135,7 +201,7 @@ fn takes_a_line() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::{fitting, plain};
 
     #[test]
     fn control_characters_are_escaped() {
@@ -145,5 +211,14 @@ mod tests {
         );
         assert_eq!(plain("a\u{202e}b\u{200b}"), "a\\u{202e}b\\u{200b}");
         assert_eq!(plain("Zürich, 東京"), "Zürich, 東京");
+    }
+
+    #[test]
+    fn a_redrawn_line_is_shorter_than_the_terminal() {
+        assert_eq!(fitting("waiting", 80), "waiting");
+        assert_eq!(fitting("waiting", 7), "waitin");
+        assert_eq!(fitting("東京 waits", 7), "東京 w");
+        assert_eq!(fitting("a東京", 5), "a東");
+        assert_eq!(fitting("waiting", 0), "");
     }
 }

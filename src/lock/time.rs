@@ -129,26 +129,59 @@ pub fn wall_clock_micros() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Parses a duration: digits and `ms`, `s`, `m` or `h`; bare digits are seconds. `None` if it is
-/// invalid, or longer than 2^64 milliseconds.
+/// Milliseconds of a day, the unit that only [`parse_typed_duration`] knows.
+const DAY_MS: u64 = 86_400_000;
+
+/// Parses a duration of settings and of queries: digits and `ms`, `s`, `m` or `h`; bare digits are
+/// seconds. `None` if it is invalid, or longer than 2^64 milliseconds.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let digits = text.len() - text.trim_start_matches(|letter: char| letter.is_ascii_digit()).len();
-    let (number, unit) = text.split_at(digits);
-    let unit_ms = match unit {
+    let (number, unit) = split(text, |letter| letter.is_ascii_digit());
+    let ms = number.parse::<u64>().ok()?.checked_mul(unit_ms(unit)?)?;
+    Some(Duration::from_millis(ms))
+}
+
+/// Parses a duration of the command line. Like `flock` and `timeout` it knows fractions and days
+/// too (`0.2`, `1.5m`, `1d`), and cuts what is too long. Fractions are rounded up to milliseconds:
+/// zero has a meaning of its own.
+pub fn parse_typed_duration(text: &str) -> Option<Duration> {
+    let (number, unit) = split(text, |letter| letter.is_ascii_digit() || letter == '.');
+    let unit_ms = if unit == "d" { DAY_MS } else { unit_ms(unit)? };
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    if whole.len() + fraction.len() == 0 || fraction.contains('.') {
+        return None;
+    }
+    // Digits that cannot be parsed are too many.
+    let whole = if whole.is_empty() { 0 } else { whole.parse().unwrap_or(u64::MAX) };
+    let ms = whole.saturating_mul(unit_ms).saturating_add(fraction_ms(fraction, unit_ms));
+    Some(Duration::from_millis(ms))
+}
+
+/// The longest beginning of such letters, and the rest.
+fn split(text: &str, is_ours: impl Fn(char) -> bool) -> (&str, &str) {
+    text.split_at(text.find(|letter| !is_ours(letter)).unwrap_or(text.len()))
+}
+
+fn unit_ms(unit: &str) -> Option<u64> {
+    Some(match unit {
         "ms" => 1,
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
         _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(unit_ms).map(Duration::from_millis)
+    })
+}
+
+/// The digits behind the point, from the last to the first, in whole milliseconds.
+fn fraction_ms(digits: &str, unit_ms: u64) -> u64 {
+    let digits = digits.bytes().rev().map(|digit| u64::from(digit - b'0'));
+    digits.fold(0, |ms, digit| (ms + digit * unit_ms).div_ceil(10))
 }
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::parse_duration;
+    use super::{parse_duration, parse_typed_duration};
 
     #[test]
     fn a_duration_is_digits_and_one_unit() {
@@ -175,6 +208,34 @@ mod tests {
             "18446744073709551615h",
         ] {
             assert_eq!(parse_duration(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_typed_duration_has_fractions_and_days_too() {
+        for (text, ms) in [
+            ("30", 30_000),
+            ("500ms", 500),
+            ("0.2", 200),
+            (".1", 100),
+            ("1.", 1_000),
+            ("1.5s", 1_500),
+            ("2.25m", 135_000),
+            ("0.1h", 360_000),
+            ("1d", 86_400_000),
+            ("0.5d", 43_200_000),
+            ("9.999999999", 10_000),
+            ("0.07", 70),
+            ("0.1ms", 1),
+            ("0.0000000000000000000000000000000000001", 1),
+            ("0.0", 0),
+            ("99999999999999999999", u64::MAX),
+            ("18446744073709551615d", u64::MAX),
+        ] {
+            assert_eq!(parse_typed_duration(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+        for text in ["", "s", ".", ".s", "1.2.3", "1D", "1e3", "-1", "+1", "1 s", "1m30s", "inf"] {
+            assert_eq!(parse_typed_duration(text), None, "{text}");
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Follows README.md, docs/reference.md and docs/shell.md from top to bottom, as a newcomer does:
-//! every block is run, and has to print the answer that is shown below it.
+//! Follows README.md, docs/reference.md, docs/shell.md and docs/leaders.md from top to bottom, as a
+//! newcomer does: every block is run, and has to print the answer that is shown below it.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -13,6 +13,7 @@ use crate::support::{Process, Redis};
 const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../docs/reference.md");
 const SHELL: &str = include_str!("../../docs/shell.md");
+const LEADERS: &str = include_str!("../../docs/leaders.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
@@ -47,10 +48,16 @@ fn every_block_of_the_shell_page_does_what_it_says() {
     assert_eq!(follows(SHELL, &["sh"]).answers, 1);
 }
 
+#[test]
+fn every_block_of_the_page_on_leaders_does_what_it_says() {
+    assert_eq!(follows(LEADERS, &["ini", "sh"]).answers, 4);
+}
+
 /// Runs every block of a page, which has blocks of all these kinds.
 fn follows(page: &str, kinds: &[&str]) -> Newcomer {
     let mut newcomer = Newcomer::new();
     let blocks = blocks(page);
+    let mut unit = None;
     for (kind, text) in &blocks {
         match *kind {
             "sh" => newcomer.types(text),
@@ -58,9 +65,14 @@ fn follows(page: &str, kinds: &[&str]) -> Newcomer {
             "crontab" => newcomer.runs_cron(text),
             "php" => newcomer.runs_php(text),
             "toml" => newcomer.configures(text),
+            "ini" => unit = Some(text),
             "sql" => fences(text),
             kind => panic!("a block of a kind that nobody tests: {kind:?}\n{text}"),
         }
+    }
+    // Last, because its service is started further down.
+    if let Some(unit) = unit {
+        newcomer.runs_unit(unit);
     }
     for kind in kinds {
         assert!(blocks.iter().any(|(other, _)| other == kind), "no {kind} block is left");
@@ -236,6 +248,14 @@ impl Newcomer {
             self.run(&format!("curl -sS -X POST 'http://{SERVICE}/locks/{key}'"));
             assert_eq!(self.run(&command), "0\n");
         }
+    }
+
+    /// The line of a unit leads, with another program.
+    fn runs_unit(&mut self, block: &str) {
+        let line = block.lines().find_map(|line| line.strip_prefix("ExecStart=/usr/bin/"));
+        let (exec, program) = line.unwrap().split_once(" -- ").unwrap();
+        assert!(program.starts_with("/srv/") && block.contains("\nRestart=always\n"), "{block}");
+        assert_eq!(self.run(&format!("{exec} -- echo at work; echo $?")), "at work\n0\n");
     }
 
     /// A free key is worked under and given back; a held one is not.

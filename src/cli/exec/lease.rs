@@ -11,6 +11,7 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::{Claimant, NoLease, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
+use crate::cli::table::span;
 use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
@@ -24,6 +25,9 @@ const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The least time between COMMAND's death and the end of the lease, for busy machines.
 const LEAST_MARGIN: Duration = Duration::from_millis(200);
+
+/// The time that COMMAND has to end, where the TTL leaves it.
+const USUAL_KILL_AFTER: Duration = Duration::from_secs(5);
 
 /// The part of the TTL kept as a margin: more than two clocks drift apart in it.
 const MARGIN_PART: u32 = 50;
@@ -42,15 +46,21 @@ const GONE: &str = "the lease was gone before its release: it was ended by force
 const RELEASES: usize = 3;
 
 /// The terms of a lease.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     ttl: Duration,
     kill_after: Duration,
 }
 
 impl Terms {
-    /// Refuses a TTL too short to end COMMAND within it after failed refreshes.
-    pub(super) fn new(ttl: Duration, kill_after: Duration) -> Result<Self, String> {
+    /// Refuses a TTL too short to end COMMAND within half of it after failed refreshes. Without
+    /// `kill_after` COMMAND has what fits, 5 s at most.
+    pub(super) fn new(ttl: Duration, kill_after: Option<Duration>) -> Result<Self, String> {
+        let fitting = (ttl / 2).checked_sub(margin(ttl)).map(|most| most.min(USUAL_KILL_AFTER));
+        let Some(kill_after) = kill_after.or(fitting) else {
+            let least = Seconds(LEAST_MARGIN.saturating_mul(2));
+            return Err(format!("a TTL of {} is too short: use {least} at least", Seconds(ttl)));
+        };
         let terms = Self { ttl, kill_after };
         let least = terms.ending_time().saturating_mul(2);
         if ttl < least {
@@ -70,7 +80,7 @@ impl Terms {
     }
 
     fn margin(self) -> Duration {
-        LEAST_MARGIN.max(self.ttl / MARGIN_PART)
+        margin(self.ttl)
     }
 
     fn ending_time(self) -> Duration {
@@ -80,6 +90,11 @@ impl Terms {
     pub(super) fn ttl(self) -> Ttl {
         Ttl::from_millis(millis_down(self.ttl))
     }
+}
+
+/// The time between COMMAND's death and the end of a lease with this TTL.
+fn margin(ttl: Duration) -> Duration {
+    LEAST_MARGIN.max(ttl / MARGIN_PART)
 }
 
 struct Seconds(Duration);
@@ -222,6 +237,11 @@ impl LeaseKeeper {
                     if rest == most {
                         let most = Seconds(Duration::from_millis(most.as_millis()));
                         voice.complain(|| format!("'{key}' is kept for {most}, the longest TTL"));
+                    } else if earliest.has_come() {
+                        voice.tell(|| format!("released '{key}'"));
+                    } else {
+                        let left = span(rest.as_millis());
+                        voice.tell(|| format!("'{key}' is kept for another {left} (--min-hold)"));
                     }
                     return;
                 }
@@ -274,12 +294,34 @@ mod tests {
 
     #[test]
     fn a_ttl_too_short_for_the_end_of_the_command_is_refused() {
-        let seconds = Duration::from_secs;
-        assert!(Terms::new(seconds(30), seconds(5)).is_ok());
-        assert!(Terms::new(seconds(1), Duration::from_millis(300)).is_ok());
-        let refused = Terms::new(seconds(10), seconds(5)).unwrap_err();
+        let terms = |ttl, kill_after| {
+            let (ttl, kill_after) = (Duration::from_millis(ttl), Duration::from_millis(kill_after));
+            Terms::new(ttl, Some(kill_after))
+        };
+        assert!(terms(30_000, 5_000).is_ok());
+        assert!(terms(1_000, 300).is_ok());
+        let refused = terms(10_000, 5_000).unwrap_err();
         assert!(refused.contains("10 s is too short"), "{refused}");
         assert!(refused.contains("at least 10.4 s"), "{refused}");
-        assert!(Terms::new(seconds(30), Duration::MAX).is_err());
+        assert!(terms(30_000, u64::MAX).is_err());
+    }
+
+    #[test]
+    fn a_command_has_the_time_to_end_that_its_ttl_leaves() {
+        let ms = Duration::from_millis;
+        for (ttl, kill_after) in [
+            (60_000, 5_000),
+            (30_000, 5_000),
+            (10_500, 5_000),
+            (10_000, 4_800),
+            (2_000, 800),
+            (400, 0),
+        ] {
+            let terms = Terms::new(ms(ttl), None).unwrap();
+            assert_eq!(terms.kill_after(), ms(kill_after), "{ttl}");
+            assert_eq!(Terms::new(ms(ttl), Some(terms.kill_after())), Ok(terms), "{ttl}");
+        }
+        let refused = Terms::new(ms(399), None).unwrap_err();
+        assert_eq!(refused, "a TTL of 0.399 s is too short: use 0.4 s at least");
     }
 }

@@ -1,17 +1,20 @@
 //! `lockkeeper exec`: runs COMMAND while it holds a lease, and only then.
 //!
-//! `lease` acquires and keeps the lease, `command` is the process, `reach` its processes,
-//! `supervise` holds them together, and `warden` is a second process for when this one cannot act.
+//! `words` reads KEY and COMMAND, `lease` acquires and keeps the lease, `command` is the process,
+//! `reach` its processes, `supervise` holds them together, and `warden` is a second process for when
+//! this one cannot act. `habits` has the options that people know from `flock` and `timeout`.
 //! Processes that COMMAND leaves behind when it ends by itself go on without the lease.
 
 mod command;
+pub(super) mod habits;
 mod lease;
 mod marks;
 mod reach;
 mod supervise;
 mod warden;
+mod words;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -25,12 +28,15 @@ use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
-use crate::cli::remote::{API_KEY, Remote, duration, key};
+use crate::cli::exec::words::Words;
+use crate::cli::remote::{API_KEY, Remote, duration};
 use crate::cli::signals::{Signals, parse_signal};
+use crate::cli::table::span;
 use crate::cli::voice::flush;
 use crate::cli::{exit, runtime};
 use crate::lock::lease::Owner;
 use crate::platform::processes;
+use crate::wire::millis_down;
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);
@@ -47,7 +53,7 @@ const HURRY: Duration = Duration::from_secs(1);
 /// found.
 #[derive(Args, Debug)]
 #[command(override_usage = "lockkeeper exec [OPTIONS] KEY [--] COMMAND [ARG]...\n       \
-                            lockkeeper exec [OPTIONS] -c STRING KEY")]
+                            lockkeeper exec [OPTIONS] KEY -c STRING")]
 pub(super) struct Exec {
     #[command(flatten)]
     contention: Contention,
@@ -60,12 +66,15 @@ pub(super) struct Exec {
     /// End COMMAND after this time [default: never].
     #[arg(short = 'T', long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
+    /// After --max-run, use COMMAND's own exit code instead of 124.
+    #[arg(long)]
+    preserve_status: bool,
     /// Signal that tells COMMAND to end.
-    #[arg(short, long, value_name = "SIGNAL", value_parser = parse_signal, default_value = "TERM")]
+    #[arg(short, long, value_name = "SIGNAL", value_parser = told_by, default_value = "TERM")]
     signal: Signal,
-    /// Time that COMMAND has to end before it is killed.
-    #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "5s")]
-    kill_after: Duration,
+    /// Time that COMMAND has to end before it is killed [default: 5s, or less with a short TTL].
+    #[arg(short, long, value_name = "DURATION", value_parser = duration)]
+    kill_after: Option<Duration>,
     /// Action when the lease cannot be kept.
     #[arg(long, value_name = "WHAT", default_value = "kill")]
     on_lost: OnLost,
@@ -141,21 +150,8 @@ fn ourselves(word: &str) -> std::io::Result<Command> {
 }
 
 fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
-    let mut words = exec.words.iter();
-    let key = key(words.next().and_then(|key| key.to_str()).ok_or("the key is not UTF-8")?)?;
-    let mut command: Vec<_> = words.cloned().collect();
-    if command.first().is_some_and(|word| word == "--") {
-        command.remove(0);
-    }
-    match (&exec.command, command.first()) {
-        (Some(string), None) => {
-            command = vec!["/bin/sh".into(), "-c".into(), string.clone()];
-        }
-        (None, Some(_)) => (),
-        (Some(_), Some(_)) => return Err("give a COMMAND or --command, not both".to_owned()),
-        (None, None) => return Err("no COMMAND after the key".to_owned()),
-    }
-    let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(exec, &command));
+    let Words { key, command, program } = Words::parse(&exec.words, exec.command.as_deref())?;
+    let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&program));
     let terms = Terms::new(exec.ttl, exec.kill_after)?;
     let claimant = Claimant {
         client: exec.remote.client()?,
@@ -168,14 +164,18 @@ fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
     Ok((LeaseKeeper { claimant, terms }, command))
 }
 
+/// Parses the signal for COMMAND.
+fn told_by(text: &str) -> Result<Signal, String> {
+    let hint = "there are no shared locks, which -s is in flock";
+    parse_signal(text).map_err(|error| format!("{error}; {hint}"))
+}
+
 /// The default owner. It has only the name of COMMAND, because its arguments may be secret.
-fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
+fn ourselves_as_owner(program: &OsStr) -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     let user = user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let what =
-        exec.command.as_deref().or_else(|| command.first().map(|word| &**word)).unwrap_or_default();
-    let what = what.to_string_lossy();
+    let what = program.to_string_lossy();
     let what = what.split(' ').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let text = format!("{user}@{host}:{} {what}", std::process::id());
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
@@ -183,6 +183,7 @@ fn ourselves_as_owner(exec: &Exec, command: &[OsString]) -> String {
 
 async fn run(exec: &Exec, keeper: &LeaseKeeper, command: &[OsString]) -> std::io::Result<u8> {
     let signals = Signals::catch()?;
+    let asked = Moment::now();
     let acquired = tokio::select! {
         biased;
         signal = signals.ending() => Err(signal),
@@ -210,13 +211,16 @@ async fn run(exec: &Exec, keeper: &LeaseKeeper, command: &[OsString]) -> std::io
     };
     if let Some(lease) = &lease {
         let (key, voice) = (&keeper.claimant.key, keeper.claimant.voice);
-        voice.tell(|| format!("acquired '{key}', fencing token {}", lease.fencing_token));
+        let waited = span(millis_down(asked.elapsed()));
+        let number = lease.fencing_token;
+        voice.tell(|| format!("acquired '{key}' after {waited}, fencing token {number}"));
     }
     let began = Moment::now();
     let supervisor = Supervisor {
         keeper,
         signal: exec.signal,
         max_run: exec.max_run.filter(|time| !time.is_zero()),
+        timed_out: (!exec.preserve_status).then_some(exit::TIMED_OUT),
         on_lost: exec.on_lost,
     };
     let started = Running::start(&Start {

@@ -17,7 +17,7 @@ use crate::cli::exec::command::{Running, code};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exit;
-use crate::cli::signals::Signals;
+use crate::cli::signals::{Signals, name};
 
 /// The reason of a loss without any attempt to refresh.
 const SUSPENDED: &str = "this process was suspended";
@@ -30,6 +30,8 @@ pub(super) struct Supervisor<'a> {
     pub(super) signal: Signal,
     /// The time limit of COMMAND.
     pub(super) max_run: Option<Duration>,
+    /// The exit code after that; without one COMMAND's own.
+    pub(super) timed_out: Option<u8>,
     /// The action when the lease cannot be kept.
     pub(super) on_lost: OnLost,
 }
@@ -176,11 +178,10 @@ impl Supervisor<'_> {
                 }
             }
             (None, Some(_)) => {
-                running.kill();
-                course.killed = Some(Moment::now());
+                self.kill(course, running);
             }
             (None, None) => {
-                course.code = Some(exit::TIMED_OUT);
+                course.code = self.timed_out;
                 self.end(course, running, self.latest_kill());
                 voice.complain(|| "COMMAND ran longer than --max-run");
             }
@@ -223,10 +224,18 @@ impl Supervisor<'_> {
         course.kill = Some(kill);
         if !kill.has_come() {
             running.tell(self.signal);
+            self.keeper.claimant.voice.tell(|| format!("sent {} to COMMAND", name(self.signal)));
         } else if course.killed.is_none() {
-            running.kill();
-            course.killed = Some(Moment::now());
+            self.kill(course, running);
         }
+    }
+
+    /// Kills COMMAND for the first time.
+    fn kill(&self, course: &mut Course, running: &Running) {
+        if !running.kill().is_empty() {
+            self.keeper.claimant.voice.tell(|| "sent KILL to COMMAND");
+        }
+        course.killed = Some(Moment::now());
     }
 
     /// Corrects the outcome if the warden had to kill COMMAND.

@@ -104,8 +104,8 @@ async fn an_answer_that_is_lost_on_its_way_costs_no_lease() {
     proxy.set(Mode::Pass);
     let ran = going.end();
     assert_eq!(ran.code, Some(5), "{ran:?}");
-    let told = format!("acquired 'key', fencing token {fencing_token}");
-    assert!(ran.err.contains(&told), "{}", ran.err);
+    let told = format!(", fencing token {fencing_token}\n");
+    assert!(ran.err.contains("acquired 'key' after ") && ran.err.contains(&told), "{}", ran.err);
     assert_eq!(stage.look("key").await["held"], false);
 }
 

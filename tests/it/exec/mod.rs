@@ -3,6 +3,7 @@
 
 mod codes;
 mod escapes;
+mod flock;
 mod hostile;
 mod looks;
 mod losses;
@@ -14,7 +15,9 @@ mod starts;
 mod stuck;
 mod terminal;
 mod ticker;
+mod timeout;
 mod tls;
+mod verbose;
 mod verbs;
 mod waits;
 mod wardens;

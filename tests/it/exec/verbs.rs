@@ -191,11 +191,14 @@ fn completions_and_the_manual_know_every_command() {
         for word in ["exec", "acquire", "refresh", "release", "get", "list", "serve"] {
             assert!(ran.out.contains(word), "{arguments:?} does not know {word}");
         }
-        for option in ["min-hold", "token-file"] {
+        for option in ["min-hold", "token-file", "preserve-status"] {
             let shown = ran.out.replace("\\-", "-");
             assert!(shown.contains(option), "{arguments:?} does not know --{option}");
         }
-        assert!(!ran.out.contains("warden"), "{arguments:?} shows what is for nobody");
+        // Internal processes, and options that are only refused.
+        for word in ["warden", "no-fork", "no\\-fork"] {
+            assert!(!ran.out.contains(word), "{arguments:?} shows {word}");
+        }
     }
     let mut shell = typed(&stage, "bash");
     let script = format!("source <({BINARY} completions bash) && complete -p lockkeeper");

@@ -1,0 +1,158 @@
+//! The progress of a wait, for a verbose voice: the holder, the time that it has left, and the
+//! claim's place in line.
+//!
+//! It looks at the key beside the waiting request. A look that fails costs its line and nothing
+//! else.
+
+use std::convert::Infallible;
+use std::future::pending;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::cli::claimant::Claimant;
+use crate::cli::clock::Moment;
+use crate::cli::table::span;
+use crate::lock::lease::Owner;
+use crate::wire::{StatusBody, millis_down};
+
+/// The time before the first look: most leases are granted before.
+const FIRST: Duration = Duration::from_millis(300);
+
+/// The pause between two looks, on a terminal and elsewhere.
+const PAUSE_DRAWN: Duration = Duration::from_secs(1);
+const PAUSE_TOLD: Duration = Duration::from_secs(5);
+
+/// The time after which an unchanged state is told again.
+const AGAIN: Duration = Duration::from_secs(300);
+
+/// The waiting requests that a look asks for: as many as the service allows.
+const MAX_PLACES: u64 = 100;
+
+/// A claim that waits.
+#[derive(Debug)]
+pub(super) struct Progress<'a> {
+    pub(super) claimant: &'a Claimant,
+    /// The end of the wait, if it has one.
+    pub(super) until: Option<Moment>,
+}
+
+/// The facts whose change is told.
+#[derive(Debug, PartialEq, Eq)]
+struct Facts {
+    /// Owner and fencing token of the holder.
+    holder: (Option<String>, Option<u64>),
+    place: Option<usize>,
+}
+
+impl Progress<'_> {
+    /// Reports until it is dropped.
+    pub(super) async fn report(&self) -> Infallible {
+        let voice = self.claimant.voice;
+        if !voice.tells() {
+            return pending().await;
+        }
+        let draws = voice.draws();
+        let mut told: Option<(Facts, Moment)> = None;
+        sleep(FIRST).await;
+        loop {
+            let seen = self.look().await;
+            if draws {
+                voice.draw(&seen.map_or_else(String::new, |(_, line)| line));
+            } else if let Some((facts, line)) = seen {
+                let is_old = |(before, at): &(Facts, Moment)| {
+                    *before == facts && !at.after(AGAIN).has_come()
+                };
+                if !told.as_ref().is_some_and(is_old) {
+                    voice.tell(|| line);
+                    told = Some((facts, Moment::now()));
+                }
+            }
+            sleep(if draws { PAUSE_DRAWN } else { PAUSE_TOLD }).await;
+        }
+    }
+
+    /// The state of the key while the claim waits for it, and a line about it.
+    async fn look(&self) -> Option<(Facts, String)> {
+        let Claimant { client, key, owner, .. } = self.claimant;
+        let body = client.inspect(key, None, Some(MAX_PLACES)).await.ok()?;
+        let status: StatusBody = serde_json::from_str(&body).ok()?;
+        // Nobody is in line: the claim has not arrived yet, or was granted meanwhile.
+        let is_waiting = status.held && status.waiters > 0;
+        let place = place(&status, owner.as_ref());
+        let left = self.until.map(Moment::left);
+        is_waiting.then(|| {
+            let line = line(&status, place, left);
+            (Facts { holder: (status.owner, status.fencing_token), place }, line)
+        })
+    }
+}
+
+/// The place of the one waiting request with this owner. Others may have given the same name.
+fn place(status: &StatusBody, owner: Option<&Owner>) -> Option<usize> {
+    let owner = owner.map(Owner::as_str);
+    let queue = status.queue.as_deref().unwrap_or_default().iter().enumerate();
+    let mut ours = queue.filter(|(_, waiter)| waiter.owner.as_deref() == owner);
+    match (ours.next(), ours.next()) {
+        (Some((index, _)), None) => Some(index + 1),
+        _ => None,
+    }
+}
+
+fn line(status: &StatusBody, place: Option<usize>, left: Option<Duration>) -> String {
+    let mut line = format!("waiting for '{}': held", status.key);
+    if let Some(owner) = &status.owner {
+        line.push_str(&format!(" by {owner}"));
+    }
+    if let Some(held) = status.held_ms {
+        line.push_str(&format!(" for {}", span(held)));
+    }
+    match status.ttl_ms {
+        Some(ttl) => line.push_str(&format!(", {} left", span(ttl))),
+        None => line.push_str(", no end"),
+    }
+    let waiters = status.waiters;
+    match place {
+        Some(place) => line.push_str(&format!("; place {place} of {waiters}")),
+        None => line.push_str(&format!("; {waiters} in line")),
+    }
+    if let Some(left) = left {
+        line.push_str(&format!("; the wait ends in {}", span(millis_down(left))));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{line, place};
+    use crate::lock::lease::Owner;
+    use crate::wire::StatusBody;
+
+    fn status(rest: &str) -> StatusBody {
+        serde_json::from_str(&format!(r#"{{"key":"k","held":true,{rest}}}"#)).unwrap()
+    }
+
+    #[test]
+    fn a_line_has_what_the_service_tells() {
+        let full = status(r#""owner":"web-1","held_ms":125000,"ttl_ms":27900,"waiters":3"#);
+        let told = "waiting for 'k': held by web-1 for 2 min 5 s, 27.9 s left; place 2 of 3; \
+                    the wait ends in 8.0 s";
+        assert_eq!(line(&full, Some(2), Some(Duration::from_secs(8))), told);
+        let bare = status(r#""waiters":120"#);
+        assert_eq!(line(&bare, None, None), "waiting for 'k': held, no end; 120 in line");
+    }
+
+    #[test]
+    fn a_place_is_told_only_if_one_request_has_our_name() {
+        let line = status(
+            r#""waiters":4,"queue":[{"owner":"a"},{"waited_ms":5},{"owner":"b"},{"owner":"b"}]"#,
+        );
+        let owner = |name| Owner::parse(name).unwrap();
+        for (name, found) in [("a", Some(1)), ("", Some(2)), ("b", None), ("c", None)] {
+            assert_eq!(place(&line, owner(name).as_ref()), found, "{name}");
+        }
+        assert_eq!(place(&status(r#""waiters":4"#), owner("a").as_ref()), None);
+    }
+}

@@ -1,0 +1,115 @@
+//! The words behind the options of `exec`: KEY and COMMAND, or KEY and `-c STRING` as in `flock`.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+
+use crate::cli::remote::key;
+use crate::lock::key::LockKey;
+
+/// The shell that runs a STRING.
+const SHELL: &str = "/bin/sh";
+
+/// Ends the options; COMMAND may begin with a dash then.
+const END: &str = "--";
+
+/// KEY and COMMAND.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Words {
+    pub(super) key: LockKey,
+    pub(super) command: Vec<OsString>,
+    /// The beginning of the words that were typed for COMMAND.
+    pub(super) program: OsString,
+}
+
+impl Words {
+    /// Parses KEY and the words behind it. `string` is that of `-c` before KEY.
+    pub(super) fn parse(words: &[OsString], string: Option<&OsStr>) -> Result<Self, String> {
+        let (name, rest) = words.split_first().ok_or("no key")?;
+        let name = name.to_str().ok_or("the key is not UTF-8")?;
+        let key = key(name)?;
+        let (words, string) = match (rest, string) {
+            ([end, words @ ..], string) if end == END => (words, string),
+            ([flag, string], None) if is_string_flag(flag) => (&[][..], Some(&**string)),
+            ([flag, ..], None) if is_string_flag(flag) => {
+                return Err(format!("{} takes one STRING: quote it", flag.display()));
+            }
+            ([option, ..], None) if option.as_bytes().starts_with(b"-") => {
+                let option = option.display();
+                return Err(format!("put {option} before the key, or -- before a COMMAND"));
+            }
+            (words, string) => (words, string),
+        };
+        let (command, program) = match (words, string) {
+            ([program, ..], None) => (words.to_vec(), program.clone()),
+            ([], Some(string)) => {
+                (vec![SHELL.into(), "-c".into(), string.to_owned()], string.to_owned())
+            }
+            ([_, ..], Some(_)) => return Err("give a COMMAND or --command, not both".to_owned()),
+            ([], None) => return Err(no_command(name)),
+        };
+        Ok(Self { key, command, program })
+    }
+}
+
+fn is_string_flag(word: &OsStr) -> bool {
+    word == "-c" || word == "--command"
+}
+
+/// The refusal of a key alone; a number is the descriptor of `flock 9`.
+fn no_command(key: &str) -> String {
+    let told = "no COMMAND after the key";
+    if !key.bytes().all(|byte| byte.is_ascii_digit()) {
+        return told.to_owned();
+    }
+    format!("{told} {key}: no descriptor holds a lease; use `acquire` and `release` in a script")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::{OsStr, OsString};
+
+    use super::Words;
+
+    fn parsed(words: &[&str], string: Option<&str>) -> Result<(Vec<String>, String), String> {
+        let words: Vec<OsString> = words.iter().map(|word| (*word).into()).collect();
+        let words = Words::parse(&words, string.map(OsStr::new))?;
+        let text = |word: OsString| word.into_string().unwrap();
+        Ok((words.command.into_iter().map(text).collect(), text(words.program)))
+    }
+
+    #[test]
+    fn a_command_may_stand_behind_the_key_in_four_ways() {
+        for (words, string, command, program) in [
+            (&["k", "ls", "-l", "--", "-c"][..], None, &["ls", "-l", "--", "-c"][..], "ls"),
+            (&["k", "--", "ls", "--"], None, &["ls", "--"], "ls"),
+            (&["k", "--", "-c", "ls"], None, &["-c", "ls"], "-c"),
+            (&["k", "-c", "ls | wc"], None, &["/bin/sh", "-c", "ls | wc"], "ls | wc"),
+            (&["k", "--command", "-l"], None, &["/bin/sh", "-c", "-l"], "-l"),
+            (&["k"], Some("ls"), &["/bin/sh", "-c", "ls"], "ls"),
+            (&["k", "--"], Some("ls"), &["/bin/sh", "-c", "ls"], "ls"),
+        ] {
+            let (found, named) = parsed(words, string).unwrap();
+            assert_eq!(found, command, "{words:?}");
+            assert_eq!(named, program, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn words_that_are_no_command_are_refused_with_what_to_do() {
+        for (words, string, told) in [
+            (&["k"][..], None, "no COMMAND after the key"),
+            (&["k", "--"], None, "no COMMAND after the key"),
+            (&["9"], None, "no descriptor holds a lease; use `acquire` and `release`"),
+            (&["k", "-c"], None, "-c takes one STRING: quote it"),
+            (&["k", "-c", "ls", "-l"], None, "-c takes one STRING: quote it"),
+            (&["k", "-n", "ls"], None, "put -n before the key, or -- before a COMMAND"),
+            (&["k", "--wait=5", "ls"], None, "put --wait=5 before the key"),
+            (&["k", "ls"], Some("ls"), "not both"),
+            (&["k", "-c", "ls"], Some("ls"), "not both"),
+            (&["/tmp/k", "ls"], None, "a key is a name, not a file: use `tmp/k`"),
+        ] {
+            let refused = parsed(words, string).unwrap_err();
+            assert!(refused.contains(told), "{words:?}: {refused}");
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! `--verbose`: who holds the key, the place in line, and how the wait ends.
+
+use std::fs::File;
+use std::future::ready;
+use std::io::{BufRead, Read};
+use std::process::{Child, Stdio};
+
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::{Going, HOLDER, Stage, exec, on_terminal};
+use crate::support::{PATIENCE, eventually};
+
+/// Holds the key until its input ends; shows its token, which its wrapper must not.
+const HOLDS: &str = "echo $LOCK_TOKEN; read LINE; exit 0";
+
+/// A waiting command whose standard error is read while it goes on.
+struct Waiter {
+    child: Child,
+    path: String,
+}
+
+impl Waiter {
+    fn start(stage: &Stage, owner: &str, flags: &[&str]) -> Self {
+        let path = stage.path(owner);
+        let words = [&["-v", "--owner", owner], flags, &["key", "-c", HOLDS]].concat();
+        let mut exec = stage.exec(&words);
+        exec.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(File::create(&path).unwrap());
+        Self { child: exec.spawn().unwrap(), path }
+    }
+
+    fn told(&self) -> String {
+        std::fs::read_to_string(&self.path).unwrap()
+    }
+
+    /// Waits until a line has all of these words.
+    async fn tells(&self, words: &[&str]) {
+        let has_all = |line: &str| words.iter().all(|word| line.contains(word));
+        let told = || ready(self.told().lines().any(has_all).then_some(()));
+        eventually(PATIENCE, told).await;
+    }
+
+    /// Ends COMMAND, and gives its token.
+    fn ends(&mut self) -> String {
+        drop(self.child.stdin.take());
+        let mut token = String::new();
+        self.child.stdout.take().unwrap().read_to_string(&mut token).unwrap();
+        assert!(self.child.wait().unwrap().success());
+        token.trim().to_owned()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_verbose_wait_tells_the_holder_and_the_place_when_they_change() {
+    let stage = Stage::new();
+    let holder = stage.service.http().token(HOLDER);
+    // The owner would turn the rest of the line around.
+    let answer = holder.post("/locks/key?ttl=1h&owner=web%E2%80%AE1", "").await;
+    assert_eq!(answer.status, 201);
+    let mut first = Waiter::start(&stage, "first", &[]);
+    first.tells(&["waiting for 'key': held by web\\u{202e}1 for ", " left; place 1 of 1"]).await;
+    let mut second = Waiter::start(&stage, "second", &["-w", "1d"]);
+    second.tells(&["web\\u{202e}1", "; place 2 of 2; the wait ends in 23 h "]).await;
+    stage.let_go("key").await;
+    first.tells(&["acquired 'key' after ", ", fencing token "]).await;
+    second.tells(&["held by first for ", "; place 1 of 1"]).await;
+    let one = first.ends();
+    let two = second.ends();
+    for (waiter, told) in [(&first, first.told()), (&second, second.told())] {
+        assert!(told.ends_with("released 'key'\n"), "{told}");
+        assert!(told.matches("waiting for").count() <= 4, "{}: {told}", waiter.path);
+        for token in [HOLDER, &one, &two] {
+            assert!(!told.contains(token), "{told}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_has_one_line_that_is_redrawn() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let mut typed = on_terminal(&stage, "exec LOCKKEEPER exec -v key echo at work");
+    typed.stdin(Stdio::piped());
+    let mut going = Going::start(typed);
+    let mut drawn = Vec::new();
+    for _ in 0..3 {
+        going.lines.read_until(b'K', &mut drawn).unwrap();
+    }
+    let drawn = String::from_utf8(drawn).unwrap();
+    let lines: Vec<_> = drawn.split("\r\x1b[K").collect();
+    let [one, two, three, ""] = lines[..] else { panic!("{drawn:?}") };
+    for line in [one, two, three] {
+        assert!(line.starts_with("lockkeeper: waiting for 'key': held for "), "{line:?}");
+        assert!(line.contains("place 1 of 1") && !line.contains('\n'), "{line:?}");
+    }
+    stage.let_go("key").await;
+    let line = (0..100).map(|_| going.line()).find(|line| line.contains("acquired"));
+    let line = line.unwrap();
+    let (_, last) = line.rsplit_once("\x1b[K").unwrap();
+    assert!(last.starts_with("lockkeeper: acquired 'key' after "), "{line:?}");
+    let mut rest = String::new();
+    going.lines.read_to_string(&mut rest).unwrap();
+    assert!(rest.contains("at work") && !rest.contains('\x1b'), "{rest:?}");
+    assert_eq!(going.end().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_that_fails_costs_its_line_and_nothing_else() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let proxy = Proxy::before(stage.service.http().address).await;
+    proxy.plan(&[Mode::Pass, Mode::HangUp]);
+    let going = Going::start(exec(&proxy.url(), &["-v", "key", "true"]));
+    let mut asked = Vec::new();
+    let looked = || {
+        asked.extend(proxy.requests());
+        ready(asked.iter().find(|request| request.starts_with("GET ")).cloned())
+    };
+    let look = eventually(PATIENCE, looked).await;
+    assert!(!look.to_lowercase().contains("lock-token"), "{look}");
+    stage.let_go("key").await;
+    let ran = going.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    let told: Vec<_> = ran.err.lines().filter(|line| !line.contains("waiting for")).collect();
+    let [acquired, released] = told[..] else { panic!("{}", ran.err) };
+    assert!(acquired.contains("acquired 'key'") && released.contains("released 'key'"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_not_verbose_looks_at_nothing() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let proxy = Proxy::before(stage.service.http().address).await;
+    let ran = exec(&proxy.url(), &["-w", "1", "key", "true"]).output().unwrap();
+    assert_eq!((ran.status.code(), &*ran.stderr), (Some(75), &b""[..]));
+    assert!(proxy.requests().iter().all(|request| request.starts_with("POST ")));
+}
