@@ -24,7 +24,6 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::millis_down;
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -197,7 +196,7 @@ impl LockCommand {
         match self {
             Self::Acquire(acquire) => acquire.run(client).await,
             Self::Refresh(Refresh { ttl, held }) => {
-                let (token, ttl) = (held.token()?, ttl.map(millis));
+                let (token, ttl) = (held.token()?, ttl.map(Ttl::lasting));
                 let refresh = || client.refresh(held.lease(&token), ttl, ANSWER_TIME);
                 let granted = insist(refresh).await.map_err(|(error, _)| error)?;
                 print(&if json { json_line(&granted.body)? } else { String::new() })
@@ -238,7 +237,7 @@ impl Acquire {
             key: self.named.key.clone(),
             token,
             owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
-            ttl: self.ttl.map(millis),
+            ttl: self.ttl.map(Ttl::lasting),
             voice,
         };
         let signals = Signals::catch().map_err(|error| error.to_string())?;
@@ -334,8 +333,4 @@ fn token_in(path: &Path) -> Result<LeaseToken, String> {
     };
     let text = text.map_err(|error| format!("no token in {}: {error}", path.display()))?;
     LeaseToken::parse(text.trim()).map_err(|error| error.to_string())
-}
-
-fn millis(time: Duration) -> Ttl {
-    Ttl::from_millis(millis_down(time))
 }

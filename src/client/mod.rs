@@ -30,9 +30,9 @@ use crate::client::tls::Transport;
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
-use crate::lock::time::Ttl;
+use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::{LOCK_TOKEN, key_path, millis_down};
+use crate::wire::{LOCK_TOKEN, key_path};
 
 pub use crate::client::answer::{ClientError, Granted, Refusal};
 pub use crate::client::tls::Trust;
