@@ -98,6 +98,9 @@ pub(super) struct ForceRelease {
     /// Reason, for the service's log.
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: Option<String>,
+    /// Fencing token of the lease; any other lease is left alone.
+    #[arg(long, value_name = "N", value_parser = fencing_token)]
+    fencing_token: Option<FencingToken>,
     #[command(flatten)]
     named: Named,
 }
@@ -216,8 +219,9 @@ impl LockCommand {
             }
             Self::Get(get) => get.run(&client).await,
             Self::List(list) => list.run(&client).await,
-            Self::ForceRelease(ForceRelease { reason, named }) => {
-                let body = client.force_release(&named.key, reason.as_deref()).await?;
+            Self::ForceRelease(ForceRelease { reason, fencing_token, named }) => {
+                let forced = client.force_release(&named.key, *fencing_token, reason.as_deref());
+                let body = forced.await?;
                 let body = json_line(&body)?;
                 print(if json { &body } else { "" })
             }

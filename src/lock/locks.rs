@@ -218,7 +218,8 @@ impl Locks {
         Ok(self.hear_out(call.instrument(Verb::Release.span())).await?)
     }
 
-    /// Ends the lease of the key and returns its holder; `None` if the key was free.
+    /// Ends the lease of the key, only the one `named`, if given, and returns its holder; `None` if
+    /// there was none.
     ///
     /// # Errors
     ///
@@ -227,10 +228,14 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The store call is completed.
-    pub async fn force_release(&self, key: LockKey) -> Result<Option<Holder>, LockError> {
+    pub async fn force_release(
+        &self,
+        key: LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, LockError> {
         let Self { store, holds, ends, .. } = self.clone();
         let call = async move {
-            let taken = store.force_release(&key).await;
+            let taken = store.force_release(&key, named).await;
             if let Ok(Some(ended)) = &taken {
                 holds.ended(&key, ended, Loss::Forced);
                 ends.ended(&key, ended, Why::Forced);

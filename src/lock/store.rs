@@ -67,8 +67,13 @@ pub trait Store: Send + Sync + 'static {
     /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
-    /// Ends the lease of the key and returns its holder; `None` if the key was free.
-    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError>;
+    /// Ends the lease of the key, only the one `named`, if given, and returns its holder; `None` if
+    /// there was none.
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError>;
 
     /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
     async fn inspect_line(
