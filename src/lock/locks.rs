@@ -21,7 +21,9 @@ use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
 use crate::lock::owed::{Answering, Owed};
-use crate::lock::store::{Attempt, Guarantees, Kept, NodeReport, Page, Released, Store, Win};
+use crate::lock::store::{
+    Attempt, Guarantees, Kept, Listing, NodeReport, Page, Released, Store, Win,
+};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -51,15 +53,6 @@ pub enum Acquired {
     Again(Grant),
     /// The key is held, after waiting this long.
     Held(LockStatus, Duration),
-}
-
-/// A page of the held keys that a caller may see.
-#[derive(Debug)]
-pub struct Listing {
-    /// The keys in the order of their bytes, without duplicates.
-    pub locks: Vec<LockStatus>,
-    /// The start of the next page, if there is one.
-    pub cursor: Option<String>,
 }
 
 impl fmt::Debug for Locks {

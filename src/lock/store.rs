@@ -230,6 +230,15 @@ pub enum Released {
     Nothing,
 }
 
+/// A page of the held keys that a caller may see.
+#[derive(Debug)]
+pub struct Listing {
+    /// The keys in the order of their bytes, without duplicates.
+    pub locks: Vec<LockStatus>,
+    /// The start of the next page, if there is one.
+    pub cursor: Option<String>,
+}
+
 /// A page of the list of held keys.
 #[derive(Clone, Debug)]
 pub struct Page {

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lock::lease::{LockStatus, Waiter};
-use crate::lock::locks::Listing;
+use crate::lock::store::Listing;
 use crate::lock::time::{millis_down, millis_up};
 use crate::wire::owner_text;
 

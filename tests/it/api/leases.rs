@@ -1,7 +1,7 @@
 //! Refresh, release and forced release.
 
 use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
-use crate::support::Checked;
+use crate::support::{Answer, Checked};
 
 #[tokio::test]
 async fn a_refresh_replaces_what_is_left_and_keeps_the_rest() {
