@@ -3,8 +3,6 @@
 
 mod status;
 
-use std::time::Duration;
-
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
 
@@ -14,6 +12,7 @@ use crate::lock::holds::Loss;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Grant, Holder};
 use crate::lock::store::Guarantees;
+use crate::lock::time::millis_down;
 
 pub use crate::wire::status::{ListBody, StatusBody, WaiterBody};
 
@@ -166,11 +165,13 @@ struct LinksBody {
     locks: &'static str,
     health: &'static str,
     ready: &'static str,
-    metrics: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metrics: Option<&'static str>,
 }
 
-impl From<Guarantees> for AboutBody {
-    fn from(guarantees: Guarantees) -> Self {
+impl AboutBody {
+    /// Those of a service with these guarantees, for a listener with or without the metrics.
+    pub fn new(guarantees: Guarantees, metrics: bool) -> Self {
         let Guarantees { store, order, fencing, survives } = guarantees;
         Self {
             name: env!("CARGO_PKG_NAME"),
@@ -182,7 +183,7 @@ impl From<Guarantees> for AboutBody {
                 locks: "/locks",
                 health: "/healthz",
                 ready: "/readyz",
-                metrics: "/metrics",
+                metrics: metrics.then_some("/metrics"),
             },
         }
     }
@@ -308,16 +309,6 @@ impl Problem {
         let urn = format!("urn:lockkeeper:{name}");
         Self { code, detail: detail.into(), more, title, status, urn, request_id: String::new() }
     }
-}
-
-/// Whole milliseconds, rounded up.
-pub fn millis_up(left: Duration) -> u64 {
-    u64::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
-}
-
-/// Whole milliseconds, rounded down.
-pub fn millis_down(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
 fn owner_text(holder: &Holder) -> Option<String> {

@@ -9,23 +9,24 @@ use axum::http::Uri;
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::options::{query, reason};
+use crate::api::options::{fencing_token, query, reason};
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::metrics::{Counted, End};
 use crate::wire::{Code, TakenBody};
 
-/// `DELETE /admin/locks/{key}`: ends the lease of any holder.
+/// `DELETE /admin/locks/{key}`: ends the lease of any holder, or only the one that is named.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
     call: KeyCall,
     uri: Uri,
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;
-    let reason = reason(&query(uri.query(), &["reason"])?)?;
+    let asked = query(uri.query(), &["reason", "fencing_token"])?;
+    let (reason, named) = (reason(&asked)?, fencing_token(&asked)?);
     let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
     record.reason(reason);
-    let ended = app.locks.force_release(call.key.clone()).await;
+    let ended = app.locks.force_release(call.key.clone(), named).await;
     match ended.map_err(|error| record.failed(error))? {
         Some(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
@@ -35,7 +36,11 @@ pub(super) async fn force_release(
         }
         None => {
             record.end("lost");
-            Err(ApiError::new(Code::LockLost, "the key is not held"))
+            let detail = match named {
+                Some(_) => "the key is not held by the lease of this `fencing_token`",
+                None => "the key is not held",
+            };
+            Err(ApiError::new(Code::LockLost, detail))
         }
     }
 }

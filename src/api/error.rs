@@ -12,8 +12,8 @@ use crate::auth::Caller;
 use crate::lock::error::{Effect, LockError, Verb, chain};
 use crate::lock::key::InvalidKey;
 use crate::lock::lease::LockStatus;
-use crate::lock::time::TtlBounds;
-use crate::wire::{Code, More, Problem, millis_down, millis_up};
+use crate::lock::time::{TtlBounds, millis_down, millis_up};
+use crate::wire::{Code, More, Problem};
 
 /// The most characters of a key in a detail, to keep it readable in narrow logs.
 const SHOWN_KEY_CHARS: usize = 60;

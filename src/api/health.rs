@@ -2,20 +2,23 @@
 
 use std::sync::Arc;
 
-use axum::Json;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::IntoResponse;
+use axum::{Extension, Json};
 
-use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::Reader;
+use crate::api::{App, Door};
 use crate::metrics::MEDIA_TYPE;
 use crate::wire::{AboutBody, Code, HealthBody};
 
 /// `GET /`: the name, the version and the guarantees.
-pub(super) async fn about(State(app): State<Arc<App>>) -> Json<AboutBody> {
-    Json(app.locks.guarantees().into())
+pub(super) async fn about(
+    State(app): State<Arc<App>>,
+    Extension(door): Extension<Door>,
+) -> Json<AboutBody> {
+    Json(AboutBody::new(app.locks.guarantees(), door.leads_to("/metrics")))
 }
 
 /// `GET /healthz`: 200 while the process lives. Does not ask the store: a probe that did would

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use crate::api::error::ApiError;
 use crate::api::quotas::Slot;
 use crate::lock::error::LockError;
-use crate::lock::locks::Listing;
+use crate::lock::store::Listing;
 use crate::wire::ListBody;
 
 /// Lists that ask the store at a time: on the embedded store a list blocks all other requests.

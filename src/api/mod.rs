@@ -149,6 +149,7 @@ impl Api {
         let (label, asked) = (edge::Label::of(&request), Asked::of(&request));
         let span = span::begin(&mut id, &label, request.headers());
         request.extensions_mut().insert(id.clone());
+        request.extensions_mut().insert(self.door);
         let answer = match self.door.leads_to(request.uri().path()) {
             true => {
                 let routes = self.routes.clone().oneshot(request);

@@ -90,13 +90,7 @@ impl Options {
 
     /// The fencing token of the lease, if the request names one.
     pub(super) fn fencing_token(&self) -> Result<Option<FencingToken>, ApiError> {
-        const NAME: &str = "fencing_token";
-        let Some(value) = find(&self.body, NAME).or_else(|| find(&self.query, NAME)) else {
-            return Ok(None);
-        };
-        let bad =
-            || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
-        whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
+        Ok(fencing_token(&self.body)?.or(fencing_token(&self.query)?))
     }
 
     /// The TTL, if the request names one.
@@ -190,6 +184,14 @@ pub(super) fn query(
 /// The value of a name; `null` counts as absent.
 pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
     fields.iter().find(|(known, value)| known == name && !value.is_null()).map(|(_, value)| value)
+}
+
+/// The fencing token of the lease, if one is named.
+pub(super) fn fencing_token(fields: &[(String, Value)]) -> Result<Option<FencingToken>, ApiError> {
+    const NAME: &str = "fencing_token";
+    let Some(value) = find(fields, NAME) else { return Ok(None) };
+    let bad = || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
+    whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
 }
 
 /// The reason of a forced release: a text like an owner.

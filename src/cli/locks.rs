@@ -24,7 +24,6 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::millis_down;
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -99,6 +98,9 @@ pub(super) struct ForceRelease {
     /// Reason, for the service's log.
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: Option<String>,
+    /// Fencing token of the lease; any other lease is left alone.
+    #[arg(long, value_name = "N", value_parser = fencing_token)]
+    fencing_token: Option<FencingToken>,
     #[command(flatten)]
     named: Named,
 }
@@ -197,7 +199,7 @@ impl LockCommand {
         match self {
             Self::Acquire(acquire) => acquire.run(client).await,
             Self::Refresh(Refresh { ttl, held }) => {
-                let (token, ttl) = (held.token()?, ttl.map(millis));
+                let (token, ttl) = (held.token()?, ttl.map(Ttl::lasting));
                 let refresh = || client.refresh(held.lease(&token), ttl, ANSWER_TIME);
                 let granted = insist(refresh).await.map_err(|(error, _)| error)?;
                 print(&if json { json_line(&granted.body)? } else { String::new() })
@@ -217,8 +219,9 @@ impl LockCommand {
             }
             Self::Get(get) => get.run(&client).await,
             Self::List(list) => list.run(&client).await,
-            Self::ForceRelease(ForceRelease { reason, named }) => {
-                let body = client.force_release(&named.key, reason.as_deref()).await?;
+            Self::ForceRelease(ForceRelease { reason, fencing_token, named }) => {
+                let forced = client.force_release(&named.key, *fencing_token, reason.as_deref());
+                let body = forced.await?;
                 let body = json_line(&body)?;
                 print(if json { &body } else { "" })
             }
@@ -238,7 +241,7 @@ impl Acquire {
             key: self.named.key.clone(),
             token,
             owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
-            ttl: self.ttl.map(millis),
+            ttl: self.ttl.map(Ttl::lasting),
             voice,
         };
         let signals = Signals::catch().map_err(|error| error.to_string())?;
@@ -334,8 +337,4 @@ fn token_in(path: &Path) -> Result<LeaseToken, String> {
     };
     let text = text.map_err(|error| format!("no token in {}: {error}", path.display()))?;
     LeaseToken::parse(text.trim()).map_err(|error| error.to_string())
-}
-
-fn millis(time: Duration) -> Ttl {
-    Ttl::from_millis(millis_down(time))
 }

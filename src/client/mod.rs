@@ -30,9 +30,9 @@ use crate::client::tls::Transport;
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
-use crate::lock::time::Ttl;
+use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::{LOCK_TOKEN, key_path, millis_down};
+use crate::wire::{LOCK_TOKEN, key_path};
 
 pub use crate::client::answer::{ClientError, Granted, Refusal};
 pub use crate::client::tls::Trust;
@@ -273,11 +273,11 @@ impl Client {
         Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
-    /// Ends the lease of any holder. The service logs the reason.
+    /// Ends the lease of any holder, only the one `named`, if given. The service logs the reason.
     ///
     /// # Errors
     ///
-    /// [`Refusal::is_lost`] says that the key was not held.
+    /// [`Refusal::is_lost`] says that the key was not held, or not by this lease.
     ///
     /// # Cancel safety
     ///
@@ -285,11 +285,14 @@ impl Client {
     pub async fn force_release(
         &self,
         key: &LockKey,
+        named: Option<FencingToken>,
         reason: Option<&str>,
     ) -> Result<String, ClientError> {
         let reason = reason.map(|text| utf8_percent_encode(text, NON_ALPHANUMERIC));
-        let query = reason.map_or_else(String::new, |reason| format!("?reason={reason}"));
-        let path = format!("/admin{}{query}", key_path(key));
+        let reason = reason.map(|reason| format!("reason={reason}"));
+        let named = named.map(|named| format!("fencing_token={}", named.number()));
+        let query = [reason, named].into_iter().flatten().collect::<Vec<_>>().join("&");
+        let path = format!("/admin{}?{query}", key_path(key));
         Ok(self.call(HttpCall::new(Method::DELETE, path)).await?.1)
     }
 

@@ -305,7 +305,7 @@ impl Span {
     }
 
     fn ttl(self) -> Ttl {
-        Ttl::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX))
+        Ttl::lasting(self.0)
     }
 }
 

@@ -21,7 +21,9 @@ use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
 use crate::lock::owed::{Answering, Owed};
-use crate::lock::store::{Attempt, Guarantees, Kept, NodeReport, Page, Released, Store, Win};
+use crate::lock::store::{
+    Attempt, Guarantees, Kept, Listing, NodeReport, Page, Released, Store, Win,
+};
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -51,15 +53,6 @@ pub enum Acquired {
     Again(Grant),
     /// The key is held, after waiting this long.
     Held(LockStatus, Duration),
-}
-
-/// A page of the held keys that a caller may see.
-#[derive(Debug)]
-pub struct Listing {
-    /// The keys in the order of their bytes, without duplicates.
-    pub locks: Vec<LockStatus>,
-    /// The start of the next page, if there is one.
-    pub cursor: Option<String>,
 }
 
 impl fmt::Debug for Locks {
@@ -218,7 +211,8 @@ impl Locks {
         Ok(self.hear_out(call.instrument(Verb::Release.span())).await?)
     }
 
-    /// Ends the lease of the key and returns its holder; `None` if the key was free.
+    /// Ends the lease of the key, only the one `named`, if given, and returns its holder; `None` if
+    /// there was none.
     ///
     /// # Errors
     ///
@@ -227,10 +221,14 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The store call is completed.
-    pub async fn force_release(&self, key: LockKey) -> Result<Option<Holder>, LockError> {
+    pub async fn force_release(
+        &self,
+        key: LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, LockError> {
         let Self { store, holds, ends, .. } = self.clone();
         let call = async move {
-            let taken = store.force_release(&key).await;
+            let taken = store.force_release(&key, named).await;
             if let Ok(Some(ended)) = &taken {
                 holds.ended(&key, ended, Loss::Forced);
                 ends.ended(&key, ended, Why::Forced);

@@ -67,8 +67,13 @@ pub trait Store: Send + Sync + 'static {
     /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
-    /// Ends the lease of the key and returns its holder; `None` if the key was free.
-    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError>;
+    /// Ends the lease of the key, only the one `named`, if given, and returns its holder; `None` if
+    /// there was none.
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError>;
 
     /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
     async fn inspect_line(
@@ -223,6 +228,15 @@ pub enum Released {
     Place,
     /// The token had neither.
     Nothing,
+}
+
+/// A page of the held keys that a caller may see.
+#[derive(Debug)]
+pub struct Listing {
+    /// The keys in the order of their bytes, without duplicates.
+    pub locks: Vec<LockStatus>,
+    /// The start of the next page, if there is one.
+    pub cursor: Option<String>,
 }
 
 /// A page of the list of held keys.

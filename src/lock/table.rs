@@ -202,10 +202,17 @@ impl Table {
         Released::Lease(holder)
     }
 
-    /// Ends the lease of the key and returns its holder.
-    pub fn force_release(&mut self, key: &LockKey, now: Timestamp) -> Option<Holder> {
+    /// Ends the lease of the key, only the one `named`, if given, and returns its holder.
+    pub fn force_release(
+        &mut self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+        now: Timestamp,
+    ) -> Option<Holder> {
         self.expire_and_hand_on(key, now);
-        let holder = self.leases.get(key)?.holder(now);
+        let entry = self.leases.get(key)?;
+        let meant = named.is_none_or(|named| named == entry.fencing_token);
+        let holder = meant.then(|| entry.holder(now))?;
         self.end(key, now);
         Some(holder)
     }

@@ -14,6 +14,11 @@ impl Ttl {
         Self(ms)
     }
 
+    /// A TTL of the whole milliseconds of `span`.
+    pub fn lasting(span: Duration) -> Self {
+        Self(millis_down(span))
+    }
+
     /// The TTL in milliseconds.
     pub const fn as_millis(self) -> u64 {
         self.0
@@ -28,6 +33,16 @@ impl Ttl {
     pub const fn as_duration(self) -> Duration {
         Duration::from_millis(self.0)
     }
+}
+
+/// Whole milliseconds, rounded down; no more than there can be.
+pub fn millis_down(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whole milliseconds, rounded up; no more than there can be.
+pub fn millis_up(span: Duration) -> u64 {
+    u64::try_from(span.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 /// The bounds and the default of TTLs.

@@ -13,6 +13,7 @@ use hyper::{Request, Version};
 use tokio::time::Instant;
 
 use crate::api::InLineFlag;
+use crate::lock::time::millis_down;
 
 /// The start of the connections' millisecond clock.
 static STARTED: LazyLock<Instant> = LazyLock::new(Instant::now);
@@ -82,7 +83,7 @@ impl Turns {
     }
 
     fn be_quiet(&self) {
-        let now = u64::try_from(STARTED.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let now = millis_down(STARTED.elapsed());
         self.quiet_since.store(now, Ordering::Relaxed);
     }
 }

@@ -3,8 +3,9 @@
 use serde::{Deserialize, Serialize};
 
 use crate::lock::lease::{LockStatus, Waiter};
-use crate::lock::locks::Listing;
-use crate::wire::{millis_down, millis_up, owner_text};
+use crate::lock::store::Listing;
+use crate::lock::time::{millis_down, millis_up};
+use crate::wire::owner_text;
 
 /// The state of a key.
 #[derive(Debug, Deserialize, Serialize)]

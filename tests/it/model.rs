@@ -148,8 +148,11 @@ impl Both<'_> {
             }
             Step::ForceRelease(at) => {
                 let key = self.key(at);
-                let said = store.force_release(&key).await.unwrap();
-                (holder(said.as_ref()), holder(self.table.force_release(&key, self.now).as_ref()))
+                let said = store.force_release(&key, None).await.unwrap();
+                (
+                    holder(said.as_ref()),
+                    holder(self.table.force_release(&key, None, self.now).as_ref()),
+                )
             }
             Step::Of(which, act) => match self.leases.iter().rev().nth(which).cloned() {
                 Some(lease) => self.act(act, lease).await,

@@ -10,7 +10,7 @@ use crate::api::ui::pulse::{Counts, StoreLook};
 use crate::auth::{Caller, Permission};
 use crate::lock::ends::{End, Why};
 use crate::lock::store::{NodeReport, Votes};
-use crate::wire::{millis_down, millis_up};
+use crate::lock::time::{millis_down, millis_up};
 
 /// The permissions, by their names.
 const PERMISSIONS: [Permission; 3] = [Permission::Acquire, Permission::Read, Permission::Admin];

@@ -608,10 +608,10 @@ const openFree = () => {
   $('free-key').focus();
 };
 const free = async () => {
-  const key = open, out = $('free-said');
+  const key = open, out = $('free-said'), number = detail?.fencing_token, only = number === undefined ? '' : `&fencing_token=${number}`;
   $('free-do').disabled = true;
   try {
-    const taken = await call('DELETE', `admin/locks/${path(key)}?reason=${encodeURIComponent($('free-reason').value.trim())}`);
+    const taken = await call('DELETE', `admin/locks/${path(key)}?reason=${encodeURIComponent($('free-reason').value.trim())}${only}`);
     const after = await call('GET', `locks/${path(key)}`).catch(() => undefined);
     const lease = [taken.owner ? inert(taken.owner) : 'The holder', ` lost the lease${taken.fencing_token === undefined ? '' : ` ${taken.fencing_token}`}. `];
     out.className = 'said';
@@ -619,7 +619,7 @@ const free = async () => {
     hideFree();
   } catch (error) {
     out.className = 'said bad';
-    set(out, error.code === 'lock_lost' ? 'Nobody held it any more: nothing was freed.' : `Not freed: ${why(error)}.${error instanceof Refused ? '' : ' It may have taken effect; look at the key.'}`);
+    set(out, error.code === 'lock_lost' ? 'That lease had already ended: nothing was freed.' : `Not freed: ${why(error)}.${error instanceof Refused ? '' : ' It may have taken effect; look at the key.'}`);
   }
   if (open === key) { await look(); (out.isConnected ? $('panel-key') : $('held')).focus(); }
   listSoon(0);

@@ -13,9 +13,8 @@ use crate::cli::claimant::{Claimant, NoLease, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::table::span;
 use crate::client::{ANSWER_TIME, ClientError, Granted};
-use crate::lock::time::Ttl;
+use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::FencingToken;
-use crate::wire::millis_down;
 
 /// The shortest and the longest pause between attempts to refresh.
 const REFRESH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));

@@ -111,8 +111,7 @@ impl Shared {
         answered: &Committed<T>,
     ) -> Result<Lease, StoreError> {
         let left = answered.ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
-        let left = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-        lease.ttl = lease.ttl.min(Ttl::from_millis(left));
+        lease.ttl = lease.ttl.min(Ttl::lasting(left));
         if lease.ttl.as_millis() == 0 {
             let reason = "the lease expired before it was on disk".into();
             return Err(StoreError { verb, effect: Effect::Unknown, reason });

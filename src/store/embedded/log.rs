@@ -1,17 +1,17 @@
 //! The file: one redb database with the leases, the store's clock and the last fencing token.
 //! Reading it proves that it is whole, and not older than the last answer.
 //!
-//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. Format 3: with
-//! the start of each lease. A change needs a new number, a way to read the old ones, and a test
-//! with an old file.
+//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. Format 3: rows
+//! by fencing token, so that new leases are neighbours, with the start of each. A change needs a
+//! new number, a way to read the old ones, and a test with an old file.
 
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
 use redb::{
-    Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition,
+    AccessGuard, Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
+    TableDefinition, WriteTransaction,
 };
 
 use crate::lock::entry::Entry;
@@ -24,14 +24,19 @@ use crate::store::embedded::error::LogError;
 use crate::store::embedded::file::DatabaseFile;
 use crate::store::embedded::home::Home;
 use crate::store::embedded::row;
-use crate::store::embedded::row::{LeaseRow, Sum};
+use crate::store::embedded::row::{LeaseRow, RowByKey, Sum};
 
-const LEASES: TableDefinition<'_, &str, LeaseRow> = TableDefinition::new("leases");
+const LEASES: TableDefinition<'_, u64, LeaseRow> = TableDefinition::new("leases_by_number");
+/// The leases of formats 1 and 2. Empty now, and kept for older versions: they read it before they
+/// see that the format is newer.
+const LEASES_BY_KEY: TableDefinition<'_, &str, RowByKey> = TableDefinition::new("leases");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
 const FORMAT: u64 = 3;
 /// The first format with the number of leases and their checksum.
 const SUMMED: u64 = 2;
+/// The first format with rows by fencing token.
+const BY_NUMBER: u64 = 3;
 
 /// All leases are in memory anyway; the database needs little more than its write buffer.
 const CACHE_BYTES: usize = 16 << 20;
@@ -66,6 +71,7 @@ struct Meta {
 }
 
 type LeaseOfKey = (LockKey, Entry);
+type Row<'a, K, V> = (AccessGuard<'a, K>, AccessGuard<'a, V>);
 
 struct Contents {
     meta: Meta,
@@ -87,7 +93,7 @@ impl Log {
     /// commit with it.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
         let home = Home::take(directory, |file| {
-            let begin = || write(&create(file)?, Meta::default(), Sum::default(), &[]);
+            let begin = || write_anew(&create(file)?, Meta::default(), Sum::default(), &[]);
             begin().map_err(|source| database_error(&directory.join("locks.redb"), source))
         })?;
         let sum = Sum::default();
@@ -168,6 +174,12 @@ impl Log {
         self.database = Some(database);
         self.committed = found.meta.commits;
         self.sum = found.sum;
+        if found.meta.format < BY_NUMBER
+            && let Some(database) = &self.database
+        {
+            let written = write_anew(database, found.meta, found.sum, &found.leases);
+            written.map_err(|source| database_error(self.home.path(), source))?;
+        }
         let table = Table::restore(found.leases, found.meta.last_fencing_token);
         Ok((table, Timestamp::from_micros(found.meta.clock)))
     }
@@ -264,20 +276,49 @@ fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Resul
     let transaction = database.begin_write()?;
     {
         let mut leases = transaction.open_table(LEASES)?;
-        for change in changes {
-            match &change.after {
-                Some(entry) => {
-                    leases.insert(change.key.as_str(), row::encode(entry, &row::label(entry)))?
-                }
-                None => leases.remove(change.key.as_str())?,
-            };
-        }
-        let mut table = transaction.open_table(META)?;
-        for (name, number) in meta.summed(sum).rows() {
-            table.insert(name, number)?;
+        for Change { key, before, after } in changes {
+            let number = |entry: &Entry| entry.fencing_token.number();
+            // A renewed lease has the number that it had, a new one another.
+            if let Some(ended) = before.as_ref().map(number)
+                && after.as_ref().map(number) != Some(ended)
+            {
+                leases.remove(ended)?;
+            }
+            if let Some(after) = after {
+                leases.insert(number(after), row::encode(key, after))?;
+            }
         }
     }
+    write_meta(&transaction, meta.summed(sum))?;
     Ok(transaction.commit()?)
+}
+
+/// Writes all leases in the newest format, whatever the format was.
+fn write_anew(
+    database: &Database,
+    meta: Meta,
+    sum: Sum,
+    all: &[LeaseOfKey],
+) -> Result<(), redb::Error> {
+    let transaction = database.begin_write()?;
+    {
+        transaction.open_table(LEASES_BY_KEY)?.retain(|_, _| false)?;
+        let mut leases = transaction.open_table(LEASES)?;
+        leases.retain(|_, _| false)?;
+        for (key, entry) in all {
+            leases.insert(entry.fencing_token.number(), row::encode(key, entry))?;
+        }
+    }
+    write_meta(&transaction, meta.summed(sum))?;
+    Ok(transaction.commit()?)
+}
+
+fn write_meta(transaction: &WriteTransaction, meta: Meta) -> Result<(), redb::Error> {
+    let mut table = transaction.open_table(META)?;
+    for (name, number) in meta.rows() {
+        table.insert(name, number)?;
+    }
+    Ok(())
 }
 
 /// Reads a database; `None` for a lease that cannot be read.
@@ -297,12 +338,21 @@ fn contents(database: &Database) -> Result<(Meta, Vec<Option<LeaseOfKey>>), redb
         leases: number("leases")?,
         checksum: number("checksum")?,
     };
-    let rows = transaction.open_table(LEASES)?;
-    let lease = |row: Result<_, redb::StorageError>| {
-        let (key, lease): (redb::AccessGuard<'_, &str>, redb::AccessGuard<'_, LeaseRow>) = row?;
-        Ok(row::decode(key.value(), lease.value()))
+    let leases: Result<Vec<_>, redb::StorageError> = match meta.format {
+        newer if newer > FORMAT => Ok(Vec::new()),
+        BY_NUMBER.. => {
+            let rows = transaction.open_table(LEASES)?;
+            let lease =
+                |(number, row): Row<'_, u64, LeaseRow>| row::decode(number.value(), row.value());
+            rows.iter()?.map(|row| row.map(lease)).collect()
+        }
+        _ => {
+            let rows = transaction.open_table(LEASES_BY_KEY)?;
+            let lease =
+                |(key, row): Row<'_, &str, RowByKey>| row::decode_by_key(key.value(), row.value());
+            rows.iter()?.map(|row| row.map(lease)).collect()
+        }
     };
-    let leases: Result<Vec<_>, redb::Error> = rows.iter()?.map(lease).collect();
     Ok((meta, leases?))
 }
 

@@ -271,10 +271,14 @@ impl Store for EmbeddedStore {
         undone.await.map(|_| ())
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError> {
         let key = key.clone();
         let forced = self.call(Verb::ForceRelease, Manner::Withdrawn, move |table, now| {
-            Committed::plain(table.force_release(&key, now))
+            Committed::plain(table.force_release(&key, named, now))
         });
         forced.await.map(|forced| forced.answer)
     }

@@ -1,5 +1,6 @@
 //! The row of a lease in the database, and the sum over all rows.
 
+use redb::Value;
 use sha2::{Digest, Sha256};
 
 use crate::lock::entry::Entry;
@@ -8,32 +9,23 @@ use crate::lock::lease::{Owner, Renewals};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// Token, label, fencing token, TTL in milliseconds, end in microseconds of the store's clock,
-/// renewals.
-///
-/// The label is the owner (empty if none) and, from format 3 on, a line feed, which no owner has,
-/// and the start of the lease in microseconds. So all formats have rows of one type, and an older
-/// version can open a newer file far enough to say so.
-pub(super) type LeaseRow = (&'static str, &'static str, u64, u64, u64, u64);
+/// By fencing token: key, token, owner (empty if none), start, TTL in milliseconds, end, renewals.
+/// Times are microseconds of the store's clock.
+pub(super) type LeaseRow = (&'static str, &'static str, &'static str, Option<u64>, u64, u64, u64);
+
+/// A row of formats 1 and 2, by key: token, owner, fencing token, TTL, end, renewals.
+pub(super) type RowByKey = (&'static str, &'static str, u64, u64, u64, u64);
 
 /// More renewals than a lease can have.
 const MAX_RENEWALS: u64 = 1 << 62;
 
-/// The label of a lease's row.
-pub(super) fn label(entry: &Entry) -> String {
-    let owner = entry.owner.as_ref().map_or("", Owner::as_str);
-    entry.since.map_or_else(|| owner.to_owned(), |at| format!("{owner}\n{}", at.as_micros()))
-}
-
-/// The row of a lease with this label.
-pub(super) fn encode<'a>(
-    entry: &'a Entry,
-    label: &'a str,
-) -> (&'a str, &'a str, u64, u64, u64, u64) {
+/// The row of a lease.
+pub(super) fn encode<'a>(key: &'a LockKey, entry: &'a Entry) -> <LeaseRow as Value>::SelfType<'a> {
     (
+        key.as_str(),
         entry.token.expose(),
-        label,
-        entry.fencing_token.number(),
+        entry.owner.as_ref().map_or("", Owner::as_str),
+        entry.since.map(Timestamp::as_micros),
         entry.ttl.as_millis(),
         entry.ends_at.as_micros(),
         entry.renewals.number(),
@@ -41,22 +33,28 @@ pub(super) fn encode<'a>(
 }
 
 /// The lease of a row; `None` if the row is invalid.
-pub(super) fn decode(key: &str, row: (&str, &str, u64, u64, u64, u64)) -> Option<(LockKey, Entry)> {
-    let (token, label, fencing_token, ttl, ends_at, renewals) = row;
-    let (owner, since) = match label.split_once('\n') {
-        Some((owner, since)) => (owner, Some(Timestamp::from_micros(since.parse().ok()?))),
-        None => (label, None),
-    };
+pub(super) fn decode(
+    number: u64,
+    (key, token, owner, since, ttl, ends_at, renewals): <LeaseRow as Value>::SelfType<'_>,
+) -> Option<(LockKey, Entry)> {
     let entry = Entry {
         token: LeaseToken::parse(token).ok()?,
         owner: Owner::parse(owner).ok()?,
-        fencing_token: FencingToken::from_number(fencing_token)?,
-        since,
+        fencing_token: FencingToken::from_number(number)?,
+        since: since.map(Timestamp::from_micros),
         ttl: Ttl::from_millis(ttl),
         ends_at: Timestamp::from_micros(ends_at),
         renewals: (renewals < MAX_RENEWALS).then(|| Renewals::from_number(renewals))?,
     };
     Some((LockKey::parse(key).ok()?, entry))
+}
+
+/// The lease of a row of formats 1 and 2, which have no start.
+pub(super) fn decode_by_key(
+    key: &str,
+    (token, owner, number, ttl, ends_at, renewals): <RowByKey as Value>::SelfType<'_>,
+) -> Option<(LockKey, Entry)> {
+    decode(number, (key, token, owner, None, ttl, ends_at, renewals))
 }
 
 /// The number of leases, and a checksum over them in any order.
@@ -94,14 +92,13 @@ impl Sum {
 }
 
 fn checksum(key: &LockKey, entry: &Entry) -> u64 {
-    let label = label(entry);
-    let (token, label, fencing_token, ttl, ends_at, renewals) = encode(entry, &label);
+    let (key, token, owner, since, ttl, ends_at, renewals) = encode(key, entry);
     let mut hash = Sha256::new();
-    for text in [key.as_str(), token, label] {
+    for text in [key, token, owner] {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    for number in [fencing_token, ttl, ends_at, renewals] {
+    for number in [entry.fencing_token.number(), ttl, ends_at, renewals].into_iter().chain(since) {
         hash.update(number.to_le_bytes());
     }
     first_word(hash)

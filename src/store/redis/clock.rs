@@ -112,10 +112,6 @@ pub(super) fn latest_believable_micros() -> u64 {
     wall_clock_micros().saturating_add(lead)
 }
 
-pub(in crate::store) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::Ordering;

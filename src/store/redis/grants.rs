@@ -10,10 +10,9 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Renewals};
 use crate::lock::store::Win;
-use crate::lock::time::{Ttl, Uptime};
+use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::RedisStore;
-use crate::store::redis::clock::millis;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::replies::{malformed, renewals, ttl};
 use crate::store::redis::script::{Reply, Script};
@@ -30,7 +29,7 @@ const UNDO_TRIES: u32 = 3;
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
     let spent = asked.elapsed();
     if spent > lease.ttl.as_duration() / 2 {
-        lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis(spent)));
+        lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis_down(spent)));
     }
     if lease.ttl.as_millis() == 0 {
         let reason = "Redis answered only after the lease had expired";
@@ -109,7 +108,7 @@ impl RedisStore {
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;
-        let acts_until = asked.clock().now() + millis(self.patience);
+        let acts_until = asked.clock().now() + millis_down(self.patience);
         for _ in 0..UNDO_TRIES {
             let reply = self.run_release(&Target::of_client(key, token, None), None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {

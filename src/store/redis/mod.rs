@@ -339,8 +339,13 @@ impl Store for RedisStore {
         self.take_back(key, token).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        let args = [self.position_kept.as_str()];
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError> {
+        let named = or_empty(named.map(FencingToken::number));
+        let args = [self.position_kept.as_str(), &named];
         let (mut reply, _) = self.run(&FORCE_RELEASE, key, &args, When::AnyTime).await?;
         match reply.word() {
             "taken" => holder(&mut reply).map(Some).ok_or_else(|| malformed(Verb::ForceRelease)),

@@ -16,10 +16,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::time::millis_down;
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::clock::{StoreClock, millis};
+use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{connection_info, pool};
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
@@ -205,7 +206,7 @@ impl Node {
             return self.run_until(until, call, way).await;
         }
         for _ in 0..2 {
-            let not_after = (self.clock().now() + millis(patience)).to_string();
+            let not_after = (self.clock().now() + millis_down(patience)).to_string();
             let mut args = vec![not_after.as_str()];
             args.extend_from_slice(call.args);
             let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await?;

@@ -17,8 +17,8 @@ use redis::{AsyncConnectionConfig, ConnectionInfo, PushInfo, PushKind, RedisErro
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
+use crate::lock::time::millis_down;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::clock::millis;
 use crate::store::redis::connect::{RECONNECT_PAUSE, pool};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
 
@@ -178,7 +178,7 @@ impl Asking {
     async fn count(&self, to: &mut MultiplexedConnection, mark: &str) -> Result<u32, String> {
         let mut both = redis::pipe();
         both.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS).ignore();
-        both.cmd("WAIT").arg(self.least).arg(millis(self.patience));
+        both.cmd("WAIT").arg(self.least).arg(millis_down(self.patience));
         let counted = async { both.query_async::<(u32,)>(to).await };
         match timeout(self.patience * 2, counted).await {
             Ok(counted) => counted
@@ -200,12 +200,12 @@ mod tests {
     use std::time::Duration;
 
     use super::patience;
-    use crate::store::redis::clock::millis;
+    use crate::lock::time::millis_down;
 
     #[test]
     fn replicas_are_never_waited_for_without_an_end() {
         for timeout in [1, 2, 3, 1_000, 10_000].map(Duration::from_millis) {
-            assert!(millis(patience(timeout)) >= 1, "{timeout:?}");
+            assert!(millis_down(patience(timeout)) >= 1, "{timeout:?}");
         }
         assert_eq!(patience(Duration::from_secs(1)), Duration::from_millis(500));
     }

@@ -9,7 +9,6 @@ use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION_MS;
-use crate::store::redis::clock::millis;
 use crate::store::redis::node::{When, failure};
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
@@ -127,7 +126,7 @@ impl RedlockStore {
             key: claim.key.clone(),
             owner: claim.owner.clone(),
             fencing_token,
-            ttl: Ttl::from_millis(millis(left)),
+            ttl: Ttl::lasting(left),
             renewals: Renewals::from_number(poll.renewals()),
             capped,
         })

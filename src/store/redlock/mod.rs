@@ -313,8 +313,12 @@ impl Store for RedlockStore {
         self.undo_all(key, token).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        self.force_release_all(key).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError> {
+        self.force_release_all(key, named).await
     }
 
     async fn inspect_line(

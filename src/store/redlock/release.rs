@@ -12,7 +12,7 @@ use crate::lock::store::Released;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::{When, failure};
-use crate::store::redis::script::Reply;
+use crate::store::redis::script::{Reply, or_empty};
 use crate::store::redis::target::{By, Target};
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{FORCE_RELEASE, Question, natural, other};
@@ -125,13 +125,15 @@ impl RedlockStore {
         Ok(())
     }
 
-    /// Ends the lease of the key, on all nodes.
+    /// Ends the lease of the key, only the one `named`, if given, on all nodes.
     pub(super) async fn force_release_all(
         &self,
         key: &LockKey,
+        named: Option<FencingToken>,
     ) -> Result<Option<Holder>, StoreError> {
         let patience = self.rules.node_timeout;
-        let question = self.nodes.question(&FORCE_RELEASE, key, Vec::new(), patience);
+        let args = vec![or_empty(named.map(FencingToken::number))];
+        let question = self.nodes.question(&FORCE_RELEASE, key, args, patience);
         let taken = self.holders(Verb::ForceRelease, &question).await?;
         Ok(most_votes(taken, self.quorum().needed()).map(|other| holder(&other)))
     }

@@ -362,7 +362,11 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    async fn force_release(&self, _: &LockKey) -> Result<Option<Holder>, StoreError> {
+    async fn force_release(
+        &self,
+        _: &LockKey,
+        _: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError> {
         panic!("{PURPOSE}")
     }
 

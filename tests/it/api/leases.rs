@@ -1,7 +1,7 @@
 //! Refresh, release and forced release.
 
 use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
-use crate::support::Checked;
+use crate::support::{Answer, Checked};
 
 #[tokio::test]
 async fn a_refresh_replaces_what_is_left_and_keeps_the_rest() {
@@ -105,12 +105,12 @@ async fn a_released_key_is_free_at_once() {
 }
 
 #[tokio::test]
-async fn a_release_and_a_forced_release_have_one_option_each() {
+async fn a_release_and_a_forced_release_know_their_options_only() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     http.post("/locks/k", "").await;
     for (path, known) in [
         ("/locks/k?ttl=5s", serde_json::json!(["fencing_token"])),
-        ("/admin/locks/k?force=true", serde_json::json!(["reason"])),
+        ("/admin/locks/k?force=true", serde_json::json!(["reason", "fencing_token"])),
     ] {
         let refused = http.delete(path).await;
         assert_eq!(refused.told(), (400, "unknown_field".into()), "{path}");
@@ -162,5 +162,18 @@ async fn a_forced_release_says_what_it_took_away() {
     assert_eq!(taken.field("fencing_token"), granted.field("fencing_token"));
     let nobody = http.delete("/admin/locks/a/b").await;
     assert_eq!(nobody.told(), (409, "lock_lost".into()));
-    assert_eq!(http.token(OTHER).post("/locks/a/b", "").await.status, 201);
+    let later = http.token(OTHER).post("/locks/a/b", "").await;
+    let forced = async |lease: &Answer| {
+        let number = lease.number("fencing_token");
+        http.delete(&format!("/admin/locks/a/b?fencing_token={number}")).await
+    };
+    let late = forced(&granted).await;
+    assert_eq!(late.told(), (409, "lock_lost".into()));
+    assert!(late.text("detail").contains("fencing_token"), "{late:?}");
+    assert_eq!(http.get("/locks/a/b").await.field("held"), true);
+    assert_eq!(forced(&later).await.status, 200);
+    assert_eq!(
+        http.delete("/admin/locks/a/b?fencing_token=x").await.text("field"),
+        "fencing_token"
+    );
 }

@@ -146,8 +146,12 @@ impl Store for Toy {
         self.go(Verb::Release, self.store.undo(key, token)).await
     }
 
-    async fn force_release(&self, key: &LockKey) -> Result<Option<Holder>, StoreError> {
-        self.go(Verb::ForceRelease, self.store.force_release(key)).await
+    async fn force_release(
+        &self,
+        key: &LockKey,
+        named: Option<FencingToken>,
+    ) -> Result<Option<Holder>, StoreError> {
+        self.go(Verb::ForceRelease, self.store.force_release(key, named)).await
     }
 
     async fn inspect_line(

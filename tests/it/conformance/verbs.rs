@@ -12,6 +12,7 @@ on_every_store!(tests:
     a_release_frees_the_key_for_the_next,
     a_release_by_another_token_changes_nothing,
     a_forced_release_ends_whoever_holds_the_key,
+    a_forced_release_that_names_a_lease_ends_no_other,
     inspect_tells_who_holds_the_key_and_whether_it_is_me,
     fencing_tokens_rise_with_every_lease_of_a_key,
     many_who_ask_at_once_get_one_lease,
@@ -116,7 +117,7 @@ mod tests {
         stage.granted(&claim("a", "two", 60_000)).await;
         let long = Some(Ttl::from_millis(60_000));
         assert_eq!(stage.store.refresh(&key("a"), &token("one"), None, long).await.unwrap(), None);
-        stage.store.force_release(&key("a")).await.unwrap();
+        stage.store.force_release(&key("a"), None).await.unwrap();
         assert_eq!(stage.store.refresh(&key("a"), &token("two"), None, long).await.unwrap(), None);
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
     }
@@ -146,14 +147,27 @@ mod tests {
     }
 
     pub(super) async fn a_forced_release_ends_whoever_holds_the_key(stage: Stage) {
-        assert_eq!(stage.store.force_release(&key("a")).await.unwrap(), None);
+        assert_eq!(stage.store.force_release(&key("a"), None).await.unwrap(), None);
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        let taken = stage.store.force_release(&key("a")).await.unwrap().unwrap();
+        let taken = stage.store.force_release(&key("a"), None).await.unwrap().unwrap();
         assert_eq!(taken.owner, lease.owner);
         assert_eq!(taken.fencing_token, Some(lease.fencing_token));
         let released = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
         assert_eq!(released, Released::Nothing);
         assert!(stage.granted(&claim("a", "two", 1_000)).await.fencing_token > lease.fencing_token);
+    }
+
+    pub(super) async fn a_forced_release_that_names_a_lease_ends_no_other(stage: Stage) {
+        let earlier = stage.granted(&claim("a", "one", 60_000)).await.fencing_token;
+        let force = async |named| stage.store.force_release(&key("a"), Some(named)).await.unwrap();
+        assert_eq!(force(earlier).await.unwrap().fencing_token, Some(earlier));
+        assert_eq!(force(earlier).await, None);
+        let later = stage.granted(&claim("a", "two", 60_000)).await.fencing_token;
+        assert_eq!(force(earlier).await, None);
+        let seen = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
+        assert_eq!(seen.fencing_token, Some(later));
+        assert_eq!(force(later).await.unwrap().fencing_token, Some(later));
+        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
     }
 
     pub(super) async fn inspect_tells_who_holds_the_key_and_whether_it_is_me(stage: Stage) {

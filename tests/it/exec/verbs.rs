@@ -57,7 +57,10 @@ async fn the_json_is_what_the_service_answers() {
     assert_eq!(refreshed["fencing_token"], granted["fencing_token"]);
     assert_eq!(json(&["get", "--json", "key"], "")["held"], true);
     assert_eq!(json(&["list", "--json"], "")["key"], "key");
-    let taken = json(&["force-release", "--json", "key"], "");
+    let number = granted["fencing_token"].to_string();
+    let another = run(&stage, &["force-release", "--fencing-token", "1", "key"]);
+    assert_eq!(another.code, Some(79), "{}", another.err);
+    let taken = json(&["force-release", "--json", "--fencing-token", &number, "key"], "");
     assert_eq!(taken["fencing_token"], granted["fencing_token"]);
 }
 

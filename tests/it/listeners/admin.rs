@@ -58,6 +58,7 @@ async fn the_routes_of_operators_are_on_their_listener_only() {
             assert_eq!(answer.told(), (404, "no_such_route".to_owned()), "{method} {path}");
         }
     }
+    assert!(http.get("/").await.field("links")["metrics"].is_null(), "it is not there");
     assert_eq!(http.post("/locks/a", "").await.status, 201);
     assert_eq!(divided.status("DELETE", "/admin/locks/a"), 200);
     assert_eq!(http.post("/locks/a", "").await.status, 201);

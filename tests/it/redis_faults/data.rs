@@ -96,7 +96,7 @@ async fn what_is_left_of_a_key_after_its_release_is_its_fencing_number() {
             redis.run::<()>("CONFIG SET maxmemory 1");
         }
         match way {
-            "force" => drop(store.force_release(&key("a")).await.unwrap()),
+            "force" => drop(store.force_release(&key("a"), None).await.unwrap()),
             _ => line::release(store, way).await,
         }
         left(if way == "away" { "+" } else { "" }, lease.fencing_token.number());
