@@ -190,7 +190,8 @@ impl<'a> Context<'a> {
 
     /// Returns whether a process of the service stood still in that time.
     pub(super) fn suspended(&self, from: Nanos, until: Nanos) -> bool {
-        self.faults_in(from, until).any(|fault| fault.kind == "instance_stop")
+        let stands = |kind: &str| kind == "instance_stop" || kind == "instance_starved";
+        self.faults_in(from, until).any(|fault| stands(&fault.kind))
     }
 
     /// Returns whether exclusion is promised at `at` for a lease that began at `from`: on Redlock also over

@@ -21,10 +21,18 @@ const SECOND: i64 = 1_000_000_000;
 /// of Redlock here.
 const STEP: i64 = SECOND * 7 / 5;
 
+/// The most bytes that a log loses: some dozens of writes.
+const LOG_LOST: u64 = 8_192;
+
 impl Nemesis<'_> {
     pub(super) async fn strike_servers(&mut self, kind: Kind, target: Target) -> io::Result<()> {
         match (kind, target) {
             (Kind::SentinelKill, Target::Sentinel(number)) => self.site.sentinels[number].kill(),
+            (Kind::ServerLogTruncated, Target::Server(number)) => {
+                let lost = self.chance.u64(1..LOG_LOST);
+                self.site.servers[number].kill();
+                self.site.servers[number].truncate_log(lost)?;
+            }
             (_, Target::Server(number)) => self.strike_server(kind, number).await,
             (Kind::ServersKill, _) => self.site.servers.iter_mut().for_each(Server::kill),
             (Kind::ServerRoll, _) => {

@@ -8,6 +8,8 @@ use crate::servers::Store;
 pub enum Kind {
     /// An instance is stopped and goes on.
     InstanceStop,
+    /// An instance runs for a fifth of the time.
+    InstanceStarved,
     /// An instance is killed and restarted.
     InstanceKill,
     /// An instance is told to end and restarted.
@@ -106,6 +108,8 @@ pub enum Kind {
     ServerDiskFails,
     /// The disk of a server is full.
     ServerDiskFull,
+    /// A server is killed, and comes back without the end of its log.
+    ServerLogTruncated,
     /// The clock of a server is ahead.
     ClockForward,
     /// The clock of a server is behind.
@@ -149,6 +153,7 @@ pub enum Target {
 
 const EVERYWHERE: &[Kind] = &[
     Kind::InstanceStop,
+    Kind::InstanceStarved,
     Kind::InstanceKill,
     Kind::InstanceTerm,
     Kind::InstanceRoll,
@@ -205,7 +210,8 @@ const SERVERS: &[Kind] = &[
 ];
 
 /// Faults of servers that keep their data on disk.
-const SAFE: &[Kind] = &[Kind::ServerDiskSlow, Kind::ServerDiskFails, Kind::ServerDiskFull];
+const SAFE: &[Kind] =
+    &[Kind::ServerDiskSlow, Kind::ServerDiskFails, Kind::ServerDiskFull, Kind::ServerLogTruncated];
 
 impl Kind {
     /// Returns the kinds that are struck on a store.
@@ -264,7 +270,7 @@ impl Kind {
             Self::ServerKill | Self::ServerTerm | Self::ServersKill | Self::ServerRoll => {
                 store == Store::Redlock
             }
-            Self::Failover => true,
+            Self::Failover | Self::ServerLogTruncated => true,
             _ => false,
         }
     }
@@ -275,6 +281,7 @@ impl Kind {
         match self {
             Self::InstanceRoll | Self::ListChange => Target::Instances,
             Self::InstanceStop
+            | Self::InstanceStarved
             | Self::InstanceKill
             | Self::InstanceTerm
             | Self::LogClosed
@@ -310,9 +317,10 @@ impl Kind {
             Self::ServerStop | Self::ServerKill | Self::ServerTerm => {
                 Target::Server(chance.usize(..servers))
             }
-            Self::ServerDiskSlow | Self::ServerDiskFails | Self::ServerDiskFull => {
-                Target::Server(chance.usize(..servers))
-            }
+            Self::ServerDiskSlow
+            | Self::ServerDiskFails
+            | Self::ServerDiskFull
+            | Self::ServerLogTruncated => Target::Server(chance.usize(..servers)),
             Self::ServerRoll | Self::ServersKill | Self::SlotsMoved | Self::Failover => {
                 Target::Servers
             }

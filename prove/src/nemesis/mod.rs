@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
 use crate::history::{Fault, Line, Nanos};
@@ -37,6 +38,8 @@ pub struct Nemesis<'a> {
     due: Vec<Kind>,
     struck: BTreeMap<String, u64>,
     floods: Vec<TcpStream>,
+    /// What keeps instances from running, by instance.
+    starving: BTreeMap<usize, JoinSet<()>>,
     baseline: Vec<Baseline>,
 }
 
@@ -63,6 +66,7 @@ impl<'a> Nemesis<'a> {
             due: Vec::new(),
             struck: BTreeMap::new(),
             floods: Vec::new(),
+            starving: BTreeMap::new(),
             baseline,
         }
     }

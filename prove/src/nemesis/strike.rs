@@ -3,9 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::{Kind, Target};
@@ -94,6 +96,13 @@ impl Nemesis<'_> {
         let instance = &mut self.site.instances[number];
         match kind {
             Kind::InstanceStop => instance.signal(Signal::STOP),
+            Kind::InstanceStarved => {
+                if let Some(process) = instance.process() {
+                    let mut starving = JoinSet::new();
+                    starving.spawn(starve(process.pid()));
+                    self.starving.insert(number, starving);
+                }
+            }
             Kind::InstanceTerm => {
                 instance.end().await;
             }
@@ -115,9 +124,11 @@ impl Nemesis<'_> {
     }
 
     async fn heal_instance(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+        // What starves it ends here.
+        self.starving.remove(&number);
         let instance = &mut self.site.instances[number];
         match kind {
-            Kind::InstanceStop => instance.signal(Signal::CONT),
+            Kind::InstanceStop | Kind::InstanceStarved => instance.signal(Signal::CONT),
             Kind::LogClosed | Kind::LogFull | Kind::LogUnread => {
                 instance.end().await;
                 instance.restart(Errors::File).await?;
@@ -167,6 +178,19 @@ impl Nemesis<'_> {
 
     fn delay(&mut self) -> Duration {
         Duration::from_millis([1, 10, 40][self.chance.usize(..3)])
+    }
+}
+
+/// Lets a process run for a fifth of the time.
+async fn starve(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    let Some(pid) = pid else { return };
+    loop {
+        for (signal, time) in [(Signal::STOP, 40), (Signal::CONT, 10)] {
+            // It may have ended; its number is its own until the nemesis has waited for it.
+            let _ = kill_process(pid, signal);
+            sleep(Duration::from_millis(time)).await;
+        }
     }
 }
 

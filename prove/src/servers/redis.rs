@@ -98,6 +98,21 @@ impl Server {
         self.process = None;
     }
 
+    /// Takes the last bytes of the log of its writes, while it is down.
+    ///
+    /// # Errors
+    /// The log is not there.
+    pub fn truncate_log(&self, lost: u64) -> io::Result<()> {
+        for entry in std::fs::read_dir(self.directory.join("appendonlydir"))? {
+            let path = entry?.path();
+            if path.to_string_lossy().ends_with(".incr.aof") {
+                let log = std::fs::File::options().write(true).open(path)?;
+                log.set_len(log.metadata()?.len().saturating_sub(lost))?;
+            }
+        }
+        Ok(())
+    }
+
     /// Whether its process has not ended.
     pub fn runs(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.ended().is_none())
