@@ -2,6 +2,7 @@
 //! some clients show only the beginning of a body.
 
 mod status;
+mod terraform;
 
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use crate::lock::lease::{Grant, Holder};
 use crate::lock::store::Guarantees;
 
 pub use crate::wire::status::{ListBody, StatusBody, WaiterBody};
+pub use crate::wire::terraform::LockInfo;
 
 /// The header that carries a lease token, in both directions.
 pub const LOCK_TOKEN: &str = "lock-token";
@@ -299,6 +301,9 @@ pub struct More {
     /// `not_acquired` or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
+    /// The holder, for Terraform.
+    #[serde(flatten)]
+    pub lock_info: Option<Box<LockInfo>>,
 }
 
 impl Problem {

@@ -13,6 +13,7 @@ mod lease_times;
 mod leases;
 mod look;
 mod pages;
+mod panicking;
 mod problems;
 mod quotas;
 mod refused;
@@ -21,6 +22,7 @@ mod rules;
 mod schemathesis;
 mod sdk;
 mod secrets;
+mod terraform;
 mod tokens;
 
 use std::ops::Deref;
