@@ -78,9 +78,6 @@ def narrowed_contract(directory: str) -> str:
     del contract["paths"]["/hold/{key}"]
     contract["security"] = [{"apiKey": []}]  # This service has one, so it is not optional.
     components = contract["components"]
-    token = {"pattern": "^[A-Za-z0-9._~+/=-]{16,128}$"}
-    components["parameters"]["LockToken"]["schema"].update(token)
-    components["parameters"]["OwnLockToken"]["schema"].update(token)
     letter = "[^\\x00-\\x1f\\x7f-\\x9f./]"
     for name in ("Key", "StateKey"):  # 4 bytes a character.
         key = components["parameters"][name]["schema"]
@@ -89,7 +86,6 @@ def narrowed_contract(directory: str) -> str:
     refresh = components["schemas"]["RefreshRequest"]["properties"]
     for properties in (acquire, refresh):
         properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
-    acquire["token"].update(token)
     acquire["owner"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
     terraform = components["schemas"]["TerraformLockRequest"]
     terraform["additionalProperties"] = False
