@@ -20,7 +20,7 @@ mod refused;
 mod rights;
 mod rules;
 mod schemathesis;
-mod sdk;
+pub(crate) mod sdk;
 mod secrets;
 mod terraform;
 mod tokens;

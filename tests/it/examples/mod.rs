@@ -3,6 +3,7 @@
 mod cron;
 mod deploy;
 mod hold;
+mod keep_alive;
 mod php_fpm;
 
 use std::path::Path;
