@@ -2,6 +2,7 @@
 //! some clients show only the beginning of a body.
 
 mod status;
+mod terraform;
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde::Serialize;
@@ -15,6 +16,7 @@ use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;
 
 pub use crate::wire::status::{ListBody, StatusBody, WaiterBody};
+pub use crate::wire::terraform::LockInfo;
 
 /// The header that carries a lease token, in both directions.
 pub const LOCK_TOKEN: &str = "lock-token";
@@ -300,6 +302,9 @@ pub struct More {
     /// `not_acquired` or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
+    /// The holder, for Terraform.
+    #[serde(flatten)]
+    pub lock_info: Option<Box<LockInfo>>,
 }
 
 impl Problem {

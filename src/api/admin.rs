@@ -12,6 +12,8 @@ use crate::api::extract::KeyCall;
 use crate::api::options::{fencing_token, query, reason};
 use crate::api::record::Record;
 use crate::auth::Permission;
+use crate::lock::lease::Holder;
+use crate::lock::token::FencingToken;
 use crate::metrics::{Counted, End};
 use crate::wire::{Code, TakenBody};
 
@@ -23,8 +25,18 @@ pub(super) async fn force_release(
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;
     let asked = query(uri.query(), &["reason", "fencing_token"])?;
-    let (reason, named) = (reason(&asked)?, fencing_token(&asked)?);
-    let mut record = Record::of(&app, &call, Counted::ForceRelease, "force_release");
+    let holder = end(&app, &call, reason(&asked)?, fencing_token(&asked)?).await?;
+    Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
+}
+
+/// Ends the lease of any holder, or only the one `named`, with its record, and returns that holder.
+pub(super) async fn end(
+    app: &App,
+    call: &KeyCall,
+    reason: Option<String>,
+    named: Option<FencingToken>,
+) -> Result<Holder, ApiError> {
+    let mut record = Record::of(app, call, Counted::ForceRelease, "force_release");
     record.reason(reason);
     let ended = app.locks.force_release(call.key.clone(), named).await;
     match ended.map_err(|error| record.failed(error))? {
@@ -32,7 +44,7 @@ pub(super) async fn force_release(
             app.quotas.ended(&call.key, holder.fencing_token);
             app.lease_times.ended(&call.key, holder.fencing_token, End::Forced);
             record.holder(&holder).end("ok");
-            Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
+            Ok(holder)
         }
         None => {
             record.end("lost");

@@ -5,7 +5,7 @@ use std::any::Any;
 use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE};
-use axum::http::{HeaderName, HeaderValue, Method};
+use axum::http::{HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use tower_http::catch_panic::ResponseForPanic;
 
@@ -41,12 +41,14 @@ pub(super) struct Label {
 impl Label {
     /// The labels of a request, from a small fixed set.
     pub(super) fn of(request: &Request) -> Self {
-        let method = match *request.method() {
-            Method::GET => "GET",
-            Method::HEAD => "HEAD",
-            Method::POST => "POST",
-            Method::PUT => "PUT",
-            Method::DELETE => "DELETE",
+        let method = match request.method().as_str() {
+            "GET" => "GET",
+            "HEAD" => "HEAD",
+            "POST" => "POST",
+            "PUT" => "PUT",
+            "DELETE" => "DELETE",
+            "LOCK" => "LOCK",
+            "UNLOCK" => "UNLOCK",
             _ => "other",
         };
         let route = match request.uri().path() {
@@ -54,6 +56,7 @@ impl Label {
             path if path.starts_with("/locks/") => "/locks/{key}",
             path if path.starts_with("/hold/") => "/hold/{key}",
             path if path.starts_with("/admin/locks/") => "/admin/locks/{key}",
+            path if path.starts_with("/terraform/") => "/terraform/{key}",
             "/locks" => "/locks",
             "/" => "/",
             "/healthz" => "/healthz",

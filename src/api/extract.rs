@@ -125,8 +125,9 @@ struct KeyPath {
 impl KeyPath {
     fn of(path: &str) -> Self {
         let plain = path.strip_prefix("/locks/");
-        let rest = plain.or_else(|| path.strip_prefix("/hold/"));
-        let rest = rest.or_else(|| path.strip_prefix("/admin/locks/")).unwrap_or_default();
+        let others = ["/hold/", "/admin/locks/", "/terraform/"];
+        let other = others.into_iter().find_map(|root| path.strip_prefix(root));
+        let rest = plain.or(other).unwrap_or_default();
         let mut bytes: Vec<u8> = percent_decode_str(rest).collect();
         let mut refresh = false;
         if plain.is_some() && (bytes.ends_with(b"/refresh") || bytes == b"refresh") {

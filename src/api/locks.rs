@@ -20,6 +20,7 @@ use crate::auth::{Caller, Permission};
 use crate::lock::lease::{Claim, Grant};
 use crate::lock::locks::Acquired;
 use crate::lock::store::Released;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::metrics::{Counted, End};
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
@@ -51,38 +52,15 @@ pub(super) async fn acquire(
     let claim = options.claim(&app, &call.key)?;
     let waits = !patience.is_zero();
     let _slot = waits.then(|| call.wait(&app)).transpose()?;
-    let asking = ask(&app, &call.caller, &claim).await?;
-    let mut record = Record::of(&app, &call, Counted::Acquire, "acquire");
-    record.owner(claim.owner.as_ref());
-    let _answering = app.locks.answering(&claim);
-    let in_line = waits.then(|| app.metrics.in_line());
-    let acquired = app.locks.acquire(claim, patience).await;
-    if let Some(in_line) = in_line {
-        in_line.answered();
-    }
-    match acquired {
-        Ok(Acquired::Granted(grant)) => {
-            asking.granted(&grant.lease);
-            app.lease_times.granted(&grant.lease);
-            record.fencing_token(grant.lease.fencing_token).end("granted");
+    match claim_key(&app, &call, claim, patience).await? {
+        Acquired::Granted(grant) => {
             let location = [(LOCATION, key_path(&call.key))];
             Ok((StatusCode::CREATED, location, granted(&grant, as_text)).into_response())
         }
-        Ok(Acquired::Again(grant)) => {
-            asking.granted(&grant.lease);
-            app.lease_times.granted(&grant.lease);
-            record.fencing_token(grant.lease.fencing_token).end("again");
-            Ok(granted(&grant, as_text))
-        }
-        Ok(Acquired::Held(status, waited)) => {
-            asking.refused();
-            record.end(if waited.is_zero() { "held" } else { "timed_out" });
+        Acquired::Again(grant) => Ok(granted(&grant, as_text)),
+        Acquired::Held(status, waited) => {
             let held = ApiError::held(&status, waited);
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
-        }
-        Err(error) => {
-            asking.failed(&error);
-            Err(record.failed(error))
         }
     }
 }
@@ -123,24 +101,7 @@ pub(super) async fn release(
     call.allow(&[Permission::Acquire])?;
     let options = Options::read(request, &app.limits, RELEASE).await?;
     let (token, named) = (options.required_token()?, options.fencing_token()?);
-    let mut record = Record::of(&app, &call, Counted::Release, "release");
-    let released = app.locks.release(call.key.clone(), token, named).await;
-    match released.map_err(|error| record.failed(error))? {
-        Released::Lease(holder) => {
-            app.quotas.ended(&call.key, holder.fencing_token);
-            app.lease_times.ended(&call.key, holder.fencing_token, End::Released);
-            record.holder(&holder).end("ok");
-            Ok(StatusCode::NO_CONTENT)
-        }
-        Released::Place => {
-            record.end("place");
-            Ok(StatusCode::NO_CONTENT)
-        }
-        Released::Nothing => {
-            record.end("lost");
-            Err(ApiError::lost())
-        }
-    }
+    give_up(&app, &call, token, named).await.map(|()| StatusCode::NO_CONTENT)
 }
 
 /// `GET /locks/{key}`: the state of a key.
@@ -186,6 +147,65 @@ pub(super) async fn list(
     let listing = app.locks.list(prefixes, after, limit).await?;
     drop(asking);
     Ok(lists::page(listing, place))
+}
+
+/// Makes a claim for the caller, with its quota and its record.
+pub(super) async fn claim_key(
+    app: &App,
+    call: &KeyCall,
+    claim: Claim,
+    patience: Duration,
+) -> Result<Acquired, ApiError> {
+    let asking = ask(app, &call.caller, &claim).await?;
+    let mut record = Record::of(app, call, Counted::Acquire, "acquire");
+    record.owner(claim.owner.as_ref());
+    let _answering = app.locks.answering(&claim);
+    let in_line = (!patience.is_zero()).then(|| app.metrics.in_line());
+    let acquired = app.locks.acquire(claim, patience).await;
+    if let Some(in_line) = in_line {
+        in_line.answered();
+    }
+    match &acquired {
+        Ok(Acquired::Granted(Grant { lease, .. }) | Acquired::Again(Grant { lease, .. })) => {
+            asking.granted(lease);
+            app.lease_times.granted(lease);
+            let is_new = matches!(acquired, Ok(Acquired::Granted(_)));
+            record.fencing_token(lease.fencing_token).end(if is_new { "granted" } else { "again" });
+        }
+        Ok(Acquired::Held(_, waited)) => {
+            asking.refused();
+            record.end(if waited.is_zero() { "held" } else { "timed_out" });
+        }
+        Err(error) => asking.failed(error),
+    }
+    acquired.map_err(|error| record.failed(error))
+}
+
+/// Gives up the lease or the place in line of this token, with its record.
+pub(super) async fn give_up(
+    app: &App,
+    call: &KeyCall,
+    token: LeaseToken,
+    named: Option<FencingToken>,
+) -> Result<(), ApiError> {
+    let mut record = Record::of(app, call, Counted::Release, "release");
+    let released = app.locks.release(call.key.clone(), token, named).await;
+    match released.map_err(|error| record.failed(error))? {
+        Released::Lease(holder) => {
+            app.quotas.ended(&call.key, holder.fencing_token);
+            app.lease_times.ended(&call.key, holder.fencing_token, End::Released);
+            record.holder(&holder).end("ok");
+            Ok(())
+        }
+        Released::Place => {
+            record.end("place");
+            Ok(())
+        }
+        Released::Nothing => {
+            record.end("lost");
+            Err(ApiError::lost())
+        }
+    }
 }
 
 /// Takes a place among the leases of the caller.

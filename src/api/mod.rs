@@ -18,6 +18,7 @@ mod quotas;
 mod record;
 mod refusals;
 mod span;
+mod terraform;
 mod trace;
 mod ui;
 
@@ -31,7 +32,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::HeaderName;
 use axum::response::{IntoResponse, Response};
-use axum::routing::{delete, get, post};
+use axum::routing::{any, delete, get, post};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
@@ -191,6 +192,7 @@ fn routes(app: Arc<App>) -> Router {
         .fallback(refuse_method);
     let held = post(hold::hold).fallback(edge::only_post);
     let forced = delete(admin::force_release).fallback(edge::only_delete);
+    let state = any(terraform::answer); // Its methods have names that the router does not know.
     Router::new()
         .route("/locks", get(locks::list).fallback(edge::only_get))
         .route("/locks/", key.clone()) // The empty key is invalid.
@@ -199,6 +201,8 @@ fn routes(app: Arc<App>) -> Router {
         .route("/hold/{*key}", held)
         .route("/admin/locks/", forced.clone())
         .route("/admin/locks/{*key}", forced)
+        .route("/terraform/", state.clone())
+        .route("/terraform/{*key}", state)
         .route("/", get(health::about).fallback(edge::only_get))
         .route("/healthz", get(health::healthz).fallback(edge::only_get))
         .route("/readyz", get(health::readyz).fallback(edge::only_get))

@@ -181,6 +181,16 @@ pub(super) fn query(
     Ok(query)
 }
 
+/// The members of a body, whatever their names; the request has no other options.
+pub(super) async fn members(
+    request: Request,
+    limits: &ApiLimits,
+) -> Result<Vec<(String, Value)>, ApiError> {
+    let (parts, body) = request.into_parts();
+    query(parts.uri.query(), &[])?;
+    fields(&parts.headers, &collect(body, limits).await?)
+}
+
 /// The value of a name; `null` counts as absent.
 pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
     fields.iter().find(|(known, value)| known == name && !value.is_null()).map(|(_, value)| value)

@@ -14,7 +14,7 @@ pub struct Owner(String);
 
 impl Owner {
     /// The longest owner, in bytes: room for a host, a process and a command.
-    const MAX_BYTES: usize = 256;
+    pub const MAX_BYTES: usize = 256;
 
     /// Parses an owner; an empty text is none.
     ///

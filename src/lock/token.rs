@@ -88,6 +88,11 @@ impl TokenMaker {
     pub fn make(&self) -> LeaseToken {
         LeaseToken(format!("{}{}", self.prefix, Uuid::new_v4()).into())
     }
+
+    /// The token of a secret with this digest: always the same.
+    pub fn of_digest(&self, digest: u128) -> LeaseToken {
+        LeaseToken(format!("{}{digest:032x}", self.prefix).into())
+    }
 }
 
 /// A number that rises with every new lease of a key, from 1 to 2^53 - 1, which every JSON reader
@@ -127,6 +132,9 @@ mod tests {
         assert!(one.expose().starts_with("9999999999-"));
         assert_eq!(LeaseToken::parse(one.expose()), Ok(one.clone()));
         assert_ne!(one, two);
+        let derived = maker.of_digest(7);
+        assert_eq!(LeaseToken::parse(derived.expose()), Ok(maker.of_digest(7)));
+        assert_ne!(derived, maker.of_digest(8));
     }
 
     #[test]

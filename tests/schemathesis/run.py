@@ -22,6 +22,9 @@ EXCLUDED = [
     # or `null` for no options, "5000" for 5000, any type of content. tests/it/api/bodies.rs has a
     # table of what is accepted and one of what is refused.
     "negative_data_rejection",
+    # LOCK and UNLOCK of /terraform/{key} are in `Allow`, and OpenAPI cannot express them. What `Allow`
+    # names is in tests/it/api/problems.rs and terraform.rs.
+    "allow_header_conformance",
 ]
 
 
@@ -75,18 +78,19 @@ def narrowed_contract(directory: str) -> str:
     del contract["paths"]["/hold/{key}"]
     contract["security"] = [{"apiKey": []}]  # This service has one, so it is not optional.
     components = contract["components"]
-    token = {"pattern": "^[A-Za-z0-9._~+/=-]{16,128}$"}
-    components["parameters"]["LockToken"]["schema"].update(token)
-    components["parameters"]["OwnLockToken"]["schema"].update(token)
     letter = "[^\\x00-\\x1f\\x7f-\\x9f./]"
-    key = components["parameters"]["Key"]["schema"]
-    key.update(pattern=f"^{letter}+(/{letter}+)?$", maxLength=128)  # 4 bytes a character.
+    for name in ("Key", "StateKey"):  # 4 bytes a character.
+        key = components["parameters"][name]["schema"]
+        key.update(pattern=f"^{letter}+(/{letter}+)?$", maxLength=128)
     acquire = components["schemas"]["AcquireRequest"]["properties"]
     refresh = components["schemas"]["RefreshRequest"]["properties"]
     for properties in (acquire, refresh):
         properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
-    acquire["token"].update(token)
     acquire["owner"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
+    terraform = components["schemas"]["TerraformLockRequest"]
+    terraform["additionalProperties"] = False
+    for member in terraform["properties"].values():
+        member["maxLength"] = 64
     force_release = contract["paths"]["/admin/locks/{key}"]["delete"]["parameters"]
     reason = next(one for one in force_release if one.get("name") == "reason")
     reason["schema"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)

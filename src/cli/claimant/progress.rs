@@ -14,7 +14,8 @@ use crate::cli::claimant::Claimant;
 use crate::cli::clock::Moment;
 use crate::cli::table::span;
 use crate::lock::lease::Owner;
-use crate::wire::{StatusBody, millis_down};
+use crate::lock::time::millis_down;
+use crate::wire::StatusBody;
 
 /// The time before the first look: most leases are granted before.
 const FIRST: Duration = Duration::from_millis(300);

@@ -35,8 +35,8 @@ use crate::cli::table::span;
 use crate::cli::voice::flush;
 use crate::cli::{exit, runtime};
 use crate::lock::lease::Owner;
+use crate::lock::time::millis_down;
 use crate::platform::processes;
-use crate::wire::millis_down;
 
 /// The time for the release after a signal.
 const HURRY: Duration = Duration::from_secs(1);

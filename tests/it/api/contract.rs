@@ -1,34 +1,16 @@
 //! openapi.yaml and the service know the same answers.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use async_trait::async_trait;
-use axum::Router;
-use axum::extract::Request;
-use lockkeeper::api::{Api, ApiLimits, App, LeaseTimes, Lists, Pulse, Quota, Quotas};
-use lockkeeper::auth::{HostNames, Keyring, TrustedProxies};
-use lockkeeper::lock::error::StoreError;
-use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
-use lockkeeper::lock::locks::Locks;
-use lockkeeper::lock::prefixes::Prefixes;
-use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
-use lockkeeper::lock::time::{Ttl, TtlBounds};
-use lockkeeper::lock::token::{FencingToken, LeaseToken, TokenMaker};
-use lockkeeper::lock::wakeup::Wakeup;
-use lockkeeper::metrics::Metrics;
 use serde_json::Value;
-use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::api::docs::assert_examples;
 use crate::api::ending::acquire_while_draining;
+use crate::api::panicking::panicking;
 use crate::api::{Lockkeeper, TOKEN, api_keys};
-use crate::conformance::LIMITS;
 use crate::support::openapi::{Row, SPEC};
-use crate::support::{Answer, Checked, Http, PATIENCE, eventually};
+use crate::support::{Answer, PATIENCE, eventually};
 
 /// An operation, and a request of it that is granted if it comes right after an acquire.
 struct Operation {
@@ -58,6 +40,13 @@ const fn operation(
     Operation { id, method, path, done, guarded, asks }
 }
 
+impl Operation {
+    /// The body of that request. To release without one needs no lock of Terraform's.
+    fn body(&self) -> &'static str {
+        if self.id == "acquireTerraformLock" { LOCK_INFO } else { "" }
+    }
+}
+
 /// What an operation needs.
 #[derive(Clone, Copy)]
 enum Kind {
@@ -66,7 +55,7 @@ enum Kind {
     Open,
 }
 
-const OPERATIONS: [Operation; 13] = [
+const OPERATIONS: [Operation; 15] = [
     operation("acquireLock", "POST", "/locks/k", 200, Kind::Lock),
     operation("holdLock", "POST", "/hold/k", 200, Kind::Lock),
     operation("refreshLock", "PUT", "/locks/k/refresh", 200, Kind::Lock),
@@ -74,6 +63,8 @@ const OPERATIONS: [Operation; 13] = [
     operation("listLocks", "GET", "/locks", 200, Kind::Lock),
     operation("releaseLock", "DELETE", "/locks/k", 204, Kind::Lock),
     operation("forceReleaseLock", "DELETE", "/admin/locks/k", 200, Kind::Lock),
+    operation("acquireTerraformLock", "POST", "/terraform/t", 200, Kind::Lock),
+    operation("releaseTerraformLock", "DELETE", "/terraform/k", 200, Kind::Lock),
     operation("getMetrics", "GET", "/metrics", 200, Kind::Figures),
     operation("getAbout", "GET", "/", 200, Kind::Open),
     operation("getHealth", "GET", "/healthz", 200, Kind::Open),
@@ -83,7 +74,7 @@ const OPERATIONS: [Operation; 13] = [
 ];
 
 /// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
-const PECULIAR: [(&str, &str, &str, &str, u16, &str); 33] = [
+const PECULIAR: [(&str, &str, &str, &str, u16, &str); 43] = [
     ("acquireLock", "POST", "/locks/a//b", "", 400, "invalid_key"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
@@ -117,6 +108,16 @@ const PECULIAR: [(&str, &str, &str, &str, u16, &str); 33] = [
     ("forceReleaseLock", "DELETE", "/admin/locks/a//b", "", 400, "invalid_key"),
     ("forceReleaseLock", "DELETE", "/admin/locks/k?token=x", "", 400, "invalid_request"),
     ("forceReleaseLock", "DELETE", "/admin/locks/k?x=1", "", 400, "unknown_field"),
+    ("acquireTerraformLock", "POST", "/terraform/a//b", LOCK_INFO, 400, "invalid_key"),
+    ("acquireTerraformLock", "POST", "/terraform/k", "", 400, "invalid_request"),
+    ("acquireTerraformLock", "POST", "/terraform/k?x=1", LOCK_INFO, 400, "unknown_field"),
+    ("acquireTerraformLock", "POST", "/terraform/k", LONG, 413, "body_too_large"),
+    ("acquireTerraformLock", "POST", "/terraform/k", LOCK_INFO, 409, "lock_held"),
+    ("releaseTerraformLock", "DELETE", "/terraform/a//b", LOCK_INFO, 400, "invalid_key"),
+    ("releaseTerraformLock", "DELETE", "/terraform/k", r#"{"ID":5}"#, 400, "invalid_request"),
+    ("releaseTerraformLock", "DELETE", "/terraform/k?x=1", LOCK_INFO, 400, "unknown_field"),
+    ("releaseTerraformLock", "DELETE", "/terraform/k", LONG, 413, "body_too_large"),
+    ("releaseTerraformLock", "DELETE", "/terraform/k", LOCK_INFO, 409, "lock_lost"),
 ];
 
 /// A body that is too large.
@@ -124,6 +125,9 @@ const LONG: &str = match std::str::from_utf8(&[b' '; 4_097]) {
     Ok(text) => text,
     Err(_) => unreachable!(),
 };
+
+/// The body of Terraform.
+const LOCK_INFO: &str = r#"{"ID":"b856d8c2-8341-2f97-939a-44fdce65a761"}"#;
 
 /// The answers that were met, and the problems by code.
 #[derive(Default)]
@@ -159,9 +163,10 @@ async fn every_code_of_the_contract_is_met_and_every_code_that_is_met_is_in_it()
 /// What succeeds, and a head that is too large.
 async fn meet_usual(met: &mut Met) {
     let http = Lockkeeper::start().await.holding(TOKEN);
-    for Operation { id, method, path, done, .. } in OPERATIONS {
+    for operation in OPERATIONS {
+        let Operation { id, method, path, done, .. } = operation;
         http.post("/locks/k", "").await;
-        met.note(id, &http.send(method, path, "").await, done, "");
+        met.note(id, &http.send(method, path, operation.body()).await, done, "");
         let head = format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-Long: ");
         let head = format!("{head}{}", "x".repeat(16_384 - head.len()));
         met.note(id, &http.raw(head.as_bytes()).await, 431, "");
@@ -217,10 +222,12 @@ async fn meet_failures(met: &mut Met) {
     let away = Lockkeeper::without_store("").await.holding(TOKEN);
     let (_serving, panicking) = panicking().await;
     let panicking = panicking.token(TOKEN);
-    for Operation { id, method, path, asks, .. } in OPERATIONS {
+    for operation in OPERATIONS {
+        let Operation { id, method, path, asks, .. } = operation;
+        let body = operation.body();
         if asks {
-            met.note(id, &away.send(method, path, "").await, 503, "store_unavailable");
-            met.note(id, &panicking.send(method, path, "").await, 500, "internal");
+            met.note(id, &away.send(method, path, body).await, 503, "store_unavailable");
+            met.note(id, &panicking.send(method, path, body).await, 500, "internal");
         }
     }
     met.note("getReadiness", &away.get("/readyz").await, 503, "not_ready");
@@ -233,14 +240,19 @@ async fn meet_failures(met: &mut Met) {
     met.note("listLocks", &full.get("/locks").await, 429, "too_many_waiters");
     let all = api_keys(&[("all", r#"[""]"#, r#"["acquire", "read"]"#)]);
     let full = Lockkeeper::with_settings(&format!("[quotas]\nleases = 0\n{all}")).await;
-    for (id, path) in [("acquireLock", "/locks/k"), ("holdLock", "/hold/k")] {
-        met.note(id, &full.bearer("all").post(path, "").await, 429, "quota_exceeded");
+    let acquires = [
+        ("acquireLock", "/locks/k", "{}"),
+        ("holdLock", "/hold/k", "{}"),
+        ("acquireTerraformLock", "/terraform/k", LOCK_INFO),
+    ];
+    for (id, path, body) in acquires {
+        met.note(id, &full.bearer("all").post(path, body).await, 429, "quota_exceeded");
     }
     let full = Lockkeeper::with_settings(&format!("[limits]\nlists = 0\n{all}")).await;
     met.note("listLocks", &full.bearer("all").get("/locks").await, 429, "quota_exceeded");
-    for (id, path) in [("acquireLock", "/locks/late"), ("holdLock", "/hold/late")] {
+    for (id, path, body) in acquires {
         let Lockkeeper { service, .. } = Lockkeeper::start().await;
-        let (draining, _) = acquire_while_draining(service, path).await;
+        let (draining, _) = acquire_while_draining(service, path, body).await;
         met.note(id, &draining, 503, "draining");
     }
 }
@@ -259,7 +271,7 @@ fn every_operation_of_the_contract_keeps_the_rules_for_generators() {
         assert!(operation["summary"].is_string(), "{id}");
         for (at, parameter) in operation["parameters"].as_array().into_iter().flatten().enumerate()
         {
-            let key = parameter["$ref"] == "#/components/parameters/Key";
+            let key = parameter["$ref"].as_str().is_some_and(|name| name.ends_with("Key"));
             assert_eq!(key, at == 0 && id != "listLocks", "the key is not first: {id}");
         }
         let statuses: Vec<_> = operation["responses"].as_object().unwrap().keys().collect();
@@ -272,122 +284,5 @@ fn every_operation_of_the_contract_keeps_the_rules_for_generators() {
     assert!(text.starts_with("openapi: 3.0.3\n"));
     for word in ["enum:", "default:", "nullable:", "oneOf:", "anyOf:", "allOf:"] {
         assert!(!text.contains(word), "{word} breaks generators or those who upgrade");
-    }
-}
-
-/// A service whose every store call panics.
-async fn panicking() -> (JoinSet<()>, Checked) {
-    let ttl = Ttl::from_millis(30_000);
-    let metrics = Arc::new(Metrics::for_embedded());
-    let app = App {
-        locks: Locks::new(Arc::new(Panicking), LIMITS),
-        keyring: Keyring::default(),
-        hosts: HostNames::Any,
-        proxies: TrustedProxies::default(),
-        ttl: TtlBounds { min: ttl, default: ttl, max: ttl },
-        tokens: TokenMaker::new("").unwrap(),
-        lease_times: LeaseTimes::new(Prefixes::default(), metrics.clone()),
-        metrics,
-        hold_streams: Arc::new(Semaphore::new(10)),
-        lists: Lists::new(10),
-        pulse: Pulse::new("here".to_owned()),
-        quotas: Arc::new(Quotas::new(Quota::default())),
-        limits: ApiLimits {
-            body_bytes: 4_096,
-            body_time: ttl.as_duration(),
-            max_wait: ttl.as_duration(),
-        },
-    };
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let api = Api::new(Arc::new(app));
-    let peer = address.ip();
-    let routes =
-        Router::new().fallback(async move |request: Request| api.answer(request, peer).await);
-    let mut serving = JoinSet::new();
-    serving.spawn(async { axum::serve(listener, routes).await.unwrap() });
-    (serving, Checked(Http::new(address)))
-}
-
-struct Panicking;
-
-const PURPOSE: &str = "on purpose: a test wants to see what becomes of a panic";
-
-#[async_trait]
-impl Store for Panicking {
-    async fn try_acquire(&self, _: &Claim) -> Result<Attempt, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn wait_turn(&self, _: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn leave(&self, _: &LockKey, _: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn keep(&self, _: &Holding, _: Ttl) -> Result<Kept, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn let_go(&self, _: &Holding, _: Option<Ttl>) -> Result<(), StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    fn listen(&self, _: &LockKey) -> Wakeup {
-        panic!("{PURPOSE}")
-    }
-
-    async fn refresh(
-        &self,
-        _: &LockKey,
-        _: &LeaseToken,
-        _: Option<FencingToken>,
-        _: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn release(
-        &self,
-        _: &LockKey,
-        _: &LeaseToken,
-        _: Option<FencingToken>,
-    ) -> Result<Released, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn undo(&self, _: &LockKey, _: &LeaseToken) -> Result<(), StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn force_release(
-        &self,
-        _: &LockKey,
-        _: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn inspect_line(
-        &self,
-        _: &LockKey,
-        _: Option<&LeaseToken>,
-        _: usize,
-    ) -> Result<LockStatus, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn list(&self, _: &Page) -> Result<Vec<LockStatus>, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    fn contacted(&self) -> bool {
-        true
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees { store: "panicking", order: "none", fencing: "none", survives: "nothing" }
     }
 }

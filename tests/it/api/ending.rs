@@ -14,12 +14,14 @@ use crate::support::{Answer, Service};
 pub(super) async fn acquire_while_draining(
     service: Service,
     path: &str,
+    body: &str,
 ) -> (Answer, impl Future<Output = Ended> + use<>) {
     let address = service.http().address;
     let mut stream = TcpStream::connect(address).await.unwrap();
     let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nLock-Token: {TOKEN}\r\nContent-Length: 2\r\n\
-         Expect: 100-continue\r\n\r\n"
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nLock-Token: {TOKEN}\r\nContent-Length: {}\r\n\
+         Expect: 100-continue\r\n\r\n",
+        body.len()
     );
     stream.write_all(head.as_bytes()).await.unwrap();
     // From here on the request is under way: the service asks for its body.
@@ -28,7 +30,7 @@ pub(super) async fn acquire_while_draining(
     while TcpStream::connect(address).await.is_ok() {
         tokio::task::yield_now().await;
     }
-    stream.write_all(b"{}").await.unwrap();
+    stream.write_all(body.as_bytes()).await.unwrap();
     let answer = last_answer(&mut stream).await;
     SPEC.check("POST", path, &answer);
     (answer, ended)
@@ -37,7 +39,7 @@ pub(super) async fn acquire_while_draining(
 #[tokio::test]
 async fn an_acquire_under_way_when_the_end_begins_is_sent_to_another_instance() {
     let Lockkeeper { service, directory, .. } = Lockkeeper::start().await;
-    let (answer, ended) = acquire_while_draining(service, "/locks/late").await;
+    let (answer, ended) = acquire_while_draining(service, "/locks/late", "{}").await;
     assert_eq!(answer.told(), (503, "draining".into()));
     assert_eq!(answer.header("retry-after"), Some("0"));
     ended.await;

@@ -13,14 +13,16 @@ mod lease_times;
 mod leases;
 mod look;
 mod pages;
+mod panicking;
 mod problems;
 mod quotas;
 mod refused;
 mod rights;
 mod rules;
 mod schemathesis;
-mod sdk;
+pub(crate) mod sdk;
 mod secrets;
+mod terraform;
 mod tokens;
 
 use std::ops::Deref;

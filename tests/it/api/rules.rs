@@ -129,7 +129,7 @@ fn what_is_not_there_is_left_out_and_not_null() {
 /// An answer of another media type reaches the program without a type.
 #[test]
 fn every_refusal_is_a_problem() {
-    let problems = ["Problem", "LockHeld"].map(|name| {
+    let problems = ["Problem", "LockHeld", "TerraformLockHeld"].map(|name| {
         let schema = json!({"$ref": format!("#/components/schemas/{name}")});
         json!({"application/problem+json": {"schema": schema}})
     });

@@ -118,13 +118,30 @@ fn shown(program: &mut Command) -> String {
 }
 
 /// The project of a user, with a generated client in `sdk/`.
-struct Project {
+pub(crate) struct Project {
     language: &'static str,
     generator: &'static str,
     directory: TempDir,
 }
 
 impl Project {
+    /// One with the programs of a directory of the package in place of the tests'.
+    pub(crate) fn of_programs(language: &'static str, directories: &[&str]) -> Self {
+        let project = Self::of(language, TODAYS);
+        for program in ["client.ts", "client.py"] {
+            fs::remove_file(project.directory.path().join(program)).unwrap();
+        }
+        for directory in directories {
+            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+            for program in fs::read_dir(from).unwrap() {
+                let program = program.unwrap();
+                let to = project.directory.path().join(program.file_name());
+                fs::copy(program.path(), to).unwrap();
+            }
+        }
+        project
+    }
+
     fn of(language: &'static str, generator: &'static str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();
@@ -158,7 +175,7 @@ impl Project {
     }
 
     /// What runs a program of the project.
-    fn run(&self, program: &str) -> Command {
+    pub(crate) fn run(&self, program: &str) -> Command {
         let here = self.directory.path();
         let mut run = match self.language {
             "php" => {

@@ -16,8 +16,8 @@ const MADE_BY_BODY: &str = "a-token-in-a-body-00003";
 /// Every secret of a run.
 const SECRETS: [&str; 6] = [SECRET, GUESS, PASSWORD, TOKEN, OTHER, MADE_BY_BODY];
 
-const METHODS: [&str; 9] =
-    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW"];
+const METHODS: [&str; 11] =
+    ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "BREW", "LOCK", "UNLOCK"];
 
 /// A service with an API key, at the most talkative level of the log.
 fn start(store: &str, level: &str) -> (Process, TempDir) {
@@ -115,6 +115,7 @@ impl Seen {
         let known = http.bearer(SECRET);
         let in_body = format!(r#"{{"token":"{MADE_BY_BODY}"}}"#);
         let wrong = format!(r#"{{"token":"{MADE_BY_BODY}","ttl_ms":"{OTHER}"}}"#);
+        let of_terraform = format!(r#"{{"ID":"{OTHER}"}}"#);
         let in_url = format!("{path}?token={OTHER}&api_key={SECRET}");
         // So that there is something to refresh, to release and to look at.
         known.token(TOKEN).post("/locks/report", "").await;
@@ -124,6 +125,7 @@ impl Seen {
             (known.token(OTHER), &path, &*in_body, ""),
             (known.clone(), &path, &*wrong, ""),
             (known.clone(), &path, OTHER, ""),
+            (known.clone(), &path, &*of_terraform, ""),
             (known.with("Content-Type", "application/x-www-form-urlencoded"), &path, OTHER, ""),
             (known.token(TOKEN), &in_url, "", ""),
             (http.bearer(GUESS).token(TOKEN), &path, "", ""),

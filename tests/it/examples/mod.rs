@@ -1,8 +1,10 @@
 //! The examples, each copied into an empty directory as its page says, and run.
 
+mod ci;
 mod cron;
 mod deploy;
 mod hold;
+mod keep_alive;
 pub(crate) mod php_fpm;
 
 use std::path::Path;

@@ -150,8 +150,13 @@ impl Spec {
 
     /// What a request is about; `None` if there is no such route or method.
     fn operation(&self, method: &str, path: &str) -> Option<&Value> {
-        let method = if method == "HEAD" { "GET" } else { method };
         let path = path.split('?').next().unwrap();
+        let method = match method {
+            "HEAD" => "GET",
+            "LOCK" if path.starts_with("/terraform/") => "POST",
+            "UNLOCK" if path.starts_with("/terraform/") => "DELETE",
+            method => method,
+        };
         let refresh = percent_decode_str(path).decode_utf8_lossy().ends_with("/refresh");
         let template = match path {
             _ if path.starts_with("/locks/") && refresh && method == "PUT" => {
@@ -160,6 +165,7 @@ impl Spec {
             _ if path.starts_with("/locks/") => "/locks/{key}",
             _ if path.starts_with("/hold/") => "/hold/{key}",
             _ if path.starts_with("/admin/locks/") => "/admin/locks/{key}",
+            _ if path.starts_with("/terraform/") => "/terraform/{key}",
             other => other,
         };
         self.0["paths"].get(template)?.get(method.to_ascii_lowercase())
@@ -180,10 +186,14 @@ impl Spec {
     }
 }
 
-/// Which of the two schemas of problems this one has.
+/// Which of the schemas of problems this one has.
 fn problem_schema(answer: &Answer) -> &'static str {
     let held = ["lock_held", "wait_cancelled"].contains(&answer.text("code").as_str());
-    if held { "LockHeld" } else { "Problem" }
+    match answer.json()["ID"].is_string() {
+        true => "TerraformLockHeld",
+        false if held => "LockHeld",
+        false => "Problem",
+    }
 }
 
 /// What stands between backticks.

@@ -66,16 +66,7 @@ impl Script {
 
     /// Starts it, and waits until it is at work.
     pub(crate) fn works(&self) -> Worker {
-        let mut child =
-            self.command().stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
-        let shown = BufReader::new(child.stdout.take().unwrap()).lines();
-        let (says, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            shown.map_while(Result::ok).try_for_each(|line| says.send(line))
-        });
-        let worker = Worker { child, lines };
-        assert_eq!(worker.line().as_deref(), Some(AT_WORK));
-        worker
+        Worker::starts(self.command())
     }
 }
 
@@ -86,6 +77,19 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
+    /// Starts it, and waits until it is at work.
+    pub(crate) fn starts(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let shown = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (says, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            shown.map_while(Result::ok).try_for_each(|line| says.send(line))
+        });
+        let worker = Self { child, lines };
+        assert_eq!(worker.line().as_deref(), Some(AT_WORK));
+        worker
+    }
+
     /// The next line that it shows; none if it has ended.
     pub(crate) fn line(&self) -> Option<String> {
         match self.lines.recv_timeout(PATIENCE) {

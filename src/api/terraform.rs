@@ -1,0 +1,139 @@
+//! The lock of Terraform's and OpenTofu's `http` backend. The state itself is kept elsewhere.
+//!
+//! That protocol has no lease token. The `ID` of a lock is known to its holder alone, so the token
+//! is made of it, and no answer shows it. No request renews such a lease: it lasts for the longest
+//! TTL.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{FromRequestParts, Request, State};
+use axum::http::header::AUTHORIZATION;
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+
+use crate::api::error::ApiError;
+use crate::api::extract::KeyCall;
+use crate::api::options::{find, members};
+use crate::api::{App, admin, locks};
+use crate::auth::Permission;
+use crate::lock::lease::{Claim, Origin};
+use crate::lock::locks::Acquired;
+use crate::lock::time::Ttl;
+use crate::lock::token::LeaseToken;
+use crate::wire::{Code, LockInfo};
+
+/// Those of the backend's defaults, and the ones for proxies and clients that know no others.
+const METHODS: &str = "DELETE, LOCK, POST, UNLOCK";
+
+/// An apply may take minutes. A lease that ended before would admit a second one unnoticed.
+const LEAST_TTL: Ttl = Ttl::from_millis(600_000);
+
+/// The reason in the audit.
+const FORCED: &str = "terraform force-unlock";
+
+/// Any method of `/terraform/{key}`.
+pub(super) async fn answer(
+    State(app): State<Arc<App>>,
+    Backend(call): Backend,
+    request: Request,
+) -> Result<StatusCode, ApiError> {
+    match request.method().as_str() {
+        "LOCK" | "POST" => acquire(&app, &call, request).await,
+        _ => release(&app, &call, request).await,
+    }
+    .map(|()| StatusCode::OK)
+}
+
+/// Acquires the key for the lock that the body describes.
+async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
+    call.allow(&[Permission::Acquire])?;
+    let members = members(request, &app.limits).await?;
+    let token = token(app, &members)?;
+    if app.ttl.max < LEAST_TTL {
+        let detail = "leases here are too short for Terraform: use `lockkeeper exec`";
+        return Err(ApiError::new(Code::InvalidRequest, detail));
+    }
+    let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
+    let (key, ttl) = (call.key.clone(), app.ttl.max);
+    let claim = Claim { key, token, origin: Origin::Client, ttl, owner };
+    match locks::claim_key(app, call, claim, Duration::ZERO).await? {
+        Acquired::Granted(_) | Acquired::Again(_) => Ok(()),
+        Acquired::Held(status, waited) => {
+            let mut held = ApiError::held(&status, waited);
+            let holder = status.holder.unwrap_or_default();
+            let info = LockInfo::of(&status.key, &holder, &held.problem.detail);
+            held.problem.more.lock_info = Some(Box::new(info));
+            Err(held)
+        }
+    }
+}
+
+/// Releases the lock that the body describes. Without one, as `force-unlock` sends it, ends the
+/// lease of any holder, which is for administrators.
+async fn release(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
+    call.allow(&[Permission::Acquire, Permission::Admin])?;
+    let members = members(request, &app.limits).await?;
+    if members.is_empty() {
+        call.allow(&[Permission::Admin])?;
+        return admin::end(app, call, Some(FORCED.to_owned()), None).await.map(drop);
+    }
+    call.allow(&[Permission::Acquire])?;
+    locks::give_up(app, call, token(app, &members)?, None).await
+}
+
+/// The lease token of the lock with the body's `ID`.
+fn token(app: &App, members: &[(String, Value)]) -> Result<LeaseToken, ApiError> {
+    let id = text(members, "ID")?;
+    if id.is_empty() {
+        let detail = "send the LockInfo of Terraform or OpenTofu, a JSON object with an `ID`";
+        return Err(ApiError::invalid("ID", detail));
+    }
+    let digest = Sha256::digest(format!("lockkeeper/terraform/{id}"));
+    let half = digest[..16].try_into().expect("a SHA-256 has 32 bytes");
+    Ok(app.tokens.of_digest(u128::from_be_bytes(half)))
+}
+
+/// A text of the body; empty if it is absent.
+fn text<'a>(members: &'a [(String, Value)], name: &str) -> Result<&'a str, ApiError> {
+    let value = find(members, name).map_or(Some(""), Value::as_str);
+    value.ok_or_else(|| ApiError::invalid(name, format!("`{name}` has to be a string")))
+}
+
+/// A call of the backend, which sends an API key as the password of any user, by `Basic`.
+pub(super) struct Backend(KeyCall);
+
+impl FromRequestParts<Arc<App>> for Backend {
+    type Rejection = ApiError;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, ApiError> {
+        if !METHODS.split(", ").any(|method| method == parts.method.as_str()) {
+            return Err(ApiError::method(METHODS));
+        }
+        if let Some(bearer) = bearer(&parts.headers) {
+            parts.headers.insert(AUTHORIZATION, bearer);
+        }
+        let call = KeyCall::from_request_parts(parts, app).await;
+        call.map(Self).map_err(|error| match error.problem.code {
+            Code::Unauthenticated => {
+                ApiError::unauthenticated("send the API key as the password, with any username")
+            }
+            _ => error,
+        })
+    }
+}
+
+/// The only `Authorization` header, if it is `Basic`, in the form that others send.
+fn bearer(headers: &HeaderMap) -> Option<HeaderValue> {
+    let mut all = headers.get_all(AUTHORIZATION).iter();
+    let (Some(only), None) = (all.next(), all.next()) else { return None };
+    let (scheme, encoded) = only.as_bytes().split_at_checked(6)?;
+    let login = STANDARD.decode(encoded.trim_ascii()).ok()?;
+    let colon = login.iter().position(|byte| *byte == b':')?;
+    let bearer = HeaderValue::from_bytes(&[b"Bearer ", &login[colon + 1..]].concat()).ok()?;
+    scheme.eq_ignore_ascii_case(b"Basic ").then_some(bearer)
+}

@@ -1,0 +1,112 @@
+//! The holder of a key, in the form that Terraform and OpenTofu show.
+
+use serde::Serialize;
+
+use crate::lock::key::LockKey;
+use crate::lock::lease::{Holder, Owner};
+use crate::lock::time::wall_clock_micros;
+
+/// A `LockInfo` of Terraform. Its members stand beside those of a problem; no reader confuses them.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct LockInfo {
+    /// Terraform shows nothing else of it. Not the ID that the holder sent, which is a secret.
+    #[serde(rename = "ID")]
+    id: String,
+    operation: String,
+    info: String,
+    who: String,
+    version: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    created: Option<String>,
+    path: String,
+}
+
+impl LockInfo {
+    /// The holder of `key`; `info` says for how long.
+    pub fn of(key: &LockKey, holder: &Holder, info: &str) -> Self {
+        let owner = holder.owner.as_ref().map_or("", Owner::as_str);
+        let parts = owner.strip_suffix(')').and_then(|owner| owner.rsplit_once(" ("));
+        let (who, operation) = parts.unwrap_or((owner, ""));
+        let fencing_token = holder.fencing_token.map(|token| token.to_string()).unwrap_or_default();
+        let id = [&fencing_token, operation, who].map(|part| part.replace(' ', "_"));
+        let now = wall_clock_micros() / 1_000_000;
+        Self {
+            id: id.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"),
+            operation: operation.to_owned(),
+            info: info.to_owned(),
+            who: who.to_owned(),
+            version: "",
+            created: holder.held.map(|held| rfc_3339(now.saturating_sub(held.as_secs()))),
+            path: key.as_str().to_owned(),
+        }
+    }
+
+    /// The owner of the lease that `who` takes for `operation`, from which [`Self::of`] gets both
+    /// again. Cut to the length of an owner: a name never keeps Terraform from its work.
+    pub fn owner(who: &str, operation: &str) -> Option<Owner> {
+        let operation = if operation.is_empty() { "" } else { &format!(" ({operation})") };
+        let shown = |letter: &char| !letter.is_control();
+        let owner: String = [who, operation].concat().chars().filter(shown).collect();
+        Owner::parse(&owner[..owner.floor_char_boundary(Owner::MAX_BYTES)]).unwrap_or_default()
+    }
+}
+
+/// A moment in seconds since 1970, in UTC.
+fn rfc_3339(seconds: u64) -> String {
+    let (days, time) = (seconds / 86_400 + 719_468, seconds % 86_400);
+    // Years begin in March, so that a leap day is the last of its year; an era has 400 of them.
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    let (year, hours, minutes) = (era * 400 + year + next, time / 3_600, time / 60 % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{:02}Z", time % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LockInfo, rfc_3339};
+    use crate::lock::key::LockKey;
+    use crate::lock::lease::Holder;
+    use crate::lock::token::FencingToken;
+
+    #[test]
+    fn a_moment_is_told_as_the_calendar_has_it() {
+        for (seconds, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_399, "2000-02-28T23:59:59Z"),
+            (951_782_400, "2000-02-29T00:00:00Z"),
+            (1_709_251_199, "2024-02-29T23:59:59Z"),
+            (1_735_689_599, "2024-12-31T23:59:59Z"),
+            (1_795_359_174, "2026-11-22T14:52:54Z"),
+            (4_107_542_400, "2100-03-01T00:00:00Z"),
+        ] {
+            assert_eq!(rfc_3339(seconds), text);
+        }
+    }
+
+    #[test]
+    fn the_holder_is_told_by_who_and_what_and_a_number() {
+        let key = LockKey::parse("tf/prod").unwrap();
+        let info = |owner| {
+            let fencing_token = FencingToken::from_number(7);
+            LockInfo::of(&key, &Holder { owner, fencing_token, ..Holder::default() }, "")
+        };
+        let terraform = info(LockInfo::owner("ann lee@ci", "OperationTypeApply"));
+        assert_eq!(terraform.id, "7/OperationTypeApply/ann_lee@ci");
+        assert_eq!((&*terraform.who, &*terraform.operation), ("ann lee@ci", "OperationTypeApply"));
+        assert_eq!(info(LockInfo::owner("exec", "")).id, "7/exec");
+        assert_eq!((info(None).id, info(None).created), ("7".to_owned(), None));
+    }
+
+    #[test]
+    fn any_name_makes_an_owner() {
+        let owner = |who, operation| LockInfo::owner(who, operation).unwrap();
+        assert_eq!(owner("a\nb", "c\u{85}").as_str(), "ab (c)");
+        assert_eq!(owner(&"ü".repeat(300), "x").as_str(), "ü".repeat(128));
+        assert_eq!(LockInfo::owner("\u{7f}", ""), None);
+    }
+}
