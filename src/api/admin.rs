@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use axum::Json;
-use axum::extract::State;
-use axum::http::Uri;
+use axum::extract::{Request, State};
 
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::options::{fencing_token, query, reason};
+use crate::api::options::{Known, Options};
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::lease::Holder;
@@ -17,15 +16,18 @@ use crate::lock::token::FencingToken;
 use crate::metrics::{Counted, End};
 use crate::wire::{Code, TakenBody};
 
+const FORCE_RELEASE: Known =
+    Known { query: &["reason", "fencing_token"], body: &["reason", "fencing_token"] };
+
 /// `DELETE /admin/locks/{key}`: ends the lease of any holder, or only the one that is named.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
     call: KeyCall,
-    uri: Uri,
+    request: Request,
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;
-    let asked = query(uri.query(), &["reason", "fencing_token"])?;
-    let holder = end(&app, &call, reason(&asked)?, fencing_token(&asked)?).await?;
+    let options = Options::read(request, &app.limits, FORCE_RELEASE).await?;
+    let holder = end(&app, &call, options.reason()?, options.fencing_token()?).await?;
     Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
 }
 

@@ -93,6 +93,17 @@ impl Options {
         Ok(fencing_token(&self.body)?.or(fencing_token(&self.query)?))
     }
 
+    /// The reason of a forced release: a text like an owner.
+    pub(super) fn reason(&self) -> Result<Option<String>, ApiError> {
+        const NAME: &str = "reason";
+        let bad =
+            || ApiError::invalid(NAME, "a reason has at most 256 bytes and no control characters");
+        let text = find(&self.body, NAME).or_else(|| find(&self.query, NAME));
+        let text = text.map_or(Some(""), Value::as_str).ok_or_else(bad)?;
+        let reason = Owner::parse(text).map_err(|_| bad())?;
+        Ok(reason.map(|reason| reason.as_str().to_owned()))
+    }
+
     /// The TTL, if the request names one.
     pub(super) fn ttl(&self, bounds: &TtlBounds) -> Result<Option<Ttl>, ApiError> {
         let Some((name, wish)) = self.millis("ttl_ms", "ttl")? else { return Ok(None) };
@@ -181,14 +192,19 @@ pub(super) fn query(
     Ok(query)
 }
 
-/// The members of a body, whatever their names; the request has no other options.
+/// The members of a body, whatever their names; `None` without a body. The request has no other
+/// options.
 pub(super) async fn members(
     request: Request,
     limits: &ApiLimits,
-) -> Result<Vec<(String, Value)>, ApiError> {
+) -> Result<Option<Vec<(String, Value)>>, ApiError> {
     let (parts, body) = request.into_parts();
     query(parts.uri.query(), &[])?;
-    fields(&parts.headers, &collect(body, limits).await?)
+    let body = collect(body, limits).await?;
+    if body.is_empty() {
+        return Ok(None);
+    }
+    fields(&parts.headers, &body).map(Some)
 }
 
 /// The value of a name; `null` counts as absent.
@@ -197,19 +213,11 @@ pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a 
 }
 
 /// The fencing token of the lease, if one is named.
-pub(super) fn fencing_token(fields: &[(String, Value)]) -> Result<Option<FencingToken>, ApiError> {
+fn fencing_token(fields: &[(String, Value)]) -> Result<Option<FencingToken>, ApiError> {
     const NAME: &str = "fencing_token";
     let Some(value) = find(fields, NAME) else { return Ok(None) };
     let bad = || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
     whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
-}
-
-/// The reason of a forced release: a text like an owner.
-pub(super) fn reason(query: &[(String, Value)]) -> Result<Option<String>, ApiError> {
-    let text = find(query, "reason").and_then(Value::as_str).unwrap_or_default();
-    let bad =
-        |_| ApiError::invalid("reason", "a reason has at most 256 bytes and no control characters");
-    Ok(Owner::parse(text).map_err(bad)?.map(|reason| reason.as_str().to_owned()))
 }
 
 fn refuse_others(

@@ -10,7 +10,7 @@ use std::time::Duration;
 use axum::extract::{FromRequestParts, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::http::{HeaderMap, HeaderValue, Method, StatusCode};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::Value;
@@ -19,7 +19,7 @@ use sha2::{Digest, Sha256};
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::api::options::{find, members};
-use crate::api::{App, admin, locks};
+use crate::api::{App, Door, admin, locks};
 use crate::auth::Permission;
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Acquired;
@@ -52,7 +52,7 @@ pub(super) async fn answer(
 /// Acquires the key for the lock that the body describes.
 async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
     call.allow(&[Permission::Acquire])?;
-    let members = members(request, &app.limits).await?;
+    let members = members(request, &app.limits).await?.unwrap_or_default();
     let token = token(app, &members)?;
     if app.ttl.max < LEAST_TTL {
         let detail = "leases here are too short for Terraform: use `lockkeeper exec`";
@@ -74,14 +74,24 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
 }
 
 /// Releases the lock that the body describes. Without one, as `force-unlock` sends it, ends the
-/// lease of any holder, which is for administrators.
+/// lease of any holder, which is for administrators. Some proxies drop the body of a DELETE.
 async fn release(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiError> {
     call.allow(&[Permission::Acquire, Permission::Admin])?;
-    let members = members(request, &app.limits).await?;
-    if members.is_empty() {
+    let door = request.extensions().get::<Door>().copied().unwrap_or(Door::Clients);
+    let has_lost_it = request.method() == Method::DELETE;
+    let Some(members) = members(request, &app.limits).await? else {
         call.allow(&[Permission::Admin])?;
+        if has_lost_it {
+            let detail = "a DELETE without a body may have lost it: use the method UNLOCK, or \
+                          `lockkeeper force-release`";
+            return Err(ApiError::new(Code::InvalidRequest, detail));
+        }
+        if !door.leads_to("/admin") {
+            let detail = "`force-unlock` is served on `admin_listen` only";
+            return Err(ApiError::new(Code::Forbidden, detail));
+        }
         return admin::end(app, call, Some(FORCED.to_owned()), None).await.map(drop);
-    }
+    };
     call.allow(&[Permission::Acquire])?;
     locks::give_up(app, call, token(app, &members)?, None).await
 }

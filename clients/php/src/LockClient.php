@@ -136,8 +136,8 @@ final class LockClient
      * @param ?\Closure(LockLost): void $onLost is called once by the first call on the lease that finds it lost
      * @param ?int     $signal   what this process gets when the lease is lost, such as SIGTERM; none if absent
      * @param bool     $children whether programs and forked children that this process starts meanwhile keep the
-     *                           lease as well, until the last of them has ended; then `signal` has no effect, and
-     *                           the lease is not given back at the end of this process
+     *                           lease as well, until the last of them has ended; then there is no `signal`, and the
+     *                           lease is not given back at the end of this process
      * @param float    $longest  for how many seconds it is kept at most
      *
      * @throws LockBusy            somebody else has the key
@@ -153,6 +153,9 @@ final class LockClient
         bool $children = false,
         float $longest = INF,
     ): HeldLease {
+        if ($children && $signal !== null) {
+            throw new \InvalidArgumentException('A lease that children keep as well has no signal.');
+        }
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         $holding = Holding::own($this->service, $ticket);
         $keeper = $children ? new Keeper($this->service, true) : $this->service->keeper();

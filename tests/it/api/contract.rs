@@ -41,9 +41,9 @@ const fn operation(
 }
 
 impl Operation {
-    /// The body of that request. To release without one needs no lock of Terraform's.
+    /// The body of that request.
     fn body(&self) -> &'static str {
-        if self.id == "acquireTerraformLock" { LOCK_INFO } else { "" }
+        if self.id.ends_with("TerraformLock") { LOCK_INFO } else { "" }
     }
 }
 
@@ -64,7 +64,7 @@ const OPERATIONS: [Operation; 15] = [
     operation("releaseLock", "DELETE", "/locks/k", 204, Kind::Lock),
     operation("forceReleaseLock", "DELETE", "/admin/locks/k", 200, Kind::Lock),
     operation("acquireTerraformLock", "POST", "/terraform/t", 200, Kind::Lock),
-    operation("releaseTerraformLock", "DELETE", "/terraform/k", 200, Kind::Lock),
+    operation("releaseTerraformLock", "DELETE", "/terraform/t", 200, Kind::Lock),
     operation("getMetrics", "GET", "/metrics", 200, Kind::Figures),
     operation("getAbout", "GET", "/", 200, Kind::Open),
     operation("getHealth", "GET", "/healthz", 200, Kind::Open),

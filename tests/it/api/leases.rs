@@ -170,6 +170,10 @@ async fn a_forced_release_says_what_it_took_away() {
     let late = forced(&granted).await;
     assert_eq!(late.told(), (409, "lock_lost".into()));
     assert!(late.text("detail").contains("fencing_token"), "{late:?}");
+    let another = http.send("DELETE", "/admin/locks/a/b", r#"{"fencing_token":1}"#).await;
+    assert_eq!(another.told(), (409, "lock_lost".into()));
+    let unknown = http.send("DELETE", "/admin/locks/a/b", r#"{"force":true}"#).await;
+    assert_eq!(unknown.told(), (400, "unknown_field".into()));
     assert_eq!(http.get("/locks/a/b").await.field("held"), true);
     assert_eq!(forced(&later).await.status, 200);
     assert_eq!(

@@ -54,6 +54,11 @@ async fn a_state_is_locked_once_whichever_methods_the_backend_is_told_to_use() {
         let unlocked = http.send(unlock, PATH, APPLY).await;
         assert_eq!((unlocked.status, unlocked.body.len()), (200, 0), "{unlocked:?}");
         assert_eq!(http.send(lock, PATH, PLAN).await.status, 200);
+        for (method, body) in [("UNLOCK", "{}"), ("UNLOCK", "null"), ("DELETE", "")] {
+            let lost = http.send(method, PATH, body).await;
+            assert_eq!(lost.told(), (400, "invalid_request".into()), "{method} {body}");
+        }
+        assert_eq!(look(&http).await["held"], true, "a lost body forces nothing");
     }
 }
 

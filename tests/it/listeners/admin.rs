@@ -60,6 +60,8 @@ async fn the_routes_of_operators_are_on_their_listener_only() {
     }
     assert!(http.get("/").await.field("links")["metrics"].is_null(), "it is not there");
     assert_eq!(http.post("/locks/a", "").await.status, 201);
+    let forced: Answer = http.send("UNLOCK", "/terraform/a", "").await;
+    assert_eq!(forced.told(), (403, "forbidden".to_owned()));
     assert_eq!(divided.status("DELETE", "/admin/locks/a"), 200);
     assert_eq!(http.post("/locks/a", "").await.status, 201);
     let listen = http.address.to_string();
@@ -90,9 +92,10 @@ async fn operators_get_in_while_clients_have_all_places() {
     assert!(Http::new(address).get("/healthz").await.status == 200);
 }
 
-#[test]
-fn an_address_for_operators_speaks_tls_too() {
+#[tokio::test(flavor = "multi_thread")]
+async fn an_address_for_operators_speaks_tls_too() {
     let secured = Secured::start(&[("LOCKKEEPER_ADMIN_LISTEN", "127.0.0.1:0")]);
+    secured.service.logs("\"admin\":\"").await;
     let log = secured.service.log();
     let admin = log.split("\"admin\":\"").nth(1).and_then(|rest| rest.split('"').next());
     let admin = admin.unwrap_or_else(|| panic!("{log}"));

@@ -25,6 +25,9 @@ final class Keeping
     private const PART = 1 / 3;
     private const ANSWER = 1 / 5;
 
+    /** An answer may take so many seconds in any case. */
+    private const SHORTEST_ANSWER = 0.05;
+
     /** The pause before the next try, in parts of the TTL, and at most, in seconds. */
     private const PAUSE = 1 / 10;
     private const LONGEST_PAUSE = 1.0;
@@ -147,12 +150,15 @@ final class Keeping
 
     private function refreshAll(): void
     {
+        $this->endWhatIsOver();
         foreach ($this->leases as $id => $kept) {
             if ($kept->due <= Clock::now() && isset($this->leases[$id])) {
                 $this->refresh($id, $kept);
+                // A service that hangs keeps nobody waiting for more than one answer.
+                $this->hear(0.0);
+                $this->endWhatIsOver();
             }
         }
-        $this->endWhatIsOver();
     }
 
     private function refresh(int $id, Kept $kept): void
@@ -164,7 +170,7 @@ final class Keeping
             return;
         }
         try {
-            $grant = $this->service->tryRefresh($kept->ticket, $ttl, $kept->ttl * self::ANSWER);
+            $grant = $this->service->tryRefresh($kept->ticket, $ttl, min($kept->ttl * self::ANSWER, $this->untilAnEnd()));
             $now = Clock::now();
             $kept->end = $now + $grant->remaining();
             $kept->due = min($now + max(0.0, $grant->remaining() - $grant->ttl * (1 - self::PART)), $kept->last);
@@ -175,6 +181,13 @@ final class Keeping
             $kept->failure = $failure->getMessage();
             $kept->due = Clock::now() + min(self::LONGEST_PAUSE, $kept->ttl * self::PAUSE);
         }
+    }
+
+    /** Seconds until a lease ends: no answer is waited for beyond that, because its loss has to be told. */
+    private function untilAnEnd(): float
+    {
+        $ends = array_map(static fn (Kept $kept): float => $kept->end, $this->leases);
+        return max(self::SHORTEST_ANSWER, min($ends) - Clock::now());
     }
 
     /** A lease that was not refreshed in time may be another's. */

@@ -205,8 +205,10 @@ fn unknown_lease(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos))
 fn after_no(court: &mut Court<'_>, no: &Operation, operation: &Operation) {
     let has = match operation.kind {
         Kind::Look => operation.said.mine == Some(true),
-        Kind::Refresh | Kind::Alive => operation.outcome == Outcome::Yes,
-        Kind::Acquire | Kind::Hold | Kind::HoldEnd | Kind::Release | Kind::ForceRelease => false,
+        Kind::Refresh => operation.outcome == Outcome::Yes,
+        // An event of a stream may have been kept back until after the no.
+        Kind::Alive | Kind::Acquire | Kind::Hold => false,
+        Kind::HoldEnd | Kind::Release | Kind::ForceRelease => false,
     };
     let Some(answered) = operation.answered.filter(|_| has) else { return };
     let key = court.key;
