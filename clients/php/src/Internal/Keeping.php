@@ -170,7 +170,8 @@ final class Keeping
             return;
         }
         try {
-            $grant = $this->service->tryRefresh($kept->ticket, $ttl, min($kept->ttl * self::ANSWER, $this->untilAnEnd()));
+            $within = min($kept->ttl * self::ANSWER, $this->untilAnEnd());
+            $grant = $this->service->tryRefresh($kept->ticket, $ttl, $within);
             $now = Clock::now();
             $kept->end = $now + $grant->remaining();
             $kept->due = min($now + max(0.0, $grant->remaining() - $grant->ttl * (1 - self::PART)), $kept->last);
