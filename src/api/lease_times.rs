@@ -22,6 +22,9 @@ const MOST: usize = 100_000;
 /// The number of leases from which on expired ones are looked for at a grant, at least.
 const FIRST_SWEEP: usize = 1_000;
 
+/// The pause between two searches for expired leases while there are [`MOST`].
+const SWEEP_PAUSE: Duration = Duration::from_secs(1);
+
 /// The known leases.
 #[derive(Debug)]
 pub struct LeaseTimes {
@@ -35,6 +38,7 @@ struct Book {
     leases: HashMap<LockKey, Times>,
     /// The number of leases at which the expired ones are taken out.
     sweep_at: usize,
+    swept: Instant,
 }
 
 #[derive(Debug)]
@@ -51,7 +55,11 @@ struct Times {
 impl LeaseTimes {
     /// Starts without leases.
     pub fn new(prefixes: Prefixes, metrics: Arc<Metrics>) -> Self {
-        let book = Mutex::new(Book { leases: HashMap::new(), sweep_at: FIRST_SWEEP });
+        let book = Mutex::new(Book {
+            leases: HashMap::new(),
+            sweep_at: FIRST_SWEEP,
+            swept: Instant::now(),
+        });
         Self { prefixes, metrics, book }
     }
 
@@ -166,7 +174,9 @@ impl LeaseTimes {
     }
 
     fn has_room(&self, book: &mut Book, now: Instant) -> bool {
-        if book.leases.len() >= book.sweep_at {
+        let is_due = book.leases.len() < MOST || now - book.swept >= SWEEP_PAUSE;
+        if book.leases.len() >= book.sweep_at && is_due {
+            book.swept = now;
             self.sweep(book, now);
             book.sweep_at = (2 * book.leases.len()).clamp(FIRST_SWEEP, MOST);
         }
