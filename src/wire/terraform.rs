@@ -1,6 +1,8 @@
 //! The holder of a key, in the form that Terraform and OpenTofu show.
 
 use serde::Serialize;
+use time::OffsetDateTime;
+use time::format_description::well_known::Rfc3339;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Owner};
@@ -37,7 +39,7 @@ impl LockInfo {
             info: info.to_owned(),
             who: who.to_owned(),
             version: "",
-            created: holder.held.map(|held| rfc_3339(now.saturating_sub(held.as_secs()))),
+            created: holder.held.and_then(|held| rfc_3339(now.saturating_sub(held.as_secs()))),
             path: key.as_str().to_owned(),
         }
     }
@@ -53,17 +55,9 @@ impl LockInfo {
 }
 
 /// A moment in seconds since 1970, in UTC.
-fn rfc_3339(seconds: u64) -> String {
-    let (days, time) = (seconds / 86_400 + 719_468, seconds % 86_400);
-    // Years begin in March, so that a leap day is the last of its year; an era has 400 of them.
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    let (year, hours, minutes) = (era * 400 + year + next, time / 3_600, time / 60 % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hours:02}:{minutes:02}:{:02}Z", time % 60)
+fn rfc_3339(seconds: u64) -> Option<String> {
+    let moment = OffsetDateTime::from_unix_timestamp(seconds.try_into().ok()?).ok()?;
+    moment.format(&Rfc3339).ok()
 }
 
 #[cfg(test)]
@@ -84,7 +78,7 @@ mod tests {
             (1_795_359_174, "2026-11-22T14:52:54Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(rfc_3339(seconds), text);
+            assert_eq!(rfc_3339(seconds).as_deref(), Some(text));
         }
     }
 
