@@ -24,31 +24,27 @@ async fn a_lease_is_told_with_what_is_left_of_it_and_not_told_once_it_is_over() 
     let service = disk.start(&[]);
     let http = service.http();
     disk.takes(1_500);
-    let answer = acquire(&http, "long", "token-of-the-long-one", 3_000).await;
+    let answer = acquire(&http, "long", "token-of-the-long-one", 20_000).await;
     assert_eq!(answer.status, 201, "{answer:?}");
-    assert!(answer.number("ttl_ms") <= 3_000 + 150 - 1_500, "{answer:?}");
-    let refresh = http.token("token-of-the-long-one").put("/locks/long/refresh?ttl=2s", "").await;
+    assert!(answer.number("ttl_ms") <= 20_000 - 1_000, "{answer:?}");
+    let refresh = http.token("token-of-the-long-one").put("/locks/long/refresh?ttl=15s", "").await;
     assert_eq!(refresh.status, 200, "{refresh:?}");
-    assert!(refresh.number("ttl_ms") <= 2_000 + 100 - 1_500, "{refresh:?}");
-    // Two that ask for a lease that is shorter than the disk takes.
-    let (one, two) = tokio::join!(http.post("/locks/a?ttl=1s", ""), async {
-        eventually(PATIENCE, async || {
-            (http.figure("lockkeeper_http_connections").await >= 2.0).then_some(())
-        })
-        .await;
-        http.post("/locks/a?ttl=1s", "").await
-    });
-    for answer in [one, two] {
+    assert!(refresh.number("ttl_ms") <= 15_000 - 1_000, "{refresh:?}");
+    // Two leases that are shorter than the disk takes, whether it writes them together or not.
+    let (a, b) = tokio::join!(http.post("/locks/a?ttl=1s", ""), http.post("/locks/b?ttl=1s", ""));
+    for answer in [a, b] {
         assert_eq!(answer.told(), (503, "store_unavailable".into()), "{answer:?}");
         assert_eq!(answer.text("outcome"), "unknown");
     }
     disk.takes(0);
-    let answer = eventually(PATIENCE, async || {
-        let answer = http.post("/locks/a?ttl=30s", "").await;
-        (answer.status == 201).then_some(answer)
-    })
-    .await;
-    assert!(answer.number("ttl_ms") > 29_000);
+    // What was written too late is taken back.
+    for key in ["a", "b"] {
+        eventually(PATIENCE, async || {
+            let answer = http.post(&format!("/locks/{key}?ttl=1h"), "").await;
+            (answer.status == 201).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
