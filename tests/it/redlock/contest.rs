@@ -104,7 +104,8 @@ impl Shared {
         let kept = crate::redlock::refresh(http, key, token).await;
         match kept.status {
             200 => {
-                assert_eq!(kept.number("fencing_token"), answer.number("fencing_token"));
+                // Higher if a node that granted the lease has lost it since.
+                assert!(kept.number("fencing_token") >= answer.number("fencing_token"));
                 let lasts = Duration::from_millis(kept.number("ttl_ms"));
                 self.ledger.kept(key, token, sent, lasts);
             }
