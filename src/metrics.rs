@@ -24,8 +24,6 @@ use crate::metrics::leases::Leases;
 use crate::metrics::reloads::Reloads;
 use crate::metrics::stores::{Embedded, Redis, Redlock};
 
-pub use crate::metrics::leases::{End, KnownLeases};
-
 /// Buckets from a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
 /// deadline.
 const SECONDS: [f64; 13] =

@@ -6,8 +6,8 @@ use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Origin};
-use lockkeeper::lock::locks::{Acquired, Locks};
+use lockkeeper::lock::lease::{Acquired, Claim, Origin};
+use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::TokenMaker;

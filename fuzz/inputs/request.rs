@@ -8,7 +8,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::BodyExt;
-use lockkeeper::api::{Api, ApiLimits, App, LeaseTimes, Lists, Pulse, Quota, Quotas};
+use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
 use lockkeeper::auth::{Exposure, HostNames, Keyring};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::metrics::Metrics;
@@ -124,7 +124,6 @@ fn api(directory: &tempfile::TempDir, settings: &str) -> Api {
         proxies: config.trusted_proxies.clone(),
         ttl: config.ttl_bounds(),
         tokens: config.token_maker(),
-        lease_times: LeaseTimes::new(config.prefixes(), metrics.clone()),
         metrics,
         hold_streams: Arc::new(Semaphore::new(100)),
         lists: Lists::new(100),

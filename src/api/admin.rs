@@ -13,7 +13,7 @@ use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::lease::Holder;
 use crate::lock::token::FencingToken;
-use crate::metrics::{Counted, End};
+use crate::metrics::Counted;
 use crate::wire::{Code, TakenBody};
 
 const FORCE_RELEASE: Known =
@@ -44,7 +44,6 @@ pub(super) async fn end(
     match ended.map_err(|error| record.failed(error))? {
         Some(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
-            app.lease_times.ended(&call.key, holder.fencing_token, End::Forced);
             record.holder(&holder).end("ok");
             Ok(holder)
         }

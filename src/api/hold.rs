@@ -23,9 +23,9 @@ use crate::auth::Permission;
 use crate::lock::error::LockError;
 use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish};
 use crate::lock::holds::Loss;
-use crate::lock::lease::Lease;
+use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
-use crate::metrics::{Counted, Counting, End, Unanswered};
+use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
@@ -71,7 +71,7 @@ pub(super) async fn hold(
         Ok(HoldStart::Hold(hold)) => {
             let waiter = waiter.map(|slot| (slot, app.metrics.in_line()));
             let stage = Stage::Asking(asking);
-            let quota = InQuota { app: app.clone(), stage, lease: None, waiter, linger };
+            let quota = InQuota { app: app.clone(), key: call.key.clone(), stage, waiter, linger };
             let slots = (app.metrics.hold_stream(), room, streams);
             let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
@@ -96,11 +96,11 @@ struct Stream {
     _slots: (Counting, OwnedSemaphorePermit, Slot),
 }
 
-/// A stream's share of its API key's quota, and its lease in the metrics.
+/// A stream's share of its API key's quota.
 struct InQuota {
     app: Arc<App>,
+    key: LockKey,
     stage: Stage,
-    lease: Option<Lease>,
     waiter: Option<(Slot, Unanswered)>,
     linger: Option<Ttl>,
 }
@@ -112,7 +112,7 @@ enum Stage {
 }
 
 impl InQuota {
-    /// Applies an event of the lease to the quota and the metrics.
+    /// Applies an event of the lease to the quota, and its wait to the metrics.
     fn follow(&mut self, event: &HoldEvent) {
         if let HoldEvent::Waiting(_) = event {
             return;
@@ -120,15 +120,17 @@ impl InQuota {
         if let Some((_, in_line)) = self.waiter.take() {
             in_line.answered();
         }
-        self.count(event);
+        if let HoldEvent::Acquired(grant) = event
+            && !grant.waited.is_zero()
+        {
+            self.app.metrics.waited(grant.waited.as_secs_f64());
+        }
         self.stage = match (std::mem::replace(&mut self.stage, Stage::Over), event) {
             (Stage::Asking(asking), HoldEvent::Acquired(grant)) => {
                 Stage::Granted(asking.granted(&grant.lease))
             }
             (Stage::Granted(granted), HoldEvent::Alive(left)) => {
-                if let Some(lease) = &self.lease {
-                    self.app.quotas.extended(&lease.key, *left);
-                }
+                self.app.quotas.extended(&self.key, *left);
                 Stage::Granted(granted)
             }
             (Stage::Asking(asking), HoldEvent::TimedOut | HoldEvent::Draining) => {
@@ -144,53 +146,13 @@ impl InQuota {
             _ => Stage::Over,
         };
     }
-
-    /// Applies an event to the metrics.
-    fn count(&mut self, event: &HoldEvent) {
-        let App { lease_times, metrics, .. } = &*self.app;
-        match event {
-            HoldEvent::Acquired(grant) => {
-                if !grant.waited.is_zero() {
-                    metrics.waited(grant.waited.as_secs_f64());
-                }
-                lease_times.granted(&grant.lease);
-                self.lease = Some(grant.lease.clone());
-            }
-            HoldEvent::Alive(left) => {
-                self.lease.iter().for_each(|lease| lease_times.kept(lease, *left));
-            }
-            // The lease goes on without the stream.
-            HoldEvent::Lost(Loss::TakenOver | Loss::Revoked) | HoldEvent::Draining => {
-                self.lease = None;
-            }
-            HoldEvent::Lost(loss) => {
-                let end = match loss {
-                    Loss::Expired => End::Expired,
-                    Loss::MaxHold => End::MaxHold,
-                    Loss::Forced => End::Forced,
-                    Loss::Released | Loss::TakenOver | Loss::Revoked => End::Released,
-                };
-                if let Some(Lease { key, fencing_token, .. }) = self.lease.take() {
-                    lease_times.ended(&key, Some(fencing_token), end);
-                }
-            }
-            HoldEvent::Waiting(_)
-            | HoldEvent::TimedOut
-            | HoldEvent::Cancelled
-            | HoldEvent::Failed(_) => (),
-        }
-    }
 }
 
 impl Drop for InQuota {
     /// The client disconnected: its lease ends or lingers.
     fn drop(&mut self) {
-        let linger = self.linger.map(Ttl::as_duration);
         if let Stage::Granted(granted) = &self.stage {
-            granted.let_go(linger);
-        }
-        if let Some(lease) = &self.lease {
-            self.app.lease_times.let_go(lease, linger);
+            granted.let_go(self.linger.map(Ttl::as_duration));
         }
     }
 }

@@ -17,11 +17,10 @@ use crate::api::quotas::{OpenClaim, RequestKind};
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
-use crate::lock::lease::{Claim, Grant};
-use crate::lock::locks::Acquired;
+use crate::lock::lease::{Acquired, Claim, Grant};
 use crate::lock::store::Released;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::metrics::{Counted, End};
+use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
 const ACQUIRE: Known =
@@ -80,13 +79,12 @@ pub(super) async fn refresh(
     match refreshed.map_err(|error| record.failed(error))? {
         Some(lease) => {
             app.quotas.extended(&lease.key, lease.ttl.as_duration());
-            app.lease_times.granted(&lease);
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
         None => {
             record.end("lost");
-            let most = app.lease_times.max_hold(&call.key);
+            let most = app.locks.ends().max_hold(&call.key);
             Err(most.map_or_else(ApiError::lost, ApiError::lost_within))
         }
     }
@@ -168,7 +166,6 @@ pub(super) async fn claim_key(
     match &acquired {
         Ok(Acquired::Granted(Grant { lease, .. }) | Acquired::Again(Grant { lease, .. })) => {
             asking.granted(lease);
-            app.lease_times.granted(lease);
             let is_new = matches!(acquired, Ok(Acquired::Granted(_)));
             record.fencing_token(lease.fencing_token).end(if is_new { "granted" } else { "again" });
         }
@@ -193,7 +190,6 @@ pub(super) async fn give_up(
     match released.map_err(|error| record.failed(error))? {
         Released::Lease(holder) => {
             app.quotas.ended(&call.key, holder.fencing_token);
-            app.lease_times.ended(&call.key, holder.fencing_token, End::Released);
             record.holder(&holder).end("ok");
             Ok(())
         }

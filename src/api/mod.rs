@@ -8,7 +8,6 @@ mod error;
 mod extract;
 mod health;
 mod hold;
-mod lease_times;
 mod lists;
 mod locks;
 mod options;
@@ -48,7 +47,6 @@ use crate::lock::token::TokenMaker;
 use crate::metrics::Metrics;
 
 pub use crate::api::door::Door;
-pub use crate::api::lease_times::LeaseTimes;
 pub use crate::api::lists::Lists;
 pub use crate::api::quotas::{Quota, Quotas};
 pub use crate::api::ui::Pulse;
@@ -82,8 +80,6 @@ pub struct App {
     pub quotas: Arc<Quotas>,
     /// The state of this instance, for the dashboard.
     pub pulse: Pulse,
-    /// The leases that this instance knows.
-    pub lease_times: LeaseTimes,
 }
 
 /// The time that the request waited in line; an extension of its answer.

@@ -1,9 +1,10 @@
-//! The last ends of leases that this instance has seen, for the people at the dashboard.
+//! The leases that this instance knows and their last ends, for the dashboard and the metrics.
 //!
-//! A verb of this instance reports an end that it causes or meets. A lease whose TTL has passed is
-//! only suspected: `overdue` names it, and a look at its key decides. Everything is bounded, in
-//! memory, and gone with the process; no rule of a lock asks here.
+//! A verb of this instance reports a lease that it grants or renews, and an end that it causes or
+//! meets. If only its TTL has passed, `overdue` names it for a look that decides; the metrics count
+//! it as expired without one. Everything is bounded and in memory; no rule of a lock asks here.
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -12,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
+use crate::lock::prefixes::Prefixes;
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -19,18 +21,24 @@ use crate::lock::token::{FencingToken, LeaseToken};
 /// The ends that are kept: as many as the dashboard shows.
 const KEPT_ENDS: usize = 200;
 
-/// The leases whose beginning is remembered: a few megabytes. The ends of others lack the time that
-/// they were held.
-const KNOWN_LEASES: usize = 20_000;
+/// The most known leases, about 30 MB of memory. Further ones are in no metric of leases, and their
+/// ends lack the time that they were held.
+const MOST: usize = 100_000;
+
+/// The number of known leases from which on expired ones are looked for at a grant, at least.
+const FIRST_SEARCH: usize = 20_000;
+
+/// The pause between two searches for expired leases while there are [`MOST`].
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time after the end of a TTL before a lease is suspected to have expired.
 const GRACE: Duration = Duration::from_millis(250);
 
-/// The pause between two searches for room among the known leases.
-const SEARCH_PAUSE: Duration = Duration::from_secs(1);
-
 /// The expected end of a lease that never expires.
 const NEVER: Duration = Duration::from_secs(86_400 * 365);
+
+/// Takes the time that a lease under a prefix was held, and the reason of its end.
+pub(crate) type ObserveHeld = Box<dyn Fn(&str, Why, Duration) + Send + Sync>;
 
 /// The ends, and the leases that may end next.
 pub(crate) struct Ends {
@@ -39,8 +47,9 @@ pub(crate) struct Ends {
     history: Mutex<History>,
 }
 
-#[derive(Default)]
 struct History {
+    prefixes: Prefixes,
+    observe: ObserveHeld,
     known: HashMap<LockKey, KnownLease>,
     /// The earliest end first.
     ended: VecDeque<End>,
@@ -48,6 +57,8 @@ struct History {
     last: u64,
     /// A count of grants, renewals and ends.
     changes: u64,
+    /// The number of known leases at which expired ones are looked for.
+    search_at: usize,
     searched: Option<Instant>,
 }
 
@@ -57,11 +68,24 @@ struct KnownLease {
     fencing_token: FencingToken,
     renewals: Renewals,
     owner: Option<Owner>,
+    /// The number of its prefix.
+    prefix: usize,
     /// The moment of the grant and the wait before it, if this instance granted it.
     granted: Option<(Instant, Duration)>,
     ends_at: Instant,
     /// True if it cannot be renewed beyond that.
     capped: bool,
+    /// True once the time that it was held was observed.
+    observed: bool,
+}
+
+/// The leases under a prefix that this instance granted and that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Living {
+    /// Their number.
+    pub(crate) count: usize,
+    /// The age of the oldest; zero without any.
+    pub(crate) oldest: Duration,
 }
 
 /// The end of a lease.
@@ -83,7 +107,7 @@ pub(crate) struct End {
 
 /// The reason of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Why {
+pub enum Why {
     /// Its holder released it, or closed its stream.
     Released,
     /// Its TTL passed.
@@ -96,45 +120,72 @@ pub(crate) enum Why {
     Lost,
 }
 
+impl Why {
+    /// The word for it in the API and the metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::MaxHold => "max_hold",
+            Self::Forced => "forced",
+            Self::Lost => "lost",
+        }
+    }
+}
+
 impl Ends {
-    /// Without any end; `unreported` is the reason of one that nobody reported: `Expired` if only
-    /// this instance uses the store.
-    pub(crate) fn new(unreported: Why) -> Self {
-        Self { unreported, history: Mutex::default() }
+    /// Without any end, over a store that other instances may share.
+    pub(crate) fn new(shared: bool, prefixes: Prefixes, observe: ObserveHeld) -> Self {
+        let history = Mutex::new(History {
+            prefixes,
+            observe,
+            known: HashMap::new(),
+            ended: VecDeque::new(),
+            last: 0,
+            changes: 0,
+            search_at: FIRST_SEARCH,
+            searched: None,
+        });
+        Self { unreported: if shared { Why::Lost } else { Why::Expired }, history }
     }
 
-    /// Returns whether no other instance uses the store, so that every end happens here.
+    /// Returns whether every end happens here, because no other instance uses the store.
     pub(crate) fn are_complete(&self) -> bool {
         self.unreported == Why::Expired
     }
 
+    /// The longest time that a lease of the key lasts.
+    pub(crate) fn max_hold(&self, key: &LockKey) -> Option<Duration> {
+        self.with(|history| history.prefixes.max_hold(key)).map(Ttl::as_duration)
+    }
+
     /// Notes a lease that a claim has, and how long that claim waited.
     pub(crate) fn granted(&self, token: &LeaseToken, Win { lease, fresh }: &Win, waited: Duration) {
-        let (now, why) = (Instant::now(), self.unreported);
+        let now = Instant::now();
+        let ends_at = now + lease.ttl.as_duration();
         self.with(|history| {
             history.changes += 1;
-            let begun = match history.known.remove(&lease.key) {
-                Some(known) if known.fencing_token == lease.fencing_token => known.granted,
-                Some(earlier) => {
-                    history.put(&lease.key, earlier, now, why);
-                    None
+            if let Some(known) = history.known.get_mut(&lease.key) {
+                match known.fencing_token.cmp(&lease.fencing_token) {
+                    // A late answer: a later lease of the key is known.
+                    Ordering::Greater => return,
+                    Ordering::Equal => return known.renew(lease, ends_at),
+                    Ordering::Less => history.take_out(&lease.key, now, self.unreported),
                 }
-                None => None,
-            };
+            }
             if history.has_room(now) {
-                let granted = if *fresh { Some((now, waited)) } else { begun };
-                history.known.insert(
-                    lease.key.clone(),
-                    KnownLease {
-                        token: token.clone(),
-                        fencing_token: lease.fencing_token,
-                        renewals: lease.renewals,
-                        owner: lease.owner.clone(),
-                        granted,
-                        ends_at: now + lease.ttl.as_duration(),
-                        capped: lease.capped,
-                    },
-                );
+                let known = KnownLease {
+                    token: token.clone(),
+                    fencing_token: lease.fencing_token,
+                    renewals: lease.renewals,
+                    owner: lease.owner.clone(),
+                    prefix: history.prefixes.of(&lease.key),
+                    granted: fresh.then_some((now, waited)),
+                    ends_at,
+                    capped: lease.capped,
+                    observed: false,
+                };
+                history.known.insert(lease.key.clone(), known);
             }
         });
     }
@@ -144,8 +195,7 @@ impl Ends {
         let ends_at = Instant::now() + lease.ttl.as_duration();
         self.with(|history| {
             if let Some(known) = history.lease(&lease.key, lease.fencing_token) {
-                (known.ends_at, known.renewals) = (ends_at, lease.renewals);
-                known.capped = lease.capped;
+                known.renew(lease, ends_at);
                 history.changes += 1;
             }
         });
@@ -155,18 +205,20 @@ impl Ends {
     pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
         let now = Instant::now();
         self.with(|history| {
-            let same = |known: &KnownLease| Some(known.fencing_token) == holder.fencing_token;
-            let known = history.known.remove(key);
-            let granted = known.as_ref().filter(|known| same(known)).and_then(|one| one.granted);
-            let owner = holder.owner.clone();
+            let known = history.known.get(key);
+            match known.map(|known| Some(known.fencing_token).cmp(&holder.fencing_token)) {
+                Some(Ordering::Equal) => return history.take_out(key, now, why),
+                Some(Ordering::Less) => history.take_out(key, now, self.unreported),
+                Some(Ordering::Greater) | None => (),
+            }
             history.push(End {
                 number: 0,
                 at: now,
                 key: key.clone(),
-                owner,
+                owner: holder.owner.clone(),
                 fencing_token: holder.fencing_token,
-                held: granted.map(|(since, _)| now - since),
-                waited: granted.map(|(_, waited)| waited),
+                held: None,
+                waited: None,
                 why,
             });
         });
@@ -174,16 +226,13 @@ impl Ends {
 
     /// Notes that a token no longer has its lease, or the one `named`.
     pub(crate) fn missed(&self, key: &LockKey, token: &LeaseToken, named: Option<FencingToken>) {
-        let (now, over) = (Instant::now(), self.unreported);
-        let meant = |known: &KnownLease| {
-            known.token == *token && named.is_none_or(|named| named == known.fencing_token)
-        };
+        let now = Instant::now();
         self.with(|history| {
-            if history.known.get(key).is_some_and(meant)
-                && let Some(known) = history.known.remove(key)
-            {
-                let why = if known.ends_at <= now { over } else { Why::Lost };
-                history.put(key, known, now, why);
+            let Some(known) = history.known.get(key) else { return };
+            if known.token == *token && named.is_none_or(|named| named == known.fencing_token) {
+                // The store counts a TTL from an earlier moment.
+                let is_over = known.ends_at <= now + GRACE;
+                history.take_out(key, now, if is_over { self.unreported } else { Why::Lost });
             }
         });
     }
@@ -192,19 +241,33 @@ impl Ends {
     pub(crate) fn let_go(&self, holding: &Holding, linger: Option<Ttl>) {
         let now = Instant::now();
         self.with(|history| {
-            let Some(known) = history.lease(&holding.key, holding.fencing_token) else { return };
-            if known.renewals != holding.renewals {
-                return;
-            }
+            let known = history.lease(&holding.key, holding.fencing_token);
+            let same = known.filter(|known| known.renewals == holding.renewals);
+            let Some(known) = same else { return };
             match linger {
-                Some(linger) => known.ends_at = known.ends_at.min(now + linger.as_duration()),
-                None => {
-                    if let Some(known) = history.known.remove(&holding.key) {
-                        history.put(&holding.key, known, now, Why::Released);
-                    }
+                Some(linger) => {
+                    (known.ends_at, known.capped) = (now + linger.as_duration(), false);
                 }
+                None => history.take_out(&holding.key, now, Why::Released),
             }
         });
+    }
+
+    /// The leases that this instance granted and that have not ended, by prefix.
+    pub(crate) fn living(&self) -> Vec<(String, Living)> {
+        let now = Instant::now();
+        self.with(|history| {
+            history.observe_expired(now);
+            let none = |name: &str| (name.to_owned(), Living::default());
+            let mut living: Vec<_> = history.prefixes.names().map(none).collect();
+            for known in history.known.values().filter(|known| !known.observed) {
+                let Some((since, _)) = known.granted else { continue };
+                let of_prefix = &mut living[known.prefix].1;
+                of_prefix.count += 1;
+                of_prefix.oldest = of_prefix.oldest.max(now - since);
+            }
+            living
+        })
     }
 
     /// At most `most` leases that should have expired, the latest first; forgets those that are too
@@ -229,7 +292,7 @@ impl Ends {
 
     /// Takes the state of a key for the answer whether its lease has ended.
     pub(crate) fn looked(&self, status: &LockStatus, fencing_token: FencingToken) {
-        let (now, why) = (Instant::now(), self.unreported);
+        let now = Instant::now();
         self.with(|history| {
             let Some(known) = history.lease(&status.key, fencing_token) else { return };
             match &status.holder {
@@ -238,12 +301,7 @@ impl Ends {
                 }
                 // It may have been renewed during the look.
                 _ if known.ends_at > now => (),
-                _ => {
-                    if let Some(known) = history.known.remove(&status.key) {
-                        let at = known.ends_at;
-                        history.put(&status.key, known, at, why);
-                    }
-                }
+                _ => history.take_out(&status.key, now, self.unreported),
             }
         });
     }
@@ -271,18 +329,29 @@ impl History {
         self.known.get_mut(key).filter(|known| known.fencing_token == fencing_token)
     }
 
-    /// Returns whether one more lease may be remembered, after a search for forgotten ones.
+    /// Returns whether one more lease may be known, after a search for those that have expired.
     fn has_room(&mut self, now: Instant) -> bool {
         let rested = self.searched.is_none_or(|last| now - last >= SEARCH_PAUSE);
-        if self.known.len() >= KNOWN_LEASES && rested {
+        if self.known.len() >= self.search_at && (self.search_at < MOST || rested) {
             self.searched = Some(now);
+            self.observe_expired(now);
             self.known.retain(|_, known| known.ends_at > now);
+            self.search_at = (2 * self.known.len()).clamp(FIRST_SEARCH, MOST);
         }
-        self.known.len() < KNOWN_LEASES
+        self.known.len() < MOST
+    }
+
+    /// Observes how long those leases were held whose TTL has passed.
+    fn observe_expired(&mut self, now: Instant) {
+        for known in self.known.values_mut().filter(|known| known.ends_at <= now) {
+            known.observe(&self.prefixes, &self.observe, now, Why::Expired);
+        }
     }
 
     /// Records the end of a known lease, at the end of its TTL at the latest.
-    fn put(&mut self, key: &LockKey, known: KnownLease, at: Instant, why: Why) {
+    fn take_out(&mut self, key: &LockKey, at: Instant, why: Why) {
+        let Some(mut known) = self.known.remove(key) else { return };
+        known.observe(&self.prefixes, &self.observe, at, why);
         let at = at.min(known.ends_at);
         let why = if known.capped && why == Why::Expired { Why::MaxHold } else { why };
         self.push(End {
@@ -308,18 +377,45 @@ impl History {
     }
 }
 
+impl KnownLease {
+    fn renew(&mut self, lease: &Lease, ends_at: Instant) {
+        // Two answers may cross.
+        self.renewals = self.renewals.max(lease.renewals);
+        (self.ends_at, self.capped) = (ends_at, lease.capped);
+    }
+
+    /// Observes once how long it was held, if this instance granted it.
+    fn observe(&mut self, prefixes: &Prefixes, observe: &ObserveHeld, at: Instant, why: Why) {
+        let Some((since, _)) = self.granted.filter(|_| !self.observed) else { return };
+        self.observed = true;
+        let why = match why {
+            Why::Expired | Why::Lost if self.capped => Why::MaxHold,
+            Why::Lost => Why::Expired,
+            why => why,
+        };
+        let prefix = prefixes.names().nth(self.prefix).unwrap_or_default();
+        observe(prefix, why, at.min(self.ends_at).saturating_duration_since(since));
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
     use std::time::Duration;
 
     use tokio::time::{Instant, advance};
 
-    use super::{Ends, KEPT_ENDS, KNOWN_LEASES, Why};
+    use super::{Ends, KEPT_ENDS, Living, MOST, Why};
     use crate::lock::key::LockKey;
     use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Renewals};
+    use crate::lock::prefixes::Prefixes;
     use crate::lock::store::Win;
     use crate::lock::time::Ttl;
     use crate::lock::token::{FencingToken, LeaseToken};
+
+    fn ends(unreported: Why) -> Ends {
+        Ends::new(unreported == Why::Lost, Prefixes::default(), Box::new(|_, _, _| ()))
+    }
 
     fn key(text: &str) -> LockKey {
         LockKey::parse(text).unwrap()
@@ -366,7 +462,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_end_tells_how_long_its_lease_was_held_and_waited_for() {
-        let ends = Ends::new(Why::Expired);
+        let ends = ends(Why::Expired);
         ends.granted(&token(), &win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
         let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
@@ -381,7 +477,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_counts_as_expired_only_after_a_look_that_does_not_find_it() {
-        let ends = Ends::new(Why::Expired);
+        let ends = ends(Why::Expired);
         ends.granted(&token(), &win("a", 1), Duration::ZERO);
         advance(Duration::from_secs(9)).await;
         ends.renewed(&lease("a", 1));
@@ -399,7 +495,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_lasted_for_as_long_as_it_may_tells_so() {
-        let ends = Ends::new(Why::Expired);
+        let ends = ends(Why::Expired);
         ends.granted(&token(), &win("a", 1), Duration::ZERO);
         ends.renewed(&Lease { capped: true, ..lease("a", 1) });
         advance(Duration::from_secs(11)).await;
@@ -414,7 +510,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn where_others_end_leases_too_an_end_that_nobody_reported_is_lost() {
         for why in [Why::Lost, Why::Expired] {
-            let ends = Ends::new(why);
+            let ends = ends(why);
             ends.granted(&token(), &win("a", 1), Duration::ZERO);
             advance(Duration::from_secs(11)).await;
             ends.granted(&token(), &win("a", 2), Duration::ZERO);
@@ -429,7 +525,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_end_of_a_hold_ends_no_lease_that_was_renewed_meanwhile() {
-        let ends = Ends::new(Why::Expired);
+        let ends = ends(Why::Expired);
         let lease = lease("a", 1);
         ends.granted(&token(), &Win { lease: lease.clone(), fresh: true }, Duration::ZERO);
         let holding = |renewals| {
@@ -444,13 +540,53 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_late_answer_about_an_earlier_lease_ends_no_later_one() {
+        let ends = ends(Why::Expired);
+        ends.granted(&token(), &win("a", 2), Duration::ZERO);
+        ends.granted(&token(), &win("a", 1), Duration::ZERO);
+        let released = |number| Holder { fencing_token: Some(number), ..Holder::default() };
+        ends.ended(&key("a"), &released(number(1)), Why::Released);
+        assert_eq!(ends.living()[0].1.count, 1);
+        advance(Duration::from_secs(1)).await;
+        ends.ended(&key("a"), &released(number(2)), Why::Released);
+        assert_eq!(ends.living()[0].1, Living::default());
+        let released = |held| ("a".to_owned(), held, Why::Released);
+        assert_eq!(told(&ends), [released(None), released(Some(1_000))]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_observed_once_however_often_its_end_is_met() {
+        let observed = Arc::new(Mutex::new(Vec::new()));
+        let seen = observed.clone();
+        let observe = move |prefix: &str, why, held: Duration| {
+            seen.lock().unwrap().push((prefix.to_owned(), why, held.as_secs()));
+        };
+        let ends = Ends::new(true, Prefixes::default(), Box::new(observe));
+        ends.granted(&token(), &win("a", 1), Duration::ZERO);
+        ends.granted(&token(), &win("b", 2), Duration::ZERO);
+        ends.renewed(&Lease { capped: true, ..lease("b", 2) });
+        // Whoever repeats a claim does not know when its lease began.
+        ends.granted(&token(), &Win { fresh: false, ..win("c", 3) }, Duration::ZERO);
+        assert_eq!(ends.living()[0].1.count, 2);
+        advance(Duration::from_secs(11)).await;
+        assert_eq!(ends.living()[0].1, Living::default());
+        for lock in ["a", "b", "c"] {
+            ends.missed(&key(lock), &token(), None);
+        }
+        let mut observed = std::mem::take(&mut *observed.lock().unwrap());
+        observed.sort_unstable_by_key(|(_, why, _)| why.name());
+        let other = || "other".to_owned();
+        assert_eq!(observed, [(other(), Why::Expired, 10), (other(), Why::MaxHold, 10)]);
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn what_is_remembered_is_bounded() {
-        let ends = Ends::new(Why::Expired);
-        for lock in 0..KNOWN_LEASES as u64 + 10 {
+        let ends = ends(Why::Expired);
+        for lock in 0..MOST as u64 + 10 {
             ends.granted(&token(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);
         }
-        assert_eq!(ends.history.lock().unwrap().known.len(), KNOWN_LEASES);
-        for lock in 0..KNOWN_LEASES as u64 {
+        assert_eq!(ends.history.lock().unwrap().known.len(), MOST);
+        for lock in 0..MOST as u64 {
             let holder = Holder { fencing_token: Some(number(lock + 1)), ..Holder::default() };
             ends.ended(&key(&format!("k{lock}")), &holder, Why::Released);
         }

@@ -149,6 +149,17 @@ pub struct Grant {
     pub waited: Duration,
 }
 
+/// The answer to a claim.
+#[derive(Debug)]
+pub enum Acquired {
+    /// A new lease.
+    Granted(Grant),
+    /// The lease that the token already had.
+    Again(Grant),
+    /// The key is held, after waiting this long.
+    Held(LockStatus, Duration),
+}
+
 /// The holder of a key, as far as the store can tell. A direct Redis client has neither an owner
 /// nor a fencing token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

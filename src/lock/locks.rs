@@ -13,14 +13,15 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument;
 
-use crate::lock::ends::{Ends, Why};
+use crate::lock::ends::{Ends, ObserveHeld, Why};
 use crate::lock::error::{LockError, StoreError, Verb};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
-use crate::lock::lease::{Claim, Grant, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus};
 use crate::lock::owed::{Answering, Owed};
+use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
     Attempt, Guarantees, Kept, Listing, NodeReport, Page, Released, Store, Win,
 };
@@ -44,17 +45,6 @@ pub struct Locks {
     draining: CancellationToken,
 }
 
-/// The answer to [`Locks::acquire`].
-#[derive(Debug)]
-pub enum Acquired {
-    /// A new lease.
-    Granted(Grant),
-    /// The lease that the token already had.
-    Again(Grant),
-    /// The key is held, after waiting this long.
-    Held(LockStatus, Duration),
-}
-
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Locks")
@@ -62,15 +52,24 @@ impl fmt::Debug for Locks {
 }
 
 impl Locks {
-    /// The service over `store`.
+    /// The service over `store`, without prefixes of keys.
     pub fn new(store: Arc<dyn Store>, limits: WaitLimits) -> Self {
+        Self::observed(store, limits, Prefixes::default(), Box::new(|_, _, _| ()))
+    }
+
+    /// The service over `store`, with an observer of how long leases under prefixes are held.
+    pub fn observed(
+        store: Arc<dyn Store>,
+        limits: WaitLimits,
+        prefixes: Prefixes,
+        observe: ObserveHeld,
+    ) -> Self {
         let tasks = TaskTracker::new();
         let owed = Arc::new(Owed::new(store.clone(), tasks.clone()));
         let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
         let waiters = Arc::new(waiters);
         let (holds, draining) = (Arc::default(), CancellationToken::new());
-        let unreported = if store.shared() { Why::Lost } else { Why::Expired };
-        let ends = Arc::new(Ends::new(unreported));
+        let ends = Arc::new(Ends::new(store.shared(), prefixes, observe));
         Self { store, tasks, owed, waiters, holds, ends, draining }
     }
 

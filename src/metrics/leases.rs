@@ -29,28 +29,6 @@ struct HeldLabels {
     end: &'static str,
 }
 
-/// The end of a lease, as this instance sees it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
-    /// Released, by its token or with its stream.
-    Released,
-    /// Ended by an administrator.
-    Forced,
-    /// Not refreshed through this instance in time.
-    Expired,
-    /// It has lasted for the `max_hold` of its key.
-    MaxHold,
-}
-
-/// The leases under a prefix that this instance knows.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct KnownLeases {
-    /// Their number.
-    pub count: usize,
-    /// The age of the oldest; zero without any.
-    pub oldest: Duration,
-}
-
 impl Leases {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let held = "Time that leases were held, by prefix and end";
@@ -65,23 +43,17 @@ impl Leases {
 }
 
 impl Metrics {
-    /// Observes the time that a lease under `prefix` was held.
-    pub fn held(&self, prefix: &str, end: End, held: Duration) {
-        let end = match end {
-            End::Released => "released",
-            End::Forced => "forced",
-            End::Expired => "expired",
-            End::MaxHold => "max_hold",
-        };
+    /// Observes the time that a lease under `prefix` was held until this kind of end.
+    pub fn held(&self, prefix: &str, end: &'static str, held: Duration) {
         let labels = HeldLabels { prefix: prefix.to_owned(), end };
         self.leases.held_seconds.get_or_create(&labels).observe(held.as_secs_f64());
     }
 
-    /// Sets the leases that this instance knows under `prefix`.
-    pub fn known(&self, prefix: &str, known: KnownLeases) {
+    /// Sets the number of living leases under `prefix`, and the age of the oldest.
+    pub fn living(&self, prefix: &str, count: usize, oldest: Duration) {
         let label = [("prefix", prefix.to_owned())];
-        self.leases.known.get_or_create(&label).set(known.count.try_into().unwrap_or(i64::MAX));
-        self.leases.oldest_age.get_or_create(&label).set(known.oldest.as_secs_f64());
+        self.leases.known.get_or_create(&label).set(count.try_into().unwrap_or(i64::MAX));
+        self.leases.oldest_age.get_or_create(&label).set(oldest.as_secs_f64());
     }
 }
 

@@ -22,9 +22,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::system::uname;
 use tokio::sync::Semaphore;
 
-use crate::api::{Api, ApiLimits, App, Door, LeaseTimes, Lists, Pulse, Quota, Quotas};
+use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
 use crate::auth::{Exposure, HostNames, Keyring};
 use crate::config::{Config, StoreUrl};
+use crate::lock::ends::Why;
 use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::watched;
@@ -117,20 +118,27 @@ impl Server {
         let settings = store_settings(&config);
         let metrics = Arc::new(settings.metrics());
         let store = store::open(settings, metrics.clone())?;
+        let held = metrics.clone();
+        let observe =
+            move |prefix: &str, why: Why, held_for| held.held(prefix, why.name(), held_for);
         let limits = &config.limits;
         metrics.limit("connections", connections);
         metrics.limit("waiters", limits.waiters_per_instance);
         metrics.limit("hold_streams", limits.hold_streams);
         let keyring = Keyring::new(std::mem::take(&mut config.api_keys));
         let app = Arc::new(App {
-            locks: Locks::new(store, config.wait_limits()),
+            locks: Locks::observed(
+                store,
+                config.wait_limits(),
+                config.prefixes(),
+                Box::new(observe),
+            ),
             quotas: Arc::new(Quotas::new(quota(&config, keyring.callers()))),
             keyring,
             hosts: HostNames::of(config.allowed_hosts.clone(), reach),
             proxies: config.trusted_proxies.clone(),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
-            lease_times: LeaseTimes::new(config.prefixes(), metrics.clone()),
             metrics,
             hold_streams: Arc::new(Semaphore::new(config.limits.hold_streams)),
             lists: Lists::new(config.limits.lists),

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockkeeper::metrics::{Counted, End, KnownLeases, Metrics};
+use lockkeeper::metrics::{Counted, Metrics};
 
 use crate::source::{File, assert_found, assert_none, files, is_word};
 
@@ -37,8 +37,8 @@ fn exported() -> BTreeSet<String> {
         metrics.reloaded("ok", 0);
         metrics.certificate_ends(|| 0);
         metrics.limit("waiters", 1);
-        metrics.held("cron/", End::Released, Duration::ZERO);
-        metrics.known("cron/", KnownLeases::default());
+        metrics.held("cron/", "released", Duration::ZERO);
+        metrics.living("cron/", 0, Duration::ZERO);
         metrics.redis_call("inspect", 0.1);
         metrics.redis_error("timeout");
         metrics.redlock_attempt("granted");

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::api::App;
 use crate::api::ui::pulse::{Counts, StoreLook};
 use crate::auth::{Caller, Permission};
-use crate::lock::ends::{End, Why};
+use crate::lock::ends::End;
 use crate::lock::store::{NodeReport, Votes};
 use crate::lock::time::{millis_down, millis_up};
 
@@ -158,13 +158,7 @@ impl EndReport {
             fencing_token: end.fencing_token.map(|token| token.number()),
             held_ms: end.held.map(millis_down),
             waited_ms: end.waited.map(millis_down),
-            why: match end.why {
-                Why::Released => "released",
-                Why::Expired => "expired",
-                Why::MaxHold => "max_hold",
-                Why::Forced => "forced",
-                Why::Lost => "lost",
-            },
+            why: end.why.name(),
         }
     }
 }

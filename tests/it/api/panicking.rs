@@ -5,13 +5,12 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use axum::Router;
 use axum::extract::Request;
-use lockkeeper::api::{Api, ApiLimits, App, LeaseTimes, Lists, Pulse, Quota, Quotas};
+use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
 use lockkeeper::auth::{HostNames, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use lockkeeper::lock::locks::Locks;
-use lockkeeper::lock::prefixes::Prefixes;
 use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use lockkeeper::lock::time::{Ttl, TtlBounds};
 use lockkeeper::lock::token::{FencingToken, LeaseToken, TokenMaker};
@@ -35,7 +34,6 @@ pub(super) async fn panicking() -> (JoinSet<()>, Checked) {
         proxies: TrustedProxies::default(),
         ttl: TtlBounds { min: ttl, default: ttl, max: Ttl::from_millis(86_400_000) },
         tokens: TokenMaker::new("").unwrap(),
-        lease_times: LeaseTimes::new(Prefixes::default(), metrics.clone()),
         metrics,
         hold_streams: Arc::new(Semaphore::new(10)),
         lists: Lists::new(10),

@@ -24,7 +24,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::error::{LockError, Verb};
-    use lockkeeper::lock::locks::{Acquired, Locks};
+    use lockkeeper::lock::lease::Acquired;
+    use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::Store;
 
     use crate::conformance::toy::{Toy, Way};

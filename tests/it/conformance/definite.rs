@@ -17,8 +17,8 @@ mod tests {
     use std::time::Duration;
 
     use lockkeeper::lock::error::{Effect, LockError, Verb};
-    use lockkeeper::lock::lease::Origin;
-    use lockkeeper::lock::locks::{Acquired, Locks};
+    use lockkeeper::lock::lease::{Acquired, Origin};
+    use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::{Released, Store};
     use tokio::task::JoinSet;
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lockkeeper::lock::error::LockError;
-use lockkeeper::lock::lease::{Claim, Origin};
-use lockkeeper::lock::locks::{Acquired, Locks};
+use lockkeeper::lock::lease::{Acquired, Claim, Origin};
+use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::store::Store;
 use tokio::task::JoinSet;
 
@@ -111,8 +111,8 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::error::LockError;
-    use lockkeeper::lock::lease::Claim;
-    use lockkeeper::lock::locks::{Acquired, Locks};
+    use lockkeeper::lock::lease::{Acquired, Claim};
+    use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::waiting::WaitLimits;
 
     use super::{AT_ONCE, Request, chosen, holds, made, release, waiters, waiting};

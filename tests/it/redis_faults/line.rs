@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkeeper::lock::error::Verb;
-use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::locks::{Acquired, Locks};
+use lockkeeper::lock::lease::{Acquired, Claim};
+use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::store::{Attempt, Keep, Released, Store, Turn};
 use lockkeeper::lock::time::Ttl;
 use tokio::task::JoinSet;
