@@ -197,6 +197,28 @@ final class HoldTest extends TestCase
         self::assertStringContainsString('was not refreshed in time', $lost->getMessage());
     }
 
+    public function testALossIsToldInTimeThoughTheServiceHangsForManyLeases(): void
+    {
+        // To refresh the others, an answer for each would be waited for, ten seconds in all.
+        [$process, $output] = self::start('pcntl_async_signals(true);
+            pcntl_signal(SIGUSR1, function () use (&$began) { echo microtime(true) - $began, "\n"; exit; });
+            for ($i = 0; $i < 8; $i++) $others[] = $client->hold("$arguments[0]/$i", 6);
+            $lease = $client->hold($arguments[0], 3, signal: SIGUSR1);
+            $began = microtime(true);
+            echo "held\n";
+            for ($i = 0; $i < 400; $i++) usleep(50000);', self::key());
+        self::assertSame("held\n", fgets($output));
+        posix_kill((int) self::env('PID'), SIGSTOP);
+        try {
+            $told = (float) fgets($output);
+        } finally {
+            posix_kill((int) self::env('PID'), SIGCONT);
+        }
+        proc_close($process);
+        self::assertGreaterThan(0.0, $told);
+        self::assertLessThan(7.0, $told);
+    }
+
     public function testAKeeperThatWasKilledIsReplaced(): void
     {
         [$code, $printed] = self::script('$lease = $client->hold($arguments[0], 8);' . self::REPLACED . '
