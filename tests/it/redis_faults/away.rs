@@ -97,7 +97,7 @@ async fn a_service_that_finds_no_redis_starts_and_serves_once_it_is_there() {
     let returned = Instant::now();
     eventually(PATIENCE, async || (http.get("/readyz").await.status == 200).then_some(())).await;
     assert_eq!(acquire(&http, "early", "token-of-the-early-one", LONG).await.status, 201);
-    assert!(returned.elapsed() < Duration::from_secs(1), "after {:?}", returned.elapsed());
+    assert!(returned.elapsed() < Duration::from_secs(5), "after {:?}", returned.elapsed());
 }
 
 #[tokio::test(flavor = "multi_thread")]
