@@ -379,8 +379,8 @@ impl History {
 
 impl KnownLease {
     fn renew(&mut self, lease: &Lease, ends_at: Instant) {
-        // Two answers may cross.
-        self.renewals = self.renewals.max(lease.renewals);
+        self.renewals = self.renewals.max(lease.renewals); // Two answers may cross.
+        self.owner.clone_from(&lease.owner);
         (self.ends_at, self.capped) = (ends_at, lease.capped);
     }
 
@@ -407,7 +407,7 @@ mod tests {
 
     use super::{Ends, KEPT_ENDS, Living, MOST, Why};
     use crate::lock::key::LockKey;
-    use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Renewals};
+    use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
     use crate::lock::prefixes::Prefixes;
     use crate::lock::store::Win;
     use crate::lock::time::Ttl;
@@ -466,8 +466,12 @@ mod tests {
         ends.granted(&token(), &win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
         let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
+        let owner = Owner::parse("cron").unwrap();
+        let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
+        ends.granted(&token(), &Win { lease, fresh: false }, Duration::ZERO);
         ends.ended(&key("a"), &holder, Why::Released);
         let (all, last) = ends.after(0);
+        assert_eq!(all[0].owner, owner, "the repeat may have named another one");
         assert_eq!(
             (all[0].held, all[0].waited),
             (Some(Duration::from_secs(2)), Some(Duration::from_secs(3)))
