@@ -21,8 +21,8 @@ use crate::lock::token::{FencingToken, LeaseToken};
 /// The ends that are kept: as many as the dashboard shows.
 const KEPT_ENDS: usize = 200;
 
-/// The most known leases, about 30 MB of memory. Further ones are in no metric of leases, and their
-/// ends lack the time that they were held.
+/// The most known leases. Further ones are in no metric of leases, and their ends lack the time that
+/// they were held.
 const MOST: usize = 100_000;
 
 /// The number of known leases from which on expired ones are looked for at a grant, at least.
