@@ -17,7 +17,7 @@ final class FaultsTest extends TestCase
     {
         $key = self::key();
         $proxy = self::faults(...$faults);
-        $lease = $this->client($proxy->url, answerTimeout: 2.0)->acquire($key, 20);
+        $lease = $this->client($proxy->url, answerTimeout: 4.0)->acquire($key, 20);
         $asked = array_map(fn ($line) => explode(' ', $line), $proxy->requests());
         self::assertSame([...$faults, 'pass'], array_column($asked, 0));
         self::assertSame(['POST'], array_values(array_unique(array_column($asked, 1))));
@@ -48,7 +48,9 @@ final class FaultsTest extends TestCase
         foreach ([['late'], ['late', 'late'], ['late', 'late', 'late']] as $faults) {
             $proxy = self::faults(...$faults);
             $lease = $this->client($proxy->url)->acquire(self::key(), 1);
-            self::assertCount(min(3, 1 + count($faults)), $proxy->requests());
+            $asked = count($proxy->requests()); // a busy machine may be late too
+            self::assertGreaterThanOrEqual(min(3, 1 + count($faults)), $asked);
+            self::assertLessThanOrEqual(3, $asked);
             self::assertLessThan(count($faults) === 3 ? 0.4 : 1.0, $lease->remaining());
         }
     }
@@ -150,7 +152,7 @@ final class FaultsTest extends TestCase
         $lease = $this->client($proxy->url, patience: 0.1)->acquire($key = self::key());
         $this->thrown(ServiceUnavailable::class, fn () => $lease->refresh(5));
         self::assertLasts(5.0, $lease->remaining());
-        self::assertLessThanOrEqual($this->client()->inspect($key)->remaining, $lease->remaining());
+        $this->assertNoMoreRemains($key, fn () => $lease->remaining());
     }
 
     public function testARequestAmidAnotherChangesNothingOfThat(): void
@@ -230,18 +232,18 @@ final class FaultsTest extends TestCase
 
     public function testAServiceThatStandsStillKeepsNobodyForEver(): void
     {
-        $client = $this->client(answerTimeout: 0.4, patience: 0.5);
-        $held = $this->client(answerTimeout: 0.4, patience: 0.5)->acquire($key = self::key());
+        $client = $this->client(answerTimeout: 1.0, patience: 1.1);
+        $held = $client->acquire($key = self::key());
         posix_kill((int) self::env('PID'), SIGSTOP);
         try {
             $began = microtime(true);
             $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire(self::key(), wait: 0.3));
             self::assertSame(Outcome::Unknown, $failure->outcome);
-            self::assertTook(0.7, $began);
+            self::assertTook(1.3, $began);
             $began = microtime(true);
             $this->thrown(ServiceUnavailable::class, fn () => $held->refresh());
             $this->thrown(ServiceUnavailable::class, fn () => $held->release());
-            self::assertTook(2 * 0.4, $began);
+            self::assertTook(2 * 1.0, $began);
         } finally {
             posix_kill((int) self::env('PID'), SIGCONT);
         }

@@ -23,7 +23,7 @@ final class GrantTest extends TestCase
         $failure = $this->thrown(LockkeeperException::class, fn () => $lease->refresh(5));
         self::assertSame(Outcome::Unknown, $failure->outcome);
         self::assertLasts(5.0, $lease->remaining());
-        self::assertLessThanOrEqual($this->client()->inspect($key)->remaining, $lease->remaining());
+        $this->assertNoMoreRemains($key, fn () => $lease->remaining());
     }
 
     public function refusals(): array

@@ -97,6 +97,13 @@ abstract class TestCase extends \PHPUnit\Framework\TestCase
         self::assertGreaterThan(max(0.0, $seconds - self::BUSY), $remaining);
     }
 
+    /** That no more remains than the service says, which counts in milliseconds. */
+    protected function assertNoMoreRemains(string $key, callable $remaining): void
+    {
+        $known = $this->client()->inspect($key)->remaining + 0.001;
+        self::assertLessThanOrEqual($known, $remaining());
+    }
+
     /** Asks again until it is true. */
     protected static function eventually(callable $question): void
     {
