@@ -141,7 +141,7 @@ final class LeaseTest extends TestCase
         $code = '
             final class Signal extends Exception {}
             pcntl_async_signals(true);
-            [$me, $isArmed, $end] = [getmypid(), false, microtime(true) + 1.5];
+            [$me, $isArmed, $end] = [getmypid(), false, microtime(true) + 0.3];
             pcntl_signal(SIGUSR1, function () use (&$isArmed) {
                 if ($isArmed) { $isArmed = false; throw new Signal(); }
             });
@@ -151,23 +151,28 @@ final class LeaseTest extends TestCase
             }
             for ($i = 0; microtime(true) < $end; $i++) {
                 try {
-                    $isArmed = true;
-                    $lease = $client->acquire("$arguments[0]/$i", 60);
+                    try {
+                        $isArmed = true;
+                        $lease = $client->acquire("$arguments[0]/$i", 60);
+                    } finally {
+                        $isArmed = false;
+                    }
                 } catch (Signal) {
                 }
-                $isArmed = false;
                 $lease = null;
             }
             pcntl_signal(SIGUSR1, SIG_IGN);
             echo count(iterator_to_array($client->list($arguments[0]), false));';
-        // PHP itself crashes now and then under so many signals, with curl alone as well.
-        for ($crashes = 0; $crashes < 9; $crashes++) {
+        // PHP itself crashes in half of the runs under so many signals, with curl alone as well.
+        for ($whole = 0, $tries = 0; $whole < 5 && $tries < 60; $tries++) {
             [$exit, $printed] = self::script($code, self::key());
+            self::assertNotSame(255, $exit, 'an exception came out');
             if ($exit === 0) {
-                break;
+                self::assertSame('0', $printed);
+                $whole++;
             }
         }
-        self::assertSame([0, '0'], [$exit, $printed]);
+        self::assertSame(5, $whole);
     }
 
     public function testAForkedChildHasAConnectionOfItsOwn(): void
