@@ -11,6 +11,7 @@ use crate::cli::reload::{Reloads, WatchedFiles};
 use crate::cli::signals::Orders;
 use crate::cli::{exit, log, settings, voice};
 use crate::config::{Config, Flags, Sources};
+use crate::platform::processes::use_small_pages;
 use crate::server::{Address, Ended, Server};
 
 /// A failure of the service.
@@ -49,6 +50,8 @@ impl Reading {
 
 /// Serves until SIGTERM, SIGINT or SIGQUIT; a second signal ends it at once.
 pub(super) fn serve(flags: Flags) -> ExitCode {
+    // With huge pages it only takes more memory.
+    let _ = use_small_pages();
     let file = WatchedFiles::new(flags.config.clone());
     let started = settings(&flags).and_then(|(sources, config)| {
         let (log, lost_lines) = log::start(&config.log)?;

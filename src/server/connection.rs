@@ -36,8 +36,8 @@ const ASK_TO_LEAVE: u32 = 50;
 pub(super) struct Acceptor {
     api: Api,
     tls: Option<Arc<Certificate>>,
-    http1: Http1,
-    http2: Http2,
+    http1: Arc<Http1>,
+    http2: Arc<Http2>,
     /// The time limit of a handshake.
     head_time: Duration,
     house: Arc<Guests>,
@@ -59,8 +59,8 @@ impl Acceptor {
         Self {
             api,
             tls: None,
-            http1: Http1::new(limits),
-            http2: Http2::new(limits, tasks.clone(), closing.clone()),
+            http1: Arc::new(Http1::new(limits)),
+            http2: Arc::new(Http2::new(limits, tasks.clone(), closing.clone())),
             head_time: limits.head_time.get(),
             house,
             graceful: GracefulShutdown::new(),
@@ -118,10 +118,17 @@ impl Acceptor {
                 Admission::Hall(self.wait_for_hall(&guest).await)
             }
         };
-        let (entered, entry) = watch::channel(matches!(place, Admission::House(_)));
+        let (entered, entry) = match place {
+            Admission::House(_) => (None, None),
+            Admission::Hall(_) => {
+                let (entered, entry) = watch::channel(false);
+                (Some(entered), Some(entry))
+            }
+        };
         let visit =
             Visit { api: self.api.clone(), house: self.house.clone(), guest: guest.clone(), entry };
-        let served = self.serve(socket, visit);
+        // In a box of its own, because a task's future has room for what it is made of twice.
+        let served = Box::pin(self.serve(socket, visit));
         let (house, connected) = (self.house.clone(), self.metrics.connected());
         self.tasks.spawn(async move {
             let stay = async {
@@ -129,8 +136,10 @@ impl Acceptor {
                     Admission::House(membership) => membership,
                     Admission::Hall(waiting) => find_place(&house, &guest, waiting).await,
                 };
-                // An error means that the connection has ended.
-                let _ = entered.send(true);
+                if let Some(entered) = &entered {
+                    // An error means that the connection has ended.
+                    let _ = entered.send(true);
+                }
                 std::future::pending::<()>().await;
             };
             tokio::select! {
@@ -176,7 +185,8 @@ impl Acceptor {
                 }
             };
             match is_http2(&transport) {
-                true => http2.serve(transport, visit).await,
+                // Most connections are none of these, which are larger.
+                true => Box::pin(http2.serve(transport, visit)).await,
                 false => http1.serve(transport, visit, graceful).await,
             }
         }

@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -22,7 +23,6 @@ use crate::server::visit;
 use crate::server::visit::{TurnedAway, Visit};
 
 /// HTTP/1 with its limits.
-#[derive(Clone)]
 pub(super) struct Http1 {
     http: http1::Builder,
     head_time: Duration,
@@ -40,7 +40,12 @@ impl Http1 {
     }
 
     /// Serves a connection to its end.
-    pub(super) async fn serve(self, transport: Transport, visit: Visit, graceful: Watcher) {
+    pub(super) async fn serve(
+        self: Arc<Self>,
+        transport: Transport,
+        visit: Visit,
+        graceful: Watcher,
+    ) {
         let turns = visit.guest.turns().clone();
         let io = TokioIo::new(TimedHead::new(transport, turns.clone(), self.head_time));
         let moments = turns.clone();
@@ -49,7 +54,8 @@ impl Http1 {
             let clear = has_one_host(&request) && has_one_length(request.headers());
             let is_malformed = turns.was_faulty() || !clear;
             let mut visit = visit.clone();
-            async move {
+            // A connection keeps the place of a request's future while it is idle.
+            Box::pin(async move {
                 if is_malformed {
                     return Ok(malformed());
                 }
@@ -67,7 +73,7 @@ impl Http1 {
                         }))
                     }),
                 })
-            }
+            })
         });
         let mut connection = pin!(graceful.watch(self.http.serve_connection(io, service)));
         let ended = poll_fn(|context| {

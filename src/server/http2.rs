@@ -67,7 +67,6 @@ const GOODBYE: Duration = Duration::from_secs(1);
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// HTTP/2 with its limits.
-#[derive(Clone)]
 pub(super) struct Http2 {
     http: http2::Builder<Tasks>,
     idle_time: Duration,
@@ -111,7 +110,7 @@ impl Http2 {
     }
 
     /// Serves a connection to its end.
-    pub(super) async fn serve(self, transport: Transport, visit: Visit) {
+    pub(super) async fn serve(self: Arc<Self>, transport: Transport, visit: Visit) {
         let turns = visit.guest.turns().clone();
         let (cancelled, unread) = (Arc::new(AtomicU32::new(0)), Arc::new(Unread::default()));
         let unheard = Arc::new(Unheard::default());

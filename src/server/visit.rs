@@ -24,17 +24,19 @@ pub(super) struct Visit {
     pub(super) api: Api,
     pub(super) house: Arc<Guests>,
     pub(super) guest: Arc<Guest>,
-    /// Whether the connection has its place in the house.
-    pub(super) entry: watch::Receiver<bool>,
+    /// Whether the connection has its place in the house; `None` if it began with one.
+    pub(super) entry: Option<watch::Receiver<bool>>,
 }
 
 impl Visit {
     /// Waits until the connection has a place, except for health checks.
     pub(super) async fn entered(&mut self, path: &str) -> Result<(), TurnedAway> {
-        if !HEALTH.contains(&path) {
-            self.entry.wait_for(|entered| *entered).await.map_err(|_| TurnedAway)?;
+        match &mut self.entry {
+            Some(entry) if !HEALTH.contains(&path) => {
+                entry.wait_for(|entered| *entered).await.map(drop).map_err(|_| TurnedAway)
+            }
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// The answer of the API.

@@ -28,6 +28,11 @@ pub(crate) fn has_terminal() -> bool {
     File::open("/dev/tty").is_ok()
 }
 
+/// Does nothing: huge pages are Linux's.
+pub(crate) fn use_small_pages() -> io::Result<()> {
+    Ok(())
+}
+
 /// Returns no signal: `nohup` has no effect.
 pub(crate) fn ignored_signals() -> u64 {
     0

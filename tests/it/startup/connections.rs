@@ -101,6 +101,13 @@ fn a_head_that_comes_byte_by_byte_is_cut_while_an_idle_connection_stays() {
 }
 
 #[test]
+fn the_memory_of_connections_comes_in_small_pages() {
+    let (service, _directory) = start(&[]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", service.pid())).unwrap();
+    assert!(status.contains("THP_enabled:\t0"), "{status}");
+}
+
+#[test]
 fn an_idle_connection_is_closed_without_a_word() {
     let (service, _directory) = start(&[("LOCKKEEPER_LIMITS_IDLE_TIME", "1s")]);
     let mut used = Line::to(&service);
