@@ -46,6 +46,8 @@ pub(super) struct Context<'a> {
     by_second: Vec<Vec<u32>>,
     /// The slowest answer to a question that does not wait, of those under way in each second.
     slowest: Vec<Nanos>,
+    /// When answers said that the store is unavailable, in order.
+    outages: Vec<Nanos>,
 }
 
 impl<'a> Context<'a> {
@@ -65,6 +67,7 @@ impl<'a> Context<'a> {
             faults: Vec::new(),
             by_second: Vec::new(),
             slowest: Vec::new(),
+            outages: Vec::new(),
         };
         for line in lines {
             if let Line::Fault(fault) = line {
@@ -74,8 +77,11 @@ impl<'a> Context<'a> {
         for line in lines {
             if let Line::Operation(operation) = line {
                 context.add_speed(operation);
+                let failed = operation.code.starts_with("store_unavailable");
+                context.outages.extend(operation.answered.filter(|_| failed));
             }
         }
+        context.outages.sort_unstable();
         context
     }
 
@@ -181,6 +187,13 @@ impl<'a> Context<'a> {
     /// Returns whether anything was made to fail in that time.
     pub(super) fn disturbed(&self, from: Nanos, until: Nanos) -> bool {
         self.faults_in(from, until).next().is_some()
+    }
+
+    /// Returns whether a store may have been out of reach in that time: something was made to fail, or an
+    /// answer said so.
+    pub(super) fn outage(&self, from: Nanos, until: Nanos) -> bool {
+        let first = self.outages.partition_point(|&at| at < from);
+        self.outages.get(first).is_some_and(|&at| at <= until) || self.disturbed(from, until)
     }
 
     /// Returns whether a link to clients was made to fail in that time.

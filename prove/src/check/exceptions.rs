@@ -72,6 +72,37 @@ fn order_on_redlock_is_promised_within_an_instance_only() {
 }
 
 #[test]
+fn order_on_redlock_is_that_of_one_instance_where_several_are_asked_with_one_token() {
+    let with = |elsewhere| {
+        let first = [grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
+        let passed = waited(grant(2, 12, (100, 700), 50));
+        let newer = waited(grant(3, 11, (300, 602), 50));
+        let other = no(waited(grant(3, 11, (310, 650), 50)), "store_unavailable/unknown");
+        let other = Operation { instance: elsewhere, outcome: Outcome::Unknown, ..other };
+        let all = first.into_iter().chain([newer, other, release(3, 610, 611), passed]);
+        [vec![run("redlock")], all.map(Line::Operation).collect()].concat()
+    };
+    assert_eq!(rules(&with(0)), ["I3"]);
+    let report = check(&with(1));
+    assert!(report.passed() && report.not_promised["I3"] == 1, "{report}");
+}
+
+#[test]
+fn a_stream_goes_on_in_an_outage_though_its_lease_was_released() {
+    let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
+    let alive = |sent, to| {
+        let mut alive = ask(Kind::Alive, 1, sent, to);
+        alive.said.ttl_ms = Some(200);
+        alive
+    };
+    let released = |code| {
+        let other = Operation { status: 503, ..no(ask(Kind::Acquire, 2, 180, 190), code) };
+        vec![hold(), alive(2, 102), release(1, 10, 20), alive(102, 202), other]
+    };
+    breaks("I7", released("draining"), released("store_unavailable/not_acquired"));
+}
+
+#[test]
 fn redlock_may_tell_a_higher_number() {
     let with = |fence| {
         let all = [grant(1, 10, (0, 2), 990), refresh(1, fence, (100, 110), 990)];

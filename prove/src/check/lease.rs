@@ -197,7 +197,7 @@ fn bound(context: &Context<'_>, key: &mut Key<'_>, index: usize) {
             }
         }
         // In an outage a stream goes on without the store, so its events prove nothing about it.
-        let proves = one.kind != Kind::Alive || !context.disturbed(one.from, one.to);
+        let proves = one.kind != Kind::Alive || !context.outage(one.from, one.to);
         lease.sure = lease.sure.max(if proves { one.from.max(one.end) } else { 0 });
     }
     for end in ends.iter().filter(|end| !end.only_holder && end.until >= lease.lo) {

@@ -17,6 +17,8 @@ struct Turn {
     not_before: Nanos,
     hi: Nanos,
     waited: bool,
+    /// Whether another instance was asked with its token at that time.
+    elsewhere: bool,
     ttl: Nanos,
 }
 
@@ -51,7 +53,8 @@ pub(super) fn judge(court: &mut Court<'_>) {
     }
     for (passed, turn) in found {
         let context = court.context;
-        let ordered = !context.redlock() || passed.instance == turn.instance && turn.waited;
+        let here = passed.instance == turn.instance && turn.waited && !turn.elsewhere;
+        let ordered = !context.redlock() || here;
         // A lease that is shorter than the store's answer is lost, and with it the place.
         let lost = 2 * context.slowest(passed.in_line, turn.hi) > passed.ttl;
         let promised = ordered && !lost && context.promises_order(passed.in_line, turn.hi);
@@ -73,6 +76,8 @@ fn turn(court: &Court<'_>, lease: &Lease) -> Turn {
         Some(operation.sent + arrival)
     };
     let in_line = operation.said.queued_at.or_else(arrived);
+    let near = court.key.near(lease.token, operation.sent, lease.hi);
+    let mut elsewhere = near.map(|number| court.key.operation(number));
     Turn {
         fence: lease.fence,
         instance: operation.instance,
@@ -80,6 +85,7 @@ fn turn(court: &Court<'_>, lease: &Lease) -> Turn {
         not_before: first_asked(court, lease),
         hi: lease.hi,
         waited,
+        elsewhere: elsewhere.any(|other| is_claim(other) && other.instance != operation.instance),
         ttl: lease.ttl,
     }
 }

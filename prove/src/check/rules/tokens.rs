@@ -235,7 +235,7 @@ fn revived(court: &mut Court<'_>, index: usize) {
     let mut found = Vec::new();
     for one in court.key.evidence_of(lease) {
         // In an outage a stream goes on while its TTL lasts, and cannot know what became of its lease.
-        let knows = one.kind != Kind::Alive || !court.context.disturbed(lease.over, one.to);
+        let knows = one.kind != Kind::Alive || !court.context.outage(lease.over, one.to);
         if one.from > lease.over && knows {
             found.push(("I7", one.clone(), lease.over));
             break;
