@@ -19,6 +19,16 @@ fn what_is_not_promised_is_counted_and_no_failure() {
 }
 
 #[test]
+fn a_lease_that_is_there_again_after_a_loss_may_be_released_again() {
+    let mut twice =
+        lines(vec![grant(1, 10, (0, 2), 1_000), release(1, 10, 12), release(1, 900, 902)]);
+    assert_eq!(rules(&twice), ["I6"]);
+    twice.push(flush(400));
+    let report = check(&twice);
+    assert!(report.passed() && report.not_promised["I6"] == 1, "{report}");
+}
+
+#[test]
 fn a_stream_is_relied_on_from_event_to_event() {
     let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
     let alive = |sent, to| {

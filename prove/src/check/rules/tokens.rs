@@ -125,7 +125,9 @@ impl<'l> Holder<'l> {
         }
         let never = self.leases.is_empty() && key.near(release.token, 0, answered).count() <= 1;
         let had = if never { "never had anything" } else { "had nothing any more" };
-        let promised = court.context.promises_loss(sent, answered);
+        // A store that was set back may have an earlier lease again.
+        let lost = self.leases[..self.begun(sent)].iter().map(|lease| lease.latest()).min();
+        let promised = court.context.promises_loss(lost.unwrap_or(sent).min(sent), answered);
         let what = format!("token {} released the key and {had}", release.token);
         court.find("I6", answered, promised, what);
     }
