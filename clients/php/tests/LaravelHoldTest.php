@@ -6,16 +6,21 @@ namespace Lockkeeper\Tests;
 
 require_once __DIR__ . '/scheduler.php';
 
+use Illuminate\Bus\UniqueLock;
+use Illuminate\Cache\ArrayStore;
+use Illuminate\Cache\Repository;
 use Illuminate\Console\Scheduling\Event;
 use Illuminate\Console\Scheduling\EventMutex;
 use Illuminate\Console\Scheduling\Schedule;
 use Illuminate\Console\Scheduling\SchedulingMutex;
 use Illuminate\Container\Container;
+use Lockkeeper\Laravel\LockkeeperCacheStore;
 use Lockkeeper\Laravel\LockkeeperEventMutex;
 use Lockkeeper\Laravel\LockkeeperSchedulingMutex;
 use Lockkeeper\Laravel\WithoutOverlapping;
 use Lockkeeper\Tests\Scheduler\Application;
 use Lockkeeper\Tests\Scheduler\Job;
+use Lockkeeper\Tests\Scheduler\UniqueJob;
 
 use function Lockkeeper\Tests\Scheduler\application;
 use function Lockkeeper\Tests\Scheduler\clear;
@@ -47,7 +52,7 @@ final class LaravelHoldTest extends TestCase
     {
         ini_set('error_log', $this->log);
         Container::setInstance(null);
-        Job::$does = null;
+        [Job::$does, UniqueJob::$via] = [null, null];
     }
 
     public function testTheProviderReplacesTheMutexesOnlyWhereItIsAskedTo(): void
@@ -248,6 +253,31 @@ final class LaravelHoldTest extends TestCase
         posix_kill(proc_get_status($process)['pid'], SIGKILL);
         proc_close($process);
         self::eventually(fn () => !$this->client()->inspect($name)->isHeld);
+    }
+
+    public function testAUniqueJobIsInTheQueueOnceAndFreedByItsWorkerWithoutThePermissionToForceIt(): void
+    {
+        UniqueJob::$via = function (): Repository {
+            $client = $this->client(apiKey: self::env('PLAIN_API_KEY'));
+            $locks = new LockkeeperCacheStore($client, new ArrayStore(), $this->prefix, 'unique jobs');
+            return new Repository($locks);
+        };
+        $isQueued = fn () => (new UniqueLock(new Repository(new ArrayStore())))->acquire(new UniqueJob('7'));
+        $held = [];
+        Job::$does = function () use (&$held, $isQueued): void {
+            $held[] = $isQueued();
+        };
+        self::assertSame([true, false], [$isQueued(), $isQueued()]);
+        work($this->app, new UniqueJob('7'));
+        self::assertSame([[false], []], [$held, $this->warnings]);
+        self::assertTrue($isQueued());
+        Job::$does = fn () => throw new \Exception('of the job');
+        $this->thrown(\Exception::class, fn () => work($this->app, new UniqueJob('7')));
+        self::assertTrue($isQueued());
+        $key = "{$this->prefix}laravel_unique_job:" . UniqueJob::class . '7';
+        self::assertLasts(3600.0, $this->client()->inspect($key)->remaining);
+        $other = new LockkeeperCacheStore($this->client(), new ArrayStore(), $this->prefix, 'other jobs');
+        self::assertFalse($other->lock('laravel_unique_job:' . UniqueJob::class . '7')->release());
     }
 
     /** @return array{resource, resource} */

@@ -274,6 +274,7 @@ final class LaravelTest extends TestCase
         $url = ['url' => self::env('URL'), 'api_key' => self::env('API_KEY'), 'lock_prefix' => $prefix];
         $locks = ['driver' => 'lockkeeper', 'values' => 'values'] + $url;
         $stores = ['values' => ['driver' => 'array'], 'none' => ['driver' => 'lockkeeper'], 'locks' => $locks];
+        $stores['owned'] = ['lock_owner' => 'all of us'] + $locks;
         $app->instance('config', new Config(['cache' => ['default' => 'locks', 'prefix' => '', 'stores' => $stores]]));
         $app->singleton('cache', fn ($app) => new CacheManager($app));
         (new LockkeeperServiceProvider($app))->register();
@@ -282,6 +283,9 @@ final class LaravelTest extends TestCase
         self::assertSame('locked', $cache->store('locks')->lock('x', 10)->get($work));
         self::assertTrue($cache->lock('x', 10)->get());
         self::assertTrue($this->client()->inspect("{$prefix}x")->isHeld);
+        $owned = $cache->store('owned')->lock('z', 10);
+        self::assertSame(['all of us', true], [$owned->owner(), $owned->get()]);
+        self::assertFalse($cache->store('owned')->lock('z', 10)->get());
         $cache->put('y', 7, 60);
         self::assertSame([7, 7], [$cache->get('y'), $cache->store('values')->get('y')]);
         $this->thrown(\InvalidArgumentException::class, fn () => $cache->store('none'));

@@ -31,9 +31,11 @@ namespace Lockkeeper\Tests\Scheduler {
     use Illuminate\Console\Scheduling\ScheduleRunCommand;
     use Illuminate\Container\Container;
     use Illuminate\Contracts\Bus\Dispatcher as DispatcherContract;
+    use Illuminate\Contracts\Cache\Repository as CacheContract;
     use Illuminate\Contracts\Container\Container as ContainerContract;
     use Illuminate\Contracts\Debug\ExceptionHandler;
     use Illuminate\Contracts\Events\Dispatcher as EventsContract;
+    use Illuminate\Contracts\Queue\ShouldBeUnique;
     use Illuminate\Events\Dispatcher as Events;
     use Illuminate\Queue\InteractsWithQueue;
     use Illuminate\Queue\SyncQueue;
@@ -139,6 +141,30 @@ namespace Lockkeeper\Tests\Scheduler {
         public function handle(): void
         {
             (self::$does)();
+        }
+    }
+
+    /** A job of which one is in the queue or at work. */
+    final class UniqueJob implements ShouldBeUnique
+    {
+        use InteractsWithQueue;
+
+        public static ?\Closure $via = null;
+
+        public int $uniqueFor = 3600;
+
+        public function __construct(public readonly string $uniqueId)
+        {
+        }
+
+        public function uniqueVia(): CacheContract
+        {
+            return (self::$via)();
+        }
+
+        public function handle(): void
+        {
+            (Job::$does)();
         }
     }
 }

@@ -6,25 +6,31 @@ namespace Lockkeeper\Laravel;
 
 use Illuminate\Contracts\Cache\LockProvider;
 use Illuminate\Contracts\Cache\Store;
+use Lockkeeper\Internal\Secret;
 use Lockkeeper\LockClient;
 
 /** A cache store whose locks are on lockkeeper; what is cached is in another store. It has no tags. */
 final class LockkeeperCacheStore implements LockProvider, Store
 {
+    private readonly ?Secret $lockOwner;
+
     /**
-     * @param Store  $inner  where the cached values are
-     * @param string $prefix what stands before the names of locks at the service
+     * @param Store   $inner     where the cached values are
+     * @param string  $prefix    what stands before the names of locks at the service
+     * @param ?string $lockOwner the owner of all locks for which none is given: a secret
      */
     public function __construct(
         private readonly LockClient $client,
         private readonly Store $inner,
         private readonly string $prefix = '',
+        #[\SensitiveParameter] ?string $lockOwner = null,
     ) {
+        $this->lockOwner = $lockOwner === null ? null : new Secret($lockOwner);
     }
 
     public function lock($name, $seconds = 0, #[\SensitiveParameter] $owner = null): LockkeeperLock
     {
-        return new LockkeeperLock($this->client, $name, $seconds, $owner, $this->prefix);
+        return new LockkeeperLock($this->client, $name, $seconds, $owner ?? $this->lockOwner?->text(), $this->prefix);
     }
 
     public function restoreLock($name, #[\SensitiveParameter] $owner): LockkeeperLock

@@ -139,13 +139,16 @@ final class LockkeeperLock extends Lock
     }
 
     /**
-     * Ends the lease of whoever has it. If the API key has not the permission `admin`, only that of this owner;
-     * any other ends by its TTL, and `warn` of the client hears of it.
+     * Ends the lease of whoever has it. That of any other than this owner needs an API key with the permission
+     * `admin`; without it, it ends by its TTL, and `warn` of the client hears of it.
      *
      * @throws LockkeeperException
      */
     public function forceRelease(): void
     {
+        if (!$this->isFirst && $this->release()) {
+            return;
+        }
         try {
             $this->client->forceRelease($this->key);
         } catch (RequestRefused $refused) {
@@ -153,7 +156,7 @@ final class LockkeeperLock extends Lock
                 throw $refused;
             }
             // An exception would fail a job of Laravel whose work is done, and have it done again.
-            $this->releaseOwn($refused);
+            $this->client->service()->warn("not released by force: {$refused->getMessage()}");
         }
     }
 
@@ -269,15 +272,6 @@ final class LockkeeperLock extends Lock
     private function isOfParent(): bool
     {
         return $this->pid !== null && $this->pid !== getmypid();
-    }
-
-    private function releaseOwn(RequestRefused $refused): void
-    {
-        try {
-            $this->release() || $this->client->service()->warn("not released by force: {$refused->getMessage()}");
-        } catch (LockkeeperException $failure) {
-            $this->client->service()->warn("not released: {$failure->getMessage()}");
-        }
     }
 
     private static function ttl(int|float|string $seconds): float

@@ -48,7 +48,12 @@ final class LockkeeperServiceProvider extends ServiceProvider
                 'A cache store with the driver `lockkeeper` needs `values`, the name of the store that has the values.',
             );
             $client = LockkeeperServiceProvider::client($config);
-            $store = new LockkeeperCacheStore($client, $cache->store($inner)->getStore(), $config['lock_prefix'] ?? '');
+            $store = new LockkeeperCacheStore(
+                $client,
+                $cache->store($inner)->getStore(),
+                $config['lock_prefix'] ?? '',
+                $config['lock_owner'] ?? null,
+            );
             return $cache->repository($store, $config);
         };
     }
