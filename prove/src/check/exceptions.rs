@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, flush, grant, lines, no, refresh, release, rules, run, waited,
+    MS, ask, breaks, flush, grant, lines, look, no, refresh, release, rules, run, waited,
 };
-use crate::history::NO_TOKEN;
+use crate::history::{Fault, NO_TOKEN};
 
 #[test]
 fn what_is_not_promised_is_counted_and_no_failure() {
@@ -95,6 +95,24 @@ fn order_on_redlock_is_that_of_one_instance_where_several_are_asked_with_one_tok
     assert_eq!(rules(&with(0)), ["I3"]);
     let report = check(&with(1));
     assert!(report.passed() && report.not_promised["I3"] == 1, "{report}");
+}
+
+#[test]
+fn a_look_on_redlock_may_take_a_vote_for_a_lease_while_a_node_does_not_answer() {
+    let with = |store, faults: &[u64]| {
+        let all =
+            [grant(1, 10, (0, 2), 1_000), release(1, 20, 22), look(1, (300, 310), Some(11), true)];
+        let cut = |&at| match flush(at) {
+            Line::Fault(fault) => Line::Fault(Fault { forgets: false, ..fault }),
+            line => line,
+        };
+        let faults = faults.iter().map(cut).collect();
+        [vec![run(store)], faults, all.map(Line::Operation).to_vec()].concat()
+    };
+    assert_eq!(rules(&with("redlock", &[])), ["I12"]);
+    assert_eq!(rules(&with("redis", &[305])), ["I12"]);
+    let report = check(&with("redlock", &[305]));
+    assert!(report.passed() && report.not_promised["I12"] == 1, "{report}");
 }
 
 #[test]

@@ -154,10 +154,11 @@ impl<'l> Holder<'l> {
             return;
         };
         let (token, sent) = (look.token, look.sent);
+        // On Redlock a node that does not answer may have the vote that decides.
+        let disturbed = court.context.redlock() && court.context.disturbed(sent, answered);
         if look.said.mine == Some(false)
             && let Some(lease) = self.during(sent, answered)
         {
-            let disturbed = court.context.redlock() && court.context.disturbed(sent, answered);
             let promised = !disturbed && court.context.promises_keeping(lease.lo, answered);
             let what = format!("token {token} holds lease {} and sees another one", lease.fence);
             court.find("I9", answered, promised, what);
@@ -168,7 +169,7 @@ impl<'l> Holder<'l> {
         {
             // An old copy of the data brings leases back, for what was left of them.
             let before = sent.saturating_sub(ROLLED_BACK);
-            let promised = court.context.promises_loss(before, answered);
+            let promised = !disturbed && court.context.promises_loss(before, answered);
             let what = format!("token {token} has nothing, and a look says that it holds the key");
             court.find("I12", answered, promised, what);
         }
