@@ -106,6 +106,25 @@ final class LockClient
     }
 
     /**
+     * Acquires several keys, or none of them: one after the other, in the order of their bytes, so that those who
+     * do so do not wait for each other in a circle.
+     *
+     * @param array<string> $keys
+     * @param float         $ttl  seconds that each lease lasts unless it is refreshed. The first ones last longer
+     *                            while the later ones are waited for: for what is left of the wait, and 5 seconds.
+     * @param float         $wait how long to wait in all
+     *
+     * @throws LockBusy                  somebody else has one of the keys, and nothing is held
+     * @throws LockkeeperException       the service cannot be reached, or refuses a request; what may have been
+     *                                   granted is given back
+     * @throws \InvalidArgumentException no keys, a key twice, or a wait without an end
+     */
+    public function acquireAll(array $keys, float $ttl = 30.0, float $wait = 0.0): LeaseSet
+    {
+        return LeaseSet::acquired($this, $keys, $ttl, $wait);
+    }
+
+    /**
      * Does some work under a lease, which is released afterwards. If it was lost meanwhile, or cannot be
      * released, `warn` hears of it; the work is done, and what it threw is what comes out.
      *

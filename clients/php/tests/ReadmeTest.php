@@ -86,7 +86,7 @@ final class ReadmeTest extends TestCase
     public function testEveryBlockDoesWhatItSays(): void
     {
         preg_match_all('/^```php\n(.*?)^```$/ms', self::text(), $blocks);
-        self::assertCount(7, $blocks[1]);
+        self::assertCount(8, $blocks[1]);
         foreach ($blocks[1] as $block) {
             if (preg_match('~^// config/(\w+\.php)$~m', $block, $file)) {
                 file_put_contents("{$this->directory}/$file[1]", "<?php return [\n$block];");
