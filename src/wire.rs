@@ -12,10 +12,11 @@ use crate::lock::hold::HoldEvent;
 use crate::lock::holds::Loss;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Grant, Holder};
+use crate::lock::slots::{Share, Slots};
 use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;
 
-pub use crate::wire::status::{ListBody, StatusBody, WaiterBody};
+pub use crate::wire::status::{LeaseBody, ListBody, StatusBody, WaiterBody};
 pub use crate::wire::terraform::LockInfo;
 
 /// The header that carries a lease token, in both directions.
@@ -42,6 +43,10 @@ pub struct GrantBody<'a> {
     ttl_ms: u64,
     waited_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    slots: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    slot: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<&'a str>,
 }
 
@@ -54,6 +59,8 @@ impl<'a> GrantBody<'a> {
             fencing_token: grant.lease.fencing_token.number(),
             ttl_ms: grant.lease.ttl.as_millis(),
             waited_ms: millis_down(grant.waited),
+            slots: shared_by(grant.lease.share.slots),
+            slot: grant.lease.share.slot,
             owner: grant.lease.owner.as_ref().map(|owner| owner.as_str()),
         }
     }
@@ -125,7 +132,7 @@ impl<'a> EventBody<'a> {
     }
 }
 
-/// The lease that a forced release ended.
+/// The lease that a forced release ended; of several the first.
 #[derive(Debug, Serialize)]
 pub struct TakenBody {
     key: String,
@@ -133,13 +140,20 @@ pub struct TakenBody {
     owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<usize>,
 }
 
 impl TakenBody {
-    /// The body for the lease of `holder`.
-    pub fn of(key: &str, holder: &Holder) -> Self {
-        let fencing_token = holder.fencing_token.map(|token| token.number());
-        Self { key: key.to_owned(), owner: owner_text(holder), fencing_token }
+    /// The body for the leases of `holders`; their number is told if they shared the key.
+    pub fn of(key: &str, holders: &[Holder]) -> Self {
+        let first = holders.first();
+        Self {
+            key: key.to_owned(),
+            owner: first.and_then(owner_text),
+            fencing_token: first.and_then(|one| one.fencing_token).map(|token| token.number()),
+            holders: first.filter(|one| one.share != Share::ALONE).map(|_| holders.len()),
+        }
     }
 }
 
@@ -158,6 +172,7 @@ struct StoreBody {
     order: &'static str,
     fencing: &'static str,
     survives: &'static str,
+    sharing: &'static str,
 }
 
 #[derive(Debug, Serialize)]
@@ -174,11 +189,11 @@ struct LinksBody {
 impl AboutBody {
     /// Those of a service with these guarantees, for a listener with or without the metrics.
     pub fn new(guarantees: Guarantees, metrics: bool) -> Self {
-        let Guarantees { store, order, fencing, survives } = guarantees;
+        let Guarantees { store, order, fencing, survives, sharing, .. } = guarantees;
         Self {
             name: env!("CARGO_PKG_NAME"),
             version: env!("CARGO_PKG_VERSION"),
-            store: StoreBody { name: store, order, fencing, survives },
+            store: StoreBody { name: store, order, fencing, survives, sharing },
             links: LinksBody {
                 openapi: "/openapi.yaml",
                 docs: "/docs",
@@ -299,6 +314,15 @@ pub struct More {
     /// The number of requests that wait for the key.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waiters: Option<u64>,
+    /// The number of leases, if they share the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<u64>,
+    /// The most holders that all of these allow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u16>,
+    /// True if the token has one of these leases.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mine: Option<bool>,
     /// `not_acquired` or `unknown`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<&'static str>,
@@ -314,6 +338,11 @@ impl Problem {
         let urn = format!("urn:lockkeeper:{name}");
         Self { code, detail: detail.into(), more, title, status, urn, request_id: String::new() }
     }
+}
+
+/// The slots of a lease that shares its key.
+fn shared_by(slots: Slots) -> Option<u16> {
+    (!slots.is_alone()).then(|| slots.limit())
 }
 
 fn owner_text(holder: &Holder) -> Option<String> {

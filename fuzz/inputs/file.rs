@@ -91,6 +91,7 @@ fn acquire(locks: &Locks, key: &str) -> bool {
         ttl: Ttl::from_millis(DAY),
         owner: None,
         origin: Origin::Client,
+        slots: None,
     };
     let acquired = RUNTIME.block_on(locks.acquire(claim, Duration::ZERO)).unwrap();
     matches!(acquired, Acquired::Granted(_))

@@ -19,7 +19,7 @@ use crate::wire::{Code, TakenBody};
 const FORCE_RELEASE: Known =
     Known { query: &["reason", "fencing_token"], body: &["reason", "fencing_token"] };
 
-/// `DELETE /admin/locks/{key}`: ends the lease of any holder, or only the one that is named.
+/// `DELETE /admin/locks/{key}`: ends the leases of all holders, or only the one that is named.
 pub(super) async fn force_release(
     State(app): State<Arc<App>>,
     call: KeyCall,
@@ -27,33 +27,33 @@ pub(super) async fn force_release(
 ) -> Result<Json<TakenBody>, ApiError> {
     call.allow(&[Permission::Admin])?;
     let options = Options::read(request, &app.limits, FORCE_RELEASE).await?;
-    let holder = end(&app, &call, options.reason()?, options.fencing_token()?).await?;
-    Ok(Json(TakenBody::of(call.key.as_str(), &holder)))
+    let holders = end(&app, &call, options.reason()?, options.fencing_token()?).await?;
+    Ok(Json(TakenBody::of(call.key.as_str(), &holders)))
 }
 
-/// Ends the lease of any holder, or only the one `named`, with its record, and returns that holder.
+/// Ends the leases of all holders, or only the one `named`, with a record of each, and returns the
+/// holders.
 pub(super) async fn end(
     app: &App,
     call: &KeyCall,
     reason: Option<String>,
     named: Option<FencingToken>,
-) -> Result<Holder, ApiError> {
+) -> Result<Vec<Holder>, ApiError> {
     let mut record = Record::of(app, call, Counted::ForceRelease, "force_release");
     record.reason(reason);
     let ended = app.locks.force_release(call.key.clone(), named).await;
-    match ended.map_err(|error| record.failed(error))? {
-        Some(holder) => {
-            app.quotas.ended(&call.key, holder.fencing_token);
-            record.holder(&holder).end("ok");
-            Ok(holder)
-        }
-        None => {
-            record.end("lost");
-            let detail = match named {
-                Some(_) => "the key is not held by the lease of this `fencing_token`",
-                None => "the key is not held",
-            };
-            Err(ApiError::new(Code::LockLost, detail))
-        }
+    let ended = ended.map_err(|error| record.failed(error))?;
+    if ended.is_empty() {
+        record.end("lost");
+        let detail = match named {
+            Some(_) => "the key is not held by the lease of this `fencing_token`",
+            None => "the key is not held",
+        };
+        return Err(ApiError::new(Code::LockLost, detail));
     }
+    for holder in &ended {
+        app.quotas.ended(&call.key, holder);
+        record.holder(holder).end("ok");
+    }
+    Ok(ended)
 }

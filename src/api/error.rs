@@ -11,7 +11,8 @@ use crate::api::Waited;
 use crate::auth::Caller;
 use crate::lock::error::{Effect, LockError, Verb, chain};
 use crate::lock::key::InvalidKey;
-use crate::lock::lease::LockStatus;
+use crate::lock::lease::{Holder, LockStatus, Sharers};
+use crate::lock::slots::Slots;
 use crate::lock::time::{TtlBounds, millis_down, millis_up};
 use crate::wire::{Code, More, Problem};
 
@@ -85,14 +86,16 @@ impl ApiError {
         Self::new(Code::QuotaExceeded, detail).header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
+    /// A store that cannot share keys.
+    pub(super) fn cannot_share(field: &str) -> Self {
+        let detail = "this store has exclusive leases only: claim one of k/1 to k/N instead";
+        Self::invalid(field, detail)
+    }
+
     /// A key with another holder.
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let holder = status.holder.clone().unwrap_or_default();
-        let by = holder.owner.as_ref().map_or_else(String::new, |owner| format!(" by {owner}"));
-        let left = holder.left.map_or_else(
-            || ", without an expiry".to_owned(),
-            |left| format!(" for another {:.1} s", left.as_secs_f64()),
-        );
+        let by = held_by(status, &holder);
         let shown: String = status.key.as_str().chars().take(SHOWN_KEY_CHARS).collect();
         let more = More {
             retry_after_ms: holder.left.map(millis_up),
@@ -100,10 +103,13 @@ impl ApiError {
             held_ms: holder.held.map(millis_down),
             waited_ms: Some(millis_down(waited)),
             waiters: Some(status.waiters),
+            holders: status.sharers.as_ref().map(|all| all.holders),
+            slots: status.sharers.as_ref().map(|all| all.slots.limit()),
+            mine: status.mine,
             ..More::default()
         };
         let seconds = holder.left.map_or(1, |left| seconds_up(left).max(1));
-        Self::with(Code::LockHeld, format!("'{shown}' is held{by}{left}"), more)
+        Self::with(Code::LockHeld, format!("'{shown}' is held{by}"), more)
             .header(RETRY_AFTER, seconds.into())
     }
 
@@ -133,6 +139,27 @@ impl ApiError {
 
     fn header(self, name: HeaderName, value: HeaderValue) -> Self {
         Self { header: Some((name, value)), ..self }
+    }
+}
+
+/// The holders of a key, for people.
+fn held_by(status: &LockStatus, holder: &Holder) -> String {
+    let owner = |before: &str| {
+        holder.owner.as_ref().map_or_else(String::new, |owner| format!("{before}{owner}"))
+    };
+    let left = holder.left.map(|left| left.as_secs_f64());
+    match (&status.sharers, left) {
+        (None, None) => format!("{}, without an expiry", owner(" by ")),
+        (None, Some(left)) => format!("{} for another {left:.1} s", owner(" by ")),
+        (Some(Sharers { holders, slots, .. }), left) => {
+            let many = if *holders == 1 { "lease" } else { "leases" };
+            let of = match *slots {
+                Slots::SHARED => String::new(),
+                slots => format!(" of at most {}", slots.limit()),
+            };
+            let (left, by) = (left.unwrap_or_default(), owner(", by "));
+            format!(" by {holders} {many}{of}; there may be room in {left:.1} s{by}")
+        }
     }
 }
 

@@ -23,14 +23,13 @@ use crate::auth::Permission;
 use crate::lock::error::LockError;
 use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish};
 use crate::lock::holds::Loss;
-use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
 use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
-    query: &["ttl", "wait", "owner", "linger"],
-    body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms"],
+    query: &["ttl", "wait", "owner", "linger", "slots", "shared"],
+    body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms", "slots", "shared"],
 };
 
 /// The right that a stream needs, from its first event to its last.
@@ -71,7 +70,7 @@ pub(super) async fn hold(
         Ok(HoldStart::Hold(hold)) => {
             let waiter = waiter.map(|slot| (slot, app.metrics.in_line()));
             let stage = Stage::Asking(asking);
-            let quota = InQuota { app: app.clone(), key: call.key.clone(), stage, waiter, linger };
+            let quota = InQuota { app: app.clone(), stage, waiter, linger };
             let slots = (app.metrics.hold_stream(), room, streams);
             let stream = Stream { hold, app, call, quota, _slots: slots };
             let mut answer =
@@ -99,7 +98,6 @@ struct Stream {
 /// A stream's share of its API key's quota.
 struct InQuota {
     app: Arc<App>,
-    key: LockKey,
     stage: Stage,
     waiter: Option<(Slot, Unanswered)>,
     linger: Option<Ttl>,
@@ -130,7 +128,7 @@ impl InQuota {
                 Stage::Granted(asking.granted(&grant.lease))
             }
             (Stage::Granted(granted), HoldEvent::Alive(left)) => {
-                self.app.quotas.extended(&self.key, *left);
+                granted.extended(*left);
                 Stage::Granted(granted)
             }
             (Stage::Asking(asking), HoldEvent::TimedOut | HoldEvent::Draining) => {
@@ -182,7 +180,7 @@ impl Stream {
             HoldEvent::Waiting(_) | HoldEvent::Alive(_) => (),
             HoldEvent::Acquired(grant) => {
                 record.owner(grant.lease.owner.as_ref());
-                record.fencing_token(grant.lease.fencing_token).end("granted");
+                record.lease(&grant.lease).end("granted");
             }
             HoldEvent::Lost(_) => record.end("lost"),
             HoldEvent::TimedOut => record.end("timed_out"),

@@ -23,8 +23,10 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
-const ACQUIRE: Known =
-    Known { query: &["ttl", "wait", "owner"], body: &["ttl_ms", "wait_ms", "token", "owner"] };
+const ACQUIRE: Known = Known {
+    query: &["ttl", "wait", "owner", "slots", "shared"],
+    body: &["ttl_ms", "wait_ms", "token", "owner", "slots", "shared"],
+};
 const REFRESH: Known =
     Known { query: &["ttl", "fencing_token"], body: &["ttl_ms", "token", "fencing_token"] };
 const RELEASE: Known = Known { query: &["fencing_token"], body: &["token", "fencing_token"] };
@@ -78,7 +80,7 @@ pub(super) async fn refresh(
     let refreshed = app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await;
     match refreshed.map_err(|error| record.failed(error))? {
         Some(lease) => {
-            app.quotas.extended(&lease.key, lease.ttl.as_duration());
+            app.quotas.extended(&lease);
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
@@ -167,7 +169,7 @@ pub(super) async fn claim_key(
         Ok(Acquired::Granted(Grant { lease, .. }) | Acquired::Again(Grant { lease, .. })) => {
             asking.granted(lease);
             let is_new = matches!(acquired, Ok(Acquired::Granted(_)));
-            record.fencing_token(lease.fencing_token).end(if is_new { "granted" } else { "again" });
+            record.lease(lease).end(if is_new { "granted" } else { "again" });
         }
         Ok(Acquired::Held(_, waited)) => {
             asking.refused();
@@ -189,7 +191,7 @@ pub(super) async fn give_up(
     let released = app.locks.release(call.key.clone(), token, named).await;
     match released.map_err(|error| record.failed(error))? {
         Released::Lease(holder) => {
-            app.quotas.ended(&call.key, holder.fencing_token);
+            app.quotas.ended(&call.key, &holder);
             record.holder(&holder).end("ok");
             Ok(())
         }

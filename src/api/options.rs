@@ -20,6 +20,7 @@ use crate::api::extract::{header_token, parse_token, two_tokens};
 use crate::api::{ApiLimits, App};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Origin, Owner};
+use crate::lock::slots::Slots;
 use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
@@ -143,7 +144,37 @@ impl Options {
             None => (app.tokens.make(), Origin::Service),
         };
         let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
-        Ok(Claim { key: key.clone(), token, origin, ttl, owner: self.owner()? })
+        let (owner, slots) = (self.owner()?, self.slots(app.locks.guarantees().most_slots)?);
+        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots })
+    }
+
+    /// The slots, if the request names some.
+    fn slots(&self, most: Slots) -> Result<Option<Slots>, ApiError> {
+        let named = |name| find(&self.body, name).or_else(|| find(&self.query, name));
+        let (number, shared) = (named("slots"), named("shared"));
+        let shared = match shared.map(truth) {
+            None => false,
+            Some(Some(shared)) => shared,
+            Some(None) => return Err(ApiError::invalid("shared", "`shared` is true or false")),
+        };
+        let (name, slots) = match number {
+            Some(_) if shared => {
+                let detail = "`shared` is for any number of holders: name it or `slots`, not both";
+                return Err(ApiError::invalid("shared", detail));
+            }
+            Some(number) => {
+                let slots = whole(number).and_then(Slots::from_number);
+                let slots = slots.filter(|slots| *slots <= Slots::MOST);
+                let bad = || ApiError::invalid("slots", "`slots` is a whole number from 1 to 1000");
+                ("slots", slots.ok_or_else(bad)?)
+            }
+            None if shared => ("shared", Slots::SHARED),
+            None => return Ok(None),
+        };
+        if most.is_alone() && !slots.is_alone() {
+            return Err(ApiError::cannot_share(name));
+        }
+        Ok(Some(slots))
     }
 
     /// The owner, if the request names one.
@@ -218,6 +249,19 @@ fn fencing_token(fields: &[(String, Value)]) -> Result<Option<FencingToken>, Api
     let Some(value) = find(fields, NAME) else { return Ok(None) };
     let bad = || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
     whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
+}
+
+/// A truth value of JSON or of a form.
+fn truth(value: &Value) -> Option<bool> {
+    match value {
+        Value::Bool(truth) => Some(*truth),
+        Value::String(text) => match text.as_str() {
+            "true" | "1" => Some(true),
+            "false" | "0" | "" => Some(false),
+            _ => None,
+        },
+        _ => None,
+    }
 }
 
 fn refuse_others(

@@ -4,7 +4,7 @@
 //! other instances are not seen. If a client disconnects before its answer, its lease is unsure; it
 //! is looked up only when the API key has no room left. Without API keys nothing is counted.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,8 @@ use crate::api::error::ApiError;
 use crate::auth::{Caller, CallerName};
 use crate::lock::error::{Effect, LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::lease::{Claim, Holder, Lease, Origin};
+use crate::lock::slots::Share;
 use crate::lock::token::{FencingToken, LeaseToken};
 
 /// The most unsure leases that one request looks up before it is refused.
@@ -46,11 +47,14 @@ pub struct Quotas {
 struct Usage {
     quota: Quota,
     used: HashMap<CallerName, Used>,
-    leases: HashMap<LockKey, Tally>,
-    ends: BTreeSet<(Instant, LockKey)>,
+    leases: BTreeMap<CountedAs, Tally>,
+    ends: BTreeSet<(Instant, CountedAs)>,
     /// A number for each count of a lease, to tell counts apart.
     stamps: u64,
 }
+
+/// A counted lease: its key, and its fencing token if it is known.
+type CountedAs = (LockKey, Option<FencingToken>);
 
 #[derive(Debug, Default)]
 struct Used {
@@ -62,9 +66,10 @@ struct Used {
 #[derive(Debug)]
 struct Tally {
     caller: CallerName,
-    fencing_token: Option<FencingToken>,
     ends: Instant,
     stamp: u64,
+    /// The token of a lease that shares its key; `None` for an exclusive one.
+    shared_by: Option<LeaseToken>,
     /// For a lease that may not exist: its token, and when the store's answer is final.
     unsure: Option<(LeaseToken, Instant)>,
 }
@@ -95,7 +100,7 @@ struct Open {
 
 /// A counted lease, as known to the request that was granted it.
 #[derive(Debug)]
-pub(super) struct CountedLease(Option<(Arc<Quotas>, LockKey, u64)>);
+pub(super) struct CountedLease(Option<(Arc<Quotas>, CountedAs, u64)>);
 
 impl Quotas {
     /// Starts with nothing used.
@@ -109,14 +114,10 @@ impl Quotas {
     }
 
     /// Counts a lease from before this process started.
-    pub fn found(
-        &self,
-        caller: CallerName,
-        key: LockKey,
-        number: Option<FencingToken>,
-        left: Duration,
-    ) {
-        self.with(|state| state.count(caller, key, number, Instant::now() + left));
+    pub fn found(&self, caller: CallerName, key: LockKey, holder: &Holder) {
+        let Some(left) = holder.left else { return };
+        let ends = Instant::now() + left;
+        self.with(|state| state.count(caller, (key, holder.fencing_token), None, ends));
     }
 
     /// Takes a place for a request.
@@ -153,9 +154,12 @@ impl Quotas {
         self.with(|state| {
             let now = Instant::now();
             state.expire(now);
-            let again = state.leases.get(&claim.key).is_some_and(|one| one.caller == *name);
+            let again = state.of_key(&claim.key).any(|(_, one)| {
+                let shared_by = one.shared_by.as_ref();
+                one.caller == *name && shared_by.is_none_or(|token| *token == claim.token)
+            });
             let used = state.used.entry(name.clone()).or_default();
-            // The holder of the key may acquire it again.
+            // A holder of the key may acquire it again.
             if used.leases + used.asked >= state.quota.leases && !again {
                 return Err(state.unsure(name, now));
             }
@@ -170,29 +174,32 @@ impl Quotas {
         ApiError::quota("leases", self.with(|state| state.quota.leases))
     }
 
-    /// Notes that a lease lasts for `left` more.
-    pub(super) fn extended(&self, key: &LockKey, left: Duration) {
-        self.with(|state| state.extend(key, Instant::now() + left));
-    }
-
-    /// Notes that the lease of this number, or an earlier one, has ended.
-    pub(super) fn ended(&self, key: &LockKey, number: Option<FencingToken>) {
+    /// Notes that a lease was renewed.
+    pub(super) fn extended(&self, lease: &Lease) {
+        let ends = Instant::now() + lease.ttl.as_duration();
         self.with(|state| {
-            // A later lease of the key may have been counted meanwhile.
-            if state.leases.get(key).is_some_and(|one| one.fencing_token <= number) {
-                state.forget(key);
+            let number = Some(lease.fencing_token);
+            let counted = [number, None].map(|number| (lease.key.clone(), number));
+            if let Some(id) = counted.iter().find(|id| state.leases.contains_key(id)) {
+                state.extend(id, ends);
             }
         });
+    }
+
+    /// Notes that the lease of `holder` has ended.
+    pub(super) fn ended(&self, key: &LockKey, holder: &Holder) {
+        // A later lease of the key may have been counted meanwhile.
+        let is_over = |number: Option<FencingToken>| match number {
+            Some(number) => holder.ends(number),
+            None => holder.share == Share::ALONE,
+        };
+        self.with(|state| state.forget_all(key, |number, _| is_over(number)));
     }
 
     /// Notes that an unsure lease does not exist.
     pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
-        self.with(|state| {
-            let unsure = state.leases.get(key).and_then(|one| one.unsure.as_ref());
-            if unsure.is_some_and(|(of, _)| of == token) {
-                state.forget(key);
-            }
-        });
+        let is_it = |one: &Tally| one.unsure.as_ref().is_some_and(|(of, _)| of == token);
+        self.with(|state| state.forget_all(key, |_, one| is_it(one)));
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Usage) -> T) -> T {
@@ -204,41 +211,52 @@ impl Usage {
     fn count(
         &mut self,
         caller: CallerName,
-        key: LockKey,
-        number: Option<FencingToken>,
+        id: CountedAs,
+        shared_by: Option<LeaseToken>,
         ends: Instant,
     ) -> u64 {
-        self.forget(&key);
+        // A new lease proves that those are over which could not be held beside it.
+        let alone = shared_by.is_none();
+        self.forget_all(&id.0, |number, one| number == id.1 || alone || one.shared_by.is_none());
         self.stamps += 1;
         self.used.entry(caller.clone()).or_default().leases += 1;
-        self.ends.insert((ends, key.clone()));
+        self.ends.insert((ends, id.clone()));
         let stamp = self.stamps;
-        let one = Tally { caller, fencing_token: number, ends, stamp, unsure: None };
-        self.leases.insert(key, one);
+        self.leases.insert(id, Tally { caller, ends, stamp, shared_by, unsure: None });
         stamp
     }
 
-    fn extend(&mut self, key: &LockKey, ends: Instant) {
-        if let Some(one) = self.leases.get_mut(key) {
-            self.ends.remove(&(one.ends, key.clone()));
+    fn of_key(&self, key: &LockKey) -> impl Iterator<Item = (&CountedAs, &Tally)> {
+        self.leases.range((key.clone(), None)..=(key.clone(), Some(FencingToken::MOST)))
+    }
+
+    fn extend(&mut self, id: &CountedAs, ends: Instant) {
+        if let Some(one) = self.leases.get_mut(id) {
+            self.ends.remove(&(one.ends, id.clone()));
             (one.ends, one.unsure) = (ends, None);
-            self.ends.insert((ends, key.clone()));
+            self.ends.insert((ends, id.clone()));
         }
     }
 
-    fn forget(&mut self, key: &LockKey) {
-        let Some(one) = self.leases.remove(key) else { return };
-        self.ends.remove(&(one.ends, key.clone()));
+    fn forget(&mut self, id: &CountedAs) {
+        let Some(one) = self.leases.remove(id) else { return };
+        self.ends.remove(&(one.ends, id.clone()));
         if let Some(used) = self.used.get_mut(&one.caller) {
             used.leases -= 1;
         }
     }
 
+    fn forget_all(&mut self, key: &LockKey, which: impl Fn(Option<FencingToken>, &Tally) -> bool) {
+        let over = self.of_key(key).filter(|((_, number), one)| which(*number, one));
+        let over: Vec<_> = over.map(|(id, _)| id.clone()).collect();
+        over.iter().for_each(|id| self.forget(id));
+    }
+
     fn expire(&mut self, now: Instant) {
-        while let Some((ends, key)) = self.ends.first().cloned()
+        while let Some((ends, id)) = self.ends.first().cloned()
             && ends <= now
         {
-            self.forget(&key);
+            self.forget(&id);
         }
     }
 
@@ -250,7 +268,7 @@ impl Usage {
 
     fn unsure(&self, caller: &CallerName, now: Instant) -> Vec<(LockKey, LeaseToken)> {
         let own = self.leases.iter().filter(|(_, one)| one.caller == *caller);
-        let unsure = own.filter_map(|(key, one)| {
+        let unsure = own.filter_map(|((key, _), one)| {
             let (token, known_from) = one.unsure.clone()?;
             (known_from <= now).then(|| (key.clone(), token))
         });
@@ -262,14 +280,19 @@ impl OpenClaim {
     /// Notes that the claim was granted this lease.
     pub(super) fn granted(mut self, lease: &Lease) -> CountedLease {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return CountedLease(None) };
-        let (number, ends) = (Some(lease.fencing_token), Instant::now() + lease.ttl.as_duration());
+        let id = (claim.key, Some(lease.fencing_token));
+        let ends = Instant::now() + lease.ttl.as_duration();
+        let shared_by = (lease.share != Share::ALONE).then_some(claim.token);
         let stamp = quotas.with(|state| {
             state.answered(&caller);
-            // Another request may have been told of a later lease of the key first.
-            let late = state.leases.get(&claim.key).is_some_and(|one| one.fencing_token > number);
-            (!late).then(|| state.count(caller, claim.key.clone(), number, ends))
+            // Another request may have been told of a later exclusive lease of the key first.
+            let later = |((_, number), one): (&CountedAs, &Tally)| {
+                *number > id.1 && one.shared_by.is_none()
+            };
+            let late = state.of_key(&id.0).any(later);
+            (!late).then(|| state.count(caller, id.clone(), shared_by, ends))
         });
-        CountedLease(stamp.map(|stamp| (quotas, claim.key, stamp)))
+        CountedLease(stamp.map(|stamp| (quotas, id, stamp)))
     }
 
     /// Notes that the claim holds nothing, if the error says so.
@@ -297,9 +320,11 @@ impl Drop for OpenClaim {
             state.answered(&caller);
             let known_from = Instant::now() + state.quota.call;
             let ends = known_from + claim.ttl.as_duration();
-            if claim.origin == Origin::Client && !state.leases.contains_key(&claim.key) {
-                state.count(caller, claim.key.clone(), None, ends);
-                if let Some(one) = state.leases.get_mut(&claim.key) {
+            let counted = state.of_key(&claim.key).next().is_some();
+            if claim.origin == Origin::Client && !counted {
+                let id = (claim.key, None);
+                state.count(caller, id.clone(), None, ends);
+                if let Some(one) = state.leases.get_mut(&id) {
                     one.unsure = Some((claim.token, known_from));
                 }
             }
@@ -308,15 +333,25 @@ impl Drop for OpenClaim {
 }
 
 impl CountedLease {
+    /// Notes that the lease lasts for `left` more, unless it was granted again meanwhile.
+    pub(super) fn extended(&self, left: Duration) {
+        self.change(|state, id| state.extend(id, Instant::now() + left));
+    }
+
     /// Ends the lease now or after `linger`, unless it was granted again meanwhile.
     pub(super) fn let_go(&self, linger: Option<Duration>) {
-        let Some((quotas, key, stamp)) = &self.0 else { return };
-        quotas.with(|state| match (state.leases.get(key), linger) {
-            (Some(one), None) if one.stamp == *stamp => state.forget(key),
-            (Some(one), Some(linger)) if one.stamp == *stamp => {
-                state.extend(key, Instant::now() + linger);
+        match linger {
+            Some(linger) => self.extended(linger),
+            None => self.change(Usage::forget),
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Usage, &CountedAs)) {
+        let Some((quotas, id, stamp)) = &self.0 else { return };
+        quotas.with(|state| {
+            if state.leases.get(id).is_some_and(|one| one.stamp == *stamp) {
+                change(state, id);
             }
-            _ => (),
         });
     }
 }

@@ -5,7 +5,8 @@ use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::api::{App, span};
 use crate::lock::error::LockError;
-use crate::lock::lease::{Holder, Owner};
+use crate::lock::lease::{Holder, Lease, Owner};
+use crate::lock::slots::Share;
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
 
@@ -18,6 +19,7 @@ pub(super) struct Record<'a> {
     op: &'static str,
     owner: Option<Owner>,
     fencing_token: Option<FencingToken>,
+    share: Share,
     reason: Option<String>,
 }
 
@@ -31,6 +33,8 @@ macro_rules! line {
             lock.key = $record.call.key.as_str(),
             lock.owner = $record.owner.as_ref().map(Owner::as_str),
             lock.fencing_token = $record.fencing_token.map(FencingToken::number),
+            lock.slots = (!$record.share.slots.is_alone()).then(|| $record.share.slots.limit()),
+            lock.slot = $record.share.slot,
             duration_ms = $record.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
             caller = $record.call.caller.name(),
             client.address = %$record.call.id.client,
@@ -43,7 +47,16 @@ macro_rules! line {
 impl<'a> Record<'a> {
     /// Begins the record of `call`.
     pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
-        Self { app, call, verb, op, owner: None, fencing_token: None, reason: None }
+        Self {
+            app,
+            call,
+            verb,
+            op,
+            owner: None,
+            fencing_token: None,
+            share: Share::ALONE,
+            reason: None,
+        }
     }
 
     /// Sets the owner.
@@ -52,9 +65,9 @@ impl<'a> Record<'a> {
         self
     }
 
-    /// Sets the fencing token.
-    pub(super) fn fencing_token(&mut self, fencing_token: FencingToken) -> &mut Self {
-        self.fencing_token = Some(fencing_token);
+    /// Sets the fencing token and the share of the lease.
+    pub(super) fn lease(&mut self, lease: &Lease) -> &mut Self {
+        (self.fencing_token, self.share) = (Some(lease.fencing_token), lease.share);
         self
     }
 
@@ -67,7 +80,7 @@ impl<'a> Record<'a> {
     /// Sets owner and fencing token from the lease's holder.
     pub(super) fn holder(&mut self, holder: &Holder) -> &mut Self {
         self.owner = holder.owner.clone();
-        self.fencing_token = holder.fencing_token;
+        (self.fencing_token, self.share) = (holder.fencing_token, holder.share);
         self
     }
 

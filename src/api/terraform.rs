@@ -59,7 +59,7 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     }
     let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
     let (key, ttl) = (call.key.clone(), app.ttl.max);
-    let claim = Claim { key, token, origin: Origin::Client, ttl, owner };
+    let claim = Claim { key, token, origin: Origin::Client, ttl, owner, slots: None };
     match locks::claim_key(app, call, claim, Duration::ZERO).await? {
         Acquired::Granted(_) | Acquired::Again(_) => Ok(()),
         Acquired::Held(status, waited) => {

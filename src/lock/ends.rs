@@ -4,16 +4,17 @@
 //! meets. If only its TTL has passed, `overdue` names it for a look that decides; the metrics count
 //! it as expired without one. Everything is bounded and in memory; no rule of a lock asks here.
 
-use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
 use crate::lock::prefixes::Prefixes;
+use crate::lock::slots::Share;
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -50,7 +51,9 @@ pub(crate) struct Ends {
 struct History {
     prefixes: Prefixes,
     observe: ObserveHeld,
-    known: HashMap<LockKey, KnownLease>,
+    known: HashMap<LockKey, SmallVec<[KnownLease; 1]>>,
+    /// The number of known leases.
+    count: usize,
     /// The earliest end first.
     ended: VecDeque<End>,
     /// The number of the last end.
@@ -77,6 +80,7 @@ struct KnownLease {
     capped: bool,
     /// True once the time that it was held was observed.
     observed: bool,
+    share: Share,
 }
 
 /// The leases under a prefix that this instance granted and that have not ended.
@@ -140,6 +144,7 @@ impl Ends {
             prefixes,
             observe,
             known: HashMap::new(),
+            count: 0,
             ended: VecDeque::new(),
             last: 0,
             changes: 0,
@@ -165,14 +170,15 @@ impl Ends {
         let ends_at = now + lease.ttl.as_duration();
         self.with(|history| {
             history.changes += 1;
-            if let Some(known) = history.known.get_mut(&lease.key) {
-                match known.fencing_token.cmp(&lease.fencing_token) {
-                    // A late answer: a later lease of the key is known.
-                    Ordering::Greater => return,
-                    Ordering::Equal => return known.renew(lease, ends_at),
-                    Ordering::Less => history.take_out(&lease.key, now, self.unreported),
-                }
+            let (number, alone) = (lease.fencing_token, lease.share == Share::ALONE);
+            if let Some(known) = history.lease(&lease.key, number) {
+                return known.renew(lease, ends_at);
             }
+            let beside = |known: &KnownLease| !alone && known.share != Share::ALONE;
+            if history.of_key(&lease.key).any(|one| one.fencing_token > number && !beside(one)) {
+                return; // A late answer: a later lease of the key is known.
+            }
+            history.take_out_all(&lease.key, now, self.unreported, |known| !beside(known));
             if history.has_room(now) {
                 let known = KnownLease {
                     token: token.clone(),
@@ -184,8 +190,10 @@ impl Ends {
                     ends_at,
                     capped: lease.capped,
                     observed: false,
+                    share: lease.share,
                 };
-                history.known.insert(lease.key.clone(), known);
+                history.count += 1;
+                history.known.entry(lease.key.clone()).or_default().push(known);
             }
         });
     }
@@ -205,11 +213,15 @@ impl Ends {
     pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
         let now = Instant::now();
         self.with(|history| {
-            let known = history.known.get(key);
-            match known.map(|known| Some(known.fencing_token).cmp(&holder.fencing_token)) {
-                Some(Ordering::Equal) => return history.take_out(key, now, why),
-                Some(Ordering::Less) => history.take_out(key, now, self.unreported),
-                Some(Ordering::Greater) | None => (),
+            let number = holder.fencing_token;
+            let is_known = history.of_key(key).any(|known| Some(known.fencing_token) == number);
+            let over = |known: &KnownLease| {
+                Some(known.fencing_token) != number && holder.ends(known.fencing_token)
+            };
+            history.take_out_all(key, now, self.unreported, over);
+            if is_known {
+                return history
+                    .take_out_all(key, now, why, |known| Some(known.fencing_token) == number);
             }
             history.push(End {
                 number: 0,
@@ -228,12 +240,14 @@ impl Ends {
     pub(crate) fn missed(&self, key: &LockKey, token: &LeaseToken, named: Option<FencingToken>) {
         let now = Instant::now();
         self.with(|history| {
-            let Some(known) = history.known.get(key) else { return };
-            if known.token == *token && named.is_none_or(|named| named == known.fencing_token) {
-                // The store counts a TTL from an earlier moment.
-                let is_over = known.ends_at <= now + GRACE;
-                history.take_out(key, now, if is_over { self.unreported } else { Why::Lost });
-            }
+            let missed = |known: &KnownLease| {
+                known.token == *token && named.is_none_or(|named| named == known.fencing_token)
+            };
+            // The store counts a TTL from an earlier moment.
+            let is_over = |known: &KnownLease| known.ends_at <= now + GRACE;
+            let expired = |known: &KnownLease| missed(known) && is_over(known);
+            history.take_out_all(key, now, self.unreported, expired);
+            history.take_out_all(key, now, Why::Lost, missed);
         });
     }
 
@@ -248,7 +262,10 @@ impl Ends {
                 Some(linger) => {
                     (known.ends_at, known.capped) = (now + linger.as_duration(), false);
                 }
-                None => history.take_out(&holding.key, now, Why::Released),
+                None => {
+                    let number = holding.fencing_token;
+                    history.take_out(&holding.key, number, now, Why::Released);
+                }
             }
         });
     }
@@ -260,7 +277,7 @@ impl Ends {
             history.observe_expired(now);
             let none = |name: &str| (name.to_owned(), Living::default());
             let mut living: Vec<_> = history.prefixes.names().map(none).collect();
-            for known in history.known.values().filter(|known| !known.observed) {
+            for known in history.known.values().flatten().filter(|known| !known.observed) {
                 let Some((since, _)) = known.granted else { continue };
                 let of_prefix = &mut living[known.prefix].1;
                 of_prefix.count += 1;
@@ -278,12 +295,14 @@ impl Ends {
             let full = history.ended.len() >= KEPT_ENDS;
             let oldest = history.ended.front().filter(|_| full).map(|end| end.at);
             let is_over = |known: &KnownLease| known.ends_at + GRACE <= now;
-            history
+            history.retain(|one| !is_over(one) || oldest.is_none_or(|at| one.ends_at > at));
+            let known = history
                 .known
-                .retain(|_, one| !is_over(one) || oldest.is_none_or(|at| one.ends_at > at));
-            let over = history.known.iter().filter(|(_, known)| is_over(known));
+                .iter()
+                .flat_map(|(key, known)| known.iter().map(move |one| (one.ends_at, key, one)));
+            let over = known.filter(|(_, _, known)| is_over(known));
             let mut over: Vec<_> =
-                over.map(|(key, one)| (one.ends_at, key.clone(), one.fencing_token)).collect();
+                over.map(|(ends_at, key, one)| (ends_at, key.clone(), one.fencing_token)).collect();
             over.sort_unstable_by_key(|(ends_at, ..)| std::cmp::Reverse(*ends_at));
             over.truncate(most);
             over.into_iter().map(|(_, key, fencing_token)| (key, fencing_token)).collect()
@@ -295,13 +314,16 @@ impl Ends {
         let now = Instant::now();
         self.with(|history| {
             let Some(known) = history.lease(&status.key, fencing_token) else { return };
-            match &status.holder {
-                Some(holder) if holder.fencing_token == Some(fencing_token) => {
-                    known.ends_at = now + holder.left.unwrap_or(NEVER);
-                }
+            let holders =
+                status.holder.iter().chain(status.sharers.iter().flat_map(|all| &all.leases));
+            let mut held = holders.filter(|holder| holder.fencing_token == Some(fencing_token));
+            match held.next() {
+                Some(holder) => known.ends_at = now + holder.left.unwrap_or(NEVER),
                 // It may have been renewed during the look.
-                _ if known.ends_at > now => (),
-                _ => history.take_out(&status.key, now, self.unreported),
+                None if known.ends_at > now => (),
+                None => {
+                    history.take_out(&status.key, fencing_token, now, self.unreported);
+                }
             }
         });
     }
@@ -326,31 +348,65 @@ impl Ends {
 
 impl History {
     fn lease(&mut self, key: &LockKey, fencing_token: FencingToken) -> Option<&mut KnownLease> {
-        self.known.get_mut(key).filter(|known| known.fencing_token == fencing_token)
+        let known = self.known.get_mut(key)?;
+        known.iter_mut().find(|known| known.fencing_token == fencing_token)
+    }
+
+    fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
+        self.known.get(key).into_iter().flatten()
+    }
+
+    fn retain(&mut self, mut which: impl FnMut(&KnownLease) -> bool) {
+        self.known.retain(|_, known| {
+            known.retain(|one| which(one));
+            !known.is_empty()
+        });
+        self.count = self.known.values().map(SmallVec::len).sum();
     }
 
     /// Returns whether one more lease may be known, after a search for those that have expired.
     fn has_room(&mut self, now: Instant) -> bool {
         let rested = self.searched.is_none_or(|last| now - last >= SEARCH_PAUSE);
-        if self.known.len() >= self.search_at && (self.search_at < MOST || rested) {
+        if self.count >= self.search_at && (self.search_at < MOST || rested) {
             self.searched = Some(now);
             self.observe_expired(now);
-            self.known.retain(|_, known| known.ends_at > now);
-            self.search_at = (2 * self.known.len()).clamp(FIRST_SEARCH, MOST);
+            self.retain(|known| known.ends_at > now);
+            self.search_at = (2 * self.count).clamp(FIRST_SEARCH, MOST);
         }
-        self.known.len() < MOST
+        self.count < MOST
     }
 
     /// Observes how long those leases were held whose TTL has passed.
     fn observe_expired(&mut self, now: Instant) {
-        for known in self.known.values_mut().filter(|known| known.ends_at <= now) {
+        for known in self.known.values_mut().flatten().filter(|known| known.ends_at <= now) {
             known.observe(&self.prefixes, &self.observe, now, Why::Expired);
         }
     }
 
+    /// Records the ends of some known leases of a key.
+    fn take_out_all(
+        &mut self,
+        key: &LockKey,
+        at: Instant,
+        why: Why,
+        which: impl Fn(&KnownLease) -> bool,
+    ) {
+        let over: SmallVec<[_; 4]> =
+            self.of_key(key).filter(|known| which(known)).map(|one| one.fencing_token).collect();
+        for number in over {
+            self.take_out(key, number, at, why);
+        }
+    }
+
     /// Records the end of a known lease, at the end of its TTL at the latest.
-    fn take_out(&mut self, key: &LockKey, at: Instant, why: Why) {
-        let Some(mut known) = self.known.remove(key) else { return };
+    fn take_out(&mut self, key: &LockKey, number: FencingToken, at: Instant, why: Why) {
+        let Some(of_key) = self.known.get_mut(key) else { return };
+        let place = of_key.iter().position(|known| known.fencing_token == number);
+        let Some(mut known) = place.map(|place| of_key.remove(place)) else { return };
+        self.count -= 1;
+        if of_key.is_empty() {
+            self.known.remove(key);
+        }
         known.observe(&self.prefixes, &self.observe, at, why);
         let at = at.min(known.ends_at);
         let why = if known.capped && why == Why::Expired { Why::MaxHold } else { why };
@@ -381,7 +437,7 @@ impl KnownLease {
     fn renew(&mut self, lease: &Lease, ends_at: Instant) {
         self.renewals = self.renewals.max(lease.renewals); // Two answers may cross.
         self.owner.clone_from(&lease.owner);
-        (self.ends_at, self.capped) = (ends_at, lease.capped);
+        (self.ends_at, self.capped, self.share) = (ends_at, lease.capped, lease.share);
     }
 
     /// Observes once how long it was held, if this instance granted it.
@@ -409,6 +465,7 @@ mod tests {
     use crate::lock::key::LockKey;
     use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
     use crate::lock::prefixes::Prefixes;
+    use crate::lock::slots::Share;
     use crate::lock::store::Win;
     use crate::lock::time::Ttl;
     use crate::lock::token::{FencingToken, LeaseToken};
@@ -441,6 +498,7 @@ mod tests {
             ttl: Ttl::from_millis(10_000),
             renewals: Renewals::default(),
             capped: false,
+            share: Share::ALONE,
         }
     }
 
@@ -450,7 +508,14 @@ mod tests {
             left: Some(Duration::from_secs(5)),
             ..Holder::default()
         });
-        LockStatus { key: key(text), holder, waiters: 0, line: Vec::new(), mine: None }
+        LockStatus {
+            key: key(text),
+            holder,
+            sharers: None,
+            waiters: 0,
+            line: Vec::new(),
+            mine: None,
+        }
     }
 
     /// What is recorded, as key, milliseconds held, and reason.

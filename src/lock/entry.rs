@@ -1,6 +1,7 @@
 //! A held key in the table and in the embedded store.
 
 use crate::lock::lease::{Holder, Owner, Renewals};
+use crate::lock::slots::Share;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -21,6 +22,8 @@ pub struct Entry {
     pub ends_at: Timestamp,
     /// The renewals since the grant, without those by its keeper.
     pub renewals: Renewals,
+    /// Its part of the key.
+    pub share: Share,
 }
 
 impl Entry {
@@ -37,6 +40,7 @@ impl Entry {
             // The lease may last a little longer than any client is told.
             left: Some(self.ends_at.left(now).min(self.ttl.as_duration())),
             held: self.since.map(|since| now.left(since)),
+            share: self.share,
         }
     }
 }

@@ -123,7 +123,9 @@ impl Locks {
                 let care = Care::of(claim, &grant.lease, began);
                 (Phase::Holding(Box::new(care)), Some(grant))
             }
-            Acquired::Held(status, _) if wish.patience == Some(Duration::ZERO) => {
+            Acquired::Held(status, _)
+                if wish.patience == Some(Duration::ZERO) || status.mine.is_some() =>
+            {
                 return Ok(HoldStart::Held(status));
             }
             Acquired::Held(..) => {

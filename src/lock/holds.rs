@@ -87,8 +87,7 @@ impl Holds {
     /// Tells the holds of the lease that ended, or of an earlier one. Without a fencing token, a
     /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
-        let Some(last) = ended.fencing_token else { return };
-        let concerned = |(fencing_token, _): Version| fencing_token <= last;
+        let concerned = |(fencing_token, _): Version| ended.ends(fencing_token);
         self.tell(key, loss, |hold| hold.version.is_some_and(concerned));
     }
 

@@ -133,7 +133,8 @@ impl KeyLine {
                 released: None,
             }
         });
-        waiting.claim = claim; // The newest request sets TTL and owner.
+        // The newest request sets TTL and owner, and the slots if it names some.
+        waiting.claim = Claim { slots: claim.slots.or(waiting.claim.slots), ..claim };
         waiting.requests.push(WaitingRequest { number, stop: None, tell });
         self.bell.notify_one();
     }

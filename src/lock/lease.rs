@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::lock::key::LockKey;
+use crate::lock::slots::{Share, Slots};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -58,6 +59,16 @@ pub struct Claim {
     pub ttl: Ttl,
     /// The client's label.
     pub owner: Option<Owner>,
+    /// With how many it would share the key at most; `None` for as many as its lease has, or else
+    /// an exclusive lease.
+    pub slots: Option<Slots>,
+}
+
+impl Claim {
+    /// The slots of a new lease.
+    pub fn slots(&self) -> Slots {
+        self.slots.unwrap_or(Slots::ALONE)
+    }
 }
 
 /// The maker of a claim's token.
@@ -86,6 +97,8 @@ pub struct Lease {
     pub renewals: Renewals,
     /// True if `max_hold` has shortened the TTL: no renewal makes the lease last longer.
     pub capped: bool,
+    /// Its part of the key.
+    pub share: Share,
 }
 
 /// A count of the refreshes of a lease by its client, and of its repeated acquisitions. It tells
@@ -172,6 +185,28 @@ pub struct Holder {
     pub left: Option<Duration>,
     /// The time since the lease began, by the store's clock; absent if the store cannot tell.
     pub held: Option<Duration>,
+    /// Its part of the key.
+    pub share: Share,
+}
+
+impl Holder {
+    /// Returns true if the lease of this number is over, now that this one is: no lease outlasts
+    /// the grant of a later exclusive one.
+    pub fn ends(&self, number: FencingToken) -> bool {
+        let last = self.fencing_token;
+        last == Some(number) || self.share.slots.is_alone() && last > Some(number)
+    }
+}
+
+/// The leases of a key that is shared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Sharers {
+    /// Their number.
+    pub holders: u64,
+    /// The most holders that all of them allow.
+    pub slots: Slots,
+    /// The first to end, if they were asked for.
+    pub leases: Vec<Holder>,
 }
 
 /// A claim in line, as others see it.
@@ -188,13 +223,17 @@ pub struct Waiter {
 pub struct LockStatus {
     /// The key.
     pub key: LockKey,
-    /// The holder; `None` if the key is free.
+    /// The holder; `None` if the key is free. Of several, in a look the one in question, else only
+    /// the time until the last is over; in a refusal the one whose end makes room.
     pub holder: Option<Holder>,
+    /// The holders together, if they share the key.
+    pub sharers: Option<Sharers>,
     /// The number of waiters in line.
     pub waiters: u64,
     /// The first of them, as many as were asked for.
     pub line: Vec<Waiter>,
-    /// True if the token in the question holds it; `None` without a token.
+    /// True if the token in the question holds it; `None` without a token. In a refusal only for a
+    /// token that shares the key, and may not do so as it asked.
     pub mine: Option<bool>,
 }
 

@@ -93,7 +93,10 @@ impl Locks {
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
             self.holds.taken_over(token, lease);
         }
-        if patience.is_zero() || !matches!(first, Acquired::Held(..)) {
+        // A token that shares the key and asks for more of it is not let wait for the other holders:
+        // two of them would wait for each other.
+        let waits = matches!(&first, Acquired::Held(status, _) if status.mine.is_none());
+        if patience.is_zero() || !waits {
             return Ok(first);
         }
         let token = claim.token.clone();
@@ -210,8 +213,7 @@ impl Locks {
         Ok(self.hear_out(call.instrument(Verb::Release.span())).await?)
     }
 
-    /// Ends the lease of the key, only the one `named`, if given, and returns its holder; `None` if
-    /// there was none.
+    /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
     ///
     /// # Errors
     ///
@@ -224,11 +226,11 @@ impl Locks {
         &self,
         key: LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, LockError> {
+    ) -> Result<Vec<Holder>, LockError> {
         let Self { store, holds, ends, .. } = self.clone();
         let call = async move {
             let taken = store.force_release(&key, named).await;
-            if let Ok(Some(ended)) = &taken {
+            for ended in taken.iter().flatten() {
                 holds.ended(&key, ended, Loss::Forced);
                 ends.ended(&key, ended, Why::Forced);
             }

@@ -19,6 +19,7 @@ pub(crate) mod line;
 pub mod locks;
 mod owed;
 pub mod prefixes;
+pub mod slots;
 pub mod store;
 pub mod table;
 mod ticket;

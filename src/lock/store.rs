@@ -9,6 +9,7 @@ use async_trait::async_trait;
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin};
+use crate::lock::slots::Slots;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
@@ -67,15 +68,15 @@ pub trait Store: Send + Sync + 'static {
     /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
-    /// Ends the lease of the key, only the one `named`, if given, and returns its holder; `None` if
-    /// there was none.
+    /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
     async fn force_release(
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError>;
+    ) -> Result<Vec<Holder>, StoreError>;
 
-    /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
+    /// The status of a key with the first of its leases if it is shared, whether `token` holds it,
+    /// and the first `most` claims of its line.
     async fn inspect_line(
         &self,
         key: &LockKey,
@@ -290,4 +291,8 @@ pub struct Guarantees {
     pub fencing: &'static str,
     /// The failures that a lease survives, and those that it does not.
     pub survives: &'static str,
+    /// The sharing of keys that it offers.
+    pub sharing: &'static str,
+    /// The most holders of a key.
+    pub most_slots: Slots,
 }

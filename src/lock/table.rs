@@ -5,6 +5,7 @@
 //! it. When a lease ends, the key is handed to the head of its line for a short while; the next
 //! lease begins when the head confirms by asking.
 
+mod holders;
 mod look;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -16,6 +17,7 @@ use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Renewals};
 use crate::lock::line::Line;
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting, Win};
+use crate::lock::table::holders::Holders;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -25,26 +27,29 @@ const CONFIRM_WITHIN: Ttl = Ttl::from_millis(3_000);
 /// The slack of a short lease: a usual disk write.
 const LEAST_SLACK: Duration = Duration::from_millis(25);
 
+/// The identity of a lease: no two leases of a key have one number.
+pub(crate) type LeaseId = (LockKey, FencingToken);
+
 /// All leases of a store, and their lines.
 #[derive(Debug)]
 pub struct Table {
-    leases: BTreeMap<LockKey, Entry>,
+    leases: BTreeMap<LockKey, Holders>,
     lines: HashMap<LockKey, Line>,
     /// The time for which an absent claim keeps its place.
     position_kept: Ttl,
     /// The longest time that a lease lasts.
     prefixes: Prefixes,
-    /// The keys that were handed on since [`Table::take_handed_on`].
-    handed_on: Vec<LockKey>,
+    /// The keys whose first claims have to ask, since [`Table::take_rung`].
+    rung: Vec<LockKey>,
     /// The same leases by their ends, to find expired ones without a search.
-    ends: BTreeSet<(Timestamp, LockKey)>,
+    ends: BTreeSet<(Timestamp, LeaseId)>,
     /// The highest fencing token so far, over all keys: one number for all, so a free key costs
     /// nothing.
     last_fencing_token: u64,
     /// The time by which a lease may outlast its TTL.
     slack: Duration,
-    /// The keys changed since [`Table::take_changes`], with their earlier leases.
-    changes: BTreeMap<LockKey, Option<Entry>>,
+    /// The leases that began, changed or ended since [`Table::take_changes`], as they were before.
+    changes: BTreeMap<LeaseId, Option<Entry>>,
 }
 
 impl Table {
@@ -53,14 +58,20 @@ impl Table {
         leases: impl IntoIterator<Item = (LockKey, Entry)>,
         last_fencing_token: u64,
     ) -> Self {
-        let leases = BTreeMap::from_iter(leases);
-        let ends = leases.iter().map(|(key, entry)| (entry.ends_at, key.clone())).collect();
+        let (mut by_key, mut ends) = (BTreeMap::<_, Holders>::new(), BTreeSet::new());
+        for (key, entry) in leases {
+            ends.insert((entry.ends_at, (key.clone(), entry.fencing_token)));
+            by_key.entry(key).or_default().push(entry);
+        }
+        for holders in by_key.values_mut() {
+            holders.sort_unstable_by_key(|entry| entry.fencing_token);
+        }
         Self {
-            leases,
+            leases: by_key,
             lines: HashMap::new(),
             position_kept: Ttl::from_millis(5_000),
             prefixes: Prefixes::default(),
-            handed_on: Vec::new(),
+            rung: Vec::new(),
             ends,
             last_fencing_token,
             slack: Duration::ZERO,
@@ -84,18 +95,19 @@ impl Table {
         Self { slack, ..self }
     }
 
-    /// Grants the key if it is free and no present claim is ahead, or again to its holder's token.
-    /// The fencing token is `proposal`, or the next number if that is higher.
+    /// Grants the key if all who would then hold it allow so many and no present claim is ahead, or
+    /// again to a holder's token. The fencing token of a new lease is `proposal`, or the next number
+    /// if that is higher.
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
         self.expire_and_hand_on(&claim.key, now);
-        if let Some(again) = self.again(claim, now) {
-            return Some(Attempt::Won(again));
+        if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned() {
+            return self.again(claim, own, now, proposal);
         }
-        if !self.is_turn_of(&claim.key, &claim.token) {
+        if !self.is_turn_of(claim) {
             self.hand_on_if_free(&claim.key, now);
-            return Some(Attempt::Held(self.status_now(&claim.key, now)));
+            return Some(Attempt::Held(self.refusal(claim, now)));
         }
         self.begin(claim, now, proposal).map(Attempt::Won)
     }
@@ -105,15 +117,17 @@ impl Table {
     /// Returns `None` if the fencing tokens are used up.
     pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
         self.expire_and_hand_on(&claim.key, now);
-        if let Some(again) = self.again(claim, now) {
+        if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned()
+            && let Attempt::Won(again) = self.again(claim, own, now, proposal)?
+        {
             return Some(Turn::Won(again));
         }
-        if self.is_turn_of(&claim.key, &claim.token) {
+        if self.is_turn_of(claim) {
             return self.begin(claim, now, proposal).map(Turn::Won);
         }
         let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(claim, now);
         self.hand_on_if_free(&claim.key, now);
-        let holder = self.status_now(&claim.key, now).holder.unwrap_or_default();
+        let holder = self.refusal(claim, now).holder.unwrap_or_default();
         let line = self.lines.entry(claim.key.clone()).or_default();
         Some(Turn::Waiting(Waiting {
             place,
@@ -143,6 +157,7 @@ impl Table {
             self.hand_on_if_free(key, now);
         }
         self.forget_empty_line(key);
+        self.ring(key);
     }
 
     /// Renews the lease of a token for `ttl` from now, or for its last TTL; only the lease `named`,
@@ -155,7 +170,7 @@ impl Table {
         now: Timestamp,
     ) -> Option<Lease> {
         self.expire_and_hand_on(key, now);
-        let entry = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))?.clone();
+        let entry = self.lease(key, token, named)?.clone();
         let ttl = ttl.unwrap_or(entry.ttl);
         let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
         Some(self.grant(key, entry, ttl, now))
@@ -176,7 +191,7 @@ impl Table {
         match (entry, linger) {
             (None, _) => (),
             (Some(entry), Some(linger)) => _ = self.grant(&holding.key, entry, linger, now),
-            (Some(_), None) => self.end(&holding.key, now),
+            (Some(entry), None) => self.end(&holding.key, entry.fencing_token, now),
         }
     }
 
@@ -188,8 +203,7 @@ impl Table {
         now: Timestamp,
     ) -> Released {
         self.expire_and_hand_on(key, now);
-        let Some(entry) = self.leases.get(key).filter(|entry| entry.is_lease_of(token, named))
-        else {
+        let Some(entry) = self.lease(key, token, named) else {
             if named.is_some() {
                 return Released::Nothing;
             }
@@ -197,49 +211,51 @@ impl Table {
             self.leave(key, &[(token.clone(), Keep::Nothing)], now);
             return if place { Released::Place } else { Released::Nothing };
         };
-        let holder = entry.holder(now);
-        self.end(key, now);
+        let (holder, number) = (entry.holder(now), entry.fencing_token);
+        self.end(key, number, now);
         Released::Lease(holder)
     }
 
-    /// Ends the lease of the key, only the one `named`, if given, and returns its holder.
+    /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
     pub fn force_release(
         &mut self,
         key: &LockKey,
         named: Option<FencingToken>,
         now: Timestamp,
-    ) -> Option<Holder> {
+    ) -> Vec<Holder> {
         self.expire_and_hand_on(key, now);
-        let entry = self.leases.get(key)?;
-        let meant = named.is_none_or(|named| named == entry.fencing_token);
-        let holder = meant.then(|| entry.holder(now))?;
-        self.end(key, now);
-        Some(holder)
+        let meant = |number| named.is_none_or(|named| named == number);
+        let ended = self.entries(key).iter().filter(|entry| meant(entry.fencing_token));
+        let ended: Vec<_> = ended.map(|entry| (entry.fencing_token, entry.holder(now))).collect();
+        for (number, _) in &ended {
+            self.end(key, *number, now);
+        }
+        ended.into_iter().map(|(_, holder)| holder).collect()
     }
 
-    /// The status of a key.
+    /// The status of a key, and the first `most` claims of its line.
     pub fn inspect(
         &mut self,
         key: &LockKey,
-        token: Option<&LeaseToken>,
+        (token, most): (Option<&LeaseToken>, usize),
         now: Timestamp,
     ) -> LockStatus {
         self.expire_and_hand_on(key, now);
-        self.status(key, self.leases.get(key), token, now)
+        self.status_and_line(key, self.entries(key).iter(), (token, most), now)
     }
 
     /// A page of the held keys.
     pub fn list(&mut self, page: &Page, now: Timestamp) -> Vec<LockStatus> {
         self.expire(now);
         let held = self.page(page).take(page.limit);
-        held.map(|(key, entry)| self.status(key, Some(entry), None, now)).collect()
+        held.map(|(key, leases)| self.status(key, leases.iter(), None, now)).collect()
     }
 
     /// Ends every expired lease. Each verb does this first.
     pub fn expire(&mut self, now: Timestamp) {
-        while let Some((_, key)) = self.ends.first().filter(|(ends_at, _)| *ends_at <= now) {
-            let key = key.clone();
-            self.end(&key, now);
+        while let Some((_, (key, number))) = self.ends.first().filter(|(at, _)| *at <= now) {
+            let (key, number) = (key.clone(), *number);
+            self.end(&key, number, now);
         }
     }
 
@@ -256,14 +272,15 @@ impl Table {
         !self.changes.is_empty()
     }
 
-    /// Takes the keys changed since the last call, with their leases before.
-    pub fn take_changes(&mut self) -> BTreeMap<LockKey, Option<Entry>> {
+    /// Takes the leases that began, changed or ended since the last call, as they were before.
+    pub(crate) fn take_changes(&mut self) -> BTreeMap<LeaseId, Option<Entry>> {
         std::mem::take(&mut self.changes)
     }
 
-    /// Takes the keys that were handed on since the last call.
-    pub fn take_handed_on(&mut self) -> Vec<LockKey> {
-        std::mem::take(&mut self.handed_on)
+    /// Takes the keys whose first claims have to ask: they were handed the key, or there may be room
+    /// for them.
+    pub fn take_rung(&mut self) -> Vec<LockKey> {
+        std::mem::take(&mut self.rung)
     }
 
     /// Ends expired leases of all keys, and expired places and hand-offs of this key, which is then
@@ -279,23 +296,55 @@ impl Table {
     /// The lease that the keeper holds, if it has not ended.
     fn kept(&mut self, holding: &Holding, now: Timestamp) -> Option<Entry> {
         self.expire_and_hand_on(&holding.key, now);
-        let named = Some(holding.fencing_token);
-        let entry = self.leases.get(&holding.key)?;
-        entry.is_lease_of(&holding.token, named).then(|| entry.clone())
+        self.lease(&holding.key, &holding.token, Some(holding.fencing_token)).cloned()
     }
 
-    /// Renews the lease if the claim's token holds it.
-    fn again(&mut self, claim: &Claim, now: Timestamp) -> Option<Win> {
-        let entry = self.leases.get(&claim.key).filter(|entry| entry.token == claim.token)?;
-        let renewals = entry.renewals.taken_over();
-        let entry = Entry { owner: claim.owner.clone(), renewals, ..entry.clone() };
-        Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: false })
+    /// The lease of a token; only the one `named`, if given.
+    fn lease(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        named: Option<FencingToken>,
+    ) -> Option<&Entry> {
+        let own = self.entry_of(key, token)?;
+        own.is_lease_of(token, named).then_some(own)
     }
 
-    /// Returns true if a token would get the key by asking: the key is free, and was handed to this
-    /// token, or to no claim while no present claim is ahead.
-    fn is_turn_of(&self, key: &LockKey, token: &LeaseToken) -> bool {
-        if self.leases.contains_key(key) {
+    /// Grants the key to a token that has a lease of it, with as many slots as it asks for if the
+    /// other holders allow them. Its place in line does not matter: who is ahead may wait for it.
+    fn again(
+        &mut self,
+        claim: &Claim,
+        own: Entry,
+        now: Timestamp,
+        proposal: u64,
+    ) -> Option<Attempt> {
+        let slots = claim.slots.unwrap_or(own.share.slots);
+        if !holders::room(self.entries(&claim.key), &claim.token, slots) {
+            let refusal = self.refusal(claim, now);
+            return Some(Attempt::Held(LockStatus { mine: Some(true), ..refusal }));
+        }
+        if own.share.slots.begins_anew_as(slots) {
+            self.take_out(&claim.key, own.fencing_token);
+            return self.begin(claim, now, proposal).map(Attempt::Won);
+        }
+        let share = holders::share(self.entries(&claim.key), slots, own.share.slot);
+        if let Some(line) = self.lines.get_mut(&claim.key) {
+            line.drop(&claim.token); // It waited for the slots that it has now.
+            self.forget_empty_line(&claim.key);
+        }
+        let renewals = own.renewals.taken_over();
+        let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
+        let lease = self.grant(&claim.key, entry, claim.ttl, now);
+        self.ring(&claim.key);
+        Some(Attempt::Won(Win { lease, fresh: false }))
+    }
+
+    /// Returns true if a claim would get the key by asking: there is room, and the key was handed to
+    /// this claim, or to no claim while no present claim is ahead.
+    fn is_turn_of(&self, claim: &Claim) -> bool {
+        let Claim { key, token, .. } = claim;
+        if !holders::room(self.entries(key), token, claim.slots()) {
             return false;
         }
         let Some(line) = self.lines.get(key) else { return true };
@@ -313,7 +362,7 @@ impl Table {
         }
         let until = now.after(CONFIRM_WITHIN);
         if line.hand_on(until, until.after(self.position_kept)).is_some() {
-            self.handed_on.push(key.clone());
+            self.rung.push(key.clone());
         }
     }
 
@@ -323,8 +372,20 @@ impl Table {
         }
     }
 
-    fn status_now(&self, key: &LockKey, now: Timestamp) -> LockStatus {
-        self.status(key, self.leases.get(key), None, now)
+    /// Makes the first claims in line ask if the key is shared: there may be room for them.
+    fn ring(&mut self, key: &LockKey) {
+        let shares = self.entries(key).first().is_some_and(|entry| !entry.share.slots.is_alone());
+        if shares && self.lines.get(key).is_some_and(|line| line.head().is_some()) {
+            self.rung.push(key.clone());
+        }
+    }
+
+    /// The status of a key for a claim that is not granted.
+    fn refusal(&self, claim: &Claim, now: Timestamp) -> LockStatus {
+        let leases = self.entries(&claim.key);
+        let holder = holders::makes_room(leases, claim.slots()).map(|entry| entry.holder(now));
+        let status = self.status(&claim.key, leases.iter(), None, now);
+        LockStatus { holder: holder.or(status.holder), ..status }
     }
 
     fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Win> {
@@ -345,8 +406,11 @@ impl Table {
             ttl: claim.ttl,
             ends_at: now,
             renewals: Renewals::default(),
+            share: holders::share(self.entries(&claim.key), claim.slots(), None),
         };
-        Some(Win { lease: self.grant(&claim.key, entry, claim.ttl, now), fresh: true })
+        let lease = self.grant(&claim.key, entry, claim.ttl, now);
+        self.ring(&claim.key);
+        Some(Win { lease, fresh: true })
     }
 
     /// The latest end of a lease: when it has lasted for its `max_hold`, counted from now if its
@@ -370,24 +434,45 @@ impl Table {
             ttl,
             renewals: entry.renewals,
             capped: ttl < asked,
+            share: entry.share,
         };
-        let ends_at = entry.ends_at;
-        let before = self.leases.insert(key.clone(), entry);
+        let (ends_at, id) = (entry.ends_at, (key.clone(), entry.fencing_token));
+        let holders = self.leases.entry(key.clone()).or_default();
+        let before = holders.iter_mut().find(|other| other.fencing_token == entry.fencing_token);
+        let before = match before {
+            Some(before) => Some(std::mem::replace(before, entry)),
+            None => {
+                holders.push(entry); // Its number is the highest.
+                None
+            }
+        };
         if let Some(before) = &before {
-            self.ends.remove(&(before.ends_at, key.clone()));
+            self.ends.remove(&(before.ends_at, id.clone()));
         }
-        self.ends.insert((ends_at, key.clone()));
-        self.changes.entry(key.clone()).or_insert(before);
+        self.ends.insert((ends_at, id.clone()));
+        self.changes.entry(id).or_insert(before);
         lease
     }
 
-    /// Ends a lease and hands the key to the head of the line.
-    fn end(&mut self, key: &LockKey, now: Timestamp) {
-        if let Some(entry) = self.leases.remove(key) {
-            self.ends.remove(&(entry.ends_at, key.clone()));
-            self.changes.entry(key.clone()).or_insert(Some(entry));
-            self.hand_on_if_free(key, now);
+    /// Ends a lease, and hands the key to the head of the line, or tells it that there may be room.
+    fn end(&mut self, key: &LockKey, number: FencingToken, now: Timestamp) {
+        self.take_out(key, number);
+        self.hand_on_if_free(key, now);
+        self.ring(key);
+    }
+
+    fn take_out(&mut self, key: &LockKey, number: FencingToken) {
+        let Some(holders) = self.leases.get_mut(key) else { return };
+        let Some(at) = holders.iter().position(|entry| entry.fencing_token == number) else {
+            return;
+        };
+        let entry = holders.remove(at);
+        if holders.is_empty() {
+            self.leases.remove(key);
         }
+        let id = (key.clone(), number);
+        self.ends.remove(&(entry.ends_at, id.clone()));
+        self.changes.entry(id).or_insert(Some(entry));
     }
 }
 
@@ -422,6 +507,7 @@ mod tests {
             origin: Origin::Client,
             ttl: Ttl::from_millis(ttl),
             owner: None,
+            slots: None,
         }
     }
 
@@ -441,7 +527,7 @@ mod tests {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
         let last = Timestamp::from_micros(999_999);
-        let status = table.inspect(&key("a"), None, last);
+        let status = table.inspect(&key("a"), (None, 0), last);
         assert_eq!(status.holder.unwrap().left, Some(Duration::from_micros(1)));
         assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), last, 5)), None);
         assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), at(1_000), 5)), Some(6));
@@ -468,7 +554,7 @@ mod tests {
         let again = table.try_acquire(&long(), at(900), 5);
         let Some(Attempt::Won(Win { lease, fresh: false })) = again else { panic!("{again:?}") };
         assert_eq!((lease.ttl, lease.capped), (Ttl::from_millis(100), true));
-        let holder = |table: &mut Table, now| table.inspect(&key("c/a"), None, now).holder;
+        let holder = |table: &mut Table, now| table.inspect(&key("c/a"), (None, 0), now).holder;
         assert!(holder(&mut table, Timestamp::from_micros(999_999)).is_some());
         assert_eq!(holder(&mut table, at(1_000)), None);
         let next = table.try_acquire(&long(), at(1_000), 5);
@@ -483,8 +569,8 @@ mod tests {
         let refreshed = table.refresh(&key("c/a"), (&token("one"), None), None, at(2_000)).unwrap();
         assert_eq!((refreshed.ttl, refreshed.capped), (Ttl::from_millis(7_000), true));
         assert_eq!(fence(table.try_acquire(&claim("c/a", "one", 9_000), at(3_000), 5)), Some(5));
-        assert!(table.inspect(&key("c/a"), None, at(8_999)).holder.is_some());
-        assert_eq!(table.inspect(&key("c/a"), None, at(9_000)).holder, None);
+        assert!(table.inspect(&key("c/a"), (None, 0), at(8_999)).holder.is_some());
+        assert_eq!(table.inspect(&key("c/a"), (None, 0), at(9_000)).holder, None);
     }
 
     #[test]
@@ -492,7 +578,8 @@ mod tests {
         let mut table = table().with_slack(Duration::from_millis(100));
         table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
         table.try_acquire(&claim("b", "one", 10_000), at(0), 5);
-        let holder = |table: &mut Table, name, now| table.inspect(&key(name), None, now).holder;
+        let holder =
+            |table: &mut Table, name, now| table.inspect(&key(name), (None, 0), now).holder;
         assert_eq!(holder(&mut table, "a", at(0)).unwrap().left, Some(Duration::from_secs(1)));
         assert_eq!(
             holder(&mut table, "a", at(1_049)).unwrap().left,
@@ -508,11 +595,11 @@ mod tests {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
         assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [None]);
-        let before = table.entry(&key("a")).cloned();
+        let before = table.entries(&key("a")).first().cloned();
         table.refresh(&key("a"), (&token("one"), None), None, at(1));
         table.release(&key("a"), (&token("one"), None), at(2));
         table.try_acquire(&claim("a", "two", 1_000), at(3), 6);
-        assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [before]);
+        assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [before, None]);
     }
 
     #[test]
@@ -536,7 +623,7 @@ mod tests {
         );
         assert_eq!(fence(Some(again)), Some(9));
         assert!(table.refresh(&key("a"), (&token("one"), None), None, at(549)).is_some());
-        assert_eq!(table.inspect(&key("a"), None, at(599)).holder, None);
+        assert_eq!(table.inspect(&key("a"), (None, 0), at(599)).holder, None);
     }
 
     #[test]
@@ -559,8 +646,9 @@ mod tests {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 10), at(0), 1);
         table.take_changes();
-        table.inspect(&key("b"), None, at(10));
-        assert_eq!(table.take_changes().into_keys().collect::<Vec<_>>(), [key("a")]);
+        table.inspect(&key("b"), (None, 0), at(10));
+        let changed: Vec<_> = table.take_changes().into_keys().map(|(key, _)| key).collect();
+        assert_eq!(changed, [key("a")]);
         assert!(table.is_empty());
     }
 

@@ -104,6 +104,12 @@ impl FencingToken {
     /// The first number that is too large: JavaScript rounds from here on.
     const END: u64 = 1 << 53;
 
+    /// The lowest one.
+    pub const LEAST: Self = Self(1);
+
+    /// The highest one.
+    pub const MOST: Self = Self(Self::END - 1);
+
     /// The fencing token with this number, if it is in range.
     pub fn from_number(number: u64) -> Option<Self> {
         (1..Self::END).contains(&number).then_some(Self(number))

@@ -21,6 +21,7 @@ use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, KeyLine, Told, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::owed::{Answer, Owed, Undelivered};
+use crate::lock::slots::Share;
 use crate::lock::store::{Attempt, Keep, Store, Turn, Win};
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
@@ -237,14 +238,16 @@ impl Waiters {
             };
             let failed = answered.turn.is_err();
             let found_free = !rung && matches!(&answered.turn, Ok(Turn::Won(win)) if win.fresh);
+            let shared =
+                matches!(&answered.turn, Ok(Turn::Won(win)) if win.lease.share != Share::ALONE);
             let gone = matches!(answered.turn, Ok(Turn::Gone));
             let ask_at = self.note(answered);
             match handed.filter(|handed| *handed != token) {
                 None if failed => return Instant::now() + AFTER_A_FAILURE,
                 // The key was free without a hint, or the claim ended elsewhere: the store may have
                 // lost the line. The next claim's question restores it, or tells how long the lease
-                // lasts.
-                None if found_free || gone => {
+                // lasts. Beside a lease that shares the key there may be room for more.
+                None if found_free || gone || shared => {
                     next = self.with_line(key, |line| line.head()).flatten();
                 }
                 None => return ask_at,
@@ -258,7 +261,7 @@ impl Waiters {
                 }
             }
         }
-        Instant::now() + AFTER_A_GRANT
+        Instant::now()
     }
 
     /// Handles an answer: delivers a grant, notes a place. Returns the moment to ask again.

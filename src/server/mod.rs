@@ -26,7 +26,7 @@ use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
 use crate::auth::{Exposure, HostNames, Keyring};
 use crate::config::{Config, StoreUrl};
 use crate::lock::ends::Why;
-use crate::lock::lease::{Holder, LockStatus};
+use crate::lock::lease::LockStatus;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
 use crate::server::connection::Acceptor;
@@ -275,9 +275,9 @@ impl Server {
             let listing = self.app.locks.list(vec![String::new()], after, FOUND_AT_ONCE).await;
             let Ok(listing) = listing else { return };
             for LockStatus { key, holder, .. } in listing.locks {
-                let Some(Holder { left: Some(left), fencing_token, .. }) = holder else { continue };
-                if let Some(caller) = self.app.keyring.likely(key.as_str()) {
-                    self.app.quotas.found(caller, key, fencing_token, left);
+                let Some(caller) = self.app.keyring.likely(key.as_str()) else { continue };
+                if let Some(holder) = holder {
+                    self.app.quotas.found(caller, key, &holder);
                 }
             }
             match listing.cursor {

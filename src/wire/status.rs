@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::lock::lease::{LockStatus, Waiter};
+use crate::lock::lease::{Holder, LockStatus, Waiter};
 use crate::lock::store::Listing;
 use crate::lock::time::{millis_down, millis_up};
 use crate::wire::owner_text;
@@ -33,6 +33,37 @@ pub struct StatusBody {
     pub queue: Option<Vec<WaiterBody>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mine: Option<bool>,
+    /// The number of leases, if they share the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<u64>,
+    /// The most holders that all of these allow.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u16>,
+    /// The first of these leases to end; not in lists.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub leases: Option<Vec<LeaseBody>>,
+}
+
+/// A lease of a shared key, as others see it.
+#[derive(Debug, Deserialize, Serialize)]
+pub struct LeaseBody {
+    /// The holder's name, if it gave one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub owner: Option<String>,
+    /// Its fencing token.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fencing_token: Option<u64>,
+    /// The rest of its TTL.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ttl_ms: Option<u64>,
+    /// The time since it began, if the store can tell.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub held_ms: Option<u64>,
+    /// The most holders that it allows.
+    pub slots: u16,
+    /// The number of its slot, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u16>,
 }
 
 /// A waiting request, as others see it.
@@ -44,6 +75,19 @@ pub struct WaiterBody {
     /// The time since it took its place, if the store can tell.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
+}
+
+impl From<&Holder> for LeaseBody {
+    fn from(holder: &Holder) -> Self {
+        Self {
+            owner: owner_text(holder),
+            fencing_token: holder.fencing_token.map(|token| token.number()),
+            ttl_ms: holder.left.map(millis_up),
+            held_ms: holder.held.map(millis_down),
+            slots: holder.share.slots.limit(),
+            slot: holder.share.slot,
+        }
+    }
 }
 
 impl StatusBody {
@@ -66,6 +110,8 @@ impl From<LockStatus> for StatusBody {
     fn from(status: LockStatus) -> Self {
         let held = status.holder.is_some();
         let holder = status.holder.unwrap_or_default();
+        let sharers = status.sharers.as_ref();
+        let leases = sharers.map(|all| &all.leases).filter(|leases| !leases.is_empty());
         Self {
             key: status.key.to_string(),
             held,
@@ -76,6 +122,9 @@ impl From<LockStatus> for StatusBody {
             waiters: status.waiters,
             queue: None,
             mine: status.mine,
+            holders: sharers.map(|all| all.holders),
+            slots: sharers.map(|all| all.slots.limit()),
+            leases: leases.map(|leases| leases.iter().map(LeaseBody::from).collect()),
         }
     }
 }

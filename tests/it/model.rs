@@ -5,7 +5,8 @@ mod said;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::lock::lease::{Claim, Holding, LockStatus};
+use lockkeeper::lock::lease::{Claim, Holding};
+use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Keep, Page, Turn, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
@@ -40,11 +41,11 @@ const SHORT: u64 = 100;
 /// A step of a history: what is done, to which of two keys, by which of four tokens.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire(u8, u8, u64),
+    Acquire(u8, u8, u64, Option<u64>),
     /// A lease that is over before the next step.
     Pass(u8, u8),
     Refresh(u8, u8, Option<u64>),
-    Wait(u8, u8, u64),
+    Wait(u8, u8, u64, Option<u64>),
     Leave(u8, u8, Keep),
     Release(u8, u8),
     ForceRelease(u8),
@@ -67,6 +68,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let key = || 0..2_u8;
     let token = || 0..4_u8;
     let long = || (60..70_u64).prop_map(|minutes| minutes * MINUTE);
+    let slots = || {
+        prop_oneof![
+            6 => Just(None),
+            1 => Just(Some(1)),
+            3 => (2..4_u64).prop_map(Some),
+            2 => Just(Some(u64::from(Slots::SHARED.number()))),
+        ]
+    };
     let keep = || prop_oneof![Just(Keep::Place), Just(Keep::Nothing)];
     let act = prop_oneof![
         Just(Act::Refresh),
@@ -75,11 +84,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         proptest::option::of(long()).prop_map(Act::LetGo),
     ];
     let step = prop_oneof![
-        5 => (key(), token(), long()).prop_map(|(key, token, ttl)| Step::Acquire(key, token, ttl)),
+        5 => (key(), token(), long(), slots())
+            .prop_map(|(key, token, ttl, slots)| Step::Acquire(key, token, ttl, slots)),
         1 => (key(), token()).prop_map(|(key, token)| Step::Pass(key, token)),
         3 => (key(), token(), proptest::option::of(long()))
             .prop_map(|(key, token, ttl)| Step::Refresh(key, token, ttl)),
-        9 => (key(), token(), long()).prop_map(|(key, token, ttl)| Step::Wait(key, token, ttl)),
+        9 => (key(), token(), long(), slots())
+            .prop_map(|(key, token, ttl, slots)| Step::Wait(key, token, ttl, slots)),
         4 => (key(), token(), keep()).prop_map(|(key, token, keep)| Step::Leave(key, token, keep)),
         6 => (key(), token()).prop_map(|(key, token)| Step::Release(key, token)),
         1 => key().prop_map(Step::ForceRelease),
@@ -109,15 +120,15 @@ impl Both<'_> {
     async fn step(&mut self, step: Step) {
         let store = &self.stage.store;
         let (said, expected) = match step {
-            Step::Acquire(at, by, ttl) => {
-                let (said, expected) = self.acquire(&self.claim(at, by, ttl)).await;
+            Step::Acquire(at, by, ttl, slots) => {
+                let (said, expected) = self.acquire(&self.claim(at, by, ttl, slots)).await;
                 if !said.what.starts_with("held") {
                     self.forget_place(at, by);
                 }
                 (said, expected)
             }
             Step::Pass(at, by) => {
-                let (said, expected) = self.pass(&self.claim(at, by, SHORT)).await;
+                let (said, expected) = self.pass(&self.claim(at, by, SHORT, None)).await;
                 if !said.what.starts_with("held") {
                     self.forget_place(at, by);
                 }
@@ -129,7 +140,9 @@ impl Both<'_> {
                 let said = store.refresh(&key, &token, None, ttl).await.unwrap();
                 (lease(said), lease(self.table.refresh(&key, (&token, None), ttl, self.now)))
             }
-            Step::Wait(key, token, ttl) => self.wait(key, token, ttl).await,
+            Step::Wait(key, token, ttl, slots) => {
+                self.wait(key, token, self.claim(key, token, ttl, slots)).await
+            }
             Step::Leave(at, by, keep) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
                 store.leave(&key, &[(token.clone(), keep)]).await.unwrap();
@@ -138,7 +151,7 @@ impl Both<'_> {
                     self.forget_place(at, by);
                 }
                 let said = store.inspect(&key, Some(&token)).await.unwrap();
-                (status(&said), status(&self.table.inspect(&key, Some(&token), self.now)))
+                (status(&said), status(&self.table.inspect(&key, (Some(&token), 0), self.now)))
             }
             Step::Release(at, by) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
@@ -150,8 +163,8 @@ impl Both<'_> {
                 let key = self.key(at);
                 let said = store.force_release(&key, None).await.unwrap();
                 (
-                    holder(said.as_ref()),
-                    holder(self.table.force_release(&key, None, self.now).as_ref()),
+                    holder(said.first()),
+                    holder(self.table.force_release(&key, None, self.now).first()),
                 )
             }
             Step::Of(which, act) => match self.leases.iter().rev().nth(which).cloned() {
@@ -161,9 +174,8 @@ impl Both<'_> {
             Step::Inspect(at, by) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
                 let said = store.inspect_line(&key, Some(&token), 3).await.unwrap();
-                let expected = self.table.inspect(&key, Some(&token), self.now);
-                let line = self.table.first_in_line(&key, 3, self.now);
-                (status(&said), status(&LockStatus { line, ..expected }))
+                let expected = self.table.inspect(&key, (Some(&token), 3), self.now);
+                (status(&said), status(&expected))
             }
             Step::List => {
                 let page =
@@ -206,13 +218,12 @@ impl Both<'_> {
                 store.let_go(&one, linger).await.unwrap();
                 self.table.let_go(&other, linger, now);
                 let said = store.inspect(key, Some(token)).await.unwrap();
-                (status(&said), status(&self.table.inspect(key, Some(token), now)))
+                (status(&said), status(&self.table.inspect(key, (Some(token), 0), now)))
             }
         }
     }
 
-    async fn wait(&mut self, at: u8, by: u8, ttl: u64) -> (Said, Said) {
-        let claim = self.claim(at, by, ttl);
+    async fn wait(&mut self, at: u8, by: u8, claim: Claim) -> (Said, Said) {
         let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
         let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
         if let (Turn::Won(win), Turn::Won(other)) = (&said, &expected) {
@@ -266,14 +277,15 @@ impl Both<'_> {
         let (said, expected) = self.acquire(claim).await;
         if !said.what.starts_with("held") {
             eventually(PATIENCE, async || {
-                let status = self.stage.store.inspect(&claim.key, None).await.unwrap();
-                status.holder.is_none_or(|holder| holder.fencing_token.is_none()).then_some(())
+                let status =
+                    self.stage.store.inspect(&claim.key, Some(&claim.token)).await.unwrap();
+                (status.mine == Some(false)).then_some(())
             })
             .await;
             self.now = self.now.after(Ttl::from_millis(SHORT));
             // The table hands the key on as it ends, Redis as soon as somebody asks for it.
             let stranger = Claim { token: token("stranger"), ..claim.clone() };
-            if self.table.inspect(&claim.key, None, self.now).holder.is_some() {
+            if self.table.inspect(&claim.key, (None, 0), self.now).holder.is_some() {
                 let (said, expected) = self.acquire(&stranger).await;
                 self.compare(Step::Pass(0, 0), said, expected);
             }
@@ -294,8 +306,10 @@ impl Both<'_> {
         key(&format!("{}/{at}", self.history))
     }
 
-    fn claim(&self, at: u8, by: u8, ttl: u64) -> Claim {
-        claim(&format!("{}/{at}", self.history), &by.to_string(), ttl)
+    fn claim(&self, at: u8, by: u8, ttl: u64, slots: Option<u64>) -> Claim {
+        let shares = !self.stage.store.guarantees().most_slots.is_alone();
+        let slots = slots.filter(|_| shares).and_then(Slots::from_number);
+        Claim { slots, ..claim(&format!("{}/{at}", self.history), &by.to_string(), ttl) }
     }
 }
 

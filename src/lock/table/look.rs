@@ -2,17 +2,19 @@
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, LockStatus, Waiter};
+use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::line::Line;
 use crate::lock::store::Page;
 use crate::lock::table::Table;
+use crate::lock::table::holders;
+use crate::lock::table::holders::Holders;
 use crate::lock::time::Timestamp;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 
 impl Table {
-    /// The number of held keys.
+    /// The number of leases.
     pub fn len(&self) -> usize {
-        self.leases.len()
+        self.ends.len()
     }
 
     /// Returns true if no key is held.
@@ -25,50 +27,77 @@ impl Table {
         self.last_fencing_token
     }
 
-    /// The lease of a key, in the form that is stored.
-    pub fn entry(&self, key: &LockKey) -> Option<&Entry> {
-        self.leases.get(key)
+    /// The leases of a key, in the form that is stored.
+    pub(crate) fn entries(&self, key: &LockKey) -> &[Entry] {
+        self.leases.get(key).map_or(&[], |holders| holders.as_slice())
+    }
+
+    /// The lease with this fencing token.
+    pub(crate) fn entry(&self, key: &LockKey, number: FencingToken) -> Option<&Entry> {
+        self.entries(key).iter().find(|entry| entry.fencing_token == number)
+    }
+
+    /// The lease of a token.
+    pub(crate) fn entry_of(&self, key: &LockKey, token: &LeaseToken) -> Option<&Entry> {
+        holders::of_token(self.entries(key), token)
     }
 
     /// The leases from the start of a page, without its limit and regardless of the time.
-    pub fn page(&self, page: &Page) -> impl Iterator<Item = (&LockKey, &Entry)> {
+    pub(crate) fn page(&self, page: &Page) -> impl Iterator<Item = (&LockKey, &Holders)> {
         page.widest_prefixes().into_iter().flat_map(|prefix| {
             let leases = self.leases.range::<str, _>(page.range(prefix));
             leases.take_while(move |(key, _)| key.as_str().starts_with(prefix))
         })
     }
 
-    /// The status of a key whose lease is `entry`.
-    pub fn status(
+    /// The status of a key with these leases.
+    pub(crate) fn status<'a>(
         &self,
         key: &LockKey,
-        entry: Option<&Entry>,
+        leases: impl Iterator<Item = &'a Entry> + Clone,
         token: Option<&LeaseToken>,
         now: Timestamp,
     ) -> LockStatus {
         let line = self.lines.get(key);
-        let handed = line
-            .and_then(Line::handed)
-            .map(|(_, until)| Holder { left: Some(until.left(now)), ..Holder::default() });
+        let handed = line.and_then(Line::handed).map(|(_, until)| until.left(now));
+        let own = token.and_then(|token| leases.clone().find(|entry| entry.token == *token));
         LockStatus {
             key: key.clone(),
-            holder: entry.map(|entry| entry.holder(now)).or(handed),
+            holder: holders::seen(leases.clone(), own, now)
+                .or(handed.map(|left| Holder { left: Some(left), ..Holder::default() })),
+            sharers: holders::sharers(leases),
             waiters: line.map_or(0, Line::len),
             line: Vec::new(),
-            mine: token.map(|token| entry.is_some_and(|entry| entry.token == *token)),
+            mine: token.map(|_| own.is_some()),
         }
     }
 
-    /// The first `most` claims in the line of a key.
-    pub fn first_in_line(&self, key: &LockKey, most: usize, now: Timestamp) -> Vec<Waiter> {
-        self.lines.get(key).map_or_else(Vec::new, |line| line.first(most, now))
+    /// The status of a key with these leases, the first `most` claims of its line, and the first of
+    /// the leases if they share it.
+    pub(crate) fn status_and_line<'a>(
+        &self,
+        key: &LockKey,
+        leases: impl Iterator<Item = &'a Entry> + Clone,
+        (token, most): (Option<&LeaseToken>, usize),
+        now: Timestamp,
+    ) -> LockStatus {
+        let mut status = self.status(key, leases.clone(), token, now);
+        status.line = self.lines.get(key).map_or_else(Vec::new, |line| line.first(most, now));
+        if let Some(sharers) = &mut status.sharers {
+            sharers.leases = holders::first_to_end(leases, now);
+        }
+        status
     }
 
-    /// Returns true if the lease `entry`, or the key's hand-off, has expired but was not removed
+    /// Returns true if one of these leases, or the key's hand-off, has expired but was not removed
     /// yet.
-    pub fn has_ended(&self, key: &LockKey, entry: Option<&Entry>, now: Timestamp) -> bool {
+    pub(crate) fn has_ended<'a>(
+        &self,
+        key: &LockKey,
+        mut leases: impl Iterator<Item = &'a Entry>,
+        now: Timestamp,
+    ) -> bool {
         let handed = self.lines.get(key).and_then(Line::handed);
-        entry.is_some_and(|entry| entry.ends_at <= now)
-            || handed.is_some_and(|(_, until)| *until <= now)
+        leases.any(|entry| entry.ends_at <= now) || handed.is_some_and(|(_, until)| *until <= now)
     }
 }

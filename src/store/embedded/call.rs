@@ -13,6 +13,7 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl};
+use crate::lock::token::LeaseToken;
 use crate::store::embedded::committer::Shared;
 use crate::store::embedded::queue::{Job, JobError, Order};
 
@@ -45,9 +46,13 @@ pub(super) struct Committed<T> {
 }
 
 impl<T> Committed<T> {
-    /// An answer with the lease that the table now has for `key`.
-    pub(super) fn with_lease(table: &Table, key: &LockKey, answer: T) -> Self {
-        Self { answer, ends_at: table.entry(key).map(|entry| entry.ends_at) }
+    /// An answer with the lease that the token now has of `key`.
+    pub(super) fn with_lease(
+        table: &Table,
+        (key, token): (&LockKey, &LeaseToken),
+        answer: T,
+    ) -> Self {
+        Self { answer, ends_at: table.entry_of(key, token).map(|entry| entry.ends_at) }
     }
 
     pub(super) fn plain(answer: T) -> Self {

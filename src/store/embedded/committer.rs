@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::lock::error::Effect;
-use crate::lock::key::LockKey;
+use crate::lock::table::LeaseId;
 use crate::lock::time::{Clock, Timestamp};
 use crate::lock::wakeup::Wakeups;
 use crate::lock::watched;
 use crate::metrics::Metrics;
 use crate::store::embedded::error::LogError;
-use crate::store::embedded::log::{Change, Log};
+use crate::store::embedded::log::Log;
 use crate::store::embedded::queue::{Job, JobError, Queue};
 use crate::store::embedded::settings::EmbeddedSettings;
+use crate::store::embedded::tables::Change;
 use crate::store::embedded::view::View;
 
 /// The most calls that share one fsync: with more the gain is small and the first caller waits
@@ -97,11 +98,11 @@ impl Committer {
             for job in batch {
                 job.reply(outcome.clone());
             }
-            let handed_on = {
+            let rung = {
                 let mut state = self.shared.view.state();
-                state.table.as_mut().map(|table| table.take_handed_on())
+                state.table.as_mut().map(|table| table.take_rung())
             };
-            for key in handed_on.unwrap_or_default() {
+            for key in rung.unwrap_or_default() {
                 self.shared.wakeups.ring(&key);
             }
         }
@@ -156,10 +157,10 @@ impl Committer {
             let mut state = self.shared.view.state();
             let Some(table) = &mut state.table else { return Ok(()) };
             let before = table.take_changes();
-            let change = |(key, before): (&_, &Option<_>)| Change {
-                key: LockKey::clone(key),
+            let change = |((key, number), before): (&LeaseId, &Option<_>)| Change {
+                key: key.clone(),
                 before: before.clone(),
-                after: table.entry(key).cloned(),
+                after: table.entry(key, *number).cloned(),
             };
             let changes: Vec<_> = before.iter().map(change).collect();
             let last_fencing_token = table.last_fencing_token();

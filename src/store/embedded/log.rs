@@ -1,21 +1,12 @@
 //! The file: one redb database with the leases, the store's clock and the last fencing token.
 //! Reading it proves that it is whole, and not older than the last answer.
-//!
-//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. Format 3: rows
-//! by fencing token, so that new leases are neighbours, with the start of each. A change needs a
-//! new number, a way to read the old ones, and a test with an old file.
 
 use std::fs::File;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use redb::{
-    AccessGuard, Builder, Database, DatabaseError, ReadableDatabase, ReadableTable, StorageBackend,
-    TableDefinition, WriteTransaction,
-};
+use redb::{Builder, Database, DatabaseError, StorageBackend};
 
-use crate::lock::entry::Entry;
-use crate::lock::key::LockKey;
 use crate::lock::table::Table;
 use crate::lock::time::Timestamp;
 use crate::lock::token::FencingToken;
@@ -23,20 +14,10 @@ use crate::lock::watched::caught;
 use crate::store::embedded::error::LogError;
 use crate::store::embedded::file::DatabaseFile;
 use crate::store::embedded::home::Home;
-use crate::store::embedded::row;
-use crate::store::embedded::row::{LeaseRow, RowByKey, Sum};
-
-const LEASES: TableDefinition<'_, u64, LeaseRow> = TableDefinition::new("leases_by_number");
-/// The leases of formats 1 and 2. Empty now, and kept for older versions: they read it before they
-/// see that the format is newer.
-const LEASES_BY_KEY: TableDefinition<'_, &str, RowByKey> = TableDefinition::new("leases");
-const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
-
-const FORMAT: u64 = 3;
-/// The first format with the number of leases and their checksum.
-const SUMMED: u64 = 2;
-/// The first format with rows by fencing token.
-const BY_NUMBER: u64 = 3;
+use crate::store::embedded::row::Sum;
+use crate::store::embedded::tables::{
+    Change, FORMAT, LeaseOfKey, Meta, SUMMED, contents, write, write_anew,
+};
 
 /// All leases are in memory anyway; the database needs little more than its write buffer.
 const CACHE_BYTES: usize = 16 << 20;
@@ -49,29 +30,6 @@ pub(super) struct Log {
     attempted: u64,
     sum: Sum,
 }
-
-/// A lease that began, changed or ended.
-pub(super) struct Change {
-    pub(super) key: LockKey,
-    /// The row on disk.
-    pub(super) before: Option<Entry>,
-    /// The new row.
-    pub(super) after: Option<Entry>,
-}
-
-/// The numbers in a file beside the leases.
-#[derive(Clone, Copy, Default)]
-struct Meta {
-    format: u64,
-    commits: u64,
-    clock: u64,
-    last_fencing_token: u64,
-    leases: u64,
-    checksum: u64,
-}
-
-type LeaseOfKey = (LockKey, Entry);
-type Row<'a, K, V> = (AccessGuard<'a, K>, AccessGuard<'a, V>);
 
 struct Contents {
     meta: Meta,
@@ -174,7 +132,7 @@ impl Log {
         self.database = Some(database);
         self.committed = found.meta.commits;
         self.sum = found.sum;
-        if found.meta.format < BY_NUMBER
+        if found.meta.format < FORMAT
             && let Some(database) = &self.database
         {
             let written = write_anew(database, found.meta, found.sum, &found.leases);
@@ -232,37 +190,6 @@ impl Log {
     }
 }
 
-impl Meta {
-    /// The rows of the file. The checksum is the last, and covers all others.
-    fn rows(&self) -> [(&'static str, u64); 6] {
-        [
-            ("format", self.format),
-            ("commits", self.commits),
-            ("clock_us", self.clock),
-            ("last_fencing_token", self.last_fencing_token),
-            ("leases", self.leases),
-            ("checksum", self.checksum),
-        ]
-    }
-
-    /// The same with the sum of the leases, in the newest format.
-    fn summed(self, sum: Sum) -> Self {
-        Self { format: FORMAT, ..self }.with_sum(sum)
-    }
-
-    /// The same with the sum of the leases, in its own format, which the checksum covers.
-    fn with_sum(self, sum: Sum) -> Self {
-        let mut summed = Self { leases: sum.leases(), checksum: 0, ..self };
-        summed.checksum = sum.checksum(summed.rows().map(|(_, number)| number));
-        summed
-    }
-
-    fn fits(&self, sum: Sum) -> bool {
-        let expected = self.with_sum(sum);
-        (expected.leases, expected.checksum) == (self.leases, self.checksum)
-    }
-}
-
 fn create(file: File) -> Result<Database, redb::Error> {
     let file = DatabaseFile::new(file)?;
     // Data that is not yet safe must not pass for data on disk.
@@ -270,90 +197,6 @@ fn create(file: File) -> Result<Database, redb::Error> {
     let created: Result<_, DatabaseError> =
         Builder::new().set_cache_size(CACHE_BYTES).create_with_backend(file);
     Ok(created?)
-}
-
-fn write(database: &Database, meta: Meta, sum: Sum, changes: &[Change]) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    {
-        let mut leases = transaction.open_table(LEASES)?;
-        for Change { key, before, after } in changes {
-            let number = |entry: &Entry| entry.fencing_token.number();
-            // A renewed lease has the number that it had, a new one another.
-            if let Some(ended) = before.as_ref().map(number)
-                && after.as_ref().map(number) != Some(ended)
-            {
-                leases.remove(ended)?;
-            }
-            if let Some(after) = after {
-                leases.insert(number(after), row::encode(key, after))?;
-            }
-        }
-    }
-    write_meta(&transaction, meta.summed(sum))?;
-    Ok(transaction.commit()?)
-}
-
-/// Writes all leases in the newest format, whatever the format was.
-fn write_anew(
-    database: &Database,
-    meta: Meta,
-    sum: Sum,
-    all: &[LeaseOfKey],
-) -> Result<(), redb::Error> {
-    let transaction = database.begin_write()?;
-    {
-        transaction.open_table(LEASES_BY_KEY)?.retain(|_, _| false)?;
-        let mut leases = transaction.open_table(LEASES)?;
-        leases.retain(|_, _| false)?;
-        for (key, entry) in all {
-            leases.insert(entry.fencing_token.number(), row::encode(key, entry))?;
-        }
-    }
-    write_meta(&transaction, meta.summed(sum))?;
-    Ok(transaction.commit()?)
-}
-
-fn write_meta(transaction: &WriteTransaction, meta: Meta) -> Result<(), redb::Error> {
-    let mut table = transaction.open_table(META)?;
-    for (name, number) in meta.rows() {
-        table.insert(name, number)?;
-    }
-    Ok(())
-}
-
-/// Reads a database; `None` for a lease that cannot be read.
-fn contents(database: &Database) -> Result<(Meta, Vec<Option<LeaseOfKey>>), redb::Error> {
-    let transaction = database.begin_read()?;
-    let table = match transaction.open_table(META) {
-        // An old version was killed before its first commit.
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Meta::default(), Vec::new())),
-        table => table?,
-    };
-    let number = |name| Ok::<_, redb::Error>(table.get(name)?.map_or(0, |value| value.value()));
-    let meta = Meta {
-        format: number("format")?,
-        commits: number("commits")?,
-        clock: number("clock_us")?,
-        last_fencing_token: number("last_fencing_token")?,
-        leases: number("leases")?,
-        checksum: number("checksum")?,
-    };
-    let leases: Result<Vec<_>, redb::StorageError> = match meta.format {
-        newer if newer > FORMAT => Ok(Vec::new()),
-        BY_NUMBER.. => {
-            let rows = transaction.open_table(LEASES)?;
-            let lease =
-                |(number, row): Row<'_, u64, LeaseRow>| row::decode(number.value(), row.value());
-            rows.iter()?.map(|row| row.map(lease)).collect()
-        }
-        _ => {
-            let rows = transaction.open_table(LEASES_BY_KEY)?;
-            let lease =
-                |(key, row): Row<'_, &str, RowByKey>| row::decode_by_key(key.value(), row.value());
-            rows.iter()?.map(|row| row.map(lease)).collect()
-        }
-    };
-    Ok((meta, leases?))
 }
 
 fn database_error(path: &Path, source: redb::Error) -> LogError {

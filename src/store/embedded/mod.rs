@@ -13,6 +13,7 @@ mod log;
 mod queue;
 mod row;
 mod settings;
+mod tables;
 mod view;
 
 use std::fmt;
@@ -26,6 +27,7 @@ use async_trait::async_trait;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::slots::Slots;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn, Win};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl, wall_clock_micros};
@@ -165,7 +167,7 @@ impl Store for EmbeddedStore {
         let (manner, origin, claim) = (Manner::of(claim), claim.origin, claim.clone());
         let asked = self.call(VERB, manner, move |table, now| {
             let attempt = table.try_acquire(&claim, now, proposal());
-            Committed::with_lease(table, &claim.key, attempt)
+            Committed::with_lease(table, (&claim.key, &claim.token), attempt)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
@@ -181,7 +183,7 @@ impl Store for EmbeddedStore {
         let (origin, claim) = (claim.origin, claim.clone());
         let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
             let turn = table.wait_turn(&claim, now, proposal());
-            Committed::with_lease(table, &claim.key, turn)
+            Committed::with_lease(table, (&claim.key, &claim.token), turn)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
@@ -220,7 +222,7 @@ impl Store for EmbeddedStore {
         let (key, token) = (key.clone(), token.clone());
         let asked = self.call(Verb::Refresh, Manner::Withdrawn, move |table, now| {
             let refreshed = table.refresh(&key, (&token, named), ttl, now);
-            Committed::with_lease(table, &key, refreshed)
+            Committed::with_lease(table, (&key, &token), refreshed)
         });
         let mut asked = asked.await?;
         let lease = asked.answer.take();
@@ -231,7 +233,7 @@ impl Store for EmbeddedStore {
         let holding = holding.clone();
         let asked = self.call(Verb::Keep, Manner::Withdrawn, move |table, now| {
             let kept = table.keep(&holding, ttl, now);
-            Committed::with_lease(table, &holding.key, kept)
+            Committed::with_lease(table, (&holding.key, &holding.token), kept)
         });
         let asked = asked.await?;
         Ok(match asked.answer.clone() {
@@ -275,7 +277,7 @@ impl Store for EmbeddedStore {
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
+    ) -> Result<Vec<Holder>, StoreError> {
         let key = key.clone();
         let forced = self.call(Verb::ForceRelease, Manner::Withdrawn, move |table, now| {
             Committed::plain(table.force_release(&key, named, now))
@@ -291,10 +293,7 @@ impl Store for EmbeddedStore {
     ) -> Result<LockStatus, StoreError> {
         let seen = self.shared.view.inspect(key, token, most, self.shared.clock.now());
         let (key, token) = (key.clone(), token.cloned());
-        let look = move |table: &mut Table, now| {
-            let status = table.inspect(&key, token.as_ref(), now);
-            LockStatus { line: table.first_in_line(&key, most, now), ..status }
-        };
+        let look = move |table: &mut Table, now| table.inspect(&key, (token.as_ref(), most), now);
         self.look(Verb::Inspect, seen, look).await
     }
 
@@ -319,6 +318,8 @@ impl Store for EmbeddedStore {
             fencing: "rises with every lease, also after restarts, crashes and clock steps",
             survives: "crash and restart of the process: every answered change is on disk; not the \
                        loss of the disk",
+            sharing: "up to 1 000 holders a key",
+            most_slots: Slots::MOST,
         }
     }
 }

@@ -6,12 +6,17 @@ use sha2::{Digest, Sha256};
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Owner, Renewals};
+use crate::lock::slots::{Share, Slots};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
 /// By fencing token: key, token, owner (empty if none), start, TTL in milliseconds, end, renewals.
 /// Times are microseconds of the store's clock.
 pub(super) type LeaseRow = (&'static str, &'static str, &'static str, Option<u64>, u64, u64, u64);
+
+/// By fencing token: the slots of a lease that shares its key, and its slot, 0 for none. Other leases
+/// have no such row.
+pub(super) type ShareRow = (u16, u16);
 
 /// A row of formats 1 and 2, by key: token, owner, fencing token, TTL, end, renewals.
 pub(super) type RowByKey = (&'static str, &'static str, u64, u64, u64, u64);
@@ -32,7 +37,19 @@ pub(super) fn encode<'a>(key: &'a LockKey, entry: &'a Entry) -> <LeaseRow as Val
     )
 }
 
-/// The lease of a row; `None` if the row is invalid.
+/// The row of a share; `None` for an exclusive lease.
+pub(super) fn encode_share(share: Share) -> Option<ShareRow> {
+    (!share.slots.is_alone()).then(|| (share.slots.number(), share.slot.unwrap_or_default()))
+}
+
+/// The share of a row; `None` if the row is invalid.
+pub(super) fn decode_share((slots, slot): ShareRow) -> Option<Share> {
+    let slots = Slots::from_number(slots.into()).filter(|slots| !slots.is_alone())?;
+    let slot = (slot > 0).then_some(slot);
+    (slot.is_some() == slots.is_numbered()).then_some(Share { slots, slot })
+}
+
+/// The lease of a row; `None` if the row is invalid. Its share is in another row.
 pub(super) fn decode(
     number: u64,
     (key, token, owner, since, ttl, ends_at, renewals): <LeaseRow as Value>::SelfType<'_>,
@@ -45,6 +62,7 @@ pub(super) fn decode(
         ttl: Ttl::from_millis(ttl),
         ends_at: Timestamp::from_micros(ends_at),
         renewals: (renewals < MAX_RENEWALS).then(|| Renewals::from_number(renewals))?,
+        share: Share::ALONE,
     };
     Some((LockKey::parse(key).ok()?, entry))
 }
@@ -65,7 +83,7 @@ pub(super) struct Sum {
 }
 
 impl Sum {
-    /// Replaces one lease by another; either may be missing.
+    /// Replaces one state of a lease by another; either may be missing.
     pub(super) fn replace(&mut self, key: &LockKey, before: Option<&Entry>, after: Option<&Entry>) {
         if let Some(before) = before {
             self.leases = self.leases.wrapping_sub(1);
@@ -99,6 +117,9 @@ fn checksum(key: &LockKey, entry: &Entry) -> u64 {
         hash.update(text);
     }
     for number in [entry.fencing_token.number(), ttl, ends_at, renewals].into_iter().chain(since) {
+        hash.update(number.to_le_bytes());
+    }
+    for number in encode_share(entry.share).into_iter().flat_map(|(slots, slot)| [slots, slot]) {
         hash.update(number.to_le_bytes());
     }
     first_word(hash)

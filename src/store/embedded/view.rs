@@ -1,18 +1,18 @@
 //! The readers' view of the table: a change is visible once it is on disk.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
 use crate::lock::store::Page;
-use crate::lock::table::Table;
+use crate::lock::table::{LeaseId, Table};
 use crate::lock::time::Timestamp;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 
-/// Keys with the leases that were on disk before they changed.
-pub(super) type Before = BTreeMap<LockKey, Option<Entry>>;
+/// Leases that changed, as they were on disk before.
+pub(super) type Before = BTreeMap<LeaseId, Option<Entry>>;
 
 /// The table and its uncommitted changes, behind one lock.
 pub(super) struct View(Mutex<ViewState>);
@@ -20,7 +20,7 @@ pub(super) struct View(Mutex<ViewState>);
 pub(super) struct ViewState {
     /// `None` while the content of the disk is unknown.
     pub(super) table: Option<Table>,
-    /// The keys being written, with their leases on disk.
+    /// The leases being written, as they are on disk.
     pub(super) under_way: Before,
 }
 
@@ -51,31 +51,43 @@ impl View {
     ) -> Option<Seen<LockStatus>> {
         let state = self.state();
         let table = state.table.as_ref()?;
-        let entry = match state.under_way.get(key) {
-            Some(before) => before.as_ref(),
-            None => table.entry(key),
-        };
-        let current = !table.has_ended(key, entry, now);
-        let line = table.first_in_line(key, most, now);
-        let status = table.status(key, entry, token, now);
-        Some(Seen { on_disk: LockStatus { line, ..status }, current })
+        let leases = state.on_disk(key, table.entries(key));
+        let current = !table.has_ended(key, leases.iter().copied(), now);
+        let on_disk = table.status_and_line(key, leases.iter().copied(), (token, most), now);
+        Some(Seen { on_disk, current })
     }
 
     /// A page of the held keys; `None` while the content of the disk is unknown.
     pub(super) fn list(&self, page: &Page, now: Timestamp) -> Option<Seen<Vec<LockStatus>>> {
         let state = self.state();
         let table = state.table.as_ref()?;
-        let unchanged = table.page(page).filter(|(key, _)| !state.under_way.contains_key(*key));
-        let before = state
-            .under_way
+        let changed: BTreeSet<_> = state.under_way.keys().map(|(key, _)| key).collect();
+        let unchanged = table.page(page).filter(|(key, _)| !changed.contains(key));
+        let unchanged = unchanged.map(|(key, leases)| (key, leases.iter().collect()));
+        let before = changed
             .iter()
-            .filter(|(key, _)| page.covers(key))
-            .filter(|(key, _)| page.after.as_deref().is_none_or(|after| key.as_str() > after))
-            .filter_map(|(key, before)| before.as_ref().map(|entry| (key, entry)));
-        let held: BTreeMap<_, _> = unchanged.take(page.limit).chain(before).collect();
+            .filter(|key| page.covers(key))
+            .filter(|key| page.after.as_deref().is_none_or(|after| key.as_str() > after))
+            .map(|key| (*key, state.on_disk(key, table.entries(key))))
+            .filter(|(_, leases)| !leases.is_empty());
+        let held: BTreeMap<_, Vec<_>> = unchanged.take(page.limit).chain(before).collect();
         let held: Vec<_> = held.into_iter().take(page.limit).collect();
-        let current = !held.iter().any(|(key, entry)| table.has_ended(key, Some(entry), now));
-        let status = |(key, entry)| table.status(key, Some(entry), None, now);
+        let mut held_now = held.iter();
+        let current =
+            !held_now.any(|(key, leases)| table.has_ended(key, leases.iter().copied(), now));
+        let status =
+            |(key, leases): (_, Vec<_>)| table.status(key, leases.iter().copied(), None, now);
         Some(Seen { on_disk: held.into_iter().map(status).collect(), current })
+    }
+}
+
+impl ViewState {
+    /// The leases of a key that are on disk, of which the table now has `leases`.
+    fn on_disk<'a>(&'a self, key: &LockKey, leases: &'a [Entry]) -> Vec<&'a Entry> {
+        let of_key = (key.clone(), FencingToken::LEAST)..=(key.clone(), FencingToken::MOST);
+        let before = self.under_way.range(of_key).filter_map(|(_, before)| before.as_ref());
+        let is_changed =
+            |entry: &Entry| self.under_way.contains_key(&(key.clone(), entry.fencing_token));
+        leases.iter().filter(|entry| !is_changed(entry)).chain(before).collect()
     }
 }

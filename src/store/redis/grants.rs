@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Renewals};
+use crate::lock::slots::Share;
 use crate::lock::store::Win;
 use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -58,6 +59,7 @@ impl RedisStore {
             ttl,
             renewals,
             capped: ttl < claim.ttl,
+            share: Share::ALONE,
         };
         told(verb, lease, asked).map(|lease| Win { lease, fresh })
     }

@@ -181,7 +181,14 @@ mod tests {
             self.looking.fetch_sub(1, Ordering::Relaxed);
             let held = key.as_str().ends_with(['0', '2', '4', '6', '8']);
             let holder = held.then(Holder::default);
-            Ok(LockStatus { key: key.clone(), holder, waiters: 0, line: Vec::new(), mine: None })
+            Ok(LockStatus {
+                key: key.clone(),
+                holder,
+                sharers: None,
+                waiters: 0,
+                line: Vec::new(),
+                mine: None,
+            })
         }
     }
 

@@ -343,13 +343,16 @@ impl Store for RedisStore {
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
+    ) -> Result<Vec<Holder>, StoreError> {
         let named = or_empty(named.map(FencingToken::number));
         let args = [self.position_kept.as_str(), &named];
         let (mut reply, _) = self.run(&FORCE_RELEASE, key, &args, When::AnyTime).await?;
         match reply.word() {
-            "taken" => holder(&mut reply).map(Some).ok_or_else(|| malformed(Verb::ForceRelease)),
-            _ => Ok(None),
+            "taken" => {
+                let ended = holder(&mut reply).ok_or_else(|| malformed(Verb::ForceRelease))?;
+                Ok(vec![ended])
+            }
+            _ => Ok(Vec::new()),
         }
     }
 

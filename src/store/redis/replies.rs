@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals, Waiter};
+use crate::lock::slots::Share;
 use crate::lock::store::Waiting;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -23,7 +24,7 @@ const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
 pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
     let waiters = u64::try_from(waiters).unwrap_or_default();
-    LockStatus { key: key.clone(), holder, waiters, line: Vec::new(), mine: None }
+    LockStatus { key: key.clone(), holder, sharers: None, waiters, line: Vec::new(), mine: None }
 }
 
 /// Reads the owner and the milliseconds waited of each claim in line.
@@ -54,7 +55,7 @@ pub(super) fn holder(reply: &mut Reply) -> Option<Holder> {
     // -1 left: a lock of a direct Redis client without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
     let (fencing_token, owner) = (fencing_token(reply), owner(reply));
-    Some(Holder { left, fencing_token, owner, held: span(reply) })
+    Some(Holder { left, fencing_token, owner, held: span(reply), share: Share::ALONE })
 }
 
 /// Reads milliseconds; `None` for a negative number.
@@ -82,7 +83,8 @@ pub(super) fn refreshed(
 ) -> Option<Lease> {
     let (ttl, owner) = (ttl(reply)?, owner(reply));
     let (key, renewals) = (key.clone(), renewals(reply)?);
-    Some(Lease { key, owner, fencing_token, ttl, renewals, capped: reply.number() == Some(1) })
+    let (capped, share) = (reply.number() == Some(1), Share::ALONE);
+    Some(Lease { key, owner, fencing_token, ttl, renewals, capped, share })
 }
 
 pub(super) fn owner(reply: &mut Reply) -> Option<Owner> {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::slots::Slots;
 use crate::lock::store::Guarantees;
 use crate::store::redis::SettingsError;
 use crate::store::redis::cluster::Cluster;
@@ -135,6 +136,7 @@ impl Topology {
                  fencing token protects",
             ),
         };
-        Guarantees { store, order: ORDER, fencing, survives }
+        let (sharing, most_slots) = ("exclusive leases only", Slots::ALONE);
+        Guarantees { store, order: ORDER, fencing, survives, sharing, most_slots }
     }
 }

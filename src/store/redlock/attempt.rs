@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
+use crate::lock::slots::Share;
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
@@ -129,6 +130,7 @@ impl RedlockStore {
             ttl: Ttl::lasting(left),
             renewals: Renewals::from_number(poll.renewals()),
             capped,
+            share: Share::ALONE,
         })
     }
 

@@ -60,7 +60,14 @@ impl RedlockStore {
             holder(&Other { left, held, ..rival.clone() })
         });
         let waiters = self.queues.len(key);
-        LockStatus { key: key.clone(), holder, waiters, line: Vec::new(), mine: None }
+        LockStatus {
+            key: key.clone(),
+            holder,
+            sharers: None,
+            waiters,
+            line: Vec::new(),
+            mine: None,
+        }
     }
 
     /// The time until the first in line asks again.

@@ -33,6 +33,7 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use crate::lock::prefixes::Prefixes;
+use crate::lock::slots::Slots;
 use crate::lock::store::{
     Attempt, Guarantees, Keep, Kept, NodeReport, Page, Released, Store, Turn,
 };
@@ -317,7 +318,7 @@ impl Store for RedlockStore {
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
+    ) -> Result<Vec<Holder>, StoreError> {
         self.force_release_all(key, named).await
     }
 
@@ -357,6 +358,8 @@ impl Store for RedlockStore {
                        their return without their data, after which they wait for \
                        redlock.longest_lease; not a step forward of a node's clock, where the \
                        fencing token protects",
+            sharing: "exclusive leases only: a count over a majority of nodes is none",
+            most_slots: Slots::ALONE,
         }
     }
 }

@@ -69,6 +69,7 @@ impl RedlockStore {
             origin: Origin::Client,
             ttl: asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis),
             owner: asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?),
+            slots: None,
         }
     }
 

@@ -8,6 +8,7 @@ use tokio::time::sleep;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Holding, Owner};
+use crate::lock::slots::Share;
 use crate::lock::store::Released;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -130,12 +131,13 @@ impl RedlockStore {
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
+    ) -> Result<Vec<Holder>, StoreError> {
         let patience = self.rules.node_timeout;
         let args = vec![or_empty(named.map(FencingToken::number))];
         let question = self.nodes.question(&FORCE_RELEASE, key, args, patience);
         let taken = self.holders(Verb::ForceRelease, &question).await?;
-        Ok(most_votes(taken, self.quorum().needed()).map(|other| holder(&other)))
+        let most = most_votes(taken, self.quorum().needed());
+        Ok(most.iter().map(holder).collect())
     }
 
     /// The holders, present or ended, on each node that names one; a majority has to answer.
@@ -195,6 +197,7 @@ pub(super) fn holder(other: &Other) -> Holder {
         fencing_token: FencingToken::from_number(other.number),
         left: other.left,
         held: other.held.map(Duration::from_millis),
+        share: Share::ALONE,
     }
 }
 

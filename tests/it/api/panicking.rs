@@ -11,6 +11,7 @@ use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use lockkeeper::lock::locks::Locks;
+use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use lockkeeper::lock::time::{Ttl, TtlBounds};
 use lockkeeper::lock::token::{FencingToken, LeaseToken, TokenMaker};
@@ -113,7 +114,7 @@ impl Store for Panicking {
         &self,
         _: &LockKey,
         _: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
+    ) -> Result<Vec<Holder>, StoreError> {
         panic!("{PURPOSE}")
     }
 
@@ -135,6 +136,13 @@ impl Store for Panicking {
     }
 
     fn guarantees(&self) -> Guarantees {
-        Guarantees { store: "panicking", order: "none", fencing: "none", survives: "nothing" }
+        Guarantees {
+            store: "panicking",
+            order: "none",
+            fencing: "none",
+            survives: "nothing",
+            sharing: "none",
+            most_slots: Slots::MOST,
+        }
     }
 }

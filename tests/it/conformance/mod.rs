@@ -218,6 +218,7 @@ pub(crate) fn claim(key_text: &str, name: &str, ttl_ms: u64) -> Claim {
         origin: Origin::Client,
         ttl: Ttl::from_millis(ttl_ms),
         owner: Owner::parse(&format!("{name}@host")).unwrap(),
+        slots: None,
     }
 }
 

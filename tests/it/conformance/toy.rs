@@ -150,7 +150,7 @@ impl Store for Toy {
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
-    ) -> Result<Option<Holder>, StoreError> {
+    ) -> Result<Vec<Holder>, StoreError> {
         self.go(Verb::ForceRelease, self.store.force_release(key, named)).await
     }
 

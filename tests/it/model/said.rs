@@ -1,6 +1,7 @@
 //! What the answers of a store and of the model say, in a form that can be compared.
 
-use lockkeeper::lock::lease::{Holder, Lease, LockStatus};
+use lockkeeper::lock::lease::{Holder, Lease, LockStatus, Owner};
+use lockkeeper::lock::slots::Share;
 use lockkeeper::lock::store::{Attempt, Released, Turn, Waiting, Win};
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 
@@ -19,12 +20,12 @@ fn said(what: String, fencing: Option<FencingToken>) -> Said {
 pub(super) fn attempt(attempt: Attempt) -> Said {
     match attempt {
         Attempt::Won(Win { lease, fresh }) => said(
-            format!("fresh: {fresh} {:?} {}", lease.owner, minutes(&lease)),
+            format!("fresh: {fresh} {:?} {} {}", lease.owner, minutes(&lease), share(lease.share)),
             Some(lease.fencing_token),
         ),
         Attempt::Held(held) => {
-            let told = status(&held);
-            Said { what: format!("held {}", told.what), ..told }
+            let told = status(&LockStatus { mine: None, ..held.clone() });
+            Said { what: format!("held, mine: {:?} {}", held.mine, told.what), ..told }
         }
     }
 }
@@ -43,10 +44,15 @@ pub(super) fn turn(turn: Turn) -> Said {
 pub(super) fn lease(lease: Option<Lease>) -> Said {
     match lease {
         Some(lease) => {
-            said(format!("{:?} {}", lease.owner, minutes(&lease)), Some(lease.fencing_token))
+            let what = format!("{:?} {} {}", lease.owner, minutes(&lease), share(lease.share));
+            said(what, Some(lease.fencing_token))
         }
         None => said("lost".into(), None),
     }
+}
+
+fn share(Share { slots, slot }: Share) -> String {
+    format!("slots: {} {slot:?}", slots.number())
 }
 
 /// The TTL of a lease, whatever the disk has taken of it.
@@ -70,19 +76,30 @@ pub(super) fn holder(holder: Option<&Holder>) -> Said {
 }
 
 pub(super) fn status(status: &LockStatus) -> Said {
-    let told = holder(status.holder.as_ref());
+    // Whose end makes room depends on times, unless it is the token's own.
+    let first = status.holder.as_ref().filter(|_| status.sharers.is_none());
+    let told = holder(first.or(status.holder.as_ref().filter(|_| status.mine == Some(true))));
     let since = status.holder.as_ref().is_some_and(|holder| holder.held.is_some());
     let line: Vec<_> = status.line.iter().map(|waiter| waiter.owner.as_ref()).collect();
     let LockStatus { key, mine, waiters, .. } = status;
-    let what = format!("{key} {} since: {since} {mine:?} {waiters} {line:?}", told.what);
+    let sharers = status.sharers.as_ref().map(|all| {
+        let mut leases: Vec<_> = all.leases.iter().map(|one| (&one.owner, one.share)).collect();
+        leases.sort_unstable_by_key(|(owner, _)| owner.as_ref().map(Owner::as_str));
+        let leases: Vec<_> = leases.iter().map(|(owner, one)| (owner, share(*one))).collect();
+        format!("{} of {}: {leases:?}", all.holders, all.slots.number())
+    });
+    let what =
+        format!("{key} {} since: {since} {mine:?} {waiters} {line:?} {sharers:?}", told.what);
     Said { what, ..told }
 }
 
 pub(super) fn listed(statuses: &[LockStatus]) -> Said {
     // Redis also lists what was handed and not yet confirmed.
-    let held = statuses
-        .iter()
-        .filter(|one| one.holder.as_ref().is_some_and(|one| one.fencing_token.is_some()));
+    let confirmed = |one: &&LockStatus| {
+        let holder = one.holder.as_ref();
+        one.sharers.is_some() || holder.is_some_and(|one| one.fencing_token.is_some())
+    };
+    let held = statuses.iter().filter(confirmed);
     let lines = held.map(|one| status(one).what).collect::<Vec<_>>();
     said(lines.join("\n"), None)
 }

@@ -1,0 +1,83 @@
+//! The leases of one key in the table, in the order of their fencing tokens. Pure, as the table is.
+
+use smallvec::SmallVec;
+
+use crate::lock::entry::Entry;
+use crate::lock::lease::{Holder, Sharers};
+use crate::lock::slots::{Share, Slots};
+use crate::lock::time::Timestamp;
+use crate::lock::token::LeaseToken;
+
+/// The most leases of a key that a look names.
+const MOST_NAMED: usize = 100;
+
+/// The leases of a held key: nearly always one, which needs no memory of its own.
+pub(crate) type Holders = SmallVec<[Entry; 1]>;
+
+/// The lease of a token.
+pub(super) fn of_token<'a>(leases: &'a [Entry], token: &LeaseToken) -> Option<&'a Entry> {
+    leases.iter().find(|entry| entry.token == *token)
+}
+
+/// Returns true if all who would then hold the key, the token with its `slots` and the others, allow
+/// so many.
+pub(super) fn room(leases: &[Entry], token: &LeaseToken, slots: Slots) -> bool {
+    let (mut holders, mut least) = (1, slots);
+    for other in leases.iter().filter(|entry| entry.token != *token) {
+        (holders, least) = (holders + 1, least.min(other.share.slots));
+    }
+    least.allows(holders)
+}
+
+/// The share of a lease with `slots`: it keeps its slot, or gets the lowest one that is free.
+pub(super) fn share(leases: &[Entry], slots: Slots, own: Option<u16>) -> Share {
+    let lowest_free = || {
+        let mut taken: Vec<_> = leases.iter().filter_map(|entry| entry.share.slot).collect();
+        taken.sort_unstable();
+        (1..).zip(&taken).take_while(|(slot, taken)| slot == *taken).count() as u16 + 1
+    };
+    Share { slots, slot: slots.is_numbered().then(|| own.unwrap_or_else(lowest_free)) }
+}
+
+/// The lease whose end makes room for a claim with `slots`: the first to end if it shares, else the
+/// last.
+pub(super) fn makes_room(leases: &[Entry], slots: Slots) -> Option<&Entry> {
+    match slots.is_alone() {
+        true => leases.iter().max_by_key(|entry| entry.ends_at),
+        false => leases.iter().min_by_key(|entry| entry.ends_at),
+    }
+}
+
+/// The holder that a look sees: the one in question, an exclusive one, or of several only the time
+/// until the last is over.
+pub(super) fn seen<'a>(
+    leases: impl Iterator<Item = &'a Entry>,
+    own: Option<&Entry>,
+    now: Timestamp,
+) -> Option<Holder> {
+    let last = leases.max_by_key(|entry| entry.ends_at)?;
+    Some(match own {
+        Some(own) => own.holder(now),
+        None if last.share.slots.is_alone() => last.holder(now),
+        None => Holder { left: last.holder(now).left, ..Holder::default() },
+    })
+}
+
+/// The leases together, if they share their key.
+pub(super) fn sharers<'a>(leases: impl Iterator<Item = &'a Entry>) -> Option<Sharers> {
+    let (mut holders, mut slots) = (0, Slots::SHARED);
+    for entry in leases {
+        (holders, slots) = (holders + 1, slots.min(entry.share.slots));
+    }
+    (holders > 0 && !slots.is_alone()).then(|| Sharers { holders, slots, leases: Vec::new() })
+}
+
+/// The first leases to end, for a look at one key.
+pub(super) fn first_to_end<'a>(
+    leases: impl Iterator<Item = &'a Entry>,
+    now: Timestamp,
+) -> Vec<Holder> {
+    let mut leases: Vec<_> = leases.collect();
+    leases.sort_unstable_by_key(|entry| (entry.ends_at, entry.fencing_token));
+    leases.iter().take(MOST_NAMED).map(|entry| entry.holder(now)).collect()
+}
