@@ -15,6 +15,7 @@ use crate::cli::voice::Voice;
 use crate::client::{Client, ClientError, Granted, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
+use crate::lock::slots::Slots;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -51,9 +52,20 @@ pub(super) struct Contention {
     /// Exit code if another client holds the key; 0 suits cron.
     #[arg(short = 'E', long, value_name = "N", default_value_t = exit::BUSY)]
     pub(super) conflict_exit_code: u8,
+    /// Share the key with N holders in all at most, this one included.
+    #[arg(long, value_name = "N", value_parser = slots)]
+    slots: Option<Slots>,
+    /// Share the key with all who share it.
+    #[arg(long, conflicts_with = "slots")]
+    shared: bool,
 }
 
 impl Contention {
+    /// With how many the key is shared; `None` for an exclusive lease.
+    pub(super) fn slots(&self) -> Option<Slots> {
+        if self.shared { Some(Slots::SHARED) } else { self.slots }
+    }
+
     /// The longest wait; `None` means forever.
     pub(super) fn wait(&self) -> Option<Duration> {
         if self.nonblock { Some(Duration::ZERO) } else { self.wait }
@@ -108,6 +120,8 @@ pub(super) struct Claimant {
     pub(super) owner: Option<Owner>,
     /// The service's default if absent.
     pub(super) ttl: Option<Ttl>,
+    /// An exclusive lease if absent.
+    pub(super) slots: Option<Slots>,
     pub(super) voice: Voice,
 }
 
@@ -142,7 +156,8 @@ impl Claimant {
         let mut unsure = false;
         let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
-            let wish = Wish { ttl: self.ttl, wait: left().min(SLICE), owner: self.owner.clone() };
+            let (ttl, owner, slots) = (self.ttl, self.owner.clone(), self.slots);
+            let wish = Wish { ttl, wait: left().min(SLICE), owner, slots };
             let sent = Moment::now();
             let why = match self.client.acquire(&self.key, &self.token, &wish).await {
                 Ok(granted) => {
@@ -203,4 +218,9 @@ impl Claimant {
     pub(super) fn lease(&self, fencing_token: Option<FencingToken>) -> LeaseId<'_> {
         LeaseId { key: &self.key, token: &self.token, fencing_token }
     }
+}
+
+fn slots(text: &str) -> Result<Slots, String> {
+    let slots = text.parse().ok().and_then(Slots::from_number);
+    slots.filter(|slots| *slots <= Slots::MOST).ok_or_else(|| "expected 1 to 1000".to_owned())
 }

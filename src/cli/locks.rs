@@ -42,7 +42,7 @@ pub(super) enum LockCommand {
     Get(Get),
     /// Print the held keys: a table on a terminal, otherwise a line as `get` for each.
     List(List),
-    /// End the lease of a key, without its token.
+    /// End the leases of a key, without their tokens.
     ForceRelease(ForceRelease),
 }
 
@@ -98,7 +98,7 @@ pub(super) struct ForceRelease {
     /// Reason, for the service's log.
     #[arg(long, value_name = "TEXT", value_parser = reason)]
     reason: Option<String>,
-    /// Fencing token of the lease; any other lease is left alone.
+    /// Fencing token of the lease; all others are left alone.
     #[arg(long, value_name = "N", value_parser = fencing_token)]
     fencing_token: Option<FencingToken>,
     #[command(flatten)]
@@ -242,6 +242,7 @@ impl Acquire {
             token,
             owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
             ttl: self.ttl.map(Ttl::lasting),
+            slots: self.contention.slots(),
             voice,
         };
         let signals = Signals::catch().map_err(|error| error.to_string())?;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::de::IgnoredAny;
 
 use crate::cli::voice::plain;
+use crate::lock::slots::Slots;
 use crate::wire::{StatusBody, WaiterBody};
 
 /// The text of an empty column.
@@ -18,7 +19,7 @@ pub(super) fn row(status: &StatusBody) -> String {
         shown(status.ttl_ms.map(seconds)),
         shown(status.fencing_token.map(|number| number.to_string())),
         status.waiters.to_string(),
-        shown(status.owner.as_deref().map(plain)),
+        shown(whose(status)),
     ]
     .join("\t")
 }
@@ -35,13 +36,38 @@ pub(super) fn card(status: &StatusBody) -> Vec<String> {
     let mut fact = |name: &str, text: String| facts.push([name.to_owned(), text]);
     fact("state", if status.held { "held" } else { "free" }.to_owned());
     if status.held {
-        fact("owner", shown(status.owner.as_deref().map(plain)));
-        fact("held for", shown(status.held_ms.map(span)));
-        fact("time left", status.ttl_ms.map_or_else(|| "no end".to_owned(), span));
-        fact("fencing token", shown(status.fencing_token.map(|number| number.to_string())));
+        let time_left = status.ttl_ms.map_or_else(|| "no end".to_owned(), span);
+        match status.holders {
+            None => {
+                fact("owner", shown(whose(status)));
+                fact("held for", shown(status.held_ms.map(span)));
+                fact("time left", time_left);
+                fact("fencing token", shown(status.fencing_token.map(|number| number.to_string())));
+            }
+            Some(_) => {
+                fact("holders", shown(whose(status)));
+                fact("time left", time_left);
+            }
+        }
     }
     fact("waiters", status.waiters.to_string());
     let mut lines = columns(&facts);
+    let leases = status.leases.as_deref().unwrap_or_default();
+    if !leases.is_empty() {
+        let heads = ["SLOT", "OWNER", "HELD FOR", "TIME LEFT", "FENCING TOKEN"];
+        let mut rows = vec![heads.map(str::to_owned)];
+        rows.extend(leases.iter().map(|lease| {
+            [
+                shown(lease.slot.map(|slot| slot.to_string())),
+                shown(lease.owner.as_deref().map(plain)),
+                shown(lease.held_ms.map(span)),
+                shown(lease.ttl_ms.map(span)),
+                shown(lease.fencing_token.map(|number| number.to_string())),
+            ]
+        }));
+        lines.push(String::new());
+        lines.extend(columns(&rows));
+    }
     let queue = status.queue.as_deref().unwrap_or_default();
     if !queue.is_empty() {
         let mut rows = vec![["#", "WAITED", "OWNER"].map(str::to_owned)];
@@ -65,7 +91,7 @@ pub(super) fn listing(locks: &[StatusBody]) -> Vec<String> {
     rows.extend(locks.iter().map(|status| {
         [
             plain(&status.key),
-            shown(status.owner.as_deref().map(plain)),
+            shown(whose(status)),
             shown(status.held_ms.map(span)),
             status.ttl_ms.map_or_else(|| "no end".to_owned(), span),
             status.waiters.to_string(),
@@ -73,6 +99,17 @@ pub(super) fn listing(locks: &[StatusBody]) -> Vec<String> {
         ]
     }));
     columns(&rows)
+}
+
+/// The holder of a key, or the number of its holders if they share it.
+pub(super) fn whose(status: &StatusBody) -> Option<String> {
+    match (status.holders, status.slots) {
+        (Some(holders), Some(slots)) if slots < Slots::MOST.number() => {
+            Some(format!("{holders} of {slots}"))
+        }
+        (Some(holders), _) => Some(format!("{holders} shared")),
+        (None, _) => status.owner.as_deref().map(plain),
+    }
 }
 
 /// Rows whose columns begin below one another.
@@ -171,6 +208,29 @@ mod tests {
         assert_eq!(card(&held), lines);
         let free = status(r#"{"key":"k","held":false,"waiters":0,"queue":[]}"#);
         assert_eq!(card(&free), ["key      k", "state    free", "waiters  0"]);
+    }
+
+    #[test]
+    fn the_leases_of_a_shared_key_are_listed_by_their_slots() {
+        let held = status(
+            r#"{"key":"k","held":true,"ttl_ms":1500,"waiters":0,"holders":2,"slots":3,"leases":[
+                {"owner":"web-1","fencing_token":7,"ttl_ms":1000,"held_ms":9000,"slots":3,"slot":2},
+                {"fencing_token":5,"ttl_ms":1500,"slots":1000}]}"#,
+        );
+        let lines = [
+            "key        k",
+            "state      held",
+            "holders    2 of 3",
+            "time left  1.5 s",
+            "waiters    0",
+            "",
+            "SLOT  OWNER  HELD FOR  TIME LEFT  FENCING TOKEN",
+            "2     web-1  9.0 s     1.0 s      7",
+            "-     -      -         1.5 s      5",
+        ];
+        assert_eq!(card(&held), lines);
+        let readers = r#"{"key":"k","held":true,"waiters":0,"holders":12,"slots":1000}"#;
+        assert!(listing(&[status(readers)])[1].contains("12 shared"));
     }
 
     #[test]

@@ -18,6 +18,8 @@ pub struct Granted {
     pub ttl: Duration,
     /// The time that the request waited in line.
     pub waited: Duration,
+    /// The number of its slot, if it shares the key and has one.
+    pub slot: Option<u16>,
     /// The whole body.
     pub body: String,
 }
@@ -56,6 +58,7 @@ impl Granted {
             fencing_token: u64,
             ttl_ms: u64,
             waited_ms: u64,
+            slot: Option<u16>,
         }
         let read: Body = serde_json::from_str(&body).map_err(|_| ClientError::strange())?;
         if read.key != key.as_str() || LeaseToken::parse(&read.token).as_ref() != Ok(token) {
@@ -66,6 +69,7 @@ impl Granted {
             fencing_token: fencing_token.ok_or_else(ClientError::strange)?,
             ttl: Duration::from_millis(read.ttl_ms),
             waited: Duration::from_millis(read.waited_ms),
+            slot: read.slot,
             body,
         })
     }

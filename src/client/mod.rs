@@ -30,6 +30,7 @@ use crate::client::tls::Transport;
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
+use crate::lock::slots::Slots;
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
@@ -72,6 +73,8 @@ pub struct Wish {
     pub wait: Duration,
     /// The name of the holder, shown to others.
     pub owner: Option<Owner>,
+    /// With how many it shares the key at most; an exclusive lease if absent.
+    pub slots: Option<Slots>,
 }
 
 /// A lease as its holder names it.
@@ -166,11 +169,17 @@ impl Client {
         wish: &Wish,
     ) -> Result<Granted, ClientError> {
         let owner = wish.owner.as_ref().map(Owner::as_str);
-        let body = json!({
+        let mut body = json!({
             "ttl_ms": wish.ttl.map(Ttl::as_millis),
             "wait_ms": millis_down(wish.wait),
             "owner": owner,
         });
+        // An older service knows neither name.
+        match wish.slots {
+            None => (),
+            Some(Slots::SHARED) => body["shared"] = true.into(),
+            Some(slots) => body["slots"] = slots.number().into(),
+        }
         let call = HttpCall::new(Method::POST, key_path(key)).token(token).body(body.to_string());
         let (_, body) = self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?;
         Granted::of(body, key, token)

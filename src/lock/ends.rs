@@ -4,33 +4,21 @@
 //! meets. If only its TTL has passed, `overdue` names it for a look that decides; the metrics count
 //! it as expired without one. Everything is bounded and in memory; no rule of a lock asks here.
 
-use std::collections::{HashMap, VecDeque};
+mod history;
+
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use smallvec::SmallVec;
 use tokio::time::Instant;
 
+use crate::lock::ends::history::{History, KEPT_ENDS, KnownLease};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
+use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Share;
 use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-
-/// The ends that are kept: as many as the dashboard shows.
-const KEPT_ENDS: usize = 200;
-
-/// The most known leases. Further ones are in no metric of leases, and their ends lack the time that
-/// they were held.
-const MOST: usize = 100_000;
-
-/// The number of known leases from which on expired ones are looked for at a grant, at least.
-const FIRST_SEARCH: usize = 20_000;
-
-/// The pause between two searches for expired leases while there are [`MOST`].
-const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// The time after the end of a TTL before a lease is suspected to have expired.
 const GRACE: Duration = Duration::from_millis(250);
@@ -46,41 +34,6 @@ pub(crate) struct Ends {
     /// The reason of an end that nobody reported.
     unreported: Why,
     history: Mutex<History>,
-}
-
-struct History {
-    prefixes: Prefixes,
-    observe: ObserveHeld,
-    known: HashMap<LockKey, SmallVec<[KnownLease; 1]>>,
-    /// The number of known leases.
-    count: usize,
-    /// The earliest end first.
-    ended: VecDeque<End>,
-    /// The number of the last end.
-    last: u64,
-    /// A count of grants, renewals and ends.
-    changes: u64,
-    /// The number of known leases at which expired ones are looked for.
-    search_at: usize,
-    searched: Option<Instant>,
-}
-
-/// A lease that this instance has granted or renewed.
-struct KnownLease {
-    token: LeaseToken,
-    fencing_token: FencingToken,
-    renewals: Renewals,
-    owner: Option<Owner>,
-    /// The number of its prefix.
-    prefix: usize,
-    /// The moment of the grant and the wait before it, if this instance granted it.
-    granted: Option<(Instant, Duration)>,
-    ends_at: Instant,
-    /// True if it cannot be renewed beyond that.
-    capped: bool,
-    /// True once the time that it was held was observed.
-    observed: bool,
-    share: Share,
 }
 
 /// The leases under a prefix that this instance granted and that have not ended.
@@ -140,17 +93,7 @@ impl Why {
 impl Ends {
     /// Without any end, over a store that other instances may share.
     pub(crate) fn new(shared: bool, prefixes: Prefixes, observe: ObserveHeld) -> Self {
-        let history = Mutex::new(History {
-            prefixes,
-            observe,
-            known: HashMap::new(),
-            count: 0,
-            ended: VecDeque::new(),
-            last: 0,
-            changes: 0,
-            search_at: FIRST_SEARCH,
-            searched: None,
-        });
+        let history = Mutex::new(History::new(prefixes, observe));
         Self { unreported: if shared { Why::Lost } else { Why::Expired }, history }
     }
 
@@ -346,114 +289,6 @@ impl Ends {
     }
 }
 
-impl History {
-    fn lease(&mut self, key: &LockKey, fencing_token: FencingToken) -> Option<&mut KnownLease> {
-        let known = self.known.get_mut(key)?;
-        known.iter_mut().find(|known| known.fencing_token == fencing_token)
-    }
-
-    fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
-        self.known.get(key).into_iter().flatten()
-    }
-
-    fn retain(&mut self, mut which: impl FnMut(&KnownLease) -> bool) {
-        self.known.retain(|_, known| {
-            known.retain(|one| which(one));
-            !known.is_empty()
-        });
-        self.count = self.known.values().map(SmallVec::len).sum();
-    }
-
-    /// Returns whether one more lease may be known, after a search for those that have expired.
-    fn has_room(&mut self, now: Instant) -> bool {
-        let rested = self.searched.is_none_or(|last| now - last >= SEARCH_PAUSE);
-        if self.count >= self.search_at && (self.search_at < MOST || rested) {
-            self.searched = Some(now);
-            self.observe_expired(now);
-            self.retain(|known| known.ends_at > now);
-            self.search_at = (2 * self.count).clamp(FIRST_SEARCH, MOST);
-        }
-        self.count < MOST
-    }
-
-    /// Observes how long those leases were held whose TTL has passed.
-    fn observe_expired(&mut self, now: Instant) {
-        for known in self.known.values_mut().flatten().filter(|known| known.ends_at <= now) {
-            known.observe(&self.prefixes, &self.observe, now, Why::Expired);
-        }
-    }
-
-    /// Records the ends of some known leases of a key.
-    fn take_out_all(
-        &mut self,
-        key: &LockKey,
-        at: Instant,
-        why: Why,
-        which: impl Fn(&KnownLease) -> bool,
-    ) {
-        let over: SmallVec<[_; 4]> =
-            self.of_key(key).filter(|known| which(known)).map(|one| one.fencing_token).collect();
-        for number in over {
-            self.take_out(key, number, at, why);
-        }
-    }
-
-    /// Records the end of a known lease, at the end of its TTL at the latest.
-    fn take_out(&mut self, key: &LockKey, number: FencingToken, at: Instant, why: Why) {
-        let Some(of_key) = self.known.get_mut(key) else { return };
-        let place = of_key.iter().position(|known| known.fencing_token == number);
-        let Some(mut known) = place.map(|place| of_key.remove(place)) else { return };
-        self.count -= 1;
-        if of_key.is_empty() {
-            self.known.remove(key);
-        }
-        known.observe(&self.prefixes, &self.observe, at, why);
-        let at = at.min(known.ends_at);
-        let why = if known.capped && why == Why::Expired { Why::MaxHold } else { why };
-        self.push(End {
-            number: 0,
-            at,
-            key: key.clone(),
-            owner: known.owner,
-            fencing_token: Some(known.fencing_token),
-            held: known.granted.map(|(since, _)| at.saturating_duration_since(since)),
-            waited: known.granted.map(|(_, waited)| waited),
-            why,
-        });
-    }
-
-    fn push(&mut self, end: End) {
-        self.last += 1;
-        self.changes += 1;
-        let place = self.ended.partition_point(|other| other.at <= end.at);
-        self.ended.insert(place, End { number: self.last, ..end });
-        if self.ended.len() > KEPT_ENDS {
-            self.ended.pop_front();
-        }
-    }
-}
-
-impl KnownLease {
-    fn renew(&mut self, lease: &Lease, ends_at: Instant) {
-        self.renewals = self.renewals.max(lease.renewals); // Two answers may cross.
-        self.owner.clone_from(&lease.owner);
-        (self.ends_at, self.capped, self.share) = (ends_at, lease.capped, lease.share);
-    }
-
-    /// Observes once how long it was held, if this instance granted it.
-    fn observe(&mut self, prefixes: &Prefixes, observe: &ObserveHeld, at: Instant, why: Why) {
-        let Some((since, _)) = self.granted.filter(|_| !self.observed) else { return };
-        self.observed = true;
-        let why = match why {
-            Why::Expired | Why::Lost if self.capped => Why::MaxHold,
-            Why::Lost => Why::Expired,
-            why => why,
-        };
-        let prefix = prefixes.names().nth(self.prefix).unwrap_or_default();
-        observe(prefix, why, at.min(self.ends_at).saturating_duration_since(since));
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{Arc, Mutex};
@@ -461,11 +296,12 @@ mod tests {
 
     use tokio::time::{Instant, advance};
 
-    use super::{Ends, KEPT_ENDS, Living, MOST, Why};
+    use super::history::MOST;
+    use super::{Ends, KEPT_ENDS, Living, Why};
     use crate::lock::key::LockKey;
     use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
     use crate::lock::prefixes::Prefixes;
-    use crate::lock::slots::Share;
+    use crate::lock::slots::{Share, Slots};
     use crate::lock::store::Win;
     use crate::lock::time::Ttl;
     use crate::lock::token::{FencingToken, LeaseToken};
@@ -668,5 +504,35 @@ mod tests {
             ends.after(0).0.is_sorted_by_key(|end| end.at)
                 && Instant::now() >= ends.after(0).0[0].at
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_of_a_shared_key_end_one_by_one() {
+        let ends = ends(Why::Lost);
+        let slots = Slots::from_number(3).unwrap();
+        let shared = |number: u64| Lease {
+            share: Share { slots, slot: Some(number as u16) },
+            ..lease("a", number)
+        };
+        let grant = |lease| ends.granted(&token(), &Win { lease, fresh: true }, Duration::ZERO);
+        let told = |after| {
+            let (ended, last) = ends.after(after);
+            (ended.iter().map(|end| end.fencing_token.unwrap().number()).collect::<Vec<_>>(), last)
+        };
+        for number in 1..=3 {
+            grant(shared(number));
+        }
+        assert!(told(0).0.is_empty(), "they hold it together");
+        let share = shared(2).share;
+        let second = Holder { fencing_token: Some(number(2)), share, ..Holder::default() };
+        ends.ended(&key("a"), &second, Why::Released);
+        let (ended, last) = told(0);
+        assert_eq!(ended, [2]);
+        grant(lease("a", 4));
+        let mut over = told(last).0;
+        over.sort_unstable();
+        assert_eq!(over, [1, 3], "an exclusive lease proves that the others are over");
+        grant(shared(3));
+        assert_eq!(ends.living()[0].1.count, 1, "a late answer is no lease");
     }
 }

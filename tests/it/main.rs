@@ -29,6 +29,7 @@ mod readme;
 mod redis_faults;
 mod redlock;
 mod reload;
+mod sharing;
 mod startup;
 mod topology_faults;
 mod traces;

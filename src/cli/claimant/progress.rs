@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::Claimant;
 use crate::cli::clock::Moment;
-use crate::cli::table::span;
+use crate::cli::table::{span, whose};
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::wire::StatusBody;
@@ -41,7 +41,7 @@ pub(super) struct Progress<'a> {
 /// The facts whose change is told.
 #[derive(Debug, PartialEq, Eq)]
 struct Facts {
-    /// Owner and fencing token of the holder.
+    /// Owner and fencing token of the holder, or the number of holders.
     holder: (Option<String>, Option<u64>),
     place: Option<usize>,
 }
@@ -84,7 +84,7 @@ impl Progress<'_> {
         let left = self.until.map(Moment::left);
         is_waiting.then(|| {
             let line = line(&status, place, left);
-            (Facts { holder: (status.owner, status.fencing_token), place }, line)
+            (Facts { holder: (whose(&status), status.fencing_token), place }, line)
         })
     }
 }
@@ -102,7 +102,7 @@ fn place(status: &StatusBody, owner: Option<&Owner>) -> Option<usize> {
 
 fn line(status: &StatusBody, place: Option<usize>, left: Option<Duration>) -> String {
     let mut line = format!("waiting for '{}': held", status.key);
-    if let Some(owner) = &status.owner {
+    if let Some(owner) = whose(status) {
         line.push_str(&format!(" by {owner}"));
     }
     if let Some(held) = status.held_ms {
@@ -141,6 +141,9 @@ mod tests {
         let told = "waiting for 'k': held by web-1 for 2 min 5 s, 27.9 s left; place 2 of 3; \
                     the wait ends in 8.0 s";
         assert_eq!(line(&full, Some(2), Some(Duration::from_secs(8))), told);
+        let shared = status(r#""ttl_ms":900,"waiters":1,"holders":3,"slots":3"#);
+        let told = "waiting for 'k': held by 3 of 3, 0.9 s left; 1 in line";
+        assert_eq!(line(&shared, None, None), told);
         let bare = status(r#""waiters":120"#);
         assert_eq!(line(&bare, None, None), "waiting for 'k': held, no end; 120 in line");
     }

@@ -7,8 +7,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 const UNDERSTOOD: [(&str, &[char]); 2] = [("exclusive", &['x', 'e']), ("close", &['o'])];
 
 /// Options that ask for what `exec` cannot do, and the way out.
-const REFUSED: [(&str, Option<char>, &str); 5] = [
-    ("shared", None, "there are no shared locks yet: leave --shared out for an exclusive lease"),
+const REFUSED: [(&str, Option<char>, &str); 4] = [
     ("unlock", None, "a lease ends with its COMMAND, or by `lockkeeper release`: no --unlock"),
     (
         "no-fork",

@@ -108,6 +108,8 @@ impl std::fmt::Display for Seconds {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KnownLease {
     pub(super) fencing_token: FencingToken,
+    /// The number of its slot, if it has one.
+    pub(super) slot: Option<u16>,
     /// The time of the next refresh.
     renew: Moment,
     /// The time to tell COMMAND to end.
@@ -124,6 +126,7 @@ impl KnownLease {
         let end = began.after(granted.ttl);
         Self {
             fencing_token: granted.fencing_token,
+            slot: granted.slot,
             renew: began.after(granted.ttl / 3),
             terminate: end.before(terms.ending_time()),
             kill: end.before(terms.margin()),

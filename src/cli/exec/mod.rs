@@ -44,8 +44,8 @@ const HURRY: Duration = Duration::from_secs(1);
 /// Run a command while holding a lease on a key.
 ///
 /// The command inherits standard input, output and error, and gets LOCK_KEY, LOCK_TOKEN,
-/// LOCK_FENCING_TOKEN and LOCK_URL. If the lease cannot be kept, it is killed before the lease
-/// ends.
+/// LOCK_FENCING_TOKEN and LOCK_URL, with --slots also LOCK_SLOT: a number from 1 that no other
+/// holder has. If the lease cannot be kept, it is killed before the lease ends.
 ///
 /// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
 /// key; 69 the service is unreachable; 79 the lease was lost, and the command killed; 124 it ran
@@ -159,6 +159,7 @@ fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
         token: exec.remote.new_token()?,
         owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
         ttl: Some(terms.ttl()),
+        slots: exec.contention.slots(),
         voice: exec.remote.voice(),
     };
     Ok((LeaseKeeper { claimant, terms }, command))
@@ -166,7 +167,7 @@ fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
 
 /// Parses the signal for COMMAND.
 fn told_by(text: &str) -> Result<Signal, String> {
-    let hint = "there are no shared locks, which -s is in flock";
+    let hint = "-s is --signal here: write --shared for a shared lock";
     parse_signal(text).map_err(|error| format!("{error}; {hint}"))
 }
 
@@ -275,6 +276,7 @@ fn environment(
         ("LOCK_KEY", lease.map(|_| keeper.claimant.key.to_string())),
         ("LOCK_TOKEN", lease.map(|_| keeper.claimant.token.expose().to_owned())),
         ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
+        ("LOCK_SLOT", lease.and_then(|lease| lease.slot).map(|slot| slot.to_string())),
         ("LOCK_URL", lease.map(|_| exec.remote.url().to_owned())),
     ];
     if !exec.pass_api_key {

@@ -9,6 +9,7 @@ pub(crate) mod line;
 mod listing;
 mod max_hold;
 pub(crate) mod nodes;
+mod sharing;
 mod since;
 pub(crate) mod toy;
 mod verbs;
@@ -261,3 +262,16 @@ macro_rules! on_every_store {
     };
 }
 use on_every_store;
+
+/// Runs each test on each store whose keys can be shared.
+macro_rules! on_every_store_that_shares {
+    ($module:ident: $($test:ident),* $(,)?) => {
+        mod embedded {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(crate::conformance::Stage::embedded().await).await;
+            })*
+        }
+    };
+}
+use on_every_store_that_shares;

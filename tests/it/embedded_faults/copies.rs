@@ -49,10 +49,11 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
     }
 }
 
-/// Files that earlier versions wrote, on 2026-11-21 and 2026-11-22: three leases of a day, the third
+/// Files that earlier versions wrote, from 2026-11-21 to 2026-11-23: three leases of a day, the third
 /// of them released.
 const FORMAT_1: &[u8] = include_bytes!("format-1.redb");
 const FORMAT_2: &[u8] = include_bytes!("format-2.redb");
+const FORMAT_3: &[u8] = include_bytes!("format-3.redb");
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_file_of_an_earlier_format_is_read_and_goes_on_in_the_newest() {
@@ -60,6 +61,8 @@ async fn a_file_of_an_earlier_format_is_read_and_goes_on_in_the_newest() {
     reads_and_goes_on(1, FORMAT_1, numbers).await;
     let numbers = [1_795_335_948_857_990, 1_795_335_948_879_663, 1_795_335_948_893_683];
     reads_and_goes_on(2, FORMAT_2, numbers).await;
+    let numbers = [1_795_402_579_311_991, 1_795_402_579_326_683, 1_795_402_579_339_539];
+    reads_and_goes_on(3, FORMAT_3, numbers).await;
 }
 
 /// Takes the file of a format with these fencing tokens through two lives of the service.
@@ -77,7 +80,7 @@ async fn reads_and_goes_on(format: u32, file: &[u8], [first, second, last]: [u64
             assert_eq!(kept.number("fencing_token"), fencing_token);
             assert_eq!(kept.text("owner"), format!("o{number}"));
             let seen = http.get(&format!("/locks/old/{number}")).await;
-            assert!(seen.field("held_ms").is_null(), "nobody noted it: {seen:?}");
+            assert_eq!(seen.field("held_ms").is_null(), format < 3, "noted since: {seen:?}");
         }
         assert_eq!(http.get("/locks/old/3").await.field("held"), false);
         let later = http.post("/locks/old/3", "").await;
@@ -88,6 +91,44 @@ async fn reads_and_goes_on(format: u32, file: &[u8], [first, second, last]: [u64
         assert_eq!(service.wait(), Some(0));
     }
     assert_ne!(fs::read(directory.path().join("locks.redb")).unwrap(), file);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn leases_that_share_a_key_are_there_after_a_restart_with_their_slots() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Process::start(&store, &[]);
+    let http = service.http();
+    let holder = |name: &str| http.token(&format!("token-of-holder-{name}"));
+    for (name, query) in
+        [("1", "slots=4"), ("2", "slots=4"), ("3", "slots=4"), ("4", "shared=true")]
+    {
+        let granted = holder(name).post(&format!("/locks/pool?ttl=10m&{query}"), "").await;
+        assert_eq!(granted.status, 201, "{granted:?}");
+    }
+    assert_eq!(holder("2").delete("/locks/pool").await.status, 204);
+    let before = http.get("/locks/pool").await;
+    service.kill();
+    let service = Process::start(&store, &[]);
+    let http = service.http();
+    let after = http.get("/locks/pool").await;
+    let told = |answer: &crate::support::Answer| {
+        let leases = answer.field("leases").as_array().unwrap().clone();
+        let of = |one: &serde_json::Value| {
+            ["fencing_token", "slots", "slot"].map(|name| one[name].clone())
+        };
+        let mut all: Vec<_> = leases.iter().map(|one| format!("{:?}", of(one))).collect();
+        all.sort();
+        all
+    };
+    assert_eq!(told(&after), told(&before));
+    assert_eq!((after.number("holders"), after.number("slots")), (3, 4));
+    let next = http.token("token-of-holder-5").post("/locks/pool?slots=4", "").await;
+    assert_eq!((next.status, next.number("slot")), (201, 2));
+    let full = http.post("/locks/pool?slots=4", "").await;
+    assert_eq!(full.told(), (409, "lock_held".into()));
+    service.signal("TERM");
+    assert_eq!(service.wait(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]

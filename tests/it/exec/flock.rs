@@ -87,8 +87,7 @@ fn what_flock_can_and_exec_cannot_is_refused_before_anything_is_asked() {
     let directory = tempfile::tempdir().unwrap();
     let marker = directory.path().join("started").display().to_string();
     for (words, told) in [
-        (&["--shared", "key", "touch", &marker][..], "there are no shared locks yet"),
-        (&["-s", "key", "touch", &marker], "there are no shared locks, which -s is in flock"),
+        (&["-s", "key", "touch", &marker][..], "write --shared for a shared lock"),
         (&["-F", "key", "touch", &marker], "leave -F out"),
         (&["--no-fork", "-n", "key", "touch", &marker], "leave -F out"),
         (&["--fcntl", "key", "touch", &marker], "leave --fcntl out"),

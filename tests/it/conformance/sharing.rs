@@ -1,0 +1,422 @@
+//! Several leases of one key: who may hold it together, with which slots, and who comes next.
+
+use crate::conformance::on_every_store_that_shares;
+
+on_every_store_that_shares!(tests:
+    as_many_hold_a_key_as_all_of_them_allow,
+    a_slot_is_the_lowest_free_number_and_stays_with_its_lease,
+    a_repeat_without_slots_keeps_them,
+    a_lease_changes_its_slots_if_the_others_allow_it,
+    a_promotion_is_a_new_lease_and_needs_the_key_alone,
+    a_reader_that_takes_a_slot_has_a_new_fencing_token,
+    a_refusal_tells_whose_end_makes_room,
+    a_look_names_the_leases_and_the_list_counts_them,
+    each_lease_ends_when_its_own_ttl_is_over,
+    a_release_that_names_a_lease_ends_no_other,
+    a_forced_release_ends_all_leases_or_the_one_it_names,
+    nobody_passes_a_claim_that_waits,
+    readers_behind_a_writer_come_in_together,
+    waiting_claims_fill_the_slots_that_come_free,
+    a_claim_that_leaves_makes_room_for_those_behind_it,
+    a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone,
+    a_waiting_promotion_is_refused_at_once,
+    a_holder_of_a_slot_keeps_it_by_its_stream,
+);
+
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures_util::future::join_all;
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::lease::{Acquired, Claim, Grant, Lease, LockStatus};
+    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::slots::Slots;
+    use lockkeeper::lock::store::{Attempt, Keep, Page, Released, Win};
+    use lockkeeper::lock::time::Ttl;
+
+    use crate::conformance::{LIMITS, Stage, claim, key, token};
+    use crate::support::{PATIENCE, eventually};
+
+    const LONG: u64 = 60_000;
+    const READER: u64 = 1_001;
+
+    fn of(name: &str, slots: u64) -> Claim {
+        Claim { slots: Some(Slots::from_number(slots).unwrap()), ..claim("a", name, LONG) }
+    }
+
+    async fn win(stage: &Stage, claim: &Claim) -> Win {
+        match stage.store.try_acquire(claim).await.unwrap() {
+            Attempt::Won(win) => win,
+            held => panic!("{held:?}"),
+        }
+    }
+
+    async fn lease(stage: &Stage, name: &str, slots: u64) -> Lease {
+        win(stage, &of(name, slots)).await.lease
+    }
+
+    async fn refusal(stage: &Stage, claim: &Claim) -> LockStatus {
+        match stage.store.try_acquire(claim).await.unwrap() {
+            Attempt::Held(status) => status,
+            won => panic!("{won:?}"),
+        }
+    }
+
+    async fn release(stage: &Stage, name: &str) {
+        let released = stage.store.release(&key("a"), &token(name), None).await.unwrap();
+        assert!(matches!(released, Released::Lease(_)), "{name}: {released:?}");
+    }
+
+    fn locks(stage: &Stage) -> Locks {
+        Locks::new(stage.store.clone(), LIMITS)
+    }
+
+    /// The holders of the key, and how many these allow.
+    async fn holders(stage: &Stage) -> Option<(u64, u16)> {
+        let status = stage.store.inspect(&key("a"), None).await.unwrap();
+        status.sharers.map(|all| (all.holders, all.slots.number()))
+    }
+
+    async fn waiters(stage: &Stage) -> u64 {
+        stage.store.inspect(&key("a"), None).await.unwrap().waiters
+    }
+
+    /// Claims that wait in line in this order, each in a task of its own.
+    async fn line_up(stage: &Stage, claims: &[Claim]) -> Vec<tokio::task::JoinHandle<Acquired>> {
+        let (locks, before) = (Arc::new(locks(stage)), waiters(stage).await);
+        let mut tasks = Vec::new();
+        for (number, claim) in claims.iter().cloned().enumerate() {
+            let locks = locks.clone();
+            tasks.push(tokio::spawn(async move { locks.acquire(claim, PATIENCE).await.unwrap() }));
+            let stands = before + number as u64 + 1;
+            eventually(PATIENCE, async || (waiters(stage).await == stands).then_some(())).await;
+        }
+        tasks
+    }
+
+    async fn grant(task: tokio::task::JoinHandle<Acquired>) -> Grant {
+        match task.await.unwrap() {
+            Acquired::Granted(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn as_many_hold_a_key_as_all_of_them_allow(stage: Stage) {
+        for name in ["one", "two", "three"] {
+            lease(&stage, name, 5).await;
+        }
+        refusal(&stage, &of("least", 3)).await;
+        assert_eq!(holders(&stage).await, Some((3, 5)));
+        lease(&stage, "four", 4).await;
+        assert_eq!(holders(&stage).await, Some((4, 4)));
+        refusal(&stage, &of("five", 5)).await;
+        refusal(&stage, &of("reader", READER)).await;
+        refusal(&stage, &claim("a", "writer", LONG)).await;
+        release(&stage, "four").await;
+        lease(&stage, "reader", READER).await;
+        lease(&stage, "five", 5).await;
+        refusal(&stage, &of("another", READER)).await;
+        for name in ["one", "two", "three", "reader", "five"] {
+            refusal(&stage, &claim("a", "writer", LONG)).await;
+            release(&stage, name).await;
+        }
+        assert_eq!(holders(&stage).await, None);
+        stage.granted(&claim("a", "writer", LONG)).await;
+        refusal(&stage, &of("reader", READER)).await;
+    }
+
+    pub(super) async fn a_slot_is_the_lowest_free_number_and_stays_with_its_lease(stage: Stage) {
+        for (number, name) in (1..).zip(["one", "two", "three", "four"]) {
+            assert_eq!(lease(&stage, name, 4).await.share.slot, Some(number));
+        }
+        release(&stage, "three").await;
+        release(&stage, "one").await;
+        let refreshed = stage.store.refresh(&key("a"), &token("four"), None, None).await.unwrap();
+        assert_eq!(refreshed.unwrap().share.slot, Some(4));
+        let fewer = win(&stage, &of("four", 2)).await;
+        assert_eq!((fewer.fresh, fewer.lease.share.slot), (false, Some(4)), "it keeps its slot");
+        assert_eq!(holders(&stage).await, Some((2, 2)));
+        win(&stage, &of("four", 9)).await;
+        assert_eq!(lease(&stage, "five", 4).await.share.slot, Some(1));
+        assert_eq!(lease(&stage, "six", 4).await.share.slot, Some(3));
+        let seen = stage.store.inspect(&key("a"), None).await.unwrap().sharers.unwrap();
+        let mut slots: Vec<_> = seen.leases.iter().map(|one| one.share.slot).collect();
+        slots.sort_unstable();
+        assert_eq!(slots, [Some(1), Some(2), Some(3), Some(4)]);
+    }
+
+    pub(super) async fn a_repeat_without_slots_keeps_them(stage: Stage) {
+        let first = lease(&stage, "one", 3).await;
+        lease(&stage, "two", 3).await;
+        let again = win(&stage, &claim("a", "one", LONG)).await;
+        assert!(!again.fresh);
+        assert_eq!(again.lease.share, first.share);
+        assert_eq!(again.lease.fencing_token, first.fencing_token);
+        assert!(again.lease.renewals > first.renewals);
+    }
+
+    pub(super) async fn a_lease_changes_its_slots_if_the_others_allow_it(stage: Stage) {
+        let alone = stage.granted(&claim("a", "one", LONG)).await;
+        let demoted = win(&stage, &of("one", 3)).await;
+        assert_eq!((demoted.fresh, demoted.lease.share.slot), (false, Some(1)));
+        assert_eq!(demoted.lease.fencing_token, alone.fencing_token);
+        lease(&stage, "two", 3).await;
+        lease(&stage, "three", 3).await;
+        let refused = refusal(&stage, &of("one", 2)).await;
+        assert_eq!(refused.mine, Some(true));
+        let seen = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        assert_eq!(seen.holder.unwrap().share, demoted.lease.share, "it stays as it was");
+        let reader = win(&stage, &of("one", READER)).await;
+        assert_eq!((reader.fresh, reader.lease.share.slot), (false, None));
+        assert_eq!(reader.lease.fencing_token, alone.fencing_token);
+    }
+
+    pub(super) async fn a_promotion_is_a_new_lease_and_needs_the_key_alone(stage: Stage) {
+        let reader = lease(&stage, "one", READER).await;
+        lease(&stage, "two", READER).await;
+        assert_eq!(refusal(&stage, &of("one", 1)).await.mine, Some(true));
+        assert_eq!(holders(&stage).await, Some((2, 1_001)));
+        release(&stage, "two").await;
+        let promoted = win(&stage, &of("one", 1)).await;
+        assert!(promoted.fresh);
+        assert!(promoted.lease.fencing_token > reader.fencing_token);
+        assert_eq!(promoted.lease.share.slots, Slots::ALONE);
+        refusal(&stage, &of("two", READER)).await;
+        let old = Some(reader.fencing_token);
+        let refreshed = stage.store.refresh(&key("a"), &token("one"), old, None).await.unwrap();
+        assert_eq!(refreshed, None, "the shared lease is over");
+    }
+
+    pub(super) async fn a_reader_that_takes_a_slot_has_a_new_fencing_token(stage: Stage) {
+        let reader = lease(&stage, "one", READER).await;
+        let other = lease(&stage, "two", 3).await;
+        assert_eq!(other.share.slot, Some(1));
+        release(&stage, "two").await;
+        let numbered = win(&stage, &of("one", 3)).await;
+        assert_eq!((numbered.fresh, numbered.lease.share.slot), (true, Some(1)));
+        assert!(numbered.lease.fencing_token > other.fencing_token, "slot 1 has seen that number");
+        assert!(numbered.lease.fencing_token > reader.fencing_token);
+        assert_eq!(holders(&stage).await, Some((1, 3)));
+    }
+
+    pub(super) async fn a_refusal_tells_whose_end_makes_room(stage: Stage) {
+        let slots = Slots::from_number(2);
+        for (name, ttl) in [("short", 40_000), ("long", 80_000)] {
+            stage.granted(&Claim { slots, ..claim("a", name, ttl) }).await;
+        }
+        for (name, slots, first) in [("sharer", 2, "short"), ("writer", 1, "long")] {
+            let status = refusal(&stage, &of(name, slots)).await;
+            let holder = status.holder.unwrap();
+            assert_eq!(holder.owner.unwrap().as_str(), format!("{first}@host"));
+            assert_eq!(status.mine, None);
+            assert_eq!(status.sharers.map(|all| (all.holders, all.slots)), Some((2, slots_of(2))));
+        }
+    }
+
+    fn slots_of(number: u64) -> Slots {
+        Slots::from_number(number).unwrap()
+    }
+
+    pub(super) async fn a_look_names_the_leases_and_the_list_counts_them(stage: Stage) {
+        let slots = Slots::from_number(3);
+        let one = stage.granted(&Claim { slots, ..claim("a", "one", 80_000) }).await;
+        let two = stage.granted(&Claim { slots, ..claim("a", "two", 40_000) }).await;
+        let seen = stage.store.inspect(&key("a"), None).await.unwrap();
+        let holder = seen.holder.unwrap();
+        assert_eq!((holder.owner, holder.fencing_token), (None, None), "there are several");
+        assert!(holder.left.unwrap() > Duration::from_secs(41), "until the last is over");
+        let leases = seen.sharers.unwrap().leases;
+        let told: Vec<_> = leases.iter().map(|one| (one.fencing_token, one.share)).collect();
+        let ends = [&two, &one].map(|lease| (Some(lease.fencing_token), lease.share));
+        assert_eq!(told, ends, "the first to end comes first");
+        assert!(leases.iter().all(|one| one.held.is_some_and(|held| held < PATIENCE)));
+        let mine = stage.store.inspect(&key("a"), Some(&token("two"))).await.unwrap();
+        assert_eq!(mine.mine, Some(true));
+        assert_eq!(mine.holder.unwrap().fencing_token, Some(two.fencing_token));
+        let other = stage.store.inspect(&key("a"), Some(&token("three"))).await.unwrap();
+        assert_eq!(other.mine, Some(false));
+        let page = Page { prefixes: [String::new()].into(), after: None, limit: 9 };
+        let listed = stage.store.list(&page).await.unwrap();
+        let listed: Vec<_> = listed.iter().filter(|one| one.key == key("a")).collect();
+        assert_eq!(listed.len(), 1);
+        let sharers = listed[0].sharers.as_ref().unwrap();
+        assert_eq!((sharers.holders, sharers.slots, sharers.leases.len()), (2, slots_of(3), 0));
+        assert_eq!(listed[0].holder.as_ref().unwrap().fencing_token, None);
+    }
+
+    pub(super) async fn each_lease_ends_when_its_own_ttl_is_over(stage: Stage) {
+        let slots = Slots::from_number(2);
+        let short = stage.granted(&Claim { slots, ..claim("a", "short", 2_000) }).await;
+        let long = stage.granted(&Claim { slots, ..claim("a", "long", LONG) }).await;
+        let third = of("third", 2);
+        let next =
+            eventually(PATIENCE, async || match stage.store.try_acquire(&third).await.unwrap() {
+                Attempt::Won(win) => Some(win.lease),
+                Attempt::Held(_) => None,
+            });
+        let next = next.await;
+        assert_eq!(next.share.slot, short.share.slot);
+        assert!(next.fencing_token > long.fencing_token);
+        let refreshed = stage.store.refresh(&key("a"), &token("short"), None, None).await.unwrap();
+        assert_eq!(refreshed, None, "nothing is revived");
+        let ttl = Some(Ttl::from_millis(LONG));
+        let refreshed = stage.store.refresh(&key("a"), &token("long"), None, ttl).await.unwrap();
+        assert_eq!(refreshed.unwrap().fencing_token, long.fencing_token);
+        assert_eq!(holders(&stage).await, Some((2, 2)));
+    }
+
+    pub(super) async fn a_release_that_names_a_lease_ends_no_other(stage: Stage) {
+        let first = lease(&stage, "one", 2).await.fencing_token;
+        let other = lease(&stage, "two", 2).await.fencing_token;
+        let release = async |name, named| {
+            stage.store.release(&key("a"), &token(name), Some(named)).await.unwrap()
+        };
+        assert_eq!(release("one", other).await, Released::Nothing);
+        assert!(matches!(release("one", first).await, Released::Lease(_)));
+        assert_eq!(release("one", first).await, Released::Nothing);
+        assert_eq!(holders(&stage).await, Some((1, 2)));
+        assert!(matches!(release("two", other).await, Released::Lease(_)));
+        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+    }
+
+    pub(super) async fn a_forced_release_ends_all_leases_or_the_one_it_names(stage: Stage) {
+        let one = lease(&stage, "one", 3).await.fencing_token;
+        for name in ["two", "three"] {
+            lease(&stage, name, 3).await;
+        }
+        let force = async |named| stage.store.force_release(&key("a"), named).await.unwrap();
+        let ended = force(Some(one)).await;
+        assert_eq!(ended.iter().map(|one| one.fencing_token).collect::<Vec<_>>(), [Some(one)]);
+        assert_eq!(force(Some(one)).await, []);
+        assert_eq!(holders(&stage).await, Some((2, 3)));
+        let mut owners: Vec<_> = force(None).await.into_iter().map(|one| one.owner).collect();
+        owners.sort_by_key(|owner| owner.as_ref().map(|owner| owner.as_str().to_owned()));
+        let owners: Vec<_> = owners.into_iter().flatten().map(|one| one.to_string()).collect();
+        assert_eq!(owners, ["three@host", "two@host"]);
+        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(force(None).await, []);
+    }
+
+    pub(super) async fn nobody_passes_a_claim_that_waits(stage: Stage) {
+        lease(&stage, "one", READER).await;
+        let tasks = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
+        assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 2);
+        release(&stage, "one").await;
+        let mut granted = Vec::new();
+        for (task, name) in tasks.into_iter().zip(["writer", "behind"]) {
+            granted.push(grant(task).await.lease.fencing_token);
+            release(&stage, name).await;
+        }
+        assert!(granted[0] < granted[1]);
+    }
+
+    pub(super) async fn readers_behind_a_writer_come_in_together(stage: Stage) {
+        stage.granted(&claim("a", "writer", LONG)).await;
+        let names: Vec<_> = (0..20).map(|number| format!("reader-{number}")).collect();
+        let readers: Vec<_> = names.iter().map(|name| of(name, READER)).collect();
+        let tasks = line_up(&stage, &readers).await;
+        release(&stage, "writer").await;
+        let grants = join_all(tasks.into_iter().map(grant)).await;
+        assert!(
+            grants
+                .windows(2)
+                .all(|two| { two[0].lease.fencing_token < two[1].lease.fencing_token })
+        );
+        assert_eq!(holders(&stage).await, Some((20, 1_001)), "all of them hold it at once");
+    }
+
+    pub(super) async fn waiting_claims_fill_the_slots_that_come_free(stage: Stage) {
+        for name in ["one", "two", "three"] {
+            lease(&stage, name, 3).await;
+        }
+        let claims = ["four", "five", "six"].map(|name| of(name, 3));
+        let mut tasks = line_up(&stage, &claims).await.into_iter();
+        for (gone, slot) in [("two", 2), ("three", 3), ("one", 1)] {
+            release(&stage, gone).await;
+            assert_eq!(grant(tasks.next().unwrap()).await.lease.share.slot, Some(slot));
+        }
+        assert_eq!(holders(&stage).await, Some((3, 3)));
+    }
+
+    pub(super) async fn a_claim_that_leaves_makes_room_for_those_behind_it(stage: Stage) {
+        lease(&stage, "one", READER).await;
+        let writer = of("writer", 1);
+        stage.store.wait_turn(&writer, None).await.unwrap();
+        let tasks = line_up(&stage, &[of("two", READER), of("three", READER)]).await;
+        stage.store.leave(&key("a"), &[(writer.token, Keep::Nothing)]).await.unwrap();
+        join_all(tasks.into_iter().map(grant)).await;
+        assert_eq!(holders(&stage).await, Some((3, 1_001)));
+    }
+
+    pub(super) async fn a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone(
+        stage: Stage,
+    ) {
+        for name in ["old-1", "old-2"] {
+            lease(&stage, name, 5).await;
+        }
+        lease(&stage, "new-1", 3).await;
+        refusal(&stage, &of("old-3", 5)).await;
+        refusal(&stage, &of("new-2", 3)).await;
+        release(&stage, "old-1").await;
+        lease(&stage, "new-2", 3).await;
+        release(&stage, "new-1").await;
+        lease(&stage, "old-3", 5).await;
+        refusal(&stage, &of("old-4", 5)).await;
+        release(&stage, "new-2").await;
+        for name in ["old-4", "old-5", "old-6"] {
+            lease(&stage, name, 5).await;
+        }
+        assert_eq!(holders(&stage).await, Some((5, 5)));
+    }
+
+    pub(super) async fn a_waiting_promotion_is_refused_at_once(stage: Stage) {
+        for name in ["one", "two"] {
+            lease(&stage, name, READER).await;
+        }
+        let locks = locks(&stage);
+        // Both would wait for the other: PATIENCE is far longer than this test may take.
+        let patience = Duration::from_secs(3_600);
+        for name in ["one", "two"] {
+            let acquired = tokio::time::timeout(PATIENCE, locks.acquire(of(name, 1), patience));
+            let Acquired::Held(status, _) = acquired.await.unwrap().unwrap() else {
+                panic!("two hold it");
+            };
+            assert_eq!(status.mine, Some(true));
+            let wish = HoldWish { claim: of(name, 1), patience: None, linger: None };
+            assert!(matches!(locks.hold(wish).await.unwrap(), HoldStart::Held(_)));
+        }
+    }
+
+    pub(super) async fn a_holder_of_a_slot_keeps_it_by_its_stream(stage: Stage) {
+        let locks = locks(&stage);
+        let hold = async |name| {
+            let wish = HoldWish { claim: of(name, 2), patience: None, linger: None };
+            match locks.hold(wish).await.unwrap() {
+                HoldStart::Hold(hold) => hold,
+                HoldStart::Held(status) => panic!("{status:?}"),
+            }
+        };
+        let mut first = hold("one").await;
+        let Some(HoldEvent::Acquired(grant)) = first.next().await else { panic!("not granted") };
+        assert_eq!(grant.lease.share.slot, Some(1));
+        let mut second = hold("two").await;
+        assert!(matches!(second.next().await, Some(HoldEvent::Acquired(_))));
+        // The release of one is no word to the other.
+        release(&stage, "two").await;
+        let lost = tokio::time::timeout(PATIENCE, async {
+            loop {
+                match second.next().await {
+                    Some(HoldEvent::Lost(_)) => return,
+                    Some(HoldEvent::Alive(_)) => (),
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        lost.await.unwrap();
+        let told = tokio::time::timeout(Duration::from_millis(300), first.next()).await;
+        assert!(!matches!(told, Ok(Some(HoldEvent::Lost(_)))), "{told:?}");
+        drop(first);
+        eventually(PATIENCE, async || holders(&stage).await.is_none().then_some(())).await;
+    }
+}
