@@ -8,6 +8,7 @@ mod answer;
 mod connect;
 pub mod health;
 mod tls;
+mod wish;
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -21,7 +22,7 @@ use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use serde_json::{Value, json};
+use serde_json::Value;
 use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
 
@@ -29,14 +30,13 @@ use crate::client::connect::first_to_accept;
 use crate::client::tls::Transport;
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
-use crate::lock::lease::Owner;
-use crate::lock::slots::Slots;
-use crate::lock::time::{Ttl, millis_down};
+use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
 
 pub use crate::client::answer::{ClientError, Granted, Refusal};
 pub use crate::client::tls::Trust;
+pub use crate::client::wish::Wish;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -62,19 +62,6 @@ pub struct Client {
     socket: Option<PathBuf>,
     trust: Trust,
     authorization: Option<HeaderValue>,
-}
-
-/// The wishes for a lease.
-#[derive(Clone, Debug)]
-pub struct Wish {
-    /// The TTL; the service's default if absent.
-    pub ttl: Option<Ttl>,
-    /// The longest wait in line. The service may cut it.
-    pub wait: Duration,
-    /// The name of the holder, shown to others.
-    pub owner: Option<Owner>,
-    /// With how many it shares the key at most; an exclusive lease if absent.
-    pub slots: Option<Slots>,
 }
 
 /// A lease as its holder names it.
@@ -168,19 +155,7 @@ impl Client {
         token: &LeaseToken,
         wish: &Wish,
     ) -> Result<Granted, ClientError> {
-        let owner = wish.owner.as_ref().map(Owner::as_str);
-        let mut body = json!({
-            "ttl_ms": wish.ttl.map(Ttl::as_millis),
-            "wait_ms": millis_down(wish.wait),
-            "owner": owner,
-        });
-        // An older service knows neither name.
-        match wish.slots {
-            None => (),
-            Some(Slots::SHARED) => body["shared"] = true.into(),
-            Some(slots) => body["slots"] = slots.number().into(),
-        }
-        let call = HttpCall::new(Method::POST, key_path(key)).token(token).body(body.to_string());
+        let call = HttpCall::new(Method::POST, key_path(key)).token(token).body(wish.body());
         let (_, body) = self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?;
         Granted::of(body, key, token)
     }

@@ -1,6 +1,10 @@
 //! Several leases of one key: who may hold it together, with which slots, and who comes next.
 
-use crate::conformance::on_every_store_that_shares;
+use lockkeeper::lock::lease::{Claim, Lease, LockStatus};
+use lockkeeper::lock::slots::Slots;
+use lockkeeper::lock::store::{Attempt, Released, Win};
+
+use crate::conformance::{Stage, claim, key, on_every_store_that_shares, token};
 
 on_every_store_that_shares!(tests:
     as_many_hold_a_key_as_all_of_them_allow,
@@ -14,93 +18,55 @@ on_every_store_that_shares!(tests:
     each_lease_ends_when_its_own_ttl_is_over,
     a_release_that_names_a_lease_ends_no_other,
     a_forced_release_ends_all_leases_or_the_one_it_names,
-    nobody_passes_a_claim_that_waits,
-    readers_behind_a_writer_come_in_together,
-    waiting_claims_fill_the_slots_that_come_free,
-    a_claim_that_leaves_makes_room_for_those_behind_it,
     a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone,
-    a_waiting_promotion_is_refused_at_once,
-    a_holder_of_a_slot_keeps_it_by_its_stream,
 );
 
+const LONG: u64 = 60_000;
+pub(super) const READER: u64 = 1_001;
+
+pub(super) fn of(name: &str, slots: u64) -> Claim {
+    Claim { slots: Some(Slots::from_number(slots).unwrap()), ..claim("a", name, LONG) }
+}
+
+async fn win(stage: &Stage, claim: &Claim) -> Win {
+    match stage.store.try_acquire(claim).await.unwrap() {
+        Attempt::Won(win) => win,
+        held => panic!("{held:?}"),
+    }
+}
+
+pub(super) async fn lease(stage: &Stage, name: &str, slots: u64) -> Lease {
+    win(stage, &of(name, slots)).await.lease
+}
+
+pub(super) async fn refusal(stage: &Stage, claim: &Claim) -> LockStatus {
+    match stage.store.try_acquire(claim).await.unwrap() {
+        Attempt::Held(status) => status,
+        won => panic!("{won:?}"),
+    }
+}
+
+pub(super) async fn release(stage: &Stage, name: &str) {
+    let released = stage.store.release(&key("a"), &token(name), None).await.unwrap();
+    assert!(matches!(released, Released::Lease(_)), "{name}: {released:?}");
+}
+/// The holders of the key, and how many these allow.
+pub(super) async fn holders(stage: &Stage) -> Option<(u64, u16)> {
+    let status = stage.store.inspect(&key("a"), None).await.unwrap();
+    status.sharers.map(|all| (all.holders, all.slots.number()))
+}
+
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
-    use futures_util::future::join_all;
-    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
-    use lockkeeper::lock::lease::{Acquired, Claim, Grant, Lease, LockStatus};
-    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::lease::Claim;
     use lockkeeper::lock::slots::Slots;
-    use lockkeeper::lock::store::{Attempt, Keep, Page, Released, Win};
+    use lockkeeper::lock::store::{Attempt, Page, Released};
     use lockkeeper::lock::time::Ttl;
 
-    use crate::conformance::{LIMITS, Stage, claim, key, token};
+    use super::{LONG, READER, holders, lease, of, refusal, release, win};
+    use crate::conformance::{Stage, claim, key, token};
     use crate::support::{PATIENCE, eventually};
-
-    const LONG: u64 = 60_000;
-    const READER: u64 = 1_001;
-
-    fn of(name: &str, slots: u64) -> Claim {
-        Claim { slots: Some(Slots::from_number(slots).unwrap()), ..claim("a", name, LONG) }
-    }
-
-    async fn win(stage: &Stage, claim: &Claim) -> Win {
-        match stage.store.try_acquire(claim).await.unwrap() {
-            Attempt::Won(win) => win,
-            held => panic!("{held:?}"),
-        }
-    }
-
-    async fn lease(stage: &Stage, name: &str, slots: u64) -> Lease {
-        win(stage, &of(name, slots)).await.lease
-    }
-
-    async fn refusal(stage: &Stage, claim: &Claim) -> LockStatus {
-        match stage.store.try_acquire(claim).await.unwrap() {
-            Attempt::Held(status) => status,
-            won => panic!("{won:?}"),
-        }
-    }
-
-    async fn release(stage: &Stage, name: &str) {
-        let released = stage.store.release(&key("a"), &token(name), None).await.unwrap();
-        assert!(matches!(released, Released::Lease(_)), "{name}: {released:?}");
-    }
-
-    fn locks(stage: &Stage) -> Locks {
-        Locks::new(stage.store.clone(), LIMITS)
-    }
-
-    /// The holders of the key, and how many these allow.
-    async fn holders(stage: &Stage) -> Option<(u64, u16)> {
-        let status = stage.store.inspect(&key("a"), None).await.unwrap();
-        status.sharers.map(|all| (all.holders, all.slots.number()))
-    }
-
-    async fn waiters(stage: &Stage) -> u64 {
-        stage.store.inspect(&key("a"), None).await.unwrap().waiters
-    }
-
-    /// Claims that wait in line in this order, each in a task of its own.
-    async fn line_up(stage: &Stage, claims: &[Claim]) -> Vec<tokio::task::JoinHandle<Acquired>> {
-        let (locks, before) = (Arc::new(locks(stage)), waiters(stage).await);
-        let mut tasks = Vec::new();
-        for (number, claim) in claims.iter().cloned().enumerate() {
-            let locks = locks.clone();
-            tasks.push(tokio::spawn(async move { locks.acquire(claim, PATIENCE).await.unwrap() }));
-            let stands = before + number as u64 + 1;
-            eventually(PATIENCE, async || (waiters(stage).await == stands).then_some(())).await;
-        }
-        tasks
-    }
-
-    async fn grant(task: tokio::task::JoinHandle<Acquired>) -> Grant {
-        match task.await.unwrap() {
-            Acquired::Granted(grant) => grant,
-            other => panic!("{other:?}"),
-        }
-    }
 
     pub(super) async fn as_many_hold_a_key_as_all_of_them_allow(stage: Stage) {
         for name in ["one", "two", "three"] {
@@ -298,57 +264,6 @@ mod tests {
         assert_eq!(force(None).await, []);
     }
 
-    pub(super) async fn nobody_passes_a_claim_that_waits(stage: Stage) {
-        lease(&stage, "one", READER).await;
-        let tasks = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
-        assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 2);
-        release(&stage, "one").await;
-        let mut granted = Vec::new();
-        for (task, name) in tasks.into_iter().zip(["writer", "behind"]) {
-            granted.push(grant(task).await.lease.fencing_token);
-            release(&stage, name).await;
-        }
-        assert!(granted[0] < granted[1]);
-    }
-
-    pub(super) async fn readers_behind_a_writer_come_in_together(stage: Stage) {
-        stage.granted(&claim("a", "writer", LONG)).await;
-        let names: Vec<_> = (0..20).map(|number| format!("reader-{number}")).collect();
-        let readers: Vec<_> = names.iter().map(|name| of(name, READER)).collect();
-        let tasks = line_up(&stage, &readers).await;
-        release(&stage, "writer").await;
-        let grants = join_all(tasks.into_iter().map(grant)).await;
-        assert!(
-            grants
-                .windows(2)
-                .all(|two| { two[0].lease.fencing_token < two[1].lease.fencing_token })
-        );
-        assert_eq!(holders(&stage).await, Some((20, 1_001)), "all of them hold it at once");
-    }
-
-    pub(super) async fn waiting_claims_fill_the_slots_that_come_free(stage: Stage) {
-        for name in ["one", "two", "three"] {
-            lease(&stage, name, 3).await;
-        }
-        let claims = ["four", "five", "six"].map(|name| of(name, 3));
-        let mut tasks = line_up(&stage, &claims).await.into_iter();
-        for (gone, slot) in [("two", 2), ("three", 3), ("one", 1)] {
-            release(&stage, gone).await;
-            assert_eq!(grant(tasks.next().unwrap()).await.lease.share.slot, Some(slot));
-        }
-        assert_eq!(holders(&stage).await, Some((3, 3)));
-    }
-
-    pub(super) async fn a_claim_that_leaves_makes_room_for_those_behind_it(stage: Stage) {
-        lease(&stage, "one", READER).await;
-        let writer = of("writer", 1);
-        stage.store.wait_turn(&writer, None).await.unwrap();
-        let tasks = line_up(&stage, &[of("two", READER), of("three", READER)]).await;
-        stage.store.leave(&key("a"), &[(writer.token, Keep::Nothing)]).await.unwrap();
-        join_all(tasks.into_iter().map(grant)).await;
-        assert_eq!(holders(&stage).await, Some((3, 1_001)));
-    }
-
     pub(super) async fn a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone(
         stage: Stage,
     ) {
@@ -368,55 +283,5 @@ mod tests {
             lease(&stage, name, 5).await;
         }
         assert_eq!(holders(&stage).await, Some((5, 5)));
-    }
-
-    pub(super) async fn a_waiting_promotion_is_refused_at_once(stage: Stage) {
-        for name in ["one", "two"] {
-            lease(&stage, name, READER).await;
-        }
-        let locks = locks(&stage);
-        // Both would wait for the other: PATIENCE is far longer than this test may take.
-        let patience = Duration::from_secs(3_600);
-        for name in ["one", "two"] {
-            let acquired = tokio::time::timeout(PATIENCE, locks.acquire(of(name, 1), patience));
-            let Acquired::Held(status, _) = acquired.await.unwrap().unwrap() else {
-                panic!("two hold it");
-            };
-            assert_eq!(status.mine, Some(true));
-            let wish = HoldWish { claim: of(name, 1), patience: None, linger: None };
-            assert!(matches!(locks.hold(wish).await.unwrap(), HoldStart::Held(_)));
-        }
-    }
-
-    pub(super) async fn a_holder_of_a_slot_keeps_it_by_its_stream(stage: Stage) {
-        let locks = locks(&stage);
-        let hold = async |name| {
-            let wish = HoldWish { claim: of(name, 2), patience: None, linger: None };
-            match locks.hold(wish).await.unwrap() {
-                HoldStart::Hold(hold) => hold,
-                HoldStart::Held(status) => panic!("{status:?}"),
-            }
-        };
-        let mut first = hold("one").await;
-        let Some(HoldEvent::Acquired(grant)) = first.next().await else { panic!("not granted") };
-        assert_eq!(grant.lease.share.slot, Some(1));
-        let mut second = hold("two").await;
-        assert!(matches!(second.next().await, Some(HoldEvent::Acquired(_))));
-        // The release of one is no word to the other.
-        release(&stage, "two").await;
-        let lost = tokio::time::timeout(PATIENCE, async {
-            loop {
-                match second.next().await {
-                    Some(HoldEvent::Lost(_)) => return,
-                    Some(HoldEvent::Alive(_)) => (),
-                    other => panic!("{other:?}"),
-                }
-            }
-        });
-        lost.await.unwrap();
-        let told = tokio::time::timeout(Duration::from_millis(300), first.next()).await;
-        assert!(!matches!(told, Ok(Some(HoldEvent::Lost(_)))), "{told:?}");
-        drop(first);
-        eventually(PATIENCE, async || holders(&stage).await.is_none().then_some(())).await;
     }
 }

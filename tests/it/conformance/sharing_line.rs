@@ -1,0 +1,160 @@
+//! Claims that wait for a shared key: one line for all kinds, in the order of arrival.
+
+use crate::conformance::on_every_store_that_shares;
+
+on_every_store_that_shares!(tests:
+    nobody_passes_a_claim_that_waits,
+    readers_behind_a_writer_come_in_together,
+    waiting_claims_fill_the_slots_that_come_free,
+    a_claim_that_leaves_makes_room_for_those_behind_it,
+    a_waiting_promotion_is_refused_at_once,
+    a_holder_of_a_slot_keeps_it_by_its_stream,
+);
+
+mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    use futures_util::future::join_all;
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::lease::{Acquired, Claim, Grant};
+    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::store::Keep;
+
+    use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
+    use crate::conformance::{LIMITS, Stage, claim, key};
+    use crate::support::{PATIENCE, eventually};
+
+    const LONG: u64 = 60_000;
+
+    fn locks(stage: &Stage) -> Locks {
+        Locks::new(stage.store.clone(), LIMITS)
+    }
+
+    /// The holders of the key, and how many these allow.
+    async fn waiters(stage: &Stage) -> u64 {
+        stage.store.inspect(&key("a"), None).await.unwrap().waiters
+    }
+
+    /// Claims that wait in line in this order, each in a task of its own.
+    /// Claims that wait in line in this order, each in a task of its own.
+    async fn line_up(stage: &Stage, claims: &[Claim]) -> Vec<tokio::task::JoinHandle<Acquired>> {
+        let (locks, before) = (Arc::new(locks(stage)), waiters(stage).await);
+        let mut tasks = Vec::new();
+        for (number, claim) in claims.iter().cloned().enumerate() {
+            let locks = locks.clone();
+            tasks.push(tokio::spawn(async move { locks.acquire(claim, PATIENCE).await.unwrap() }));
+            let stands = before + number as u64 + 1;
+            eventually(PATIENCE, async || (waiters(stage).await == stands).then_some(())).await;
+        }
+        tasks
+    }
+
+    async fn grant(task: tokio::task::JoinHandle<Acquired>) -> Grant {
+        match task.await.unwrap() {
+            Acquired::Granted(grant) => grant,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) async fn nobody_passes_a_claim_that_waits(stage: Stage) {
+        lease(&stage, "one", READER).await;
+        let tasks = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
+        assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 2);
+        release(&stage, "one").await;
+        let mut granted = Vec::new();
+        for (task, name) in tasks.into_iter().zip(["writer", "behind"]) {
+            granted.push(grant(task).await.lease.fencing_token);
+            release(&stage, name).await;
+        }
+        assert!(granted[0] < granted[1]);
+    }
+
+    pub(super) async fn readers_behind_a_writer_come_in_together(stage: Stage) {
+        stage.granted(&claim("a", "writer", LONG)).await;
+        let names: Vec<_> = (0..20).map(|number| format!("reader-{number}")).collect();
+        let readers: Vec<_> = names.iter().map(|name| of(name, READER)).collect();
+        let tasks = line_up(&stage, &readers).await;
+        release(&stage, "writer").await;
+        let grants = join_all(tasks.into_iter().map(grant)).await;
+        assert!(
+            grants
+                .windows(2)
+                .all(|two| { two[0].lease.fencing_token < two[1].lease.fencing_token })
+        );
+        assert_eq!(holders(&stage).await, Some((20, 1_001)), "all of them hold it at once");
+    }
+
+    pub(super) async fn waiting_claims_fill_the_slots_that_come_free(stage: Stage) {
+        for name in ["one", "two", "three"] {
+            lease(&stage, name, 3).await;
+        }
+        let claims = ["four", "five", "six"].map(|name| of(name, 3));
+        let mut tasks = line_up(&stage, &claims).await.into_iter();
+        for (gone, slot) in [("two", 2), ("three", 3), ("one", 1)] {
+            release(&stage, gone).await;
+            assert_eq!(grant(tasks.next().unwrap()).await.lease.share.slot, Some(slot));
+        }
+        assert_eq!(holders(&stage).await, Some((3, 3)));
+    }
+
+    pub(super) async fn a_claim_that_leaves_makes_room_for_those_behind_it(stage: Stage) {
+        lease(&stage, "one", READER).await;
+        let writer = of("writer", 1);
+        stage.store.wait_turn(&writer, None).await.unwrap();
+        let tasks = line_up(&stage, &[of("two", READER), of("three", READER)]).await;
+        stage.store.leave(&key("a"), &[(writer.token, Keep::Nothing)]).await.unwrap();
+        join_all(tasks.into_iter().map(grant)).await;
+        assert_eq!(holders(&stage).await, Some((3, 1_001)));
+    }
+
+    pub(super) async fn a_waiting_promotion_is_refused_at_once(stage: Stage) {
+        for name in ["one", "two"] {
+            lease(&stage, name, READER).await;
+        }
+        let locks = locks(&stage);
+        // Both would wait for the other: PATIENCE is far longer than this test may take.
+        let patience = Duration::from_secs(3_600);
+        for name in ["one", "two"] {
+            let acquired = tokio::time::timeout(PATIENCE, locks.acquire(of(name, 1), patience));
+            let Acquired::Held(status, _) = acquired.await.unwrap().unwrap() else {
+                panic!("two hold it");
+            };
+            assert_eq!(status.mine, Some(true));
+            let wish = HoldWish { claim: of(name, 1), patience: None, linger: None };
+            assert!(matches!(locks.hold(wish).await.unwrap(), HoldStart::Held(_)));
+        }
+    }
+
+    pub(super) async fn a_holder_of_a_slot_keeps_it_by_its_stream(stage: Stage) {
+        let locks = locks(&stage);
+        let hold = async |name| {
+            let wish = HoldWish { claim: of(name, 2), patience: None, linger: None };
+            match locks.hold(wish).await.unwrap() {
+                HoldStart::Hold(hold) => hold,
+                HoldStart::Held(status) => panic!("{status:?}"),
+            }
+        };
+        let mut first = hold("one").await;
+        let Some(HoldEvent::Acquired(grant)) = first.next().await else { panic!("not granted") };
+        assert_eq!(grant.lease.share.slot, Some(1));
+        let mut second = hold("two").await;
+        assert!(matches!(second.next().await, Some(HoldEvent::Acquired(_))));
+        // The release of one is no word to the other.
+        release(&stage, "two").await;
+        let lost = tokio::time::timeout(PATIENCE, async {
+            loop {
+                match second.next().await {
+                    Some(HoldEvent::Lost(_)) => return,
+                    Some(HoldEvent::Alive(_)) => (),
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        lost.await.unwrap();
+        let told = tokio::time::timeout(Duration::from_millis(300), first.next()).await;
+        assert!(!matches!(told, Ok(Some(HoldEvent::Lost(_)))), "{told:?}");
+        drop(first);
+        eventually(PATIENCE, async || holders(&stage).await.is_none().then_some(())).await;
+    }
+}
