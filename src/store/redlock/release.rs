@@ -52,15 +52,20 @@ impl Given {
 
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
     /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
-    /// only a majority that gave up proves that no lease is left.
+    /// only a majority that gave up proves that no lease is left; and a minority that gave up may
+    /// have been a part of a claim that another instance is about to grant.
     fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
         let needed = quorum.needed();
         let perhaps = self.up.len() + self.silent.len() + self.blank >= needed;
         if perhaps && self.up.len() < needed && !self.silent.is_empty() {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
-        if self.up.is_empty() || !perhaps {
+        if self.up.is_empty() {
             return Ok(Released::Nothing);
+        }
+        if !perhaps {
+            let reason = "a part of a claim was given up: ask again";
+            return Err(failure(Verb::Release, Effect::Unknown, reason));
         }
         let (number, owner) = self.up.into_iter().max_by_key(|(number, _)| *number).unzip();
         Ok(Released::Lease(Holder {
@@ -203,8 +208,24 @@ pub(super) fn holder(other: &Other) -> Holder {
 
 #[cfg(test)]
 mod tests {
-    use super::most_votes;
-    use crate::store::redlock::vote::Other;
+    use super::{Given, most_votes};
+    use crate::lock::store::Released;
+    use crate::store::redlock::vote::{Other, Quorum};
+
+    #[test]
+    fn what_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
+        let outcome = |up: usize, blank: usize, silent: usize| {
+            let up = vec![(7, String::new()); up];
+            let silent = (0..silent).collect();
+            Given { up, ttl: 0, blank, silent }.outcome(Quorum::of(5)).ok()
+        };
+        assert_eq!(outcome(0, 0, 2), Some(Released::Nothing));
+        assert_eq!(outcome(1, 0, 0), None, "a grant may be under way elsewhere");
+        assert_eq!(outcome(2, 0, 0), None);
+        assert!(matches!(outcome(2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
+        assert!(matches!(outcome(3, 0, 2), Some(Released::Lease(_))));
+        assert_eq!(outcome(2, 0, 1), None);
+    }
 
     fn votes(of: &[(&str, u64)]) -> Vec<Other> {
         let vote = |(holder, number): &(&str, u64)| Other {
