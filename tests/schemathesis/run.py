@@ -86,6 +86,7 @@ def narrowed_contract(directory: str) -> str:
     refresh = components["schemas"]["RefreshRequest"]["properties"]
     for properties in (acquire, refresh):
         properties["ttl_ms"].update(minimum=100, maximum=86_400_000)
+    acquire["shared"]["enum"] = [False]  # Together with `slots`, `true` is refused.
     acquire["owner"].update(pattern="^[^\\x00-\\x1f\\x7f-\\x9f]*$", maxLength=64)
     terraform = components["schemas"]["TerraformLockRequest"]
     terraform["additionalProperties"] = False

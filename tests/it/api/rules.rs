@@ -8,9 +8,11 @@ use crate::support::openapi::Spec;
 const SETTINGS: &str = include_str!("../../../config/lockkeeper.toml");
 
 /// The limits that are no settings.
-const FIXED: [&str; 6] = [
+const FIXED: [&str; 8] = [
     "/components/parameters/FencingToken/schema",
+    "/components/schemas/AcquireRequest/properties/slots",
     "/components/schemas/HoldRequest/properties/linger_ms",
+    "/components/schemas/HoldRequest/properties/slots",
     "/components/schemas/RefreshRequest/properties/fencing_token",
     "/paths/~1admin~1locks~1{key}/delete/parameters/2/schema",
     "/paths/~1locks/get/parameters/1/schema",
