@@ -238,12 +238,17 @@ fn every_block_of_the_examples_page_does_what_it_says() {
         newcomer.types(text);
     }
     assert_eq!(newcomer.answers, 5);
-    let statements: Vec<_> = blocks.iter().filter(|(kind, _)| *kind == "sql").collect();
-    let [(_, columns), (_, update)] = *statements else { panic!("{statements:?}") };
+    let of_kind = |wanted: &str| -> Vec<&str> {
+        blocks.iter().filter(|(kind, _)| *kind == wanted).map(|(_, text)| *text).collect()
+    };
+    let statements = of_kind("sql");
+    let [columns, update, marks, alone, together] = *statements else { panic!("{statements:?}") };
     guards_a_row(columns, update);
-    let snippets: Vec<_> = blocks.iter().filter(|(kind, _)| *kind == "php").collect();
-    let [(_, snippet)] = *snippets else { panic!("{snippets:?}") };
+    guards_what_readers_change(marks, alone, together);
+    let snippets = of_kind("php");
+    let [snippet, in_slots] = *snippets else { panic!("{snippets:?}") };
     counts(snippet);
+    guards_each_slot(in_slots);
 }
 
 /// Each lease counts until a later one has.
@@ -264,6 +269,53 @@ fn counts(snippet: &str) {
     std::fs::write(directory.path().join("snippet.php"), program).unwrap();
     let done = command("php").arg("snippet.php").current_dir(directory.path()).output().unwrap();
     assert_eq!(String::from_utf8(done.stdout).unwrap(), "1; 2; 3; too late");
+}
+
+/// A number that is late in one slot is not in another.
+fn guards_each_slot(snippet: &str) {
+    let directory = tempfile::tempdir().unwrap();
+    let program = format!(
+        "{}
+        foreach ([[1, 7, 'a'], [2, 9, 'b'], [1, 7, 'a'], [1, 8, 'c'], [1, 7, 'a'], [2, 9, 'b'],
+            [2, 8, 'c']] as [$slot, $fence, $lease]) {{
+            try {{
+                $grant = ['slot' => $slot, 'fencing_token' => $fence, 'token' => $lease];
+                write_in_slot($grant, \"$slot$lease\");
+                echo (new FencedFile(\"slot-$slot\"))->content(), '; ';
+            }} catch (RuntimeException $failure) {{
+                echo $failure->getMessage(), '; ';
+            }}
+        }}",
+        snippet.replace("'examples", &format!("'{}", examples().display()))
+    );
+    std::fs::write(directory.path().join("snippet.php"), program).unwrap();
+    let done = command("php").arg("snippet.php").current_dir(directory.path()).output().unwrap();
+    let said = String::from_utf8(done.stdout).unwrap();
+    assert_eq!(said, "1a; 2b; 1a; 1c; too late; 2b; too late; ");
+}
+
+/// A writer is late behind any later lease, a reader behind a later writer only.
+fn guards_what_readers_change(marks: &str, alone: &str, together: &str) {
+    let program = "
+import sqlite3, sys
+db = sqlite3.connect(':memory:')
+db.execute('CREATE TABLE pages (id INTEGER, text TEXT, visits INTEGER)')
+db.execute(\"INSERT INTO pages VALUES (42, '', 0), (43, '', 0)\")
+db.executescript(sys.argv[1])
+writes, reads = sys.argv[2:]
+for fence, statement, changed in [
+    (3, writes, 1), (3, writes, 1), (5, reads, 1), (4, reads, 1), (4, writes, 0), (6, reads, 1),
+    (7, writes, 1), (6, reads, 0), (5, reads, 0), (9, reads, 1), (8, reads, 1), (8, writes, 0),
+    (9, reads, 1), (10, writes, 1)]:
+    done = db.execute(statement, {'id': 42, 'text': 'new', 'fence': fence})
+    assert done.rowcount == changed, (fence, statement, done.rowcount)
+row = db.execute('SELECT visits, seen, alone FROM pages WHERE id = 42').fetchone()
+assert row == (6, 10, 10), row
+assert db.execute('SELECT visits, seen FROM pages WHERE id = 43').fetchone() == (0, 0)
+";
+    let statements = [program, marks, alone, together];
+    let done = command("python3").arg("-c").args(statements).output().unwrap();
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }
 
 /// An update lets each lease write until a later one has, and no other lease with the same number.

@@ -4,9 +4,11 @@ use std::time::Duration;
 
 use crate::hold::proxies::block;
 use crate::hold::{Listener, PATIENCE, TOKEN, freed, is_held};
-use crate::readme::SERVICE;
+use crate::readme::{SERVICE, blocks, section};
 use crate::support::{Http, Script, eventually};
 use crate::waiting::Stage;
+
+const PAGE: &str = include_str!("../../../docs/clients.md");
 
 /// The page's block of this kind as a program that asks this service, with these changes.
 fn recipe(program: &'static str, http: &Http, changes: &[(&str, &str)]) -> Script {
@@ -72,4 +74,29 @@ async fn the_loop_of_waits_has_the_key_in_the_end() {
     assert_eq!(holder.delete("/locks/report").await.status, 204);
     assert!(waits.wait().unwrap().success());
     assert!(is_held(&http, "report").await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_commands_about_shared_leases_share_a_key_up_to_the_limit_that_they_name() {
+    let stage = Stage::embedded().await;
+    let http = stage.http(0);
+    let shown = blocks(section(PAGE, "## Shared leases"));
+    let [("sh", semaphore), ("sh", readers)] = *shown else { panic!("{shown:?}") };
+    let said = |text: &str| {
+        let text = text.replace(SERVICE, &http.address.to_string()).replace("wait=20s", "wait=1ms");
+        Script::of("sh", &text).run().0
+    };
+    for slot in 1..=5 {
+        let grant = said(semaphore);
+        assert!(grant.ends_with(&format!(r#""slots":5,"slot":{slot}}}"#)), "{grant}");
+    }
+    let held = said(semaphore);
+    assert!(held.contains("'reports' is held by 5 leases of at most 5; "), "{held}");
+    for readers_before in 0..2 {
+        let told = said(readers);
+        let (reader, writer) = told.split_once('}').unwrap();
+        assert!(reader.ends_with(r#""slots":1000"#), "{told}");
+        let held = format!("'catalogue' is held by {} lease", readers_before + 1);
+        assert!(writer.contains(&held), "{told}");
+    }
 }
