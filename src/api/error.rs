@@ -105,7 +105,7 @@ impl ApiError {
             waiters: Some(status.waiters),
             holders: status.sharers.as_ref().map(|all| all.holders),
             slots: status.sharers.as_ref().map(|all| all.slots.limit()),
-            mine: status.mine,
+            mine: status.mine.filter(|mine| *mine),
             ..More::default()
         };
         let seconds = holder.left.map_or(1, |left| seconds_up(left).max(1));

@@ -124,7 +124,7 @@ impl Locks {
                 (Phase::Holding(Box::new(care)), Some(grant))
             }
             Acquired::Held(status, _)
-                if wish.patience == Some(Duration::ZERO) || status.mine.is_some() =>
+                if wish.patience == Some(Duration::ZERO) || status.mine == Some(true) =>
             {
                 return Ok(HoldStart::Held(status));
             }

@@ -95,7 +95,7 @@ impl Locks {
         }
         // A token that shares the key and asks for more of it is not let wait for the other holders:
         // two of them would wait for each other.
-        let waits = matches!(&first, Acquired::Held(status, _) if status.mine.is_none());
+        let waits = matches!(&first, Acquired::Held(status, _) if status.mine != Some(true));
         if patience.is_zero() || !waits {
             return Ok(first);
         }

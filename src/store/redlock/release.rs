@@ -31,6 +31,8 @@ struct Given {
     ttl: u64,
     /// The number of nodes that may have forgotten.
     blank: usize,
+    /// The number of nodes on which nobody has the key.
+    free: usize,
     silent: Vec<usize>,
 }
 
@@ -44,6 +46,7 @@ impl Given {
                     self.ttl = self.ttl.max(natural(&mut reply).unwrap_or_default());
                 }
                 "blank" | "foreign" => self.blank += 1,
+                "nothing" => self.free += 1,
                 _ => (),
             },
             Err(_) => self.silent.push(node),
@@ -52,15 +55,15 @@ impl Given {
 
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
     /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
-    /// only a majority that gave up proves that no lease is left; and a minority that gave up may
-    /// have been a part of a claim that another instance is about to grant.
+    /// only a majority that gave up proves that no lease is left; and where a minority gave up and
+    /// others are free, another instance may be about to grant the claim.
     fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
         let needed = quorum.needed();
         let perhaps = self.up.len() + self.silent.len() + self.blank >= needed;
         if perhaps && self.up.len() < needed && !self.silent.is_empty() {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
-        if self.up.is_empty() {
+        if self.up.is_empty() || !perhaps && self.up.len() + self.free < needed {
             return Ok(Released::Nothing);
         }
         if !perhaps {
@@ -214,17 +217,18 @@ mod tests {
 
     #[test]
     fn what_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
-        let outcome = |up: usize, blank: usize, silent: usize| {
+        let outcome = |up: usize, free: usize, blank: usize, silent: usize| {
             let up = vec![(7, String::new()); up];
             let silent = (0..silent).collect();
-            Given { up, ttl: 0, blank, silent }.outcome(Quorum::of(5)).ok()
+            Given { up, ttl: 0, blank, free, silent }.outcome(Quorum::of(5)).ok()
         };
-        assert_eq!(outcome(0, 0, 2), Some(Released::Nothing));
-        assert_eq!(outcome(1, 0, 0), None, "a grant may be under way elsewhere");
-        assert_eq!(outcome(2, 0, 0), None);
-        assert!(matches!(outcome(2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
-        assert!(matches!(outcome(3, 0, 2), Some(Released::Lease(_))));
-        assert_eq!(outcome(2, 0, 1), None);
+        assert_eq!(outcome(0, 3, 0, 2), Some(Released::Nothing));
+        assert_eq!(outcome(1, 4, 0, 0), None, "a grant may be under way elsewhere");
+        assert_eq!(outcome(2, 1, 0, 0), None);
+        assert_eq!(outcome(1, 1, 0, 0), Some(Released::Nothing), "others have a majority");
+        assert!(matches!(outcome(2, 2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
+        assert!(matches!(outcome(3, 0, 0, 2), Some(Released::Lease(_))));
+        assert_eq!(outcome(2, 2, 0, 1), None);
     }
 
     fn votes(of: &[(&str, u64)]) -> Vec<Other> {

@@ -22,6 +22,7 @@ mod rules;
 mod schemathesis;
 pub(crate) mod sdk;
 mod secrets;
+mod sharing;
 mod terraform;
 mod tokens;
 

@@ -1,7 +1,7 @@
 -- release.lua: gives up what a token has on this node, if it matches the arguments.
 -- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 guard; and the mark of an ended lease
 -- ARGV: 1 not after (ms), or empty  2 token  3 renewals that the keeper knows, or empty  4 attempt to clean up, or empty  5 highest fencing token to give up, or empty; the last one is the instance's settings
--- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing"} | {now, "blank" | "foreign"} | {now, "late"}
+-- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing" | "taken"}, the latter if another token has the lock | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, kept, its_attempt, most = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
 local meant = value == token
@@ -13,4 +13,4 @@ if its_attempt == '' and (meant or value ~= token) then mark_ended(token) end
 if meant then
   return { now, 'lease', ours and number or 0, ours and owner or '', ours and tonumber(its_ttl) or longest }
 end
-return { now, voting and 'nothing' or silence }
+return { now, voting and (value and value ~= token and 'taken' or 'nothing') or silence }

@@ -1,0 +1,177 @@
+//! Shared leases over HTTP: semaphores with slots, readers and writers.
+
+use crate::api::{Lockkeeper, OTHER, TOKEN, api_keys, assert_members};
+
+/// Three stores on which no Redis ever is.
+const REDLOCK_AWAY: &str = "redis://127.0.0.1:1 redis://127.0.0.1:2 redis://127.0.0.1:3";
+
+fn token(number: usize) -> String {
+    format!("a-token-of-holder-{number}")
+}
+
+#[tokio::test]
+async fn a_semaphore_tells_slots_and_slot_in_every_form_of_a_request() {
+    let http = Lockkeeper::start().await;
+    for (number, (path, body)) in (1..).zip([
+        ("/locks/pool?slots=4&owner=web", ""),
+        ("/locks/pool", r#"{"slots":4,"owner":"web"}"#),
+        ("/locks/pool", r#"{"slots":"4","owner":"web"}"#),
+        ("/locks/pool", "slots=4&owner=web"),
+    ]) {
+        let form = if body.starts_with("slots") { "application/x-www-form-urlencoded" } else { "" };
+        let of_form = http.token(&token(number)).with("content-type", form);
+        let http = if form.is_empty() { http.token(&token(number)) } else { of_form };
+        let granted = http.post(path, body).await;
+        assert_eq!((granted.status, granted.number("slots")), (201, 4), "{granted:?}");
+        assert_eq!(granted.number("slot"), number as u64);
+        let members =
+            ["token", "key", "fencing_token", "ttl_ms", "waited_ms", "slots", "slot", "owner"];
+        assert_members(&granted, &members);
+    }
+    let refused = http.post("/locks/pool?slots=4", "").await;
+    assert_eq!(refused.told(), (409, "lock_held".into()));
+    assert_eq!((refused.number("holders"), refused.number("slots")), (4, 4));
+    assert!(refused.field("mine").is_null());
+    let detail = refused.text("detail");
+    assert!(detail.starts_with("'pool' is held by 4 leases of at most 4"), "{detail}");
+}
+
+#[tokio::test]
+async fn a_look_at_a_shared_key_names_its_leases_and_a_list_does_not() {
+    let http = Lockkeeper::start().await;
+    http.token(&token(1)).post("/locks/pool?slots=3&owner=one&ttl=50s", "").await;
+    http.token(&token(2)).post("/locks/pool?shared=true&ttl=20s", "").await;
+    let seen = http.get("/locks/pool").await;
+    assert_members(&seen, &["key", "held", "ttl_ms", "waiters", "holders", "slots", "leases"]);
+    assert_eq!((seen.number("holders"), seen.number("slots")), (2, 3));
+    let leases = seen.field("leases");
+    assert_eq!((&leases[0]["slots"], &leases[0]["slot"]), (&1_000.into(), &().into()));
+    assert_eq!((&leases[1]["slots"], &leases[1]["slot"]), (&3.into(), &1.into()));
+    assert_eq!(leases[1]["owner"], "one");
+    let mine = http.token(&token(1)).get("/locks/pool").await;
+    assert_eq!((mine.field("mine"), mine.text("owner")), (true.into(), "one".into()));
+    assert_eq!(mine.field("fencing_token"), leases[1]["fencing_token"]);
+    let listed = http.get("/locks").await.field("locks")[0].clone();
+    assert_eq!((&listed["holders"], &listed["leases"]), (&2.into(), &().into()));
+    let free = http.get("/locks/other").await;
+    assert_members(&free, &["key", "held", "waiters"]);
+}
+
+#[tokio::test]
+async fn without_the_two_options_nothing_is_told_of_them() {
+    let http = Lockkeeper::start().await.holding(TOKEN);
+    let granted = http.post("/locks/k", r#"{"owner":"web-1"}"#).await;
+    let members = ["token", "key", "fencing_token", "ttl_ms", "waited_ms", "owner"];
+    assert_members(&granted, &members);
+    let named = http.post("/locks/k?slots=1", "").await;
+    assert_members(&named, &members[..5]);
+    let refused = http.token(OTHER).post("/locks/k", "").await;
+    assert!(refused.field("holders").is_null() && refused.field("slots").is_null());
+    assert!(refused.field("mine").is_null());
+    let forced = http.delete("/admin/locks/k").await;
+    assert_members(&forced, &["key", "fencing_token"]);
+}
+
+#[tokio::test]
+async fn slots_out_of_bounds_are_refused_by_name_and_cost_no_store_call() {
+    let http = Lockkeeper::without_store("").await;
+    for (path, body, field) in [
+        ("/locks/k?slots=0", "", "slots"),
+        ("/locks/k?slots=1001", "", "slots"),
+        ("/locks/k?slots=two", "", "slots"),
+        ("/locks/k?slots=-1", "", "slots"),
+        ("/locks/k", r#"{"slots":1.5}"#, "slots"),
+        ("/locks/k", r#"{"slots":[2]}"#, "slots"),
+        ("/locks/k", r#"{"slots":18446744073709551616}"#, "slots"),
+        ("/locks/k", r#"{"shared":2}"#, "shared"),
+        ("/locks/k?shared=maybe", "", "shared"),
+        ("/locks/k?slots=2&shared=true", "", "shared"),
+        ("/hold/k?slots=2&shared=1", "", "shared"),
+    ] {
+        let refused = http.post(path, body).await;
+        assert_eq!(refused.told(), (400, "invalid_request".into()), "{path} {body}");
+        assert_eq!(refused.text("field"), field, "{path} {body}");
+    }
+    let http = http.token(TOKEN);
+    for (method, path) in [
+        ("PUT", "/locks/k/refresh?slots=2"),
+        ("PUT", "/locks/k/refresh?shared=true"),
+        ("DELETE", "/locks/k?slots=2"),
+    ] {
+        let refused = http.send(method, path, "").await;
+        assert_eq!(refused.told(), (400, "unknown_field".into()), "{method} {path}");
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_cannot_share_says_so_and_is_not_asked() {
+    let http = Lockkeeper::on(REDLOCK_AWAY, "").await;
+    for (query, field) in [("slots=2", "slots"), ("shared=true", "shared")] {
+        for path in ["/locks/k", "/hold/k"] {
+            let refused = http.post(&format!("{path}?{query}"), "").await;
+            assert_eq!(refused.told(), (400, "invalid_request".into()));
+            assert_eq!(refused.text("field"), field);
+            assert!(refused.text("detail").contains("exclusive leases only"), "{refused:?}");
+        }
+    }
+    for query in ["slots=1", "shared=false"] {
+        assert_eq!(http.post(&format!("/locks/k?{query}"), "").await.status, 503, "{query}");
+    }
+}
+
+#[tokio::test]
+async fn a_promotion_that_others_do_not_allow_is_mine_and_not_waited_for() {
+    let http = Lockkeeper::start().await;
+    let (one, two) = (http.token(&token(1)), http.token(&token(2)));
+    let first = one.post("/locks/k?shared=true", "").await;
+    two.post("/locks/k?shared=true", "").await;
+    let refused = one.post("/locks/k?slots=1&wait=1h", "").await;
+    assert_eq!((refused.told().0, refused.field("mine")), (409, true.into()), "{refused:?}");
+    let refused = one.post("/hold/k?slots=1&wait=forever", "").await;
+    assert_eq!((refused.told().0, refused.field("mine")), (409, true.into()), "{refused:?}");
+    assert_eq!(two.delete("/locks/k").await.status, 204);
+    let promoted = one.post("/locks/k?slots=1", "").await;
+    assert_eq!(promoted.status, 201);
+    assert!(promoted.number("fencing_token") > first.number("fencing_token"));
+    let demoted = one.post("/locks/k?slots=5", "").await;
+    assert_eq!((demoted.status, demoted.number("slot")), (200, 1));
+    assert_eq!(demoted.field("fencing_token"), promoted.field("fencing_token"));
+}
+
+#[tokio::test]
+async fn a_forced_release_of_one_slot_frees_that_slot() {
+    let http = Lockkeeper::start().await;
+    let mut numbers = Vec::new();
+    for number in 1..=3 {
+        let granted = http.token(&token(number)).post("/locks/pool?slots=3&owner=w", "").await;
+        numbers.push(granted.number("fencing_token"));
+    }
+    let path = format!("/admin/locks/pool?fencing_token={}", numbers[1]);
+    let forced = http.delete(&path).await;
+    assert_eq!((forced.status, forced.number("fencing_token")), (200, numbers[1]));
+    assert_eq!(forced.number("holders"), 1);
+    assert_eq!(http.delete(&path).await.told(), (409, "lock_lost".into()));
+    let lost = http.token(&token(2)).put("/locks/pool/refresh", "").await;
+    assert_eq!(lost.told(), (409, "lock_lost".into()));
+    assert_eq!(http.token(&token(1)).put("/locks/pool/refresh", "").await.number("slot"), 1);
+    let next = http.token(&token(4)).post("/locks/pool?slots=3", "").await;
+    assert_eq!(next.number("slot"), 2);
+    assert_eq!(http.delete("/admin/locks/pool").await.number("holders"), 3);
+    assert_eq!(http.get("/locks/pool").await.field("held"), false);
+}
+
+#[tokio::test]
+async fn a_quota_counts_each_lease_of_a_shared_key() {
+    let keys = api_keys(&[("secret-one", r#"[""]"#, r#"["acquire"]"#)]);
+    let http = Lockkeeper::with_settings(&format!("[quotas]\nleases = 2\n{keys}")).await;
+    let http = http.with("authorization", "Bearer secret-one");
+    let claim = |number| http.token(&token(number));
+    for number in [1, 2] {
+        assert_eq!(claim(number).post("/locks/pool?slots=5", "").await.status, 201);
+    }
+    let refused = claim(3).post("/locks/pool?slots=5", "").await;
+    assert_eq!(refused.told(), (429, "quota_exceeded".into()));
+    assert_eq!(claim(1).post("/locks/pool", "").await.status, 200, "a repeat is no other lease");
+    assert_eq!(claim(1).delete("/locks/pool").await.status, 204);
+    assert_eq!(claim(3).post("/locks/pool?slots=5", "").await.status, 201);
+}
