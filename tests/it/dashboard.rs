@@ -49,6 +49,13 @@ fn a_key_is_freed_only_after_it_was_typed_and_a_reason_given() {
 }
 
 #[test]
+fn a_shared_key_shows_its_leases_and_a_person_ends_one_of_them_or_all() {
+    let (service, _directory) = start("");
+    browse("shared", &service, &[]);
+    assert_eq!(service.log().matches("it hangs").count(), 3, "{}", service.log());
+}
+
+#[test]
 fn an_api_key_is_asked_for_and_kept_in_the_tab_only() {
     let secrets = ["secret-of-root", "secret-of-the-reader", "secret-of-the-locker"];
     let (service, _directory) = start(&api_keys(&[

@@ -193,6 +193,62 @@ const cases = {
     await close(page);
   },
 
+  // A shared key shows how many share it and who they are; a person ends one of its leases, or all.
+  async shared() {
+    for (const owner of ['web-1', 'web-2', 'web-3']) await take('api/reports', `ttl=1h&slots=5&owner=${owner}`);
+    for (const owner of ['php-1', 'php-2']) await take('catalogue', `ttl=1h&shared=true&owner=${owner}`);
+    await take('alone', 'ttl=1h&owner=cron-1');
+    const next = await wait('catalogue', 'a-writer');
+    const page = await tab({ expected: /status of 409/ });
+    const shared = row(page, 'api/reports');
+    await shared.filter({ hasText: '3 of 5' }).waitFor();
+    await row(page, 'catalogue').filter({ hasText: '2 readers' }).waitFor();
+    assert.match(await shared.textContent(), /shared$/);
+    const keys = () => rows(page).evaluateAll(all => all.map(tr => tr.dataset.key).join(' '));
+    await page.locator('th[data-sort=owner] button').click();
+    await until(async () => await keys() === 'catalogue api/reports alone', 'rows in the order of owners');
+    await page.fill('#filter', 'owner:readers waiting:>0');
+    await until(async () => await keys() === 'catalogue', 'the readers');
+    await page.fill('#filter', '');
+    await shared.locator('.name').click();
+    await says(page, '#facts', 'slot 2 web-2');
+    const { leases } = (await ask('GET', '/locks/api/reports')).body;
+    for (const lease of leases) await says(page, '#facts', String(lease.fencing_token));
+    const button = page.locator('#free-do');
+    const confirm = async () => {
+      await page.locator('#free-open').click();
+      await page.fill('#free-key', 'api/reports');
+      await page.fill('#free-reason', 'it hangs');
+      await says(page, '#free-next', 'Choose whose lease ends');
+      assert.ok(await button.isDisabled(), 'without a choice');
+    };
+    await confirm();
+    const second = leases.find(lease => lease.slot === 2);
+    await page.selectOption('#free-which', String(second.fencing_token));
+    await says(page, '#free-next', 'web-2 loses the lease');
+    await judge(page, 'a lease of several');
+    await button.click();
+    await says(page, '#free-said', 'web-2 lost the lease');
+    await shared.filter({ hasText: '2 of 5' }).waitFor();
+    const left = (await ask('GET', '/locks/api/reports')).body.leases.map(lease => lease.slot);
+    assert.deepEqual(left.sort(), [1, 3]);
+    await confirm();
+    const first = leases.find(lease => lease.slot === 1);
+    await page.selectOption('#free-which', String(first.fencing_token));
+    assert.equal((await ask('DELETE', `/admin/locks/api/reports?fencing_token=${first.fencing_token}`)).status, 200);
+    await says(page, '#free-next', 'has ended by now');
+    assert.equal(await page.inputValue('#free-which'), String(first.fencing_token), 'another lease was chosen');
+    assert.ok(await button.isDisabled(), 'of a lease that has ended');
+    await take('api/reports', 'ttl=1h&slots=5&owner=web-4');
+    await page.selectOption('#free-which', 'all');
+    await says(page, '#free-next', 'All 2 holders lose their leases');
+    await button.click();
+    await says(page, '#free-said', '2 holders lost their leases');
+    await shared.waitFor({ state: 'detached' });
+    await next.body.cancel();
+    await close(page);
+  },
+
   // With API keys: it asks for one, keeps it in the tab, and shows what is missing.
   async keys() {
     const [root, reader, locker] = more, bearer = { Authorization: `Bearer ${root}` };

@@ -173,7 +173,7 @@ const list = async () => {
       const page = await call('GET', 'locks?' + query);
       got.push(...page.locks);
       cursor = page.cursor;
-      found += deep ? page.locks.filter(lock => matches(lock.key, lock.owner, lock.held_ms, lock.waiters)).length : page.locks.length;
+      found += deep ? page.locks.filter(lock => matches(lock.key, ownerOf(lock), lock.held_ms, lock.waiters)).length : page.locks.length;
     } while (cursor && found < wanted && got.length < 10000 && now() - began < 2000);
     take(got);
     moreToList = Boolean(cursor); searched = got.length;
@@ -197,12 +197,15 @@ const changed = () => {
   if (listing) { dirty = true; return; }
   listSoon(Math.max(0, Math.max(500, 10 * listTook) - (now() - listedAt)));
 };
+// A shared key has several owners: how many they are stands for them.
+const ownerOf = ({ owner, holders, slots }) => !holders ? owner : slots < 1000 ? `${holders} of ${slots}` : plural(holders, 'reader');
 const take = locks => {
   const at = now(), next = new Map();
   for (const lock of locks) {
-    const old = rows.get(lock.key), same = old && old.number === lock.fencing_token && (lock.fencing_token !== undefined || old.owner === lock.owner);
+    const old = rows.get(lock.key), owner = ownerOf(lock);
+    const same = old && (lock.holders ? old.lock.holders : old.number === lock.fencing_token && (lock.fencing_token !== undefined || old.owner === owner));
     next.set(lock.key, {
-      key: lock.key, owner: lock.owner, number: lock.fencing_token, waiting: lock.waiters, at, lock,
+      key: lock.key, owner, number: lock.fencing_token, waiting: lock.waiters, at, lock,
       left: lock.ttl_ms, total: Math.max(lock.ttl_ms || 0, same ? old.total : 0),
       // The service does not know since when a direct client holds a key: it is at least as long as seen here.
       since: lock.held_ms !== undefined ? at - lock.held_ms : same ? old.since : at,
@@ -211,12 +214,12 @@ const take = locks => {
   }
   rows = next;
 };
-const kind = lock => lock.shared ? `readers: ${lock.holders || 1}` : lock.slots > 1 ? `${lock.holders || 1} of ${lock.slots}` :
-  lock.fencing_token === undefined ? 'direct client' : 'exclusive';
+const kind = lock => lock.holders ? 'shared' : lock.fencing_token === undefined ? 'direct client' : 'exclusive';
 const heldFor = row => now() - row.since;
 const leftOf = row => row.left === undefined ? undefined : Math.max(0, row.left - (now() - row.at));
 const isLate = row => row.left !== undefined && row.total > 0 && leftOf(row) < row.total / 5;
-const isStuck = row => row.waiting > 0 && heldFor(row) >= 300000;
+// How long a shared key is held says nothing of its leases.
+const isStuck = row => !row.lock.holders && row.waiting > 0 && heldFor(row) >= 300000;
 
 // The table.
 const ORDER = {
@@ -268,6 +271,7 @@ const fill = (cell, row) => {
         place.title = row.owner && row.owner.length > 24 && !ODD.test(row.owner) ? row.owner : '';
       }
     }
+    cell.tr.classList.toggle('shared', Boolean(row.lock.holders));
     set(cell.wait, String(row.waiting));
     cell.wait.className = row.waiting ? 'num wait' : 'num wait zero';
     set(cell.number, row.number === undefined ? '' : String(row.number));
@@ -333,7 +337,8 @@ const renderBlank = count => {
   }
 };
 const renderFoot = (matching, count) => {
-  const all = status?.held ?? (moreToList ? undefined : searched);
+  // The service counts leases, the list keys: a shared key has several.
+  const all = moreToList ? status?.held : searched;
   const old = Boolean(listError && count);
   $('count').className = old ? 'old' : 'dim';
   if (old) set($('count'), `${plural(count, 'key')}, as of ${span(now() - listedAt)} ago`);
@@ -554,7 +559,9 @@ const look = async () => {
   renderPanel();
   detailTimer = setTimeout(look, 2000);
 };
-const holdersOf = () => detail.leases || [detail];
+const nameOf = ({ owner }) => owner ? inert(owner) : make('i', '', 'gave no name');
+const lease = one => make('li', {}, make('span', '', one.ttl_ms === undefined ? 'no end' : `${span(one.ttl_ms - (now() - detail.at))} left`), one.slot ? make('b', '', `slot ${one.slot} `) : '', nameOf(one),
+  make('div', 'dim', one.held_ms === undefined ? '' : `held for ${span(one.held_ms + now() - detail.at)}, `, 'fencing number ', make('code', '', String(one.fencing_token))));
 const renderPanel = () => {
   const facts = make('dl', 'facts'), fact = (name, ...text) => facts.append(make('dt', '', name), make('dd', {}, ...text));
   const inside = [], row = rows.get(open);
@@ -562,18 +569,24 @@ const renderPanel = () => {
   if (detail.problem) inside.push(make('p', 'bad-text', `${detail.problem}. Shown is the last known state.`));
   if (detail.key && !detail.held) inside.push(make('p', 'dim', 'This key is free.'));
   if (detail.held) {
-    for (const one of holdersOf()) {
-      fact('Holder', one.owner ? inert(one.owner) : make('span', 'dim', one.fencing_token === undefined ? 'a client on the store directly' : 'gave no name'));
-      if (one.fencing_token !== undefined) fact('Fencing number', make('span', 'mono', String(one.fencing_token)));
+    if (detail.holders) fact('Holders', ownerOf(detail));
+    else {
+      fact('Holder', detail.owner ? inert(detail.owner) : make('span', 'dim', detail.fencing_token === undefined ? 'a client on the store directly' : 'gave no name'));
+      if (detail.fencing_token !== undefined) fact('Fencing number', make('span', 'mono', String(detail.fencing_token)));
       const held = detail.held_ms !== undefined ? span(detail.held_ms + now() - detail.at) : row ? `${row.least ? 'at least ' : ''}${span(heldFor(row))}` : '';
       if (held) fact('Held for', held);
-      fact('Time left', one.ttl_ms === undefined ? 'no end' : span(one.ttl_ms - (now() - detail.at)));
     }
+    fact(detail.holders ? 'Last ends in' : 'Time left', detail.ttl_ms === undefined ? 'no end' : span(detail.ttl_ms - (now() - detail.at)));
     fact('Kind', kind(detail));
   }
-  inside.push(facts, make('h3', '', detail.waiters ? `Waiting: ${detail.waiters}` : 'Nobody waits'));
+  inside.push(facts);
+  if (detail.leases) {
+    inside.push(make('h3', '', 'Leases'), make('ul', 'queue leases', ...[...detail.leases].sort((a, b) => (a.slot || 0) - (b.slot || 0)).map(lease)));
+    if (detail.holders > detail.leases.length) inside.push(make('p', 'dim', `and ${detail.holders - detail.leases.length} more`));
+  }
+  inside.push(make('h3', '', detail.waiters ? `Waiting: ${detail.waiters}` : 'Nobody waits'));
   if (detail.queue?.length) {
-    inside.push(make('ol', 'queue', ...detail.queue.map(one => make('li', {}, make('span', '', short(one.waited_ms)), one.owner ? inert(one.owner) : make('i', '', 'gave no name')))));
+    inside.push(make('ol', 'queue', ...detail.queue.map(one => make('li', {}, make('span', '', short(one.waited_ms)), nameOf(one)))));
     if (detail.waiters > detail.queue.length) inside.push(make('p', 'dim', `and ${detail.waiters - detail.queue.length} more`));
   } else if (detail.waiters) inside.push(make('p', 'dim', 'This service does not tell their names.'));
   const last = ends.filter(end => end.key === open).sort((a, b) => b.at - a.at).slice(0, 5);
@@ -590,32 +603,50 @@ const renderFree = () => {
   $('free-box').classList.toggle('danger', !$('free-form').hidden);
   button.hidden = !$('free-form').hidden;
   button.disabled = !held || !allowed;
-  set($('free-why'), !allowed ? 'Needs the permission admin, which this API key lacks.' : held ? 'Ends the lease of its holder, by force.' : detail ? 'Nothing to free.' : '');
+  set($('free-why'), !allowed ? 'Needs the permission admin, which this API key lacks.' : held ? `Ends ${detail.holders ? 'one of its leases, or all' : 'the lease of its holder'}, by force.` : detail ? 'Nothing to free.' : '');
   $('free-why').hidden = !$('free-form').hidden;
-  $('free-do').disabled = !held || $('free-key').value !== open || !$('free-reason').value.trim();
+  const chosen = $('free-which').value, one = chosen > 0 ? chosenLease() : detail, all = chosen === 'all';
+  const unsure = !one || (held && detail.holders && !chosen);
+  $('free-do').disabled = !held || unsure || $('free-key').value !== open || !$('free-reason').value.trim();
   if (!held || $('free-form').hidden) return;
-  const first = detail.queue?.[0], who = detail.owner ? [inert(detail.owner)] : ['Its holder'];
-  const next = first ? [' The next in line, ', make('b', {}, first.owner ? inert(first.owner) : 'which gave no name'), ', gets it at once.'] :
-    [detail.waiters ? ' The next in line gets it at once.' : ' Nobody waits: the key is free for the next to ask.'];
-  $('free-next').replaceChildren(make('b', {}, ...who), ' loses the lease at once, learns it at its next refresh, and may still write until then: only fencing numbers stop that.', ...next);
+  offerLeases();
+  set($('free-do'), chosen > 0 ? 'End this lease' : detail.holders ? 'End all leases' : 'Free this key');
+  if (unsure) { set($('free-next'), one ? 'Choose whose lease ends.' : 'That lease has ended by now.'); return; }
+  const many = all && detail.holders > 1, who = many ? `All ${detail.holders} holders` : one.owner ? inert(one.owner) : all || !detail.holders ? 'Its holder' : 'The holder of that lease';
+  const first = detail.queue?.[0], gets = detail.holders ? ' comes in as soon as there is room.' : ' gets it at once.';
+  const next = first ? [' The next in line, ', make('b', {}, first.owner ? inert(first.owner) : 'which gave no name'), ',', gets] :
+    [detail.waiters ? ' The next in line' + gets : detail.holders ? ' Nobody waits.' : ' Nobody waits: the key is free for the next to ask.'];
+  $('free-next').replaceChildren(make('b', {}, who), many ? ' lose their leases at once, learn it at their next refresh, and may still write until then: only fencing numbers stop that.' : ' loses the lease at once, learns it at its next refresh, and may still write until then: only fencing numbers stop that.', ...next);
 };
-const hideFree = () => { $('free-form').hidden = true; $('free-key').value = $('free-reason').value = ''; };
+const hideFree = () => { $('free-form').hidden = true; $('free-key').value = $('free-reason').value = ''; $('free-which').replaceChildren(); };
+// Of a shared key a person chooses. What was offered stays: nothing else may take its place under the hand.
+const chosenLease = () => (detail?.leases || []).concat(detail || []).find(one => one.fencing_token === Number($('free-which').value));
+const offerLeases = () => {
+  const which = $('free-which'), offered = [...which.options].map(option => option.value);
+  const offer = (value, text) => { if (!offered.includes(value)) which.append(make('option', { value, textContent: text })); };
+  $('free-choice').hidden = !detail.holders && !offered.length;
+  if (!detail.holders) return;
+  offer('', 'Choose');
+  offer('all', 'All leases');
+  for (const one of detail.leases || []) offer(String(one.fencing_token), [one.slot && `slot ${one.slot}`, one.owner, one.fencing_token].filter(Boolean).join(', ').replace(new RegExp(ODD.source, 'gu'), '?'));
+};
 const openFree = () => {
   if (!detail?.held || !may('admin')) return;
   $('free-form').hidden = false;
   set($('free-said'), '');
   renderFree();
-  $('free-key').focus();
+  (detail.holders ? $('free-which') : $('free-key')).focus();
 };
 const free = async () => {
-  const key = open, out = $('free-said'), number = detail?.fencing_token, only = number === undefined ? '' : `&fencing_token=${number}`;
+  const key = open, out = $('free-said'), chosen = $('free-which').value;
+  const number = chosen > 0 ? chosen : detail?.holders ? undefined : detail?.fencing_token, only = number === undefined ? '' : `&fencing_token=${number}`;
   $('free-do').disabled = true;
   try {
     const taken = await call('DELETE', `admin/locks/${path(key)}?reason=${encodeURIComponent($('free-reason').value.trim())}${only}`);
     const after = await call('GET', `locks/${path(key)}`).catch(() => undefined);
-    const lease = [taken.owner ? inert(taken.owner) : 'The holder', ` lost the lease${taken.fencing_token === undefined ? '' : ` ${taken.fencing_token}`}. `];
+    const lease = taken.holders > 1 ? [`${taken.holders} holders lost their leases. `] : [taken.owner ? inert(taken.owner) : 'The holder', ` lost the lease${taken.fencing_token === undefined ? '' : ` ${taken.fencing_token}`}. `];
     out.className = 'said';
-    out.replaceChildren('Freed. ', ...lease, ...(after?.held ? ['Held now by ', after.owner ? inert(after.owner) : 'another client', '.'] : after ? ['The key is free.'] : []));
+    out.replaceChildren('Freed. ', ...lease, ...(after?.held ? ['Held now by ', ownerOf(after) ? inert(ownerOf(after)) : 'another client', '.'] : after ? ['The key is free.'] : []));
     hideFree();
   } catch (error) {
     out.className = 'said bad';
@@ -796,7 +827,7 @@ $('panel-close').onclick = close;
 $('panel-copy').onclick = () => copy(open);
 $('free-open').onclick = openFree;
 $('free-cancel').onclick = () => { hideFree(); renderFree(); $('free-open').focus(); };
-$('free-key').oninput = $('free-reason').oninput = renderFree;
+$('free-key').oninput = $('free-reason').oninput = $('free-which').onchange = renderFree;
 $('free-form').onsubmit = event => { event.preventDefault(); if (!$('free-do').disabled) free(); };
 $('reserve-open').onclick = () => { set($('reserve-said'), may('acquire') ? '' : 'This API key lacks the permission acquire.'); $('reserve-do').disabled = !may('acquire'); $('reserve').showModal(); };
 $('reserve-form').onsubmit = event => { event.preventDefault(); reserve(); };
