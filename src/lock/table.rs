@@ -265,7 +265,7 @@ impl Table {
         });
     }
 
-    /// Returns true if a lease was granted, refreshed or ended since [`Table::take_changes`].
+    /// Returns true if a lease was granted, refreshed or ended since the last call of `take_changes`.
     pub fn has_changes(&self) -> bool {
         !self.changes.is_empty()
     }

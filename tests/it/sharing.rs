@@ -171,7 +171,7 @@ impl World {
         let place = self.places.get(&who).copied().unwrap_or(u64::MAX);
         let ahead = self.line.range(..place).count();
         let own = self.held.get(&who).map(|one| one.slots);
-        let slots = claim.slots.map_or(own.unwrap_or(1), |slots| slots.number().into());
+        let slots = claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1);
         assert!(!self.room(who, slots) || (own.is_none() && ahead > 0), "{who} is not served");
     }
 
@@ -183,15 +183,15 @@ impl World {
     fn room(&self, who: u8, slots: u64) -> bool {
         let others = self.held.iter().filter(|(other, _)| **other != who);
         let least = others.clone().map(|(_, one)| one.slots).fold(slots, u64::min);
-        others.count() as u64 + 1 <= least.min(1_000)
+        (others.count() as u64) < least.min(1_000)
     }
 
     fn won(&mut self, who: u8, claim: &Claim, Win { lease, fresh }: &Win) {
         let Lease { share, .. } = *lease;
         let number = lease.fencing_token.number();
         let before = self.held.get(&who).cloned();
-        let asked = claim.slots.map(|slots| u64::from(slots.number()));
-        let slots = asked.or(before.as_ref().map(|one| one.slots)).unwrap_or(1);
+        let own = before.as_ref().map(|one| one.slots);
+        let slots = claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1);
         assert_eq!(u64::from(share.slots.number()), slots);
         assert_eq!(share.slot.is_some(), (2..=1_000).contains(&slots));
         if before.is_none() {
@@ -243,9 +243,8 @@ impl World {
         slots.sort_unstable();
         assert!(slots.windows(2).all(|two| two[0] < two[1]), "{slots:?}");
         let seen = self.table.inspect(&key("a"), (None, 0), self.at());
-        let told =
-            seen.sharers.as_ref().map_or(u64::from(seen.holder.is_some()), |all| all.holders);
-        assert_eq!(told, holders);
+        let alone = u64::from(seen.holder.is_some());
+        assert_eq!(seen.sharers.as_ref().map_or(alone, |all| all.holders), holders);
         assert_eq!(seen.waiters, self.line.len() as u64);
         let (mut told, mut known) = (Vec::new(), Vec::new());
         for one in seen.sharers.iter().flat_map(|all| &all.leases) {

@@ -64,7 +64,7 @@ impl Table {
         LockStatus {
             key: key.clone(),
             holder: holders::seen(leases.clone(), own, now)
-                .or(handed.map(|left| Holder { left: Some(left), ..Holder::default() })),
+                .or_else(|| handed.map(|left| Holder { left: Some(left), ..Holder::default() })),
             sharers: holders::sharers(leases),
             waiters: line.map_or(0, Line::len),
             line: Vec::new(),

@@ -12,7 +12,6 @@ on_every_store_that_shares!(tests:
 );
 
 mod tests {
-    use std::sync::Arc;
     use std::time::Duration;
 
     use futures_util::future::join_all;
@@ -22,6 +21,7 @@ mod tests {
     use lockkeeper::lock::store::Keep;
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
+    use crate::conformance::waiting::Request;
     use crate::conformance::{LIMITS, Stage, claim, key};
     use crate::support::{PATIENCE, eventually};
 
@@ -31,27 +31,24 @@ mod tests {
         Locks::new(stage.store.clone(), LIMITS)
     }
 
-    /// The holders of the key, and how many these allow.
     async fn waiters(stage: &Stage) -> u64 {
         stage.store.inspect(&key("a"), None).await.unwrap().waiters
     }
 
-    /// Claims that wait in line in this order, each in a task of its own.
-    /// Claims that wait in line in this order, each in a task of its own.
-    async fn line_up(stage: &Stage, claims: &[Claim]) -> Vec<tokio::task::JoinHandle<Acquired>> {
-        let (locks, before) = (Arc::new(locks(stage)), waiters(stage).await);
-        let mut tasks = Vec::new();
+    /// Claims that wait in line in this order.
+    async fn line_up(stage: &Stage, claims: &[Claim]) -> Vec<Request> {
+        let (locks, before) = (locks(stage), waiters(stage).await);
+        let mut requests = Vec::new();
         for (number, claim) in claims.iter().cloned().enumerate() {
-            let locks = locks.clone();
-            tasks.push(tokio::spawn(async move { locks.acquire(claim, PATIENCE).await.unwrap() }));
+            requests.push(Request::with(&locks, claim, PATIENCE));
             let stands = before + number as u64 + 1;
             eventually(PATIENCE, async || (waiters(stage).await == stands).then_some(())).await;
         }
-        tasks
+        requests
     }
 
-    async fn grant(task: tokio::task::JoinHandle<Acquired>) -> Grant {
-        match task.await.unwrap() {
+    async fn grant(request: Request) -> Grant {
+        match request.answer().await.unwrap() {
             Acquired::Granted(grant) => grant,
             other => panic!("{other:?}"),
         }
@@ -59,12 +56,12 @@ mod tests {
 
     pub(super) async fn nobody_passes_a_claim_that_waits(stage: Stage) {
         lease(&stage, "one", READER).await;
-        let tasks = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
+        let requests = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
         assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 2);
         release(&stage, "one").await;
         let mut granted = Vec::new();
-        for (task, name) in tasks.into_iter().zip(["writer", "behind"]) {
-            granted.push(grant(task).await.lease.fencing_token);
+        for (request, name) in requests.into_iter().zip(["writer", "behind"]) {
+            granted.push(grant(request).await.lease.fencing_token);
             release(&stage, name).await;
         }
         assert!(granted[0] < granted[1]);
@@ -74,14 +71,10 @@ mod tests {
         stage.granted(&claim("a", "writer", LONG)).await;
         let names: Vec<_> = (0..20).map(|number| format!("reader-{number}")).collect();
         let readers: Vec<_> = names.iter().map(|name| of(name, READER)).collect();
-        let tasks = line_up(&stage, &readers).await;
+        let requests = line_up(&stage, &readers).await;
         release(&stage, "writer").await;
-        let grants = join_all(tasks.into_iter().map(grant)).await;
-        assert!(
-            grants
-                .windows(2)
-                .all(|two| { two[0].lease.fencing_token < two[1].lease.fencing_token })
-        );
+        let grants = join_all(requests.into_iter().map(grant)).await;
+        assert!(grants.is_sorted_by_key(|grant| grant.lease.fencing_token));
         assert_eq!(holders(&stage).await, Some((20, 1_001)), "all of them hold it at once");
     }
 
@@ -90,10 +83,10 @@ mod tests {
             lease(&stage, name, 3).await;
         }
         let claims = ["four", "five", "six"].map(|name| of(name, 3));
-        let mut tasks = line_up(&stage, &claims).await.into_iter();
+        let mut requests = line_up(&stage, &claims).await.into_iter();
         for (gone, slot) in [("two", 2), ("three", 3), ("one", 1)] {
             release(&stage, gone).await;
-            assert_eq!(grant(tasks.next().unwrap()).await.lease.share.slot, Some(slot));
+            assert_eq!(grant(requests.next().unwrap()).await.lease.share.slot, Some(slot));
         }
         assert_eq!(holders(&stage).await, Some((3, 3)));
     }
@@ -102,9 +95,9 @@ mod tests {
         lease(&stage, "one", READER).await;
         let writer = of("writer", 1);
         stage.store.wait_turn(&writer, None).await.unwrap();
-        let tasks = line_up(&stage, &[of("two", READER), of("three", READER)]).await;
+        let requests = line_up(&stage, &[of("two", READER), of("three", READER)]).await;
         stage.store.leave(&key("a"), &[(writer.token, Keep::Nothing)]).await.unwrap();
-        join_all(tasks.into_iter().map(grant)).await;
+        join_all(requests.into_iter().map(grant)).await;
         assert_eq!(holders(&stage).await, Some((3, 1_001)));
     }
 

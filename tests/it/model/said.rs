@@ -77,8 +77,8 @@ pub(super) fn holder(holder: Option<&Holder>) -> Said {
 
 pub(super) fn status(status: &LockStatus) -> Said {
     // Whose end makes room depends on times, unless it is the token's own.
-    let first = status.holder.as_ref().filter(|_| status.sharers.is_none());
-    let told = holder(first.or(status.holder.as_ref().filter(|_| status.mine == Some(true))));
+    let certain = status.sharers.is_none() || status.mine == Some(true);
+    let told = holder(status.holder.as_ref().filter(|_| certain));
     let since = status.holder.as_ref().is_some_and(|holder| holder.held.is_some());
     let line: Vec<_> = status.line.iter().map(|waiter| waiter.owner.as_ref()).collect();
     let LockStatus { key, mine, waiters, .. } = status;
