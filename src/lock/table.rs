@@ -193,7 +193,7 @@ impl Table {
         }
     }
 
-    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
+    /// Ends the token's lease and gives up its place in line; only the lease `named`, if given.
     pub fn release(
         &mut self,
         key: &LockKey,
@@ -210,6 +210,10 @@ impl Table {
             return if place { Released::Place } else { Released::Nothing };
         };
         let (holder, number) = (entry.holder(now), entry.fencing_token);
+        if let Some(line) = self.lines.get_mut(key).filter(|_| named.is_none()) {
+            line.drop(token); // A holder of a shared lease may wait to have the key alone.
+            self.forget_empty_line(key);
+        }
         self.end(key, number, now);
         Released::Lease(holder)
     }

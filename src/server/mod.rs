@@ -331,8 +331,7 @@ fn store_settings(config: &Config) -> StoreSettings {
     match &config.store {
         StoreUrl::Embedded(directory) => {
             let command_timeout = config.embedded.command_timeout.get();
-            let position_kept = config.position_kept();
-            let prefixes = config.prefixes();
+            let (position_kept, prefixes) = (config.position_kept(), config.prefixes());
             let settings = EmbeddedSettings { position_kept, command_timeout, prefixes };
             StoreSettings::Embedded(directory.clone(), settings)
         }

@@ -9,10 +9,14 @@ const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/sc
 const PRELUDE: &str = "prelude.lua";
 
 /// What stands before scripts that share more: they name further keys, and say what they do.
-const PARTS: [&str; 4] = ["line.lua", "join.lua", "ended.lua", "vote.lua"];
+const PARTS: [&str; 6] =
+    ["line.lua", "join.lua", "ended.lua", "share.lua", "grant.lua", "vote.lua"];
 
 /// The steps of the verb `guard`.
 const STEPS: [&str; 2] = ["touch.lua", "admit.lua"];
+
+/// The end of the name of a verb's second script, for a lock that leases share.
+const TWIN: &str = "_share";
 
 /// A verb is read at one glance; a part has its functions one after another.
 const MAX_LINES: usize = 40;
@@ -142,7 +146,8 @@ fn clocks(script: &File) -> Option<String> {
 }
 
 fn stray(script: &File, verbs: &File) -> Option<String> {
-    let verb = name(script).strip_suffix(".lua").unwrap();
+    let name_of_it = name(script).strip_suffix(".lua").unwrap();
+    let verb = name_of_it.strip_suffix(TWIN).unwrap_or(name_of_it);
     let known = is_part(script)
         || STEPS.contains(&name(script))
         || verbs.text.contains(&format!("=> \"{verb}\""));

@@ -9,13 +9,12 @@ use tokio::time::sleep;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Renewals};
-use crate::lock::slots::Share;
 use crate::lock::store::Win;
 use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
-use crate::store::redis::replies::{malformed, renewals, ttl};
+use crate::store::redis::replies::{malformed, renewals, share, ttl};
 use crate::store::redis::script::{Reply, Script};
 use crate::store::redis::target::{By, Target};
 
@@ -59,7 +58,7 @@ impl RedisStore {
             ttl,
             renewals,
             capped: ttl < claim.ttl,
-            share: Share::ALONE,
+            share: share(reply),
         };
         told(verb, lease, asked).map(|lease| Win { lease, fresh })
     }

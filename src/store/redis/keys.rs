@@ -1,10 +1,10 @@
 //! The names of a lock's keys on Redis.
 //!
 //! The lock is `<key_prefix><key>`, the key that an application on Redis directly would use. Its
-//! record, and while clients wait its line, the line's crew and who is in it, are beside it in the
-//! same Cluster slot. Redis finds the lock's slot from its name, with the user's braces; a tag made of that name
-//! would often land elsewhere. So the other names' tag comes from a table with one short text for
-//! each slot.
+//! record, and while clients wait its line, the line's crew and who is in it, and while leases share
+//! the lock their ends and the facts of each, are beside it in the same Cluster slot. Redis finds the
+//! lock's slot from its name, with the user's braces; a tag made of that name would often land
+//! elsewhere. So the other names' tag comes from a table with one short text for each slot.
 
 use std::sync::LazyLock;
 
@@ -46,6 +46,8 @@ pub(in crate::store) struct Keys {
     line: String,
     crew: String,
     who: String,
+    share: String,
+    facts: String,
     /// The prefix of the names beside the lock, with its slot's tag.
     beside: String,
 }
@@ -58,7 +60,8 @@ impl Keys {
         let record = format!("{beside}{lock}");
         let (line, crew) = (format!("{beside}/line//{lock}"), format!("{beside}/crew//{lock}"));
         let who = format!("{beside}/who//{lock}");
-        Self { lock, record, line, crew, who, beside }
+        let (share, facts) = (format!("{beside}/share//{lock}"), format!("{beside}/facts//{lock}"));
+        Self { lock, record, line, crew, who, share, facts, beside }
     }
 
     /// A key in the lock's slot that may be written at any time and is never read.
@@ -67,8 +70,9 @@ impl Keys {
     }
 
     /// All names in the order of the scripts.
-    pub(in crate::store) fn all(&self) -> [&str; 5] {
-        [&self.lock, &self.record, &self.line, &self.crew, &self.who]
+    pub(in crate::store) fn all(&self) -> [&str; 7] {
+        let Self { lock, record, line, crew, who, share, facts, .. } = self;
+        [lock, record, line, crew, who, share, facts]
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::time::timeout;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
-use crate::lock::store::{Page, Store};
+use crate::lock::store::Page;
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
 
@@ -76,7 +76,7 @@ impl Listed for RedisStore {
     }
 
     async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
-        self.inspect(key, None).await
+        self.look_at(key, None, [0, 0]).await
     }
 }
 

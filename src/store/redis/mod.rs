@@ -23,6 +23,7 @@ pub(in crate::store) mod rings;
 pub(in crate::store) mod script;
 mod sentinel;
 mod settings;
+mod shared;
 mod slots;
 pub(in crate::store) mod target;
 mod topology;
@@ -39,23 +40,22 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Owner};
 use crate::lock::prefixes::Prefixes;
+use crate::lock::slots::Slots;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
-use crate::store::redis::grants::told;
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Node, NodeFactory, ScriptCall, Way, When};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall, When};
 use crate::store::redis::replies::{
-    fencing_token, holder, line, malformed, owner, refreshed, status, waiting,
+    ended, fencing_token, held, looked, malformed, owner, share, shared, waiting,
 };
 use crate::store::redis::rings::Rings;
 use crate::store::redis::script::{
-    FORCE_RELEASE, INSPECT, LEAVE, REFRESH, RELEASE, Reply, Script, TRY_ACQUIRE, WAIT_TURN,
-    or_empty,
+    FORCE_RELEASE, INSPECT, LEAVE, Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty,
 };
 use crate::store::redis::target::{By, Target};
 use crate::store::redis::topology::Topology;
@@ -72,6 +72,9 @@ const WINDOW_MS: &str = "3000";
 
 /// The most claims that one script takes out of a line: at most 5 ms of Redis' time.
 const LEAVE_AT_ONCE: usize = 500;
+
+/// The most leases of a key that a look names.
+const MOST_NAMED: usize = 100;
 
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
@@ -170,62 +173,24 @@ impl RedisStore {
         stood: Option<u64>,
     ) -> Result<Reply, StoreError> {
         let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
-        self.run_claim(&WAIT_TURN, claim, &[instance, WINDOW_MS, &self.position_kept, &stood]).await
+        let slots = or_empty(claim.slots.map(Slots::number));
+        let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots];
+        self.run_claim(&WAIT_TURN, claim, &rest).await
     }
 
-    async fn run_refresh(
+    /// Looks at a key, and tells so many claims of its line and so many of its leases at most.
+    async fn look_at(
         &self,
-        verb: Verb,
-        target: &Target<'_>,
-        ttl: Option<Ttl>,
-    ) -> Result<Kept, StoreError> {
-        let args = [
-            target.token.expose(),
-            &or_empty(ttl.map(Ttl::as_millis)),
-            &self.default_ttl.as_millis().to_string(),
-            &RETENTION_MS.to_string(),
-            &self.floor.least().to_string(),
-            &latest_believable_micros().to_string(),
-            &or_empty(target.fencing_token),
-            &target.by.renewals(),
-            target.by.last_word(),
-            &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
-        ];
-        let asked = Uptime::now();
-        let (mut reply, _) = self.run(&REFRESH, target.key, &args, When::InTime).await?;
-        match reply.word() {
-            "taken_over" => return Ok(Kept::TakenOver),
-            "lost" => return Ok(Kept::Lost),
-            _ => (),
-        }
-        let fencing_token = self.fencing_token(verb, &mut reply)?;
-        let lease =
-            refreshed(target.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
-        told(verb, lease, asked).map(Kept::Lease)
-    }
-
-    /// Runs `release.lua` on `node`, or on the node of the key.
-    async fn run_release(
-        &self,
-        target: &Target<'_>,
-        node: Option<&Node>,
-    ) -> Result<Reply, StoreError> {
-        let args = [
-            target.token.expose(),
-            &self.position_kept,
-            &or_empty(target.fencing_token),
-            &target.by.renewals(),
-            &self.instance,
-        ];
-        let (keys, when) = (self.keys(target.key), When::AnyTime);
-        let call = ScriptCall { script: &RELEASE, keys: &keys.all(), args: &args, when };
-        match node {
-            Some(node) => node
-                .call(&call, Way::Straight, self.patience)
-                .await
-                .map_err(|error| error.of(Verb::Release)),
-            None => self.topology.call(&call, self.patience).await.map(|(reply, _)| reply),
-        }
+        key: &LockKey,
+        token: Option<&LeaseToken>,
+        [claims, leases]: [usize; 2],
+    ) -> Result<LockStatus, StoreError> {
+        let asked = token.map_or("", LeaseToken::expose);
+        let args = [asked, &claims.to_string(), &leases.to_string()];
+        let reply = self.run(&INSPECT, key, &args, When::AnyTime).await;
+        let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
+        let status = looked(key, &mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
+        Ok(LockStatus { mine: status.mine.filter(|_| token.is_some()), ..status })
     }
 
     fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
@@ -245,18 +210,22 @@ impl fmt::Debug for RedisStore {
 impl Store for RedisStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let asked = Uptime::now();
-        let mut reply = self.run_claim(&TRY_ACQUIRE, claim, &[]).await?;
-        if reply.word() == "line" {
-            // Nothing was done: claims in line come first, which `wait_turn` decides.
-            reply = self.run_wait_turn(claim, None, None).await?;
-        }
+        let alone = claim.slots().is_alone();
+        let tried =
+            if alone { Some(self.run_claim(&TRY_ACQUIRE, claim, &[]).await?) } else { None };
+        let mut reply = match tried.filter(|reply| reply.word() != "line") {
+            Some(reply) => reply,
+            // Nothing was done: leases that share the key, or claims in line, are for `wait_turn`.
+            None => self.run_wait_turn(claim, None, None).await?,
+        };
         let verb = Verb::TryAcquire;
         match reply.word() {
             "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Attempt::Won),
             "held" => {
-                let holder = holder(&mut reply).ok_or_else(|| malformed(verb))?;
-                let waiters = reply.number().unwrap_or_default();
-                Ok(Attempt::Held(status(&claim.key, Some(holder), waiters)))
+                held(&claim.key, &mut reply).map(Attempt::Held).ok_or_else(|| malformed(verb))
+            }
+            "shared" => {
+                shared(&claim.key, &mut reply).map(Attempt::Held).ok_or_else(|| malformed(verb))
             }
             _ => Err(malformed(verb)),
         }
@@ -329,6 +298,7 @@ impl Store for RedisStore {
             "lease" => Released::Lease(Holder {
                 fencing_token: fencing_token(&mut reply),
                 owner: owner(&mut reply),
+                share: share(&mut reply),
                 ..Holder::default()
             }),
             _ => Released::Nothing,
@@ -348,11 +318,8 @@ impl Store for RedisStore {
         let args = [self.position_kept.as_str(), &named];
         let (mut reply, _) = self.run(&FORCE_RELEASE, key, &args, When::AnyTime).await?;
         match reply.word() {
-            "taken" => {
-                let ended = holder(&mut reply).ok_or_else(|| malformed(Verb::ForceRelease))?;
-                Ok(vec![ended])
-            }
-            _ => Ok(Vec::new()),
+            "free" => Ok(Vec::new()),
+            _ => ended(&mut reply).ok_or_else(|| malformed(Verb::ForceRelease)),
         }
     }
 
@@ -362,16 +329,7 @@ impl Store for RedisStore {
         token: Option<&LeaseToken>,
         most: usize,
     ) -> Result<LockStatus, StoreError> {
-        let asked = token.map_or("", LeaseToken::expose);
-        let reply = self.run(&INSPECT, key, &[asked, &most.to_string()], When::AnyTime).await;
-        let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
-        let holder = match reply.word() {
-            "free" => None,
-            _ => Some(holder(&mut reply).ok_or_else(|| malformed(Verb::Inspect))?),
-        };
-        let status = status(key, holder, reply.number().unwrap_or_default());
-        let mine = reply.number() == Some(1);
-        Ok(LockStatus { mine: token.map(|_| mine), line: line(&mut reply), ..status })
+        self.look_at(key, token, [most, MOST_NAMED]).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals, Waiter};
-use crate::lock::slots::Share;
+use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals, Sharers, Waiter};
+use crate::lock::slots::{Share, Slots};
 use crate::lock::store::Waiting;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -22,13 +22,63 @@ const PAST_THE_END: Duration = Duration::from_millis(2);
 /// Added for instances without the head of the line, which asks first when a lease expires.
 const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
-pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
+fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
     let waiters = u64::try_from(waiters).unwrap_or_default();
     LockStatus { key: key.clone(), holder, sharers: None, waiters, line: Vec::new(), mine: None }
 }
 
+/// Reads the holder of an exclusive lease, and the number of waiters if there may be any.
+pub(super) fn held(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
+    let holder = holder(reply)?;
+    Some(status(key, Some(holder), reply.number().unwrap_or_default()))
+}
+
+/// Reads one of the leases that share the key, the number of waiters, the number of holders, the
+/// least slots, and a flag for a token that is a holder.
+pub(super) fn shared(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
+    let (holder, waiters) = (sharer(reply)?, reply.number()?);
+    let sharers = sharers(reply);
+    let mine = (reply.number()? == 1).then_some(true);
+    Some(LockStatus { sharers, mine, ..status(key, Some(holder), waiters) })
+}
+
+/// Reads what a look at a key says.
+pub(super) fn looked(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
+    let holder = match reply.word() {
+        "free" => None,
+        "shared" => Some(sharer(reply)?),
+        _ => Some(holder(reply)?),
+    };
+    let mut status = status(key, holder, reply.number()?);
+    status.mine = Some(reply.number()? == 1);
+    if reply.word() == "shared" {
+        let all = sharers(reply)?;
+        let leases = (0..reply.number()?).map(|_| sharer(reply)).collect::<Option<_>>()?;
+        status.sharers = Some(Sharers { leases, ..all });
+    }
+    status.line = line(reply);
+    Some(status)
+}
+
+/// Reads the number of the leases that share a key, and the least slots.
+fn sharers(reply: &mut Reply) -> Option<Sharers> {
+    let holders = u64::try_from(reply.number()?).ok()?;
+    let slots = Slots::from_number(reply.number()?.try_into().ok()?)?;
+    Some(Sharers { holders, slots, leases: Vec::new() })
+}
+
+/// Reads the leases that a forced release has ended, in the order of their fencing tokens.
+pub(super) fn ended(reply: &mut Reply) -> Option<Vec<Holder>> {
+    if reply.word() == "taken" {
+        return Some(vec![holder(reply)?]);
+    }
+    let mut ended: Vec<_> = std::iter::from_fn(|| sharer(reply)).collect();
+    ended.sort_unstable_by_key(|one| one.fencing_token);
+    Some(ended)
+}
+
 /// Reads the owner and the milliseconds waited of each claim in line.
-pub(super) fn line(reply: &mut Reply) -> Vec<Waiter> {
+fn line(reply: &mut Reply) -> Vec<Waiter> {
     let mut line = Vec::new();
     while let Some(text) = reply.text() {
         let owner = Owner::parse(&text).ok().flatten();
@@ -51,11 +101,27 @@ pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
 }
 
 /// Reads milliseconds left, fencing token, owner and milliseconds held.
-pub(super) fn holder(reply: &mut Reply) -> Option<Holder> {
+fn holder(reply: &mut Reply) -> Option<Holder> {
     // -1 left: a lock of a direct Redis client without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
     let (fencing_token, owner) = (fencing_token(reply), owner(reply));
     Some(Holder { left, fencing_token, owner, held: span(reply), share: Share::ALONE })
+}
+
+/// Reads a holder, and its part of the key.
+fn sharer(reply: &mut Reply) -> Option<Holder> {
+    let holder = holder(reply)?;
+    Some(Holder { share: share(reply), ..holder })
+}
+
+/// Reads slots and slot, where a lease shares its key.
+pub(super) fn share(reply: &mut Reply) -> Share {
+    let mut number = || u16::try_from(reply.number()?).ok();
+    let (slots, slot) = (number(), number());
+    match slots.and_then(|slots| Slots::from_number(slots.into())) {
+        Some(slots) => Share { slots, slot: slot.filter(|slot| *slot > 0) },
+        None => Share::ALONE,
+    }
 }
 
 /// Reads milliseconds; `None` for a negative number.
@@ -75,7 +141,7 @@ pub(super) fn ttl(reply: &mut Reply) -> Option<Ttl> {
     Some(Ttl::from_millis(reply.number()?.try_into().ok()?))
 }
 
-/// Reads TTL, owner, renewals, and a flag for a TTL that was shortened.
+/// Reads TTL, owner, renewals, a flag for a TTL that was shortened, and the part of the key.
 pub(super) fn refreshed(
     key: &LockKey,
     fencing_token: FencingToken,
@@ -83,7 +149,7 @@ pub(super) fn refreshed(
 ) -> Option<Lease> {
     let (ttl, owner) = (ttl(reply)?, owner(reply));
     let (key, renewals) = (key.clone(), renewals(reply)?);
-    let (capped, share) = (reply.number() == Some(1), Share::ALONE);
+    let (capped, share) = (reply.number() == Some(1), share(reply));
     Some(Lease { key, owner, fencing_token, ttl, renewals, capped, share })
 }
 

@@ -28,12 +28,17 @@ macro_rules! script {
 pub(in crate::store) use script;
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 2: "prelude.lua" "try_acquire.lua");
-script!(WAIT_TURN, Verb::WaitTurn, 5: "prelude.lua" "line.lua" "join.lua" "ended.lua" "wait_turn.lua");
-script!(LEAVE, Verb::Leave, 5: "prelude.lua" "line.lua" "leave.lua");
+script!(WAIT_TURN, Verb::WaitTurn, 7:
+    "prelude.lua" "line.lua" "share.lua" "join.lua" "ended.lua" "grant.lua" "wait_turn.lua");
+script!(LEAVE, Verb::Leave, 7: "prelude.lua" "line.lua" "share.lua" "leave.lua");
 script!(REFRESH, Verb::Refresh, 2: "prelude.lua" "refresh.lua");
+script!(REFRESH_SHARE, Verb::Refresh, 7: "prelude.lua" "line.lua" "share.lua" "refresh_share.lua");
 script!(RELEASE, Verb::Release, 5: "prelude.lua" "line.lua" "ended.lua" "release.lua");
-script!(FORCE_RELEASE, Verb::ForceRelease, 5: "prelude.lua" "line.lua" "force_release.lua");
-script!(INSPECT, Verb::Inspect, 5: "prelude.lua" "line.lua" "inspect.lua");
+script!(RELEASE_SHARE, Verb::Release, 7:
+    "prelude.lua" "line.lua" "share.lua" "ended.lua" "release_share.lua");
+script!(FORCE_RELEASE, Verb::ForceRelease, 7:
+    "prelude.lua" "line.lua" "share.lua" "force_release.lua");
+script!(INSPECT, Verb::Inspect, 7: "prelude.lua" "line.lua" "share.lua" "inspect.lua");
 
 impl Script {
     /// The script of a verb with its number of keys; `hash` is its [`Script::sha1`].

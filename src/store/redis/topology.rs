@@ -136,7 +136,7 @@ impl Topology {
                  fencing token protects",
             ),
         };
-        let (sharing, most_slots) = ("exclusive leases only", Slots::ALONE);
+        let (sharing, most_slots) = ("up to 1 000 holders a key", Slots::MOST);
         Guarantees { store, order: ORDER, fencing, survives, sharing, most_slots }
     }
 }

@@ -273,6 +273,24 @@ macro_rules! on_every_store_that_shares {
                 super::$module::$test(crate::conformance::Stage::embedded().await).await;
             })*
         }
+        mod redis {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(crate::conformance::Stage::redis().await).await;
+            })*
+        }
+        mod sentinel {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(crate::conformance::Stage::sentinel().await).await;
+            })*
+        }
+        mod cluster {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                super::$module::$test(crate::conformance::Stage::cluster().await).await;
+            })*
+        }
     };
 }
 use on_every_store_that_shares;

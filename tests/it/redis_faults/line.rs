@@ -36,7 +36,7 @@ pub(super) fn names(redis: &Redis) -> BTreeSet<String> {
 }
 
 /// Everything has ended: only the record of the key stays, and it says that there is no line.
-fn only_the_record(redis: &Redis) {
+pub(super) fn only_the_record(redis: &Redis) {
     let left = names(redis);
     let record = left.first().cloned().unwrap_or_default();
     assert_eq!(left.len(), 1, "{left:?}");

@@ -12,6 +12,7 @@ pub(crate) mod login;
 mod older;
 mod paused;
 mod servers;
+mod shared;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -5,6 +5,7 @@ mod crowd;
 mod gone;
 mod hand_over;
 mod instances;
+mod kinds;
 mod losses;
 mod order;
 mod over;

@@ -1,0 +1,49 @@
+-- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
+-- KEYS: those of share.lua
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 fencing floor  7 latest believable time (us)  8 longest time that a lease lasts (ms), or empty  9 instance, or empty  10 its window (ms)  11 time for which a place is kept (ms)  12 place where the claim stood, empty if it joins  13 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
+-- Returns: nothing
+local not_after, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
+local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
+local own = all and all.lease(token)
+if all and value == token and holder == token then
+  own = { slots = 1, slot = 0, fence = last, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ends = now + redis.call('PTTL', lock) }
+end
+slots = tonumber(slots ~= '' and slots or own and own.slots or 1)
+local function room() -- All who would then have the lock allow so many, the claim included.
+  if not shared then return not value or value == token end
+  local others, least = all.beside(own)
+  return others < math.min(slots, least, 1000)
+end
+local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
+  end_elsewhere(token, instance)
+  redis.call('HDEL', crew, 'to', 'by')
+  drop(token)
+  local index = marked and string.match(redis.call('HGET', crew, instance) or '', '^(%d+):') -- A grant proves that the instance is alive, too.
+  if index then redis.call('HSET', crew, instance, string.format('%s:%.0f', index, now + window)) end
+  return again and fence or math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
+end
+local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
+  redis.call('ZADD', share, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
+  local again = own and not (own.slots > 1000 and slots <= 1000)
+  local lease = again and own or { slot = 0, renewals = -TAKE_OVER, since = string.format('%.0f', now) }
+  local before = shared and own and { slots = own.slots, slot = own.slot }
+  lease.ttl = again and all.capped(tonumber(ttl), own, max_hold) or at_first(tonumber(ttl), max_hold)
+  lease.fence = begun(again, again and own.fence)
+  last = math.max(last, lease.fence)
+  lease.slots, lease.renewals, lease.owner = slots, lease.renewals + TAKE_OVER, its_owner
+  all.admit(token, lease, before)
+  redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'PX', math.max(redis.call('PTTL', record), tonumber(retention)))
+  ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
+  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.ttl, slots, lease.slot }
+end
+local function grant()
+  if slots > 1 then return grant_share() end
+  local again = value == token and holder == token
+  ttl = again and capped(ttl, since, max_hold) or at_first(ttl, max_hold)
+  redis.call('SET', lock, token, 'PX', ttl)
+  if shared then redis.call('DEL', share, facts) end -- A promotion: it begins anew.
+  local fence = begun(again, last)
+  renewals = again and renewals + TAKE_OVER or 0
+  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, again and since or string.format('\n%.0f', now)), 'PX', retention)
+  return { now, again and 'again' or 'granted', fence, renewals, ttl }
+end

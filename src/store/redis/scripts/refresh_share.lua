@@ -1,0 +1,21 @@
+-- refresh_share.lua: refresh.lua for a lease that shares its lock.
+-- KEYS: 1 lock  2 record  3 line  4 crew  5 who  6 share  7 facts
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 fencing floor  7 latest believable time (us)  8 fencing token of the lease, or empty  9 renewals that the keeper knows, empty for a client  10 "1" for the keeper's last word  11 longest time that a lease lasts (ms), or empty
+-- Returns: {now, "refreshed", fencing token, ttl (ms), owner, renewals, 1 if the ttl was shortened, slots, slot or 0} | {now, "taken_over"} | {now, "lost"} | {now, "late"} | {now, "exclusive"}: the lock is not shared, and nothing was done
+local not_after, token, ttl, _, retention, _, _, named, kept, last_word, max_hold = unpack(ARGV)
+if now > tonumber(not_after) then return { now, 'late' } end
+if not shared then return { now, 'exclusive' } end
+local all = sharing()
+local own = all.lease(token)
+if not own or named ~= '' and own.fence ~= tonumber(named) then return { now, 'lost' } end
+if kept == '' then
+  own.renewals = own.renewals + 1
+else
+  local span = last_word == '1' and 1 or TAKE_OVER
+  if math.floor(own.renewals / span) ~= math.floor(kept / span) then return { now, 'taken_over' } end
+end
+ttl = tonumber(ttl ~= '' and ttl or own.ttl)
+own.ttl = all.capped(ttl, own, max_hold)
+redis.call('PEXPIRE', record, math.max(redis.call('PTTL', record), own.ttl + retention)) -- Adds nothing; what follows then runs even at maxmemory.
+all.admit(token, own, own)
+return { now, 'refreshed', own.fence, own.ttl, own.owner, own.renewals, own.ttl < ttl and 1 or 0, own.slots, own.slot }
