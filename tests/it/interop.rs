@@ -110,6 +110,7 @@ async fn excludes_and_is_excluded(recipe: &str) {
     let site = Site::start(&[]);
     site.excludes_until_release(recipe).await;
     site.is_excluded_until_release(recipe).await;
+    site.is_excluded_while_leases_share_the_key(recipe).await;
     site.is_excluded_until_expiry(recipe).await;
     site.excludes_until_expiry(recipe).await;
 }

@@ -99,6 +99,25 @@ impl Site {
         assert_eq!(self.release(recipe, key, &proof), "released");
     }
 
+    pub(crate) async fn is_excluded_while_leases_share_the_key(&self, recipe: &str) {
+        let key = &format!("shared/{recipe}");
+        let path = format!("/locks/{key}");
+        let shared = format!("{path}?ttl=1h&slots=2");
+        for _ in 0..2 {
+            let tokens = [(); 2].map(async |()| self.http().post(&shared, "").await.text("token"));
+            let tokens = futures_util::future::join_all(tokens).await;
+            assert_eq!(self.acquire(recipe, key, 60_000), None);
+            for token in tokens {
+                assert_eq!(self.release(recipe, key, &token), "lost");
+                assert_eq!(self.acquire(recipe, key, 60_000), None);
+                assert_eq!(self.http().token(&token).delete(&path).await.status, 204);
+            }
+            let proof = self.acquire(recipe, key, 60_000).unwrap();
+            assert_eq!(self.told("POST", &shared).await, (409, "lock_held".into()));
+            assert_eq!(self.release(recipe, key, &proof), "released");
+        }
+    }
+
     pub(crate) async fn is_excluded_until_expiry(&self, recipe: &str) {
         let key = &format!("third/{recipe}");
         let path = format!("/locks/{key}");
