@@ -80,7 +80,7 @@ pub(super) async fn refresh(
     let refreshed = app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await;
     match refreshed.map_err(|error| record.failed(error))? {
         Some(lease) => {
-            app.quotas.extended(&lease);
+            app.quotas.extended(&lease, &token);
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
@@ -188,10 +188,10 @@ pub(super) async fn give_up(
     named: Option<FencingToken>,
 ) -> Result<(), ApiError> {
     let mut record = Record::of(app, call, Counted::Release, "release");
-    let released = app.locks.release(call.key.clone(), token, named).await;
+    let released = app.locks.release(call.key.clone(), token.clone(), named).await;
     match released.map_err(|error| record.failed(error))? {
         Released::Lease(holder) => {
-            app.quotas.ended(&call.key, &holder);
+            app.quotas.ended(&call.key, &holder, Some(&token));
             record.holder(&holder).end("ok");
             Ok(())
         }

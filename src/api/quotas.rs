@@ -49,12 +49,12 @@ struct Usage {
     used: HashMap<CallerName, Used>,
     leases: BTreeMap<CountedAs, Tally>,
     ends: BTreeSet<(Instant, CountedAs)>,
-    /// A number for each count of a lease, to tell counts apart.
-    stamps: u64,
+    /// The number of the last count.
+    counts: u64,
 }
 
-/// A counted lease: its key, and its fencing token if it is known.
-type CountedAs = (LockKey, Option<FencingToken>);
+/// A counted lease: its key, and the number of the count.
+type CountedAs = (LockKey, u64);
 
 #[derive(Debug, Default)]
 struct Used {
@@ -67,11 +67,20 @@ struct Used {
 struct Tally {
     caller: CallerName,
     ends: Instant,
-    stamp: u64,
-    /// The token of a lease that shares its key; `None` for an exclusive one.
-    shared_by: Option<LeaseToken>,
-    /// For a lease that may not exist: its token, and when the store's answer is final.
-    unsure: Option<(LeaseToken, Instant)>,
+    lease: Counted,
+    /// For a lease that may not exist: the time from which the store's answer is final.
+    unsure: Option<Instant>,
+}
+
+/// A lease as far as its quota knows it.
+#[derive(Debug)]
+struct Counted {
+    /// `None` if it was found at the start.
+    token: Option<LeaseToken>,
+    /// `None` if it may not exist.
+    number: Option<FencingToken>,
+    /// True if no other lease can be held beside it.
+    is_alone: bool,
 }
 
 /// A kind of request that is limited per API key.
@@ -100,7 +109,7 @@ struct Open {
 
 /// A counted lease, as known to the request that was granted it.
 #[derive(Debug)]
-pub(super) struct CountedLease(Option<(Arc<Quotas>, CountedAs, u64)>);
+pub(super) struct CountedLease(Option<(Arc<Quotas>, CountedAs)>);
 
 impl Quotas {
     /// Starts with nothing used.
@@ -116,8 +125,10 @@ impl Quotas {
     /// Counts a lease from before this process started.
     pub fn found(&self, caller: CallerName, key: LockKey, holder: &Holder) {
         let Some(left) = holder.left else { return };
-        let ends = Instant::now() + left;
-        self.with(|state| state.count(caller, (key, holder.fencing_token), None, ends));
+        let (number, is_alone) = (holder.fencing_token, holder.share == Share::ALONE);
+        let lease = Counted { token: None, number, is_alone };
+        let found = Tally { caller, ends: Instant::now() + left, lease, unsure: None };
+        self.with(|state| state.count(key, found));
     }
 
     /// Takes a place for a request.
@@ -154,10 +165,9 @@ impl Quotas {
         self.with(|state| {
             let now = Instant::now();
             state.expire(now);
-            let again = state.of_key(&claim.key).any(|(_, one)| {
-                let shared_by = one.shared_by.as_ref();
-                one.caller == *name && shared_by.is_none_or(|token| *token == claim.token)
-            });
+            let again = state
+                .of_key(&claim.key)
+                .any(|(_, one)| one.caller == *name && one.lease.makes_way_for(claim));
             let used = state.used.entry(name.clone()).or_default();
             // A holder of the key may acquire it again.
             if used.leases + used.asked >= state.quota.leases && !again {
@@ -175,31 +185,34 @@ impl Quotas {
     }
 
     /// Notes that a lease was renewed.
-    pub(super) fn extended(&self, lease: &Lease) {
+    pub(super) fn extended(&self, lease: &Lease, token: &LeaseToken) {
         let ends = Instant::now() + lease.ttl.as_duration();
         self.with(|state| {
-            let number = Some(lease.fencing_token);
-            let counted = [number, None].map(|number| (lease.key.clone(), number));
-            if let Some(id) = counted.iter().find(|id| state.leases.contains_key(id)) {
-                state.extend(id, ends);
+            let is_it = |one: &Counted| match one.number {
+                Some(number) => number == lease.fencing_token,
+                None => one.token.as_ref() == Some(token),
+            };
+            let found = state.of_key(&lease.key).find(|(_, one)| is_it(&one.lease));
+            if let Some(id) = found.map(|(id, _)| id.clone()) {
+                state.extend(&id, ends);
             }
         });
     }
 
-    /// Notes that the lease of `holder` has ended.
-    pub(super) fn ended(&self, key: &LockKey, holder: &Holder) {
+    /// Notes that the lease of `holder` has ended; `token` is its token, if it is known.
+    pub(super) fn ended(&self, key: &LockKey, holder: &Holder, token: Option<&LeaseToken>) {
         // A later lease of the key may have been counted meanwhile.
-        let is_over = |number: Option<FencingToken>| match number {
+        let is_over = |one: &Counted| match one.number {
             Some(number) => holder.ends(number),
-            None => holder.share == Share::ALONE,
+            None => holder.share == Share::ALONE || one.token.as_ref() == token,
         };
-        self.with(|state| state.forget_all(key, |number, _| is_over(number)));
+        self.with(|state| state.forget_all(key, |one| is_over(&one.lease)));
     }
 
     /// Notes that an unsure lease does not exist.
     pub(super) fn is_not_there(&self, key: &LockKey, token: &LeaseToken) {
-        let is_it = |one: &Tally| one.unsure.as_ref().is_some_and(|(of, _)| of == token);
-        self.with(|state| state.forget_all(key, |_, one| is_it(one)));
+        let is_it = |one: &Tally| one.unsure.is_some() && one.lease.token.as_ref() == Some(token);
+        self.with(|state| state.forget_all(key, is_it));
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Usage) -> T) -> T {
@@ -208,26 +221,23 @@ impl Quotas {
 }
 
 impl Usage {
-    fn count(
-        &mut self,
-        caller: CallerName,
-        id: CountedAs,
-        shared_by: Option<LeaseToken>,
-        ends: Instant,
-    ) -> u64 {
-        // A new lease proves that those are over which could not be held beside it.
-        let alone = shared_by.is_none();
-        self.forget_all(&id.0, |number, one| number == id.1 || alone || one.shared_by.is_none());
-        self.stamps += 1;
-        self.used.entry(caller.clone()).or_default().leases += 1;
-        self.ends.insert((ends, id.clone()));
-        let stamp = self.stamps;
-        self.leases.insert(id, Tally { caller, ends, stamp, shared_by, unsure: None });
-        stamp
+    /// Counts a lease. It proves that those are over which could not be held beside it.
+    fn count(&mut self, key: LockKey, tally: Tally) -> CountedAs {
+        self.forget_all(&key, |one| !tally.lease.may_be_beside(&one.lease));
+        self.add(key, tally)
+    }
+
+    fn add(&mut self, key: LockKey, tally: Tally) -> CountedAs {
+        self.counts += 1;
+        self.used.entry(tally.caller.clone()).or_default().leases += 1;
+        let id = (key, self.counts);
+        self.ends.insert((tally.ends, id.clone()));
+        self.leases.insert(id.clone(), tally);
+        id
     }
 
     fn of_key(&self, key: &LockKey) -> impl Iterator<Item = (&CountedAs, &Tally)> {
-        self.leases.range((key.clone(), None)..=(key.clone(), Some(FencingToken::MOST)))
+        self.leases.range((key.clone(), 0)..=(key.clone(), u64::MAX))
     }
 
     fn extend(&mut self, id: &CountedAs, ends: Instant) {
@@ -246,8 +256,8 @@ impl Usage {
         }
     }
 
-    fn forget_all(&mut self, key: &LockKey, which: impl Fn(Option<FencingToken>, &Tally) -> bool) {
-        let over = self.of_key(key).filter(|((_, number), one)| which(*number, one));
+    fn forget_all(&mut self, key: &LockKey, which: impl Fn(&Tally) -> bool) {
+        let over = self.of_key(key).filter(|(_, one)| which(one));
         let over: Vec<_> = over.map(|(id, _)| id.clone()).collect();
         over.iter().for_each(|id| self.forget(id));
     }
@@ -269,10 +279,24 @@ impl Usage {
     fn unsure(&self, caller: &CallerName, now: Instant) -> Vec<(LockKey, LeaseToken)> {
         let own = self.leases.iter().filter(|(_, one)| one.caller == *caller);
         let unsure = own.filter_map(|((key, _), one)| {
-            let (token, known_from) = one.unsure.clone()?;
-            (known_from <= now).then(|| (key.clone(), token))
+            one.unsure.filter(|known_from| *known_from <= now)?;
+            Some((key.clone(), one.lease.token.clone()?))
         });
         unsure.take(ASKED_AT_ONCE).collect()
+    }
+}
+
+impl Counted {
+    /// Returns whether both may be held at once: a token has one lease of a key.
+    fn may_be_beside(&self, other: &Self) -> bool {
+        let same_number = self.number.is_some() && self.number == other.number;
+        let same_token = self.token.is_some() && self.token == other.token;
+        !(self.is_alone || other.is_alone || same_number || same_token)
+    }
+
+    /// Returns whether this lease is over once the claim has one.
+    fn makes_way_for(&self, claim: &Claim) -> bool {
+        self.token.as_ref() == Some(&claim.token) || self.is_alone && claim.slots().is_alone()
     }
 }
 
@@ -280,19 +304,17 @@ impl OpenClaim {
     /// Notes that the claim was granted this lease.
     pub(super) fn granted(mut self, lease: &Lease) -> CountedLease {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return CountedLease(None) };
-        let id = (claim.key, Some(lease.fencing_token));
         let ends = Instant::now() + lease.ttl.as_duration();
-        let shared_by = (lease.share != Share::ALONE).then_some(claim.token);
-        let stamp = quotas.with(|state| {
+        let (number, is_alone) = (Some(lease.fencing_token), lease.share == Share::ALONE);
+        let lease = Counted { token: Some(claim.token), number, is_alone };
+        let id = quotas.with(|state| {
             state.answered(&caller);
-            // Another request may have been told of a later exclusive lease of the key first.
-            let later = |((_, number), one): (&CountedAs, &Tally)| {
-                *number > id.1 && one.shared_by.is_none()
-            };
-            let late = state.of_key(&id.0).any(later);
-            (!late).then(|| state.count(caller, id.clone(), shared_by, ends))
+            // Another request may have been told of a later lease first.
+            let later = |one: &Counted| one.number > lease.number && !lease.may_be_beside(one);
+            let late = state.of_key(&claim.key).any(|(_, one)| later(&one.lease));
+            (!late).then(|| state.count(claim.key, Tally { caller, ends, lease, unsure: None }))
         });
-        CountedLease(stamp.map(|stamp| (quotas, id, stamp)))
+        CountedLease(id.map(|id| (quotas, id)))
     }
 
     /// Notes that the claim holds nothing, if the error says so.
@@ -320,13 +342,11 @@ impl Drop for OpenClaim {
             state.answered(&caller);
             let known_from = Instant::now() + state.quota.call;
             let ends = known_from + claim.ttl.as_duration();
-            let counted = state.of_key(&claim.key).next().is_some();
+            let counted = state.of_key(&claim.key).any(|(_, one)| one.lease.makes_way_for(&claim));
             if claim.origin == Origin::Client && !counted {
-                let id = (claim.key, None);
-                state.count(caller, id.clone(), None, ends);
-                if let Some(one) = state.leases.get_mut(&id) {
-                    one.unsure = Some((claim.token, known_from));
-                }
+                let is_alone = claim.slots().is_alone();
+                let lease = Counted { token: Some(claim.token), number: None, is_alone };
+                state.add(claim.key, Tally { caller, ends, lease, unsure: Some(known_from) });
             }
         });
     }
@@ -347,12 +367,8 @@ impl CountedLease {
     }
 
     fn change(&self, change: impl FnOnce(&mut Usage, &CountedAs)) {
-        let Some((quotas, id, stamp)) = &self.0 else { return };
-        quotas.with(|state| {
-            if state.leases.get(id).is_some_and(|one| one.stamp == *stamp) {
-                change(state, id);
-            }
-        });
+        let Some((quotas, id)) = &self.0 else { return };
+        quotas.with(|state| change(state, id));
     }
 }
 

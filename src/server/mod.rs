@@ -9,6 +9,7 @@ mod http2;
 mod late;
 mod listener;
 mod socket;
+mod stores;
 mod timed;
 mod tls;
 mod turns;
@@ -31,15 +32,12 @@ use crate::lock::locks::Locks;
 use crate::lock::watched;
 use crate::server::connection::Acceptor;
 use crate::server::house::{Guests, HALL};
+use crate::server::stores::store_settings;
 use crate::store;
-use crate::store::StoreSettings;
-use crate::store::embedded::EmbeddedSettings;
-use crate::store::redis::RedisSettings;
-use crate::store::redlock::operator::Operator;
-use crate::store::redlock::{RedlockSettings, Restarted, Rules};
 
 pub use crate::server::controls::Controls;
 pub use crate::server::listener::{Address, Listener, Listeners, SocketFile};
+pub use crate::server::stores::operator;
 pub use crate::server::tls::{Certificate, Reread, TlsError, TlsFiles};
 
 /// Descriptors that are not for served clients: the store, the log, the listener, spares for
@@ -274,10 +272,15 @@ impl Server {
         loop {
             let listing = self.app.locks.list(vec![String::new()], after, FOUND_AT_ONCE).await;
             let Ok(listing) = listing else { return };
-            for LockStatus { key, holder, .. } in listing.locks {
+            for LockStatus { key, holder, sharers, .. } in listing.locks {
                 let Some(caller) = self.app.keyring.likely(key.as_str()) else { continue };
-                if let Some(holder) = holder {
-                    self.app.quotas.found(caller, key, &holder);
+                let mut holders = Vec::from_iter(holder);
+                if sharers.is_some() {
+                    let Ok(status) = self.app.locks.inspect(&key, None, 0).await else { return };
+                    holders = status.sharers.map_or_else(Vec::new, |all| all.leases);
+                }
+                for holder in &holders {
+                    self.app.quotas.found(caller.clone(), key.clone(), holder);
                 }
             }
             match listing.cursor {
@@ -309,61 +312,6 @@ fn certificate(config: &Config) -> Result<Option<Arc<Certificate>>, StartError> 
     let certificate = Certificate::load(TlsFiles { certificate, key, client_ca });
     let certificate = certificate.map_err(|error| StartError::Setting(error.to_string()))?;
     Ok(Some(Arc::new(certificate)))
-}
-
-/// The nodes of a Redlock store, for an operator.
-///
-/// # Errors
-///
-/// [`StartError`] if `store` names no such nodes.
-pub fn operator(config: &Config) -> Result<Operator, StartError> {
-    match store_settings(config) {
-        StoreSettings::Redlock(settings) => {
-            Ok(Operator::new(&settings).map_err(store::OpenError::from)?)
-        }
-        _ => Err(StartError::Setting(
-            "`store` is not several redis:// nodes, which this command needs".to_owned(),
-        )),
-    }
-}
-
-fn store_settings(config: &Config) -> StoreSettings {
-    match &config.store {
-        StoreUrl::Embedded(directory) => {
-            let command_timeout = config.embedded.command_timeout.get();
-            let (position_kept, prefixes) = (config.position_kept(), config.prefixes());
-            let settings = EmbeddedSettings { position_kept, command_timeout, prefixes };
-            StoreSettings::Embedded(directory.clone(), settings)
-        }
-        StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url)),
-        StoreUrl::Redlock(urls) => StoreSettings::Redlock(RedlockSettings {
-            nodes: urls
-                .iter()
-                .map(|url| RedisSettings { min_replicas: 0, ..redis_settings(config, url) })
-                .collect(),
-            restarted: match config.redlock.trust_restarted {
-                true => Restarted::Trusted,
-                false => Restarted::Doubted,
-            },
-            rules: Rules {
-                node_timeout: config.redlock.node_timeout.get(),
-                longest_lease: config.longest_lease(),
-            },
-        }),
-    }
-}
-
-fn redis_settings(config: &Config, url: &str) -> RedisSettings {
-    RedisSettings {
-        url: url.to_owned(),
-        key_prefix: config.redis.key_prefix.clone(),
-        command_timeout: config.redis.command_timeout.get(),
-        connect_timeout: config.redis.connect_timeout.get(),
-        min_replicas: config.redis.min_replicas,
-        default_ttl: config.ttl_bounds().default,
-        position_kept: config.position_kept(),
-        prefixes: config.prefixes(),
-    }
 }
 
 /// The name of this instance for people: its host, and its port or unix socket.

@@ -88,10 +88,10 @@ async fn a_refresh_keeps_a_lease_counted_and_a_refusal_counts_nothing() {
 
 #[tokio::test]
 async fn the_leases_of_an_api_key_are_counted_over_a_restart() {
-    let settings = two("[quotas]\nleases = 2");
+    let settings = two("[quotas]\nleases = 4");
     let http = Lockkeeper::with_settings(&settings).await;
-    for number in 0..2 {
-        let path = format!("/locks/noisy/{number}?ttl=1h");
+    for path in ["0?ttl=1h", "1?ttl=1h", "pool?ttl=1h&slots=9", "pool?ttl=1h&slots=9"] {
+        let path = format!("/locks/noisy/{path}");
         assert_eq!(http.bearer("noisy").post(&path, "").await.status, 201);
     }
     let Lockkeeper { service, directory, .. } = http;
@@ -136,11 +136,16 @@ async fn a_lease_of_a_client_that_hung_up_is_counted_as_long_as_it_is_there() {
 async fn whoever_hangs_up_gets_no_more_leases_than_others() {
     const LEASES: usize = 3;
     let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 3")).await;
+    // Each with a token of its own.
     for number in 0..60 {
-        drop(open(&http, "noisy", &format!("/locks/noisy/{number}?ttl=10m"), "").await);
+        let path = format!("/locks/noisy/{number}?ttl=10m");
+        let shared = format!("/locks/noisy/pool?ttl=10m&shared=true&owner={number}");
+        let path = if number % 2 == 0 { path } else { shared };
+        drop(open(&http, "noisy", &path, "").await);
     }
     let held = async || {
-        let mut held = 0;
+        let pool = http.bearer("noisy").get("/locks/noisy/pool").await;
+        let mut held = pool.field("holders").as_u64().unwrap_or_default() as usize;
         for number in 0..60 {
             let look = http.bearer("noisy").get(&format!("/locks/noisy/{number}")).await;
             held += usize::from(look.field("held") == true);

@@ -1,0 +1,66 @@
+//! The settings of the store, from the configuration.
+
+use crate::config::{Config, StoreUrl};
+use crate::server::StartError;
+use crate::store;
+use crate::store::StoreSettings;
+use crate::store::embedded::EmbeddedSettings;
+use crate::store::redis::RedisSettings;
+use crate::store::redlock::operator::Operator;
+use crate::store::redlock::{RedlockSettings, Restarted, Rules};
+
+/// The nodes of a Redlock store, for an operator.
+///
+/// # Errors
+///
+/// [`StartError`] if `store` names no such nodes.
+pub fn operator(config: &Config) -> Result<Operator, StartError> {
+    match store_settings(config) {
+        StoreSettings::Redlock(settings) => {
+            Ok(Operator::new(&settings).map_err(store::OpenError::from)?)
+        }
+        _ => Err(StartError::Setting(
+            "`store` is not several redis:// nodes, which this command needs".to_owned(),
+        )),
+    }
+}
+
+/// The settings of the store that the configuration names.
+pub(super) fn store_settings(config: &Config) -> StoreSettings {
+    match &config.store {
+        StoreUrl::Embedded(directory) => {
+            let command_timeout = config.embedded.command_timeout.get();
+            let (position_kept, prefixes) = (config.position_kept(), config.prefixes());
+            let settings = EmbeddedSettings { position_kept, command_timeout, prefixes };
+            StoreSettings::Embedded(directory.clone(), settings)
+        }
+        StoreUrl::Redis(url) => StoreSettings::Redis(redis_settings(config, url)),
+        StoreUrl::Redlock(urls) => StoreSettings::Redlock(RedlockSettings {
+            nodes: urls
+                .iter()
+                .map(|url| RedisSettings { min_replicas: 0, ..redis_settings(config, url) })
+                .collect(),
+            restarted: match config.redlock.trust_restarted {
+                true => Restarted::Trusted,
+                false => Restarted::Doubted,
+            },
+            rules: Rules {
+                node_timeout: config.redlock.node_timeout.get(),
+                longest_lease: config.longest_lease(),
+            },
+        }),
+    }
+}
+
+fn redis_settings(config: &Config, url: &str) -> RedisSettings {
+    RedisSettings {
+        url: url.to_owned(),
+        key_prefix: config.redis.key_prefix.clone(),
+        command_timeout: config.redis.command_timeout.get(),
+        connect_timeout: config.redis.connect_timeout.get(),
+        min_replicas: config.redis.min_replicas,
+        default_ttl: config.ttl_bounds().default,
+        position_kept: config.position_kept(),
+        prefixes: config.prefixes(),
+    }
+}
