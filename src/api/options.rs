@@ -257,7 +257,7 @@ fn truth(value: &Value) -> Option<bool> {
         Value::Bool(truth) => Some(*truth),
         Value::String(text) => match text.as_str() {
             "true" | "1" => Some(true),
-            "false" | "0" | "" => Some(false),
+            "false" | "0" => Some(false),
             _ => None,
         },
         _ => None,

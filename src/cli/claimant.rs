@@ -169,9 +169,9 @@ impl Claimant {
                     "answers take longer than half of the TTL".to_owned()
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_busy() => {
-                    // Definite: this token holds nothing.
+                    // Definite: this token holds nothing, or no more than it knows of.
                     unsure = false;
-                    if left().is_zero() {
+                    if left().is_zero() || refusal.is_of_holder() {
                         break NoLease::Busy(refusal.detail);
                     }
                     (heard, patience) = (Moment::now(), SILENCE_IN_LINE);

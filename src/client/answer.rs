@@ -88,6 +88,15 @@ impl Refusal {
         [Code::LockHeld, Code::TooManyWaiters].iter().any(|code| self.code == code.row().0)
     }
 
+    /// Returns whether the token itself shares the key, and is not given more of it.
+    pub fn is_of_holder(&self) -> bool {
+        #[derive(Deserialize)]
+        struct Held {
+            mine: bool,
+        }
+        serde_json::from_str(&self.body).is_ok_and(|held: Held| held.mine)
+    }
+
     /// Returns whether the lease is lost.
     pub fn is_lost(&self) -> bool {
         self.code == Code::LockLost.row().0

@@ -108,16 +108,23 @@ impl Ends {
     }
 
     /// Notes a lease that a claim has, and how long that claim waited.
-    pub(crate) fn granted(&self, token: &LeaseToken, Win { lease, fresh }: &Win, waited: Duration) {
-        let now = Instant::now();
+    pub(crate) fn granted(&self, token: &LeaseToken, win: &Win, waited: Duration) {
+        let (Win { lease, fresh, replaces }, now) = (win, Instant::now());
         let ends_at = now + lease.ttl.as_duration();
         self.with(|history| {
             history.changes += 1;
             let (number, alone) = (lease.fencing_token, lease.share == Share::ALONE);
+            // The holder goes on under another number.
+            if history.lease(&lease.key, number).is_none()
+                && let Some(known) = replaces.and_then(|before| history.lease(&lease.key, before))
+            {
+                (known.fencing_token, known.renewals) = (number, lease.renewals);
+            }
             if let Some(known) = history.lease(&lease.key, number) {
                 return known.renew(lease, ends_at);
             }
-            let beside = |known: &KnownLease| !alone && known.share != Share::ALONE;
+            let beside =
+                |known: &KnownLease| !alone && known.share != Share::ALONE && known.token != *token;
             if history.of_key(&lease.key).any(|one| one.fencing_token > number && !beside(one)) {
                 return; // A late answer: a later lease of the key is known.
             }
@@ -323,7 +330,7 @@ mod tests {
     }
 
     fn win(text: &str, fencing_token: u64) -> Win {
-        Win { lease: lease(text, fencing_token), fresh: true }
+        Win { lease: lease(text, fencing_token), fresh: true, replaces: None }
     }
 
     fn lease(text: &str, fencing_token: u64) -> Lease {
@@ -369,7 +376,7 @@ mod tests {
         let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
         let owner = Owner::parse("cron").unwrap();
         let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
-        ends.granted(&token(), &Win { lease, fresh: false }, Duration::ZERO);
+        ends.granted(&token(), &Win { lease, fresh: false, replaces: None }, Duration::ZERO);
         ends.ended(&key("a"), &holder, Why::Released);
         let (all, last) = ends.after(0);
         assert_eq!(all[0].owner, owner, "the repeat may have named another one");
@@ -432,7 +439,11 @@ mod tests {
     async fn the_end_of_a_hold_ends_no_lease_that_was_renewed_meanwhile() {
         let ends = ends(Why::Expired);
         let lease = lease("a", 1);
-        ends.granted(&token(), &Win { lease: lease.clone(), fresh: true }, Duration::ZERO);
+        ends.granted(
+            &token(),
+            &Win { lease: lease.clone(), fresh: true, replaces: None },
+            Duration::ZERO,
+        );
         let holding = |renewals| {
             let (key, fencing_token) = (lease.key.clone(), lease.fencing_token);
             Holding { key, token: token(), fencing_token, renewals }
@@ -514,7 +525,9 @@ mod tests {
             share: Share { slots, slot: Some(number as u16) },
             ..lease("a", number)
         };
-        let grant = |lease| ends.granted(&token(), &Win { lease, fresh: true }, Duration::ZERO);
+        let grant = |lease| {
+            ends.granted(&token(), &Win { lease, fresh: true, replaces: None }, Duration::ZERO)
+        };
         let told = |after| {
             let (ended, last) = ends.after(after);
             (ended.iter().map(|end| end.fencing_token.unwrap().number()).collect::<Vec<_>>(), last)

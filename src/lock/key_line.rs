@@ -220,10 +220,9 @@ impl KeyLine {
         self.leaving.entry(token).or_insert(Keep::Place);
     }
 
-    /// The claim with the first place, and that place.
-    pub(super) fn head(&self) -> Option<(Claim, Option<u64>)> {
-        let (_, token) = self.order.first_key_value()?;
-        self.claim(token)
+    /// The claims with the first places, and these places.
+    pub(super) fn first(&self, most: usize) -> Vec<(Claim, Option<u64>)> {
+        self.order.values().filter_map(|token| self.claim(token)).take(most).collect()
     }
 
     /// A waiting claim, and its place if it has one.

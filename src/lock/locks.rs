@@ -385,6 +385,9 @@ impl Locks {
 
     /// The answer to a claim that has the key.
     fn won(&self, win: Win, token: LeaseToken, waited: Duration) -> Acquired {
+        if win.replaces.is_some() {
+            self.holds.taken_over(&token, &win.lease);
+        }
         self.ends.granted(&token, &win, waited);
         let grant = Grant { lease: win.lease, token, waited };
         if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }

@@ -152,6 +152,9 @@ pub enum Turn {
     Won(Win),
     /// Not yet.
     Waiting(Waiting),
+    /// The token's own lease stays as it was, because the other holders do not allow what the claim
+    /// asks for. The claim is not in line: two such claims would wait for each other.
+    Held(LockStatus),
     /// The claim was released, or its grant has ended, on another instance: it is not in line.
     Gone,
 }
@@ -163,6 +166,8 @@ pub struct Win {
     pub lease: Lease,
     /// True for a new lease; false for one that the token already had, with its TTL begun anew.
     pub fresh: bool,
+    /// The number of the token's earlier lease, if this one takes its place.
+    pub replaces: Option<FencingToken>,
 }
 
 /// A claim's standing in the line.

@@ -107,7 +107,7 @@ impl Table {
             self.hand_on_if_free(&claim.key, now);
             return Some(Attempt::Held(self.refusal(claim, now)));
         }
-        self.begin(claim, now, proposal).map(Attempt::Won)
+        self.begin(claim, None, now, proposal).map(Attempt::Won)
     }
 
     /// Joins the line, or asks again; grants the key if it is the claim's turn.
@@ -115,13 +115,15 @@ impl Table {
     /// Returns `None` if the fencing tokens are used up.
     pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
         self.expire_and_hand_on(&claim.key, now);
-        if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned()
-            && let Attempt::Won(again) = self.again(claim, own, now, proposal)?
-        {
-            return Some(Turn::Won(again));
+        if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned() {
+            self.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)], now);
+            return Some(match self.again(claim, own, now, proposal)? {
+                Attempt::Won(again) => Turn::Won(again),
+                Attempt::Held(status) => Turn::Held(status),
+            });
         }
         if self.is_turn_of(claim) {
-            return self.begin(claim, now, proposal).map(Turn::Won);
+            return self.begin(claim, None, now, proposal).map(Turn::Won);
         }
         let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(claim, now);
         self.hand_on_if_free(&claim.key, now);
@@ -193,7 +195,7 @@ impl Table {
         }
     }
 
-    /// Ends the token's lease and gives up its place in line; only the lease `named`, if given.
+    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
     pub fn release(
         &mut self,
         key: &LockKey,
@@ -210,10 +212,6 @@ impl Table {
             return if place { Released::Place } else { Released::Nothing };
         };
         let (holder, number) = (entry.holder(now), entry.fencing_token);
-        if let Some(line) = self.lines.get_mut(key).filter(|_| named.is_none()) {
-            line.drop(token); // A holder of a shared lease may wait to have the key alone.
-            self.forget_empty_line(key);
-        }
         self.end(key, number, now);
         Released::Lease(holder)
     }
@@ -437,7 +435,9 @@ mod tests {
         let refreshed = table.refresh(&key("c/a"), (&token("one"), None), None, at(400)).unwrap();
         assert!(refreshed.capped && refreshed.ttl == Ttl::from_millis(600), "{refreshed:?}");
         let again = table.try_acquire(&long(), at(900), 5);
-        let Some(Attempt::Won(Win { lease, fresh: false })) = again else { panic!("{again:?}") };
+        let Some(Attempt::Won(Win { lease, fresh: false, .. })) = again else {
+            panic!("{again:?}")
+        };
         assert_eq!((lease.ttl, lease.capped), (Ttl::from_millis(100), true));
         let holder = |table: &mut Table, now| table.inspect(&key("c/a"), (None, 0), now).holder;
         assert!(holder(&mut table, Timestamp::from_micros(999_999)).is_some());

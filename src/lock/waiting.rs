@@ -227,33 +227,37 @@ impl Waiters {
     /// Asks for the head, and for other claims that the key was handed to. Returns the moment to
     /// ask again.
     async fn ask_for_head(&self, key: &LockKey, rung: bool) -> Instant {
-        let mut next = self.with_line(key, |line| line.head()).flatten();
+        let first = |most| self.with_line(key, |line| line.first(most)).unwrap_or_default();
+        let mut next = first(1);
         for _ in 0..ROUND {
-            let Some((claim, stood)) = next else { break };
-            let token = claim.token.clone();
-            let answered = self.ask(claim, stood).await;
-            let handed = match &answered.turn {
+            let many = next.len();
+            let asked = join_all(next.into_iter().map(|(claim, stood)| self.ask(claim, stood)));
+            let answered = asked.await;
+            let Some(head) = answered.first() else { break };
+            let handed = match &head.turn {
                 Ok(Turn::Waiting(waiting)) => waiting.handed.clone(),
                 _ => None,
             };
-            let failed = answered.turn.is_err();
-            let found_free = !rung && matches!(&answered.turn, Ok(Turn::Won(win)) if win.fresh);
-            let shared =
-                matches!(&answered.turn, Ok(Turn::Won(win)) if win.lease.share != Share::ALONE);
-            let gone = matches!(answered.turn, Ok(Turn::Gone));
-            let ask_at = self.note(answered);
-            match handed.filter(|handed| *handed != token) {
+            let handed = handed.filter(|handed| *handed != head.claim.token);
+            let found_free = !rung && head.won().is_some_and(|win| win.fresh);
+            let gone = matches!(head.turn, Ok(Turn::Gone | Turn::Held(_)));
+            let failed = answered.iter().any(|one| one.turn.is_err());
+            let mut won = answered.iter().filter_map(Answered::won);
+            let shared = won.any(|win| win.lease.share != Share::ALONE);
+            let ask_at = answered.into_iter().map(|one| self.note(one)).min();
+            match handed {
                 None if failed => return Instant::now() + AFTER_A_FAILURE,
+                // Beside leases that share the key there may be room for more.
+                None if shared => next = first(ROUND.min(2 * many)),
                 // The key was free without a hint, or the claim ended elsewhere: the store may have
                 // lost the line. The next claim's question restores it, or tells how long the lease
-                // lasts. Beside a lease that shares the key there may be room for more.
-                None if found_free || gone || shared => {
-                    next = self.with_line(key, |line| line.head()).flatten();
-                }
-                None => return ask_at,
+                // lasts.
+                None if found_free || gone => next = first(1),
+                None => return ask_at.unwrap_or_else(Instant::now),
                 Some(handed) => {
-                    next = self.with_line(key, |line| line.claim(&handed)).flatten();
-                    if next.is_none() {
+                    let claim = self.with_line(key, |line| line.claim(&handed)).flatten();
+                    next = claim.into_iter().collect();
+                    if next.is_empty() {
                         // It leaves in the next round, together with all others that are gone.
                         self.with_line(key, |line| line.leave_handed(handed));
                         return Instant::now();
@@ -272,6 +276,12 @@ impl Waiters {
             Ok(Turn::Waiting(waiting)) => {
                 self.with_line(key, |line| line.note(token, &waiting));
                 Instant::now() + waiting.recheck_after
+            }
+            Ok(Turn::Held(status)) => {
+                let told = self.with_line(key, |line| line.take_out(token));
+                let answer = || Ok(Attempt::Held(status.clone()));
+                self.tell(told.unwrap_or_default(), &claim, asked, answer);
+                asked
             }
             Ok(Turn::Gone) => {
                 let told = self.with_line(key, |line| line.take_out(token));
@@ -311,7 +321,7 @@ impl Waiters {
 
     /// Tells all requests of a claim about its lease, and takes the claim out.
     fn granted(&self, claim: &Claim, asked: Instant, win: Win) -> Instant {
-        let Win { lease, mut fresh } = win;
+        let Win { lease, mut fresh, replaces } = win;
         // Only this request knows a token of the service: an earlier answer with the grant was
         // lost.
         fresh |= claim.origin == Origin::Service;
@@ -319,7 +329,7 @@ impl Waiters {
         self.tell(told.unwrap_or_default(), claim, asked, || {
             // The others share the lease that the first was granted.
             let fresh = take(&mut fresh);
-            Ok(Attempt::Won(Win { lease: lease.clone(), fresh }))
+            Ok(Attempt::Won(Win { lease: lease.clone(), fresh, replaces }))
         });
         asked + after_a_grant(&lease)
     }
@@ -358,6 +368,15 @@ struct Answered {
     claim: Claim,
     asked: Instant,
     turn: Result<Turn, StoreError>,
+}
+
+impl Answered {
+    fn won(&self) -> Option<&Win> {
+        match &self.turn {
+            Ok(Turn::Won(win)) => Some(win),
+            _ => None,
+        }
+    }
 }
 
 /// The longest pause before the next claim asks: a lease that expires sends no hint.

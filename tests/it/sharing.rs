@@ -162,6 +162,12 @@ impl World {
                 let place = *self.places.entry(who).or_insert(self.last_place);
                 self.line.insert(place, (who, claim));
             }
+            Turn::Held(status) => {
+                assert_eq!(status.mine, Some(true));
+                assert!(!self.room(who, self.wished(who, &claim)), "{who} is not served");
+                assert!(self.held.contains_key(&who), "{who} does not wait");
+                self.forget(who);
+            }
             Turn::Gone => panic!("{who} is not known elsewhere"),
         }
     }
@@ -170,9 +176,14 @@ impl World {
     fn must_wait(&self, who: u8, claim: &Claim) {
         let place = self.places.get(&who).copied().unwrap_or(u64::MAX);
         let ahead = self.line.range(..place).count();
+        let no_room = !self.room(who, self.wished(who, claim));
+        assert!(no_room || ahead > 0 && !self.held.contains_key(&who), "{who} is not served");
+    }
+
+    /// The slots of a claim: those that it names, or those of the token's lease.
+    fn wished(&self, who: u8, claim: &Claim) -> u64 {
         let own = self.held.get(&who).map(|one| one.slots);
-        let slots = claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1);
-        assert!(!self.room(who, slots) || (own.is_none() && ahead > 0), "{who} is not served");
+        claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1)
     }
 
     fn forget(&mut self, who: u8) {
@@ -186,12 +197,13 @@ impl World {
         (others.count() as u64) < least.min(1_000)
     }
 
-    fn won(&mut self, who: u8, claim: &Claim, Win { lease, fresh }: &Win) {
+    fn won(&mut self, who: u8, claim: &Claim, Win { lease, fresh, replaces }: &Win) {
         let Lease { share, .. } = *lease;
         let number = lease.fencing_token.number();
         let before = self.held.get(&who).cloned();
-        let own = before.as_ref().map(|one| one.slots);
-        let slots = claim.slots.map(|slots| slots.number().into()).or(own).unwrap_or(1);
+        let replaced = before.as_ref().filter(|_| *fresh).map(|one| one.number);
+        assert_eq!(replaces.map(|number| number.number()), replaced);
+        let slots = self.wished(who, claim);
         assert_eq!(u64::from(share.slots.number()), slots);
         assert_eq!(share.slot.is_some(), (2..=1_000).contains(&slots));
         if before.is_none() {

@@ -155,7 +155,7 @@ impl Worker {
         });
         match waited.await {
             Some((asked, Ok(Turn::Won(win)))) => self.won(wish, asked, &win),
-            Some((_, Ok(Turn::Waiting(_) | Turn::Gone))) => self.held(),
+            Some((_, Ok(Turn::Waiting(_) | Turn::Held(_) | Turn::Gone))) => self.held(),
             Some((_, Err(error))) => self.failed(&error),
             None => Outcome::Unknown,
         }

@@ -30,7 +30,7 @@ impl Table {
         }
         if own.share.slots.begins_anew_as(slots) {
             self.take_out(&claim.key, own.fencing_token);
-            return self.begin(claim, now, proposal).map(Attempt::Won);
+            return self.begin(claim, Some(&own), now, proposal).map(Attempt::Won);
         }
         let share = holders::share(self.entries(&claim.key), slots, own.share.slot);
         if let Some(line) = self.lines.get_mut(&claim.key) {
@@ -41,10 +41,18 @@ impl Table {
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
         let lease = self.grant(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Attempt::Won(Win { lease, fresh: false }))
+        Some(Attempt::Won(Win { lease, fresh: false, replaces: None }))
     }
 
-    pub(super) fn begin(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Win> {
+    /// Begins a lease, in place of an earlier one of its token if there is one: its holder has had
+    /// the key since then.
+    pub(super) fn begin(
+        &mut self,
+        claim: &Claim,
+        before: Option<&Entry>,
+        now: Timestamp,
+        proposal: u64,
+    ) -> Option<Win> {
         let next = self.last_fencing_token + 1;
         let fencing_token = FencingToken::from_number(proposal.max(next))
             .or_else(|| FencingToken::from_number(next))?;
@@ -58,7 +66,7 @@ impl Table {
             token: claim.token.clone(),
             owner: claim.owner.clone(),
             fencing_token,
-            since: Some(now),
+            since: before.map_or(Some(now), |before| before.since),
             ttl: claim.ttl,
             ends_at: now,
             renewals: Renewals::default(),
@@ -66,7 +74,7 @@ impl Table {
         };
         let lease = self.grant(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Win { lease, fresh: true })
+        Some(Win { lease, fresh: true, replaces: before.map(|before| before.fencing_token) })
     }
 
     /// The latest end of a lease: when it has lasted for its `max_hold`, counted from now if its

@@ -171,8 +171,9 @@ impl Store for EmbeddedStore {
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
-            Attempt::Won(Win { lease, fresh }) => {
-                Attempt::Won(Win { lease: self.shared.tell(VERB, lease, &asked)?, fresh })
+            Attempt::Won(win) => {
+                let lease = self.shared.tell(VERB, win.lease, &asked)?;
+                Attempt::Won(Win { lease, ..win })
             }
             held => held,
         })
@@ -187,14 +188,15 @@ impl Store for EmbeddedStore {
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
         Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
-            Turn::Won(Win { lease, fresh }) => {
-                Turn::Won(Win { lease: self.shared.tell(VERB, lease, &asked)?, fresh })
+            Turn::Won(win) => {
+                let lease = self.shared.tell(VERB, win.lease, &asked)?;
+                Turn::Won(Win { lease, ..win })
             }
             Turn::Waiting(mut waiting) => {
                 waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
                 Turn::Waiting(waiting)
             }
-            Turn::Gone => Turn::Gone,
+            other @ (Turn::Held(_) | Turn::Gone) => other,
         })
     }
 

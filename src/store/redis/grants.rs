@@ -14,7 +14,7 @@ use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
-use crate::store::redis::replies::{malformed, renewals, share, ttl};
+use crate::store::redis::replies::{fencing_token, malformed, renewals, share, ttl};
 use crate::store::redis::script::{Reply, Script};
 use crate::store::redis::target::{By, Target};
 
@@ -48,19 +48,20 @@ impl RedisStore {
         reply: &mut Reply,
     ) -> Result<Win, StoreError> {
         let fresh = reply.word() == "granted";
-        let fencing_token = self.fencing_token(verb, reply)?;
+        let number = self.fencing_token(verb, reply)?;
         let renewals = renewals(reply).ok_or_else(|| malformed(verb))?;
         let ttl = ttl(reply).ok_or_else(|| malformed(verb))?;
         let lease = Lease {
             key: claim.key.clone(),
             owner: claim.owner.clone(),
-            fencing_token,
+            fencing_token: number,
             ttl,
             renewals,
             capped: ttl < claim.ttl,
             share: share(reply),
         };
-        told(verb, lease, asked).map(|lease| Win { lease, fresh })
+        let replaces = fencing_token(reply);
+        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces })
     }
 
     /// Waits until a grant has reached the replicas, if the settings require it.

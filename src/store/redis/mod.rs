@@ -238,6 +238,9 @@ impl Store for RedisStore {
         match reply.word() {
             "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Turn::Won),
             "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
+            "shared" => {
+                shared(&claim.key, &mut reply).map(Turn::Held).ok_or_else(|| malformed(verb))
+            }
             "gone" => Ok(Turn::Gone),
             _ => Err(malformed(verb)),
         }

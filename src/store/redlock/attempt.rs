@@ -52,7 +52,7 @@ impl RedlockStore {
             && let Some(lease) = self.confirm(claim, &poll, began).await
         {
             self.metrics.redlock_attempt("granted");
-            return Ok(Attempted::Won(Win { lease, fresh: !poll.was_held() }));
+            return Ok(Attempted::Won(Win { lease, fresh: !poll.was_held(), replaces: None }));
         }
         let may_hold = self.give_up(claim, &poll, &name, patience).await;
         // Only a rival makes this a loss: without one, the nodes themselves failed. And nodes that

@@ -67,6 +67,20 @@ async fn neither_a_refresh_nor_a_repeat_makes_a_lease_younger() {
 }
 
 #[tokio::test]
+async fn a_change_of_the_share_is_no_end_of_a_lease() {
+    let http = Lockkeeper::with_settings(PREFIXES).await;
+    let mine = http.token(TOKEN);
+    for share in ["shared=true", "slots=5", "slots=1", "shared=true", "slots=5"] {
+        assert!(mine.post(&format!("/locks/cron/a?{share}"), "").await.status <= 201);
+    }
+    counts(&http, "lockkeeper_leases{prefix=\"cron/\"} 1").await;
+    assert_eq!(mine.delete("/locks/cron/a").await.status, 204);
+    counts(&http, "lockkeeper_leases{prefix=\"cron/\"} 0").await;
+    let held = "lockkeeper_lease_held_seconds_count{prefix=\"cron/\"";
+    counts(&http, &format!("{held},end=\"released\"}} 1")).await;
+}
+
+#[tokio::test]
 async fn the_lease_of_a_stream_ends_with_it_or_after_its_linger() {
     let http = Lockkeeper::with_settings(PREFIXES).await;
     let held = "lockkeeper_lease_held_seconds_count{prefix=\"cron/\"";

@@ -175,3 +175,46 @@ async fn a_quota_counts_each_lease_of_a_shared_key() {
     assert_eq!(claim(1).delete("/locks/pool").await.status, 204);
     assert_eq!(claim(3).post("/locks/pool?slots=5", "").await.status, 201);
 }
+
+#[tokio::test]
+async fn a_quota_counts_a_lease_once_whatever_becomes_of_its_share() {
+    let keys = api_keys(&[("secret-one", r#"[""]"#, r#"["acquire"]"#)]);
+    let http = Lockkeeper::with_settings(&format!("[quotas]\nleases = 2\n{keys}")).await;
+    let http = http.with("authorization", "Bearer secret-one");
+    let claim = async |number, path| http.token(&token(number)).post(path, "").await.status;
+    for path in ["/locks/pool?shared=true", "/locks/pool?slots=5", "/locks/pool?slots=1"] {
+        assert_eq!(claim(1, path).await, 201, "{path}");
+    }
+    assert_eq!(claim(1, "/locks/pool?slots=5").await, 200);
+    assert_eq!(claim(2, "/locks/pool?slots=5").await, 201);
+    assert_eq!(claim(3, "/locks/pool?slots=5").await, 429);
+    for number in [1, 2] {
+        assert_eq!(http.token(&token(number)).delete("/locks/pool").await.status, 204);
+        assert_eq!(claim(number + 3, "/locks/pool?slots=5").await, 201);
+    }
+    assert_eq!(claim(6, "/locks/pool?slots=5").await, 429);
+}
+
+#[tokio::test]
+async fn an_exclusive_lease_makes_no_room_in_the_quota_for_many_that_wait_to_share_its_key() {
+    let keys = api_keys(&[("secret-one", r#"[""]"#, r#"["acquire"]"#)]);
+    let http = Lockkeeper::with_settings(&format!("[quotas]\nleases = 1\n{keys}")).await;
+    let http = http.with("authorization", "Bearer secret-one");
+    let claim = async |number, path| http.token(&token(number)).post(path, "").await.status;
+    assert_eq!(claim(1, "/locks/pool").await, 201);
+    assert_eq!(claim(2, "/locks/pool?shared=true&wait=10s").await, 429);
+    assert_eq!(claim(2, "/locks/pool").await, 409, "it would take the place of the other");
+    assert_eq!(claim(1, "/locks/pool?shared=true").await, 200);
+}
+
+#[tokio::test]
+async fn a_truth_value_without_a_value_is_refused() {
+    let http = Lockkeeper::start().await;
+    for (path, body) in
+        [("/locks/a?shared", ""), ("/locks/a?shared=", ""), ("/locks/a", r#"{"shared":""}"#)]
+    {
+        let refused = http.post(path, body).await;
+        assert_eq!(refused.told(), (400, "invalid_request".into()), "{path} {body}");
+        assert_eq!(refused.text("field"), "shared");
+    }
+}

@@ -125,7 +125,7 @@ mod tests {
     pub(super) async fn a_holder_that_asks_again_has_its_lease_and_no_place(stage: Stage) {
         let lease = stage.granted(&long("one")).await;
         let again = stage.store.wait_turn(&claim("a", "one", 7_000), None).await.unwrap();
-        let Turn::Won(Win { lease: again, fresh: false }) = again else { panic!("{again:?}") };
+        let Turn::Won(Win { lease: again, fresh: false, .. }) = again else { panic!("{again:?}") };
         assert_eq!(again.fencing_token, lease.fencing_token);
         assert!(stage.lasts(again.ttl, 7_000), "{again:?}");
         assert_eq!(waiters(&stage.store).await, 0);
@@ -243,7 +243,7 @@ mod tests {
             eventually(PATIENCE, async || match stage.store.wait_turn(&one, None).await.unwrap() {
                 Turn::Won(win) if win.fresh => Some(win.lease),
                 Turn::Waiting(_) => None,
-                other @ (Turn::Won(_) | Turn::Gone) => panic!("{other:?}"),
+                other @ (Turn::Won(_) | Turn::Held(_) | Turn::Gone) => panic!("{other:?}"),
             });
         assert!(stage.lasts(lease.await.ttl, LONG));
         assert_eq!(waiters(&stage.store).await, 0);

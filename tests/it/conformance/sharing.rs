@@ -18,6 +18,7 @@ on_every_store_that_shares!(tests:
     each_lease_ends_when_its_own_ttl_is_over,
     a_release_that_names_a_lease_ends_no_other,
     a_forced_release_ends_all_leases_or_the_one_it_names,
+    a_change_of_the_share_makes_a_lease_last_no_longer,
     a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone,
 );
 
@@ -57,7 +58,7 @@ pub(super) async fn holders(stage: &Stage) -> Option<(u64, u16)> {
 }
 
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use lockkeeper::lock::lease::Claim;
     use lockkeeper::lock::slots::Slots;
@@ -65,8 +66,11 @@ mod tests {
     use lockkeeper::lock::time::Ttl;
 
     use super::{LONG, READER, holders, lease, of, refusal, release, win};
-    use crate::conformance::{Stage, claim, key, token};
+    use crate::conformance::{CAPPED, MAX_HOLD, Stage, claim, key, token};
     use crate::support::{PATIENCE, eventually};
+
+    /// Whole milliseconds, of several clocks.
+    const ROUNDING: Duration = Duration::from_millis(5);
 
     pub(super) async fn as_many_hold_a_key_as_all_of_them_allow(stage: Stage) {
         for name in ["one", "two", "three"] {
@@ -262,6 +266,33 @@ mod tests {
         assert_eq!(owners, ["three@host", "two@host"]);
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
         assert_eq!(force(None).await, []);
+    }
+
+    pub(super) async fn a_change_of_the_share_makes_a_lease_last_no_longer(stage: Stage) {
+        let asked = |slots| {
+            let key = claim(&format!("{CAPPED}a"), "one", LONG).key;
+            Claim { key, ..of("one", slots) }
+        };
+        let began = Instant::now();
+        let mut before = win(&stage, &asked(READER)).await.lease;
+        for (step, slots) in (1..).zip([5, 1, READER, 1]) {
+            // So that the change is told from a lease that begins now.
+            eventually(PATIENCE, async || {
+                (began.elapsed() > MAX_HOLD.as_duration() * step / 8).then_some(())
+            })
+            .await;
+            let spent = began.elapsed();
+            let Attempt::Won(win) = stage.store.try_acquire(&asked(slots)).await.unwrap() else {
+                panic!("it is alone")
+            };
+            assert_eq!(win.replaces, win.fresh.then_some(before.fencing_token));
+            if began.elapsed() > MAX_HOLD.as_duration() {
+                return; // A busy machine: it began anew, as nobody held the key.
+            }
+            assert!(win.lease.capped, "{slots}");
+            assert!(win.lease.ttl.as_duration() + spent <= MAX_HOLD.as_duration() + ROUNDING);
+            before = win.lease;
+        }
     }
 
     pub(super) async fn a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone(

@@ -8,6 +8,9 @@ on_every_store_that_shares!(tests:
     waiting_claims_fill_the_slots_that_come_free,
     a_claim_that_leaves_makes_room_for_those_behind_it,
     a_waiting_promotion_is_refused_at_once,
+    a_claim_in_line_whose_token_comes_to_share_the_key_is_refused,
+    claims_in_line_of_two_holders_do_not_wait_for_each_other,
+    a_crowd_of_readers_comes_in_in_order,
     a_holder_of_a_slot_keeps_it_by_its_stream,
 );
 
@@ -22,7 +25,7 @@ mod tests {
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
     use crate::conformance::waiting::Request;
-    use crate::conformance::{LIMITS, Stage, claim, key};
+    use crate::conformance::{LIMITS, Stage, claim, key, token};
     use crate::support::{PATIENCE, eventually};
 
     const LONG: u64 = 60_000;
@@ -117,6 +120,55 @@ mod tests {
             let wish = HoldWish { claim: of(name, 1), patience: None, linger: None };
             assert!(matches!(locks.hold(wish).await.unwrap(), HoldStart::Held(_)));
         }
+    }
+
+    pub(super) async fn a_claim_in_line_whose_token_comes_to_share_the_key_is_refused(
+        stage: Stage,
+    ) {
+        lease(&stage, "one", 4).await;
+        let waiting = line_up(&stage, &[of("two", 1)]).await;
+        let shared = lease(&stage, "two", 5).await;
+        for request in waiting {
+            let answer = request.answer().await.unwrap();
+            let Acquired::Held(status, _) = answer else { panic!("{answer:?}") };
+            assert_eq!(status.mine, Some(true));
+        }
+        assert_eq!(waiters(&stage).await, 0);
+        lease(&stage, "three", 5).await;
+        release(&stage, "one").await;
+        let named = Some(shared.fencing_token);
+        let kept = stage.store.refresh(&key("a"), &token("two"), named, None).await.unwrap();
+        assert_eq!(kept.unwrap().share.slot, shared.share.slot);
+    }
+
+    pub(super) async fn claims_in_line_of_two_holders_do_not_wait_for_each_other(stage: Stage) {
+        lease(&stage, "one", 4).await;
+        let waiting = line_up(&stage, &[of("two", 1), of("three", 1)]).await;
+        lease(&stage, "two", READER).await;
+        // The other one is first in line by now.
+        eventually(PATIENCE, async || (waiters(&stage).await == 1).then_some(())).await;
+        lease(&stage, "three", READER).await;
+        for request in waiting {
+            assert!(matches!(request.answer().await, Ok(Acquired::Held(..))));
+        }
+        lease(&stage, "four", READER).await;
+    }
+
+    pub(super) async fn a_crowd_of_readers_comes_in_in_order(stage: Stage) {
+        stage.granted(&claim("a", "writer", LONG)).await;
+        let mut claims: Vec<_> = (0..60).map(|number| of(&format!("{number}"), READER)).collect();
+        claims.extend([of("sixty", 60), of("last", READER)]);
+        let mut requests = line_up(&stage, &claims).await;
+        let behind = requests.split_off(60);
+        release(&stage, "writer").await;
+        let grants = join_all(requests.into_iter().map(grant)).await;
+        assert!(grants.is_sorted_by_key(|grant| grant.lease.fencing_token));
+        assert_eq!(waiters(&stage).await, 2, "no room for 61, and nobody passes");
+        for (request, (gone, slot)) in behind.into_iter().zip([("7", Some(1)), ("8", None)]) {
+            release(&stage, gone).await;
+            assert_eq!(grant(request).await.lease.share.slot, slot);
+        }
+        assert_eq!(holders(&stage).await, Some((60, 60)));
     }
 
     pub(super) async fn a_holder_of_a_slot_keeps_it_by_its_stream(stage: Stage) {

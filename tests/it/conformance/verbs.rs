@@ -58,7 +58,7 @@ mod tests {
         let mut again = claim("a", "one", 7_000);
         again.owner = None;
         let answer = stage.store.try_acquire(&again).await.unwrap();
-        let Attempt::Won(Win { lease, fresh: false }) = answer else { panic!("{answer:?}") };
+        let Attempt::Won(Win { lease, fresh: false, .. }) = answer else { panic!("{answer:?}") };
         assert_eq!(lease.fencing_token, first.fencing_token);
         assert!(stage.lasts(lease.ttl, 7_000) && lease.owner.is_none(), "{lease:?}");
         let holder = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();

@@ -89,6 +89,25 @@ async fn the_newest_stream_cares_for_the_lease() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_stream_is_told_that_its_token_has_another_share_by_now() {
+    for stage in [Stage::embedded().await, Stage::redis(1).await] {
+        let http = stage.http(0);
+        for (first, second) in
+            [("shared=true", "slots=1"), ("shared=true", "slots=5"), ("slots=5", "slots=1")]
+        {
+            let mut listener = Listener::open(&http, &format!("share?{first}")).await;
+            listener.hears("acquired").await;
+            let mine = http.token(TOKEN);
+            assert_eq!(mine.post(&format!("/locks/share?{second}"), "").await.status, 201);
+            listener.loses("taken_over").await;
+            drop(listener);
+            assert_eq!(mine.put("/locks/share/refresh", "").await.status, 200);
+            assert_eq!(mine.delete("/locks/share").await.status, 204);
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn of_two_that_wait_under_one_token_the_newer_goes_on() {
     for stage in Stage::each().await {
         let http = stage.http(0);

@@ -19,10 +19,11 @@ fn said(what: String, fencing: Option<FencingToken>) -> Said {
 
 pub(super) fn attempt(attempt: Attempt) -> Said {
     match attempt {
-        Attempt::Won(Win { lease, fresh }) => said(
-            format!("fresh: {fresh} {:?} {} {}", lease.owner, minutes(&lease), share(lease.share)),
-            Some(lease.fencing_token),
-        ),
+        Attempt::Won(Win { lease, fresh, replaces }) => {
+            let (changed, share) = (replaces.is_some(), share(lease.share));
+            let what = format!("fresh: {fresh}, changed: {changed} {:?} {share}", lease.owner);
+            said(format!("{what} {}", minutes(&lease)), Some(lease.fencing_token))
+        }
         Attempt::Held(held) => {
             let told = status(&LockStatus { mine: None, ..held.clone() });
             Said { what: format!("held, mine: {:?} {}", held.mine, told.what), ..told }
@@ -33,6 +34,7 @@ pub(super) fn attempt(attempt: Attempt) -> Said {
 pub(super) fn turn(turn: Turn) -> Said {
     match turn {
         Turn::Won(win) => attempt(Attempt::Won(win)),
+        Turn::Held(status) => attempt(Attempt::Held(status)),
         Turn::Gone => said("gone".into(), None),
         Turn::Waiting(Waiting { ahead, new, handed, .. }) => {
             let handed = handed.as_ref().map(LeaseToken::expose);

@@ -51,7 +51,7 @@ async fn turn(store: &Arc<dyn Store>, claim: &Claim) {
     let granted = async || match store.wait_turn(claim, None).await.unwrap() {
         Turn::Won(win) if win.fresh => Some(()),
         Turn::Waiting(_) => None,
-        other @ (Turn::Won(_) | Turn::Gone) => panic!("{other:?}"),
+        other @ (Turn::Won(_) | Turn::Held(_) | Turn::Gone) => panic!("{other:?}"),
     };
     eventually(PATIENCE, granted).await;
 }

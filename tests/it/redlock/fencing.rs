@@ -133,7 +133,7 @@ async fn once(
         drop(store.release(&claim.key, &claim.token, None).await);
         return false;
     };
-    let Attempt::Won(Win { lease, fresh: true }) = attempt else { return true };
+    let Attempt::Won(Win { lease, fresh: true, .. }) = attempt else { return true };
     let name = format!("{:?}", claim.token.expose());
     let fencing_token = lease.fencing_token.number();
     ledger.won("key", (&name, fencing_token), sent, lease.ttl.as_duration());

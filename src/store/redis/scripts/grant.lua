@@ -25,25 +25,27 @@ end
 local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
   redis.call('ZADD', share, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
   local again = own and not (own.slots > 1000 and slots <= 1000)
-  local lease = again and own or { slot = 0, renewals = -TAKE_OVER, since = string.format('%.0f', now) }
+  local lease = again and own or { slot = 0, renewals = -TAKE_OVER, since = own and own.since or string.format('%.0f', now) }
   local before = shared and own and { slots = own.slots, slot = own.slot }
-  lease.ttl = again and all.capped(tonumber(ttl), own, max_hold) or at_first(tonumber(ttl), max_hold)
+  lease.ttl = own and all.capped(tonumber(ttl), own, max_hold) or at_first(tonumber(ttl), max_hold)
   lease.fence = begun(again, again and own.fence)
   last = math.max(last, lease.fence)
   lease.slots, lease.renewals, lease.owner = slots, lease.renewals + TAKE_OVER, its_owner
   all.admit(token, lease, before)
   redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'PX', math.max(redis.call('PTTL', record), tonumber(retention)))
   ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
-  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.ttl, slots, lease.slot }
+  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.ttl, slots, lease.slot, not again and own and own.fence or 0 }
 end
 local function grant()
   if slots > 1 then return grant_share() end
   local again = value == token and holder == token
-  ttl = again and capped(ttl, since, max_hold) or at_first(ttl, max_hold)
+  local before = not again and own -- A promotion: it begins anew, but has had the key since then.
+  ttl = again and capped(ttl, since, max_hold) or before and all.capped(tonumber(ttl), before, max_hold) or at_first(ttl, max_hold)
+  if not again then since = '\n' .. (before and before.since or string.format('%.0f', now)) end
   redis.call('SET', lock, token, 'PX', ttl)
-  if shared then redis.call('DEL', share, facts) end -- A promotion: it begins anew.
+  if shared then redis.call('DEL', share, facts) end
   local fence = begun(again, last)
   renewals = again and renewals + TAKE_OVER or 0
-  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, again and since or string.format('\n%.0f', now)), 'PX', retention)
-  return { now, again and 'again' or 'granted', fence, renewals, ttl }
+  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, since), 'PX', retention)
+  return { now, again and 'again' or 'granted', fence, renewals, ttl, 1, 0, before and before.fence or 0 }
 end
