@@ -11,6 +11,7 @@ use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keeper;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Share;
 
 /**
  * The right to a key while this process lives. A process beside it refreshes the lease, and gives it back as
@@ -19,6 +20,12 @@ use Lockkeeper\Internal\Keys;
  */
 final class HeldLease
 {
+    /** As {@see Lease::$slots}. */
+    public readonly ?int $slots;
+
+    /** As {@see Lease::$slot}. */
+    public readonly ?int $slot;
+
     private bool $isReleased = false;
 
     /** Why it is lost. */
@@ -52,10 +59,12 @@ final class HeldLease
         float $longest,
         ?\Closure $onLost,
         ?int $signal,
+        Share $share,
     ): self {
         $keeper->ready(); // Before anything is acquired.
         $lease = new self($holding, $keeper, $onLost);
-        $grant = (new Claim($holding, $ttl))->acquire($wait);
+        $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
+        [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         $lease->end = Clock::now() + $grant->remaining();
         $lease->id = $keeper->keep($holding->ticket(), min($ttl, $grant->ttl), $lease->end, $longest, $signal);
         $holding->keptBy($keeper, $lease->id);

@@ -13,6 +13,7 @@ use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Share;
 
 /**
  * The right to a key for a limited time. It is given back when the object goes, and at the end of the
@@ -22,6 +23,12 @@ use Lockkeeper\Internal\Keys;
  */
 final class Lease
 {
+    /** With how many leases in all it may share the key, 1000 if shared by any number; null if it is exclusive. */
+    public readonly ?int $slots;
+
+    /** The number of its slot, from 1, which no other lease of the key has; null if it is exclusive or shared. */
+    public readonly ?int $slot;
+
     private bool $isReleased = false;
 
     private function __construct(private readonly Holding $holding)
@@ -33,11 +40,12 @@ final class Lease
      *
      * @throws LockkeeperException
      */
-    public static function claimed(Holding $holding, ?float $ttl, ?float $wait): self
+    public static function claimed(Holding $holding, ?float $ttl, ?float $wait, Share $share): self
     {
         // It is there before the first request, so that its end gives back what an exception leaves behind.
         $lease = new self($holding);
-        (new Claim($holding, $ttl))->acquire($wait);
+        $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
+        [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         return $lease;
     }
 
@@ -47,6 +55,7 @@ final class Lease
         $lease = new self($holding);
         $holding->grant = $grant;
         $holding->open();
+        [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         return $lease;
     }
 
@@ -178,6 +187,8 @@ final class Lease
             'ttl' => $this->holding->grant?->ttl,
             'remaining' => $this->holding->grant === null ? 0.0 : $this->remaining(),
             'isOver' => $this->isOver(),
+            'slots' => $this->holding->grant?->slots,
+            'slot' => $this->holding->grant?->slot,
         ];
     }
 

@@ -7,6 +7,7 @@ namespace Lockkeeper;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Internal\Clock;
+use Lockkeeper\Internal\Share;
 
 /** Leases of several keys, each with its own fencing token. They are given back as a {@see Lease} is. */
 final class LeaseSet
@@ -26,8 +27,9 @@ final class LeaseSet
      *
      * @throws LockkeeperException
      */
-    public static function acquired(LockClient $client, array $keys, float $ttl, float $wait): self
+    public static function acquired(LockClient $client, array $keys, float $ttl, float $wait, Share $share): self
     {
+        $share = ['slots' => $share->slots, 'shared' => $share->shared];
         $keys = array_map(strval(...), array_values($keys));
         if ($keys === [] || count(array_unique($keys, SORT_STRING)) < count($keys)) {
             throw new \InvalidArgumentException('Several keys are acquired, each of them once.');
@@ -41,7 +43,8 @@ final class LeaseSet
         try {
             foreach ($keys as $key) {
                 $left = max(0.0, $until - Clock::now());
-                $leases["k$key"] = $client->acquire($key, max($ttl, $left > 0.0 ? $left + self::BEYOND : 0.0), $left);
+                $longer = max($ttl, $left > 0.0 ? $left + self::BEYOND : 0.0);
+                $leases["k$key"] = $client->acquire($key, $longer, $left, ...$share);
             }
             foreach ($leases as $lease) {
                 $lease->ttl() === $ttl && $lease->remaining() >= $ttl / 2 || $lease->refresh($ttl);

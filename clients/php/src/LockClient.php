@@ -14,6 +14,7 @@ use Lockkeeper\Internal\Keeper;
 use Lockkeeper\Internal\Keys;
 use Lockkeeper\Internal\Secret;
 use Lockkeeper\Internal\Service;
+use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\Internal\Transport;
@@ -81,14 +82,25 @@ final class LockClient
      *                     at most a day; without it, what the service has set (30 seconds)
      * @param ?float $wait how long to wait in line; for ever if INF or null. In a web request at most 2: it
      *                     occupies a PHP worker.
+     * @param ?int  $slots  with how many leases in all it may share the key, itself included, from 1 to 1000: a
+     *                      semaphore. It is granted if all that would then hold the key allow so many.
+     * @param bool  $shared whether it may share the key with any number of such leases, as a reader. Without this and
+     *                      `slots` it is exclusive.
      *
-     * @throws LockBusy            somebody else has the key
-     * @throws LockkeeperException the service cannot be reached, or refuses the request
+     * @throws LockBusy                  somebody else has the key
+     * @throws LockkeeperException       the service cannot be reached, or refuses the request, as it does if its store
+     *                                   has exclusive leases only
+     * @throws \InvalidArgumentException both `slots` and `shared`
      */
-    public function acquire(string $key, ?float $ttl = null, ?float $wait = 0.0): Lease
-    {
+    public function acquire(
+        string $key,
+        ?float $ttl = null,
+        ?float $wait = 0.0,
+        ?int $slots = null,
+        bool $shared = false,
+    ): Lease {
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
-        return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait);
+        return Lease::claimed(Holding::own($this->service, $ticket), $ttl, $wait, new Share($slots, $shared));
     }
 
     /**
@@ -96,10 +108,15 @@ final class LockClient
      *
      * @throws LockkeeperException
      */
-    public function tryAcquire(string $key, ?float $ttl = null, ?float $wait = 0.0): ?Lease
-    {
+    public function tryAcquire(
+        string $key,
+        ?float $ttl = null,
+        ?float $wait = 0.0,
+        ?int $slots = null,
+        bool $shared = false,
+    ): ?Lease {
         try {
-            return $this->acquire($key, $ttl, $wait);
+            return $this->acquire($key, $ttl, $wait, $slots, $shared);
         } catch (LockBusy) {
             return null;
         }
@@ -113,15 +130,22 @@ final class LockClient
      * @param float         $ttl  seconds that each lease lasts unless it is refreshed. The first ones last longer
      *                            while the later ones are waited for: for what is left of the wait, and 5 seconds.
      * @param float         $wait how long to wait in all
+     * @param ?int          $slots  as in {@see acquire()}, for each of the keys
+     * @param bool          $shared
      *
      * @throws LockBusy                  somebody else has one of the keys, and nothing is held
      * @throws LockkeeperException       the service cannot be reached, or refuses a request; what may have been
      *                                   granted is given back
-     * @throws \InvalidArgumentException no keys, a key twice, or a wait without an end
+     * @throws \InvalidArgumentException no keys, a key twice, a wait without an end, or both `slots` and `shared`
      */
-    public function acquireAll(array $keys, float $ttl = 30.0, float $wait = 0.0): LeaseSet
-    {
-        return LeaseSet::acquired($this, $keys, $ttl, $wait);
+    public function acquireAll(
+        array $keys,
+        float $ttl = 30.0,
+        float $wait = 0.0,
+        ?int $slots = null,
+        bool $shared = false,
+    ): LeaseSet {
+        return LeaseSet::acquired($this, $keys, $ttl, $wait, new Share($slots, $shared));
     }
 
     /**
@@ -136,9 +160,15 @@ final class LockClient
      *
      * @throws LockkeeperException as {@see acquire()}; the work has not begun
      */
-    public function withLock(string $key, callable $work, ?float $ttl = null, ?float $wait = 0.0): mixed
-    {
-        $lease = $this->acquire($key, $ttl, $wait);
+    public function withLock(
+        string $key,
+        callable $work,
+        ?float $ttl = null,
+        ?float $wait = 0.0,
+        ?int $slots = null,
+        bool $shared = false,
+    ): mixed {
+        $lease = $this->acquire($key, $ttl, $wait, $slots, $shared);
         try {
             return $work($lease);
         } finally {
@@ -158,6 +188,8 @@ final class LockClient
      *                           lease as well, until the last of them has ended; then there is no `signal`, and the
      *                           lease is not given back at the end of this process
      * @param float    $longest  for how many seconds it is kept at most
+     * @param ?int     $slots    as in {@see acquire()}
+     * @param bool     $shared
      *
      * @throws LockBusy            somebody else has the key
      * @throws LockkeeperException the service cannot be reached, or refuses the request; or PHP cannot start the
@@ -171,14 +203,17 @@ final class LockClient
         ?int $signal = null,
         bool $children = false,
         float $longest = INF,
+        ?int $slots = null,
+        bool $shared = false,
     ): HeldLease {
+        $share = new Share($slots, $shared);
         if ($children && $signal !== null) {
             throw new \InvalidArgumentException('A lease that children keep as well has no signal.');
         }
         $ticket = new Ticket($key, Token::random($this->service->tokenPrefix));
         $holding = Holding::own($this->service, $ticket);
         $keeper = $children ? new Keeper($this->service, true) : $this->service->keeper();
-        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $longest, $onLost, $signal);
+        return HeldLease::claimed($holding, $keeper, $ttl, $wait, $longest, $onLost, $signal, $share);
     }
 
     /**
@@ -196,9 +231,11 @@ final class LockClient
         ?int $signal = null,
         bool $children = false,
         float $longest = INF,
+        ?int $slots = null,
+        bool $shared = false,
     ): ?HeldLease {
         try {
-            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest);
+            return $this->hold($key, $ttl, $wait, $onLost, $signal, $children, $longest, $slots, $shared);
         } catch (LockBusy) {
             return null;
         }
@@ -221,6 +258,10 @@ final class LockClient
             $name = Keys::shown($key);
             throw new LockLost("$name: there is nothing to resume, the lease has ended", $key);
         }
+        // The body has the limit of the key; that of the lease is in the list, unless it is not among the first 100.
+        $own = static fn (array $lease): bool => ($lease['fencing_token'] ?? null) === ($body['fencing_token'] ?? 0);
+        $lease = current(array_filter($body['leases'] ?? [], $own)) ?: [];
+        $body = ['slots' => $lease['slots'] ?? null, 'slot' => $lease['slot'] ?? null] + $body;
         return Lease::resumed(Holding::own($this->service, $ticket), Grant::of($body, $sent, false));
     }
 

@@ -9,13 +9,21 @@ final class LockBusy extends \RuntimeException implements LockkeeperException
 {
     /**
      * @param ?string $owner      who has it, as they told the service
-     * @param ?float  $retryAfter seconds that are left of their lease, as far as the service knows
+     * @param ?float  $retryAfter seconds that are left of their lease, as far as the service knows; of a shared key,
+     *                            of the lease whose end makes room first
+     * @param ?int    $holders    how many leases share the key; null if one has it alone
+     * @param ?int    $slots      how many leases all of them allow: the least that one of them names
+     * @param bool    $isMine     whether one of them is the claim's own, which stays as it was: it cannot become
+     *                            exclusive, or share with fewer, while the others hold the key
      */
     public function __construct(
         string $message,
         public readonly string $key,
         public readonly ?string $owner = null,
         public readonly ?float $retryAfter = null,
+        public readonly ?int $holders = null,
+        public readonly ?int $slots = null,
+        public readonly bool $isMine = false,
     ) {
         parent::__construct($message);
     }

@@ -77,7 +77,8 @@ final class Answer
     private function busy(string $detail, string $key): LockBusy
     {
         $left = $this->millis('retry_after_ms');
-        return new LockBusy($detail, $key, $this->text('owner'), $left);
+        $share = [$this->number('holders'), $this->number('slots'), ($this->body['mine'] ?? null) === true];
+        return new LockBusy($detail, $key, $this->text('owner'), $left, ...$share);
     }
 
     private function refused(string $message, string $code): RequestRefused
@@ -105,6 +106,12 @@ final class Answer
     {
         $text = $this->body[$name] ?? null;
         return is_string($text) ? $text : null;
+    }
+
+    private function number(string $name): ?int
+    {
+        $number = $this->body[$name] ?? null;
+        return is_int($number) ? $number : null;
     }
 
     /** Seconds. */

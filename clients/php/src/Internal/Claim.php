@@ -27,8 +27,11 @@ final class Claim
     private ?bool $isNew = null;
 
     /** @param ?float $ttl seconds, or INF */
-    public function __construct(private readonly Holding $holding, private readonly ?float $ttl)
-    {
+    public function __construct(
+        private readonly Holding $holding,
+        private readonly ?float $ttl,
+        private readonly Share $share = new Share(),
+    ) {
     }
 
     /**
@@ -69,8 +72,8 @@ final class Claim
                 }
             } catch (LockBusy $busy) {
                 $this->inDoubt = $before;
-                Clock::now() < $until || throw $busy;
-                $patience->renew();
+                // The change of a shared lease is refused at once, or two would wait for each other for ever.
+                $busy->isMine || Clock::now() >= $until ? throw $busy : $patience->renew();
             } catch (WaitCancelled $cancelled) {
                 $this->inDoubt = $before;
                 throw $cancelled;
@@ -106,10 +109,10 @@ final class Claim
     {
         $began = Clock::now();
         try {
-            return $this->holding->service->tryAcquire($this->holding->ticket(), $this->ttl, $wait);
+            return $this->holding->service->tryAcquire($this->holding->ticket(), $this->ttl, $wait, $this->share);
         } catch (LockBusy $busy) {
             // A service that lets nobody wait for so long is not asked without a pause.
-            Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));
+            $busy->isMine || Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));
             throw $busy;
         }
     }

@@ -12,6 +12,8 @@ final class Grant
         public readonly float $ttl,
         private readonly float $end,
         public readonly bool $isNew,
+        public readonly ?int $slots,
+        public readonly ?int $slot,
     ) {
     }
 
@@ -19,7 +21,7 @@ final class Grant
      * A lease begins no earlier than `waited_ms` after its request arrived, so it ends no earlier
      * than is counted here, from before the request was sent.
      *
-     * @param array<string, mixed> $body the answer
+     * @param array<string, mixed> $body the answer; of a shared lease with `slots`, and with `slot` if it has one
      * @param float                $sent when its request was sent
      * @param bool                 $isNew whether nobody had the lease before that request
      */
@@ -27,13 +29,15 @@ final class Grant
     {
         $ttl = $body['ttl_ms'] / 1000;
         $waited = ($body['waited_ms'] ?? 0) / 1000;
-        return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew);
+        $share = [$body['slots'] ?? null, $body['slot'] ?? null];
+        return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew, ...$share);
     }
 
     /** The same where an unknown request may have cut it to so many seconds from now on. */
     public function atMost(float $seconds): self
     {
-        return new self($this->fencingToken, $this->ttl, min($this->end, Clock::now() + $seconds), $this->isNew);
+        $end = min($this->end, Clock::now() + $seconds);
+        return new self($this->fencingToken, $this->ttl, $end, $this->isNew, $this->slots, $this->slot);
     }
 
     /** Seconds. */

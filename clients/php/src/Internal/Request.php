@@ -54,7 +54,9 @@ final class Request
         return ($body['token'] ?? null) === $this->token?->text()
             && is_int($body['fencing_token'] ?? null)
             && is_int($body['ttl_ms'] ?? null)
-            && is_int($body['waited_ms'] ?? 0);
+            && is_int($body['waited_ms'] ?? 0)
+            && is_int($body['slots'] ?? 0)
+            && is_int($body['slot'] ?? 0);
     }
 
     /** @param array<mixed> $body */
@@ -75,6 +77,21 @@ final class Request
             && is_int($body['ttl_ms'] ?? 0)
             && is_int($body['held_ms'] ?? 0)
             && is_int($body['waiters'] ?? 0)
-            && is_bool($body['mine'] ?? false);
+            && is_bool($body['mine'] ?? false)
+            && is_int($body['holders'] ?? 0)
+            && is_int($body['slots'] ?? 0)
+            && is_array($body['leases'] ?? [])
+            && array_filter($body['leases'] ?? [], static fn ($lease) => !self::isSharedLease($lease)) === [];
+    }
+
+    private static function isSharedLease(mixed $lease): bool
+    {
+        return is_array($lease)
+            && is_string($lease['owner'] ?? '')
+            && is_int($lease['fencing_token'] ?? 0)
+            && is_int($lease['ttl_ms'] ?? 0)
+            && is_int($lease['held_ms'] ?? 0)
+            && is_int($lease['slots'] ?? null)
+            && is_int($lease['slot'] ?? 0);
     }
 }

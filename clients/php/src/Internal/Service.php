@@ -81,9 +81,10 @@ final class Service
      *
      * @throws LockkeeperException
      */
-    public function tryAcquire(Ticket $ticket, ?float $ttl, float $wait): Grant
+    public function tryAcquire(Ticket $ticket, ?float $ttl, float $wait, Share $share): Grant
     {
         $options = ['wait_ms' => Clock::millis($wait), 'owner' => $this->owner ?? gethostname() . ':' . getmypid()];
+        $options += $share->options();
         $within = $wait + $this->answerTimeout;
         $path = Keys::path($ticket->key);
         return $this->granted($ttl, fn (array $ttlMs): Answer => $this->transport

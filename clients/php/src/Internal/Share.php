@@ -1,0 +1,29 @@
+<?php
+
+declare(strict_types=1);
+
+namespace Lockkeeper\Internal;
+
+/** @internal With how many other leases a lease may share its key. */
+final class Share
+{
+    /**
+     * @param ?int $slots  with how many leases in all, itself included; 1 is exclusive, and so is null unless the
+     *                     token has a lease already, which then stays as it is
+     * @param bool $shared with any number of leases that are shared as well
+     *
+     * @throws \InvalidArgumentException both are named
+     */
+    public function __construct(public readonly ?int $slots = null, public readonly bool $shared = false)
+    {
+        if ($slots !== null && $shared) {
+            throw new \InvalidArgumentException('A lease has either a number of slots, or is shared by any number.');
+        }
+    }
+
+    /** @return array<string, int|bool> the options of a request */
+    public function options(): array
+    {
+        return ($this->slots === null ? [] : ['slots' => $this->slots]) + ($this->shared ? ['shared' => true] : []);
+    }
+}
