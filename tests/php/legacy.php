@@ -39,6 +39,62 @@ function verbs(Lockkeeper $locks): void
     echo 'as it has to be';
 }
 
+/** Semaphores, readers and writers. */
+function sharing(Lockkeeper $locks): void
+{
+    $all = [];
+    foreach ([1, 2] as $slot) {
+        $all[$slot] = $locks->acquire('api', 50, 0, null, ['slots' => 2]);
+        same($slot, $all[$slot]->slot, 'its slot');
+    }
+    same(null, $locks->acquire('api', 50, 0, null, ['slots' => 2]), 'a third of two');
+    same(null, $locks->acquire('api'), 'a shared key');
+    $all[1]->refresh(90);
+    same([1, true], [$all[1]->slot, between(80, $all[1]->remaining(), 90)], 'its slot after a refresh');
+    same(true, $all[1]->release(), 'release');
+    $next = $locks->acquire('api', 50, 0, null, ['slots' => 2]);
+    same(1, $next->slot, 'the free slot');
+    same([true, true], [$next->release(), $all[2]->release()], 'release of both');
+
+    $readers = [];
+    foreach ([1, 2, 3] as $number) {
+        $readers[] = $locks->acquire('page', 50, 0, null, ['shared' => true]);
+        same([true, null], [$readers[0]->isMine(), $readers[0]->slot], "reader $number");
+    }
+    same(null, $locks->acquire('page'), 'a writer beside readers');
+    $readers = [];
+    $writer = $locks->acquire('page', 50, 0, null, ['shared' => false, 'slots' => null]);
+    same(null, $writer->slot, 'the slot of a writer');
+    same(null, $locks->acquire('page', 50, 0, null, ['shared' => true]), 'a reader beside a writer');
+
+    foreach ([['slots' => 2, 'shared' => true], ['slot' => 2], ['slots' => '2']] as $options) {
+        foreach (['acquire', 'hold'] as $verb) {
+            $call = function () use ($locks, $verb, $options): void {
+                $locks->$verb('free', 50, 0, null, $options);
+            };
+            same(InvalidArgumentException::class, thrown($call), json_encode($options));
+        }
+    }
+    same(LockkeeperRefused::class, thrown(function () use ($locks): void {
+        $locks->acquire('free', 50, 0, null, ['slots' => 0]);
+    }), 'no slots');
+    echo 'as it has to be';
+}
+
+/** Shared leases that another process refreshes. */
+function held_sharing(Lockkeeper $locks): void
+{
+    $all = [];
+    foreach ([1, 2] as $slot) {
+        $all[$slot] = $locks->hold('api', 5, 0, null, ['slots' => 2]);
+        same([$slot, true], [$all[$slot]->slot, $all[$slot]->isMine()], 'its slot');
+    }
+    same(null, $locks->hold('api', 5, 0, null, ['slots' => 2]), 'a third of two');
+    sleep(6);
+    same([true, true], [$all[1]->release(), $all[2]->release()], 'release of both');
+    echo 'as it has to be';
+}
+
 /** A lease that outlasts its TTL; it is told of a loss. */
 function held(Lockkeeper $locks, string $key): void
 {

@@ -72,29 +72,44 @@ final class Lockkeeper
      * A lease of the key, or null if somebody else has it, and still had it when the wait was over. It
      * ends with release(), with the last reference to it, with this process, or by its TTL.
      *
-     * @param ?string $owner who asks, for people to read; the host and the process if it is null
+     * @param ?string $owner   who asks, for people to read; the host and the process if it is null
+     * @param array   $options ['slots' => 5]: shares the key with at most 5 leases in all, itself included; or
+     *                         ['shared' => true]: with any number of such leases. Without them it is exclusive.
      * @throws LockkeeperUnavailable nobody knows; what may have been acquired is given back if that can be
      * @throws LockkeeperRefused     correct the key, the options, the API key or the URL
      */
-    public function acquire(string $key, float $ttl = 30.0, float $wait = 0.0, ?string $owner = null): ?LockkeeperLease
-    {
+    public function acquire(
+        string $key,
+        float $ttl = 30.0,
+        float $wait = 0.0,
+        ?string $owner = null,
+        array $options = []
+    ): ?LockkeeperLease {
+        $share = self::share($options);
         $lease = new LockkeeperLease($this, self::path($key), $key, $this->tokenPrefix, $this->patience);
-        return $lease->acquire($ttl, $wait, $owner ?? gethostname() . ':' . getmypid()) ? $lease : null;
+        return $lease->acquire($ttl, $wait, $owner ?? gethostname() . ':' . getmypid(), $share) ? $lease : null;
     }
 
     /**
      * As acquire(), for as long as this process lives: another PHP, which this one starts, refreshes the lease, and
      * gives it back when this process has ended, by `kill -9` as well. Ask isMine() now and then.
      *
-     * @param float   $ttl how long the key stays taken if both processes are killed
-     * @param ?string $php the PHP of the command line; beside this one, if it is null
+     * @param float   $ttl     how long the key stays taken if both processes are killed
+     * @param ?string $php     the PHP of the command line; beside this one, if it is null
+     * @param array   $options as in acquire()
      * @throws LockkeeperUnavailable also if that PHP does not start; nothing is acquired then
      * @throws LockkeeperRefused
      */
-    public function hold(string $key, float $ttl = 15.0, float $wait = 0.0, ?string $php = null): ?LockkeeperLease
-    {
+    public function hold(
+        string $key,
+        float $ttl = 15.0,
+        float $wait = 0.0,
+        ?string $php = null,
+        array $options = []
+    ): ?LockkeeperLease {
+        self::share($options);
         $keeper = new LockkeeperKeeper($php);
-        $lease = $this->acquire($key, $ttl, $wait);
+        $lease = $this->acquire($key, $ttl, $wait, null, $options);
         if ($lease !== null) {
             $lease->keptBy($keeper, $ttl, [$this->url, self::$secrets[$this->secret], $this->tokenPrefix]);
         }
@@ -194,6 +209,20 @@ final class Lockkeeper
         }
     }
 
+    /** What a request says of the options. @throws InvalidArgumentException before anything is sent */
+    private static function share(array $options): array
+    {
+        $options += ['slots' => null, 'shared' => false];
+        if (count($options) !== 2 || !(is_int($options['slots']) || $options['slots'] === null)) {
+            throw new InvalidArgumentException('The options are slots, a whole number, and shared');
+        }
+        if ($options['slots'] !== null && $options['shared']) {
+            throw new InvalidArgumentException('A lease has either slots, or is shared by any number');
+        }
+        $share = $options['slots'] === null ? [] : ['slots' => $options['slots']];
+        return $options['shared'] ? ['shared' => true] : $share;
+    }
+
     /** A segment at a time, as some proxies refuse %2F, and none that somebody on the way resolves. */
     private static function path(string $key): string
     {
@@ -270,6 +299,9 @@ final class LockkeeperLease
 
     /** @var int greater than that of every earlier lease of the key: what you write to can refuse a smaller one */
     public $fencingToken;
+
+    /** @var ?int with `slots`, the number of its slot, from 1, which no other lease of the key has */
+    public $slot;
 
     private $service;
     private $path;
@@ -432,9 +464,9 @@ final class LockkeeperLease
     }
 
     /** @internal */
-    public function acquire(float $ttl, float $wait, string $owner): bool
+    public function acquire(float $ttl, float $wait, string $owner, array $share): bool
     {
-        $answer = $this->ask('POST', ['ttl_ms' => Lockkeeper::millis($ttl), 'owner' => $owner], $wait);
+        $answer = $this->ask('POST', ['ttl_ms' => Lockkeeper::millis($ttl), 'owner' => $owner] + $share, $wait);
         if (!$answer->isGood()) {
             return false;
         }
@@ -517,6 +549,7 @@ final class LockkeeperLease
     private function count(LockkeeperAnswer $grant): void
     {
         $this->fencingToken = $grant->body['fencing_token'];
+        $this->slot = $grant->body['slot'] ?? null;
         $this->ttl = (($grant->body['waited_ms'] ?? 0) + $grant->body['ttl_ms']) / 1000;
         $this->began = $grant->sent;
     }
@@ -824,7 +857,8 @@ final class LockkeeperAnswer
             return [$body['token'] ?? null] === $token
                 && is_int($body['fencing_token'] ?? null)
                 && is_int($body['ttl_ms'] ?? null)
-                && is_int($body['waited_ms'] ?? 0);
+                && is_int($body['waited_ms'] ?? 0)
+                && is_int($body['slot'] ?? 0);
         }
         if ($method === 'DELETE') {
             return $token === []; // a forced release

@@ -39,6 +39,19 @@ fn every_verb_of_the_legacy_file_does_what_it_says_on_every_php() {
     }
 }
 
+#[test]
+fn a_lease_of_the_legacy_file_shares_its_key_as_its_options_say() {
+    let (service, _directory) = embedded(&[]);
+    for php in Php::ALL {
+        let said = php.says(&["sharing", &service.http().url()]);
+        assert_eq!(said, "as it has to be", "{php:?}");
+    }
+    for php in Php::NATIVE {
+        let said = php.says(&["held_sharing", &service.http().url()]);
+        assert_eq!(said, "as it has to be", "{php:?}");
+    }
+}
+
 #[tokio::test]
 async fn a_key_of_the_legacy_file_is_that_key_whatever_is_in_it() {
     let (service, _directory) = embedded(&[]);
