@@ -16,7 +16,8 @@ spl_autoload_register(static function (string $class): void {
 if (is_file(dirname(__DIR__) . '/vendor/autoload.php')) {
     require dirname(__DIR__) . '/vendor/autoload.php';
 } else {
-    $symfony = ['Lock', 'Console', 'DependencyInjection', 'EventDispatcher', 'Messenger', 'VarDumper', 'Yaml'];
+    $symfony = ['Lock', 'Semaphore', 'Console', 'DependencyInjection', 'EventDispatcher', 'Messenger'];
+    $symfony = [...$symfony, 'VarDumper', 'Yaml'];
     $symfony = [...array_map(fn ($part) => "Component/$part", $symfony), 'Bundle/FrameworkBundle'];
     $parts = ['Cache', 'Config', 'Container', 'Console', 'Queue', 'Bus', 'Events', 'Pipeline'];
     $parts = array_map(fn ($part) => "Illuminate/$part", $parts);

@@ -55,6 +55,9 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         // An older service.
         'old' => str_contains($request, 'fencing_token')
             ? problem('unknown_field', 0, ['field' => 'fencing_token'], 400) : passed($request, $upstream),
+        // A store with exclusive leases only.
+        'exclusive' => preg_match('/"(slots|shared)"/', $request, $found)
+            ? problem('invalid_request', 0, ['field' => $found[1]], 400) : passed($request, $upstream),
         // The answer to a request before.
         'stale' => $GLOBALS['last'],
         'endless' => endless($client),

@@ -8,17 +8,19 @@ use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Secret;
 use Lockkeeper\Internal\Ticket;
 use Symfony\Component\Lock\Key;
+use Symfony\Component\Semaphore\Key as SemaphoreKey;
 
 /**
- * @internal What is known of the lease of a Key at one place, for a Key may have one in each of several stores.
- * Token, fencing token and end are in the Key, and go along when it is serialised; the rest is of this process.
+ * @internal What is known of the lease of a Key, that of a lock or of a semaphore, at one place, for a Key may have
+ * one in each of several stores. Token, fencing token and end are in the Key, and go along when it is serialised;
+ * the rest is of this process.
  */
 final class KeyState
 {
-    /** @var \WeakMap<Key, array<string, array{pid: int, isFresh: bool, isReleased: bool}>>|null by place */
+    /** @var \WeakMap<Key|SemaphoreKey, array<string, array{pid: int, isFresh: bool, isReleased: bool}>>|null by place */
     private static ?\WeakMap $here = null;
 
-    public function __construct(private readonly Key $key, private readonly string $place)
+    public function __construct(private readonly Key|SemaphoreKey $key, private readonly string $place)
     {
     }
 
@@ -36,6 +38,12 @@ final class KeyState
     public function remaining(): float
     {
         return isset($this->lease()['end']) ? max(0.0, $this->lease()['end'] - microtime(true)) : INF;
+    }
+
+    /** Whether the lease was shared when it was heard of last. */
+    public function isShared(): bool
+    {
+        return $this->lease()['shared'] ?? false;
     }
 
     /** Whether the lease has just begun, and its TTL is still to be set. */
@@ -56,6 +64,7 @@ final class KeyState
         $token = $ticket->token->text();
         $end = microtime(true) + $grant->remaining();
         $lease = ['token' => $token, 'fencing_token' => $ticket->of($grant)->fencingToken, 'end' => $end];
+        $lease += ['shared' => $grant->slots !== null];
         $leases = [$this->place => $lease] + ($this->state()['leases'] ?? []);
         $this->key->setState(LockkeeperStore::class, ['token' => $token, 'leases' => $leases]);
         $this->note(['pid' => (int) getmypid(), 'isFresh' => $isFresh, 'isReleased' => false]);

@@ -7,14 +7,17 @@ namespace Lockkeeper\Symfony;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Internal\Claim;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
 use Lockkeeper\Internal\Keys;
+use Lockkeeper\Internal\Share;
 use Lockkeeper\Internal\Ticket;
 use Lockkeeper\Internal\Token;
 use Lockkeeper\LockClient;
+use Symfony\Component\Lock\BlockingSharedLockStoreInterface;
 use Symfony\Component\Lock\BlockingStoreInterface;
 use Symfony\Component\Lock\Exception\InvalidTtlException;
 use Symfony\Component\Lock\Exception\LockAcquiringException;
@@ -23,6 +26,7 @@ use Symfony\Component\Lock\Exception\LockExpiredException;
 use Symfony\Component\Lock\Exception\LockReleasingException;
 use Symfony\Component\Lock\Exception\LockStorageException;
 use Symfony\Component\Lock\Key;
+use Symfony\Component\Lock\SharedLockStoreInterface;
 
 /**
  * Symfony locks on lockkeeper. The token is in the state of the Key, so a Key that was serialised is
@@ -31,8 +35,15 @@ use Symfony\Component\Lock\Key;
  * A resource of any form will do. The service's key is `prefix` and the resource; where that is no key
  * (empty segments, control characters, a last segment `refresh`, more than 512 bytes), it is `prefix`,
  * `hashed/` and the SHA-256 of the resource.
+ *
+ * A read lock is a shared lease; where the service has exclusive leases only, it is one of these. A Key that has
+ * a read lock becomes exclusive only if no other lease of the resource is held: else it conflicts at once, and
+ * the read lock stays.
  */
-final class LockkeeperStore implements BlockingStoreInterface
+final class LockkeeperStore implements
+    BlockingStoreInterface,
+    SharedLockStoreInterface,
+    BlockingSharedLockStoreInterface
 {
     /**
      * @param float  $initialTtl seconds that a lock lasts which was created without a TTL; INF for the longest
@@ -53,12 +64,22 @@ final class LockkeeperStore implements BlockingStoreInterface
 
     public function save(Key $key): void
     {
-        $this->acquire($key, 0.0);
+        $this->acquire($key, 0.0, new Share());
     }
 
     public function waitAndSave(Key $key): void
     {
-        $this->acquire($key, $this->maxWait);
+        $this->acquire($key, $this->maxWait, new Share());
+    }
+
+    public function saveRead(Key $key): void
+    {
+        $this->acquire($key, 0.0, new Share(shared: true));
+    }
+
+    public function waitAndSaveRead(Key $key): void
+    {
+        $this->acquire($key, $this->maxWait, new Share(shared: true));
     }
 
     public function putOffExpiration(Key $key, float $ttl): void
@@ -108,7 +129,7 @@ final class LockkeeperStore implements BlockingStoreInterface
         }
     }
 
-    private function acquire(Key $key, ?float $wait): void
+    private function acquire(Key $key, ?float $wait, Share $share): void
     {
         if ($key->isExpired()) {
             throw $this->expired($key);
@@ -117,11 +138,15 @@ final class LockkeeperStore implements BlockingStoreInterface
         $ticket = $state->isReleased() ? null : $state->ticket($this->name($key));
         $holding = $ticket === null ? $this->newHolding($key) : Holding::shared($this->client->service(), $ticket);
         try {
-            $grant = (new Claim($holding, $this->initialTtl))->acquire($wait);
+            $grant = $this->granted($holding, $wait, $share, $state);
             $state->keep($holding->ticket(), $grant, $grant->isNew || $ticket === null);
             $holding->close();
         } catch (LockBusy $busy) {
-            $ticket === null || $state->forget();
+            if ($busy->isMine) {
+                $key->reduceLifetime($state->remaining()); // The read lock stays.
+            } elseif ($ticket !== null) {
+                $state->forget();
+            }
             throw new LockConflictedException($busy->getMessage(), 0, $busy);
         } catch (\Throwable $failure) {
             // The lease that it had may have got the initial TTL, or have kept its end.
@@ -133,6 +158,27 @@ final class LockkeeperStore implements BlockingStoreInterface
             $holding->part();
         }
         $this->reduce($key, $grant);
+    }
+
+    private function granted(Holding $holding, ?float $wait, Share $share, KeyState $state): Grant
+    {
+        $alone = new Share(1);
+        $share = !$share->shared && $state->isShared() ? $alone : $share;
+        try {
+            $grant = (new Claim($holding, $this->initialTtl, $share))->acquire($wait);
+        } catch (RequestRefused $refused) {
+            if ($refused->field !== 'shared' || $refused->outcome === Outcome::Unknown) {
+                throw $refused;
+            }
+            // The service has exclusive leases only.
+            return (new Claim($holding, $this->initialTtl))->acquire($wait);
+        }
+        if ($share->shared || $grant->slots === null) {
+            return $grant;
+        }
+        // Without a share the lease stays as it is: another copy of the Key has made it shared.
+        $state->keep($holding->ticket(), $grant, false);
+        return (new Claim($holding, $this->initialTtl, $alone))->acquire($wait);
     }
 
     private function newHolding(Key $key): Holding
