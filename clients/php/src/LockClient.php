@@ -7,6 +7,7 @@ namespace Lockkeeper;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
 use Lockkeeper\Exception\LockLost;
+use Lockkeeper\Internal\AnyKey;
 use Lockkeeper\Internal\Clock;
 use Lockkeeper\Internal\Grant;
 use Lockkeeper\Internal\Holding;
@@ -146,6 +147,25 @@ final class LockClient
         bool $shared = false,
     ): LeaseSet {
         return LeaseSet::acquired($this, $keys, $ttl, $wait, new Share($slots, $shared));
+    }
+
+    /**
+     * Acquires one of several keys, an exclusive lease each: a semaphore where the store cannot share keys, and so
+     * has no `slots`. Each is tried once, in a random order. Then one after the other is waited for, in its line,
+     * with a share of the time that is left, and each is tried once more.
+     *
+     * @param array<string> $keys such as `printer/1` to `printer/3`; {@see Lease::key()} tells which it is
+     * @param ?float        $ttl  as in {@see acquire()}
+     * @param float         $wait how long to wait in all
+     *
+     * @throws LockBusy                  others have all of them; it tells of the one that ends first
+     * @throws LockkeeperException       the service cannot be reached, or refuses a request; what may have been
+     *                                   granted is given back
+     * @throws \InvalidArgumentException no keys, a key twice, or a wait without an end
+     */
+    public function acquireAny(array $keys, ?float $ttl = null, float $wait = 0.0): Lease
+    {
+        return AnyKey::acquired($this->service, $keys, $ttl, $wait);
     }
 
     /**
