@@ -38,6 +38,12 @@ final class LockkeeperCacheStore implements LockProvider, Store
         return $this->lock($name, 0, $owner);
     }
 
+    /** Limits how many run something at once; {@see LockkeeperRepository::funnel()}. */
+    public function funnel(string $name): LockkeeperLimiter
+    {
+        return new LockkeeperLimiter($this->client, $name, $this->prefix);
+    }
+
     public function get($key)
     {
         return $this->inner->get($key);

@@ -54,7 +54,11 @@ final class LockkeeperServiceProvider extends ServiceProvider
                 $config['lock_prefix'] ?? '',
                 $config['lock_owner'] ?? null,
             );
-            return $cache->repository($store, $config);
+            $plain = $cache->repository($store, $config);
+            $repository = new LockkeeperRepository($store, array_intersect_key($config, ['store' => true]));
+            $events = $plain->getEventDispatcher();
+            $events === null || $repository->setEventDispatcher($events);
+            return $repository;
         };
     }
 
