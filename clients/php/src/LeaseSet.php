@@ -29,7 +29,6 @@ final class LeaseSet
      */
     public static function acquired(LockClient $client, array $keys, float $ttl, float $wait, Share $share): self
     {
-        $share = ['slots' => $share->slots, 'shared' => $share->shared];
         $keys = array_map(strval(...), array_values($keys));
         if ($keys === [] || count(array_unique($keys, SORT_STRING)) < count($keys)) {
             throw new \InvalidArgumentException('Several keys are acquired, each of them once.');
@@ -44,7 +43,7 @@ final class LeaseSet
             foreach ($keys as $key) {
                 $left = max(0.0, $until - Clock::now());
                 $longer = max($ttl, $left > 0.0 ? $left + self::BEYOND : 0.0);
-                $leases["k$key"] = $client->acquire($key, $longer, $left, ...$share);
+                $leases["k$key"] = $client->acquire($key, $longer, $left, $share->slots, $share->shared);
             }
             foreach ($leases as $lease) {
                 $lease->ttl() === $ttl && $lease->remaining() >= $ttl / 2 || $lease->refresh($ttl);

@@ -62,11 +62,11 @@ final class AnyKeyTest extends TestCase
         // Key and verb of what was asked: twice each without a wait, and in its line once or more.
         $asked = array_map(function (string $line) use ($keys): string {
             $verb = str_contains($line, '"wait_ms":0,') ? 'try' : (str_contains($line, 'POST') ? 'wait' : 'leave');
-            return (str_contains($line, "/$keys[0] ") ? 'a' : 'b') . " $verb";
+            return (str_contains($line, "/$keys[0] ") ? 'A' : 'B') . " $verb";
         }, array_values($proxy->requests()));
         $asked = preg_replace('/(\w wait,)(\1)+/', '$1', implode(',', $asked));
-        $expected = 'a try,b try,a wait,a leave,b wait,b leave,a try,b try';
-        self::assertContains($asked, [$expected, strtr($expected, 'ab', 'ba')]);
+        $expected = 'A try,B try,A wait,A leave,B wait,B leave,A try,B try';
+        self::assertContains($asked, [$expected, strtr($expected, 'AB', 'BA')]);
         foreach ($holders as $holder) {
             self::assertTrue($holder->release());
             self::assertTrue($this->client()->acquire($holder->key())->release());
