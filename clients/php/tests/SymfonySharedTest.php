@@ -86,6 +86,25 @@ final class SymfonySharedTest extends TestCase
         self::assertFalse($this->client()->inspect($name)->isHeld);
     }
 
+    public function testAPromotionThatMayHaveHappenedIsReleasedAndRefreshedWhateverItsNumber(): void
+    {
+        if (!$this->canShare()) {
+            return;
+        }
+        foreach (['delete', 'refresh'] as $verb) {
+            $proxy = self::faults('pass', 'lose', 'lose');
+            $store = new LockkeeperStore($this->client($proxy->url, patience: 0.0));
+            $store->saveRead($key = new Key($name = self::key()));
+            $this->thrown(LockAcquiringException::class, function () use ($store, $key): void {
+                (new LockFactory($store))->createLockFromKey($key, null, false)->acquire();
+            });
+            self::assertSame([true, null], [$store->exists($key), $this->client()->inspect($name)->holders]);
+            $verb === 'delete' || $store->putOffExpiration($key, 40);
+            $store->delete($key);
+            self::assertFalse($this->client()->inspect($name)->isHeld);
+        }
+    }
+
     /** @dataProvider waits */
     public function testARefusedPromotionConflictsAtOnceAndTheReadLockStays(bool $waits): void
     {

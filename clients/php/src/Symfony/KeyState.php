@@ -70,6 +70,16 @@ final class KeyState
         $this->note(['pid' => (int) getmypid(), 'isFresh' => $isFresh, 'isReleased' => false]);
     }
 
+    /** The lease may have a new fencing token, which is not known here: it goes by its token alone. */
+    public function doubt(): void
+    {
+        $state = $this->state();
+        if (isset($state['leases'][$this->place])) {
+            $state['leases'][$this->place]['fencing_token'] = null;
+            $this->key->setState(LockkeeperStore::class, $state);
+        }
+    }
+
     public function release(): void
     {
         $this->note(['isReleased' => true] + ($this->here() ?? ['pid' => (int) getmypid(), 'isFresh' => false]));

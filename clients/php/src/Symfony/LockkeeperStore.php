@@ -149,7 +149,8 @@ final class LockkeeperStore implements
             }
             throw new LockConflictedException($busy->getMessage(), 0, $busy);
         } catch (\Throwable $failure) {
-            // The lease that it had may have got the initial TTL, or have kept its end.
+            // The lease that it had may have got the initial TTL, or have kept its end; or it may be exclusive now.
+            $state->isShared() && $state->doubt();
             $ticket === null || $key->reduceLifetime(min($state->remaining(), $this->initialTtl));
             throw $failure instanceof LockkeeperException
                 ? new LockAcquiringException($failure->getMessage(), 0, $failure)
