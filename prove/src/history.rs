@@ -17,6 +17,12 @@ pub type Token = u64;
 /// In place of a token where the client neither sent nor learned one.
 pub const NO_TOKEN: Token = 0;
 
+/// The `slots` of a question for a lease that is `shared`: more than any number that it could name.
+pub const SHARED: u32 = 1_001;
+
+/// The most leases that can share a key, which answers tell of a lease that is `shared`.
+pub const MOST_SLOTS: u32 = 1_000;
+
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
@@ -181,6 +187,10 @@ pub struct Asked {
     pub fencing_token: Option<u64>,
     /// For how long a stream's lease stays after its end.
     pub linger_ms: u64,
+    /// With how many leases in all the lease may share its key; [`SHARED`] for `shared=true`, and
+    /// exclusive, or as it is, if absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
     /// Whether the question came without the right API key, on purpose.
     pub unauthorized: bool,
 }
@@ -199,6 +209,16 @@ pub struct Said {
     pub retry_after_ms: Option<u64>,
     /// How many claims wait.
     pub waiters: Option<u64>,
+    /// How many leases share the key.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub holders: Option<u64>,
+    /// With how many in all the lease may share the key; of a key, the least that its leases allow.
+    /// Absent for an exclusive lease.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slots: Option<u32>,
+    /// The number of the lease's slot, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slot: Option<u32>,
     /// Whether anybody holds the key.
     pub held: Option<bool>,
     /// Whether the token that was sent holds the key.
@@ -290,6 +310,17 @@ mod tests {
         assert!(bytes.starts_with(br#"{"line":"operation","#), "or reading is slow");
         let lines: Vec<Line> = read(bytes.as_slice()).map(Result::unwrap).collect();
         assert_eq!(lines, some_lines());
+    }
+
+    #[test]
+    fn a_share_is_written_where_there_is_one_and_an_older_history_is_read() {
+        let Line::Operation(mut operation) = some_lines().remove(0) else { panic!("another line") };
+        let older = Line::Operation(operation.clone()).to_json().unwrap();
+        assert!(!older.contains("slot") && !older.contains("holders"), "{older}");
+        operation.asked.slots = Some(SHARED);
+        operation.said.slot = Some(3);
+        let line = Line::Operation(operation);
+        assert_eq!(Line::from_json(&line.to_json().unwrap()).unwrap(), line);
     }
 
     #[test]

@@ -70,12 +70,25 @@ fn told(operation: &Operation) -> String {
     let (asked, said) = (&operation.asked, &operation.said);
     format!(
         "  {} {end} client {client} instance {instance} {kind:?} {outcome:?} {status} {code} \
-         token {token} number {number} ttl {:?} wait {} said ttl {:?} waited {:?}",
+         token {token} number {number} ttl {:?} wait {} said ttl {:?} waited {:?}{}",
         seconds(*sent),
         asked.ttl_ms,
         asked.wait_ms,
         said.ttl_ms,
         said.waited_ms,
+        shares(operation),
+    )
+}
+
+/// Returns the members that only the operations of shared keys have.
+fn shares(operation: &Operation) -> String {
+    let Operation { asked, said, .. } = operation;
+    if asked.slots.is_none() && said.slots.is_none() {
+        return String::new();
+    }
+    format!(
+        " asked slots {:?} said slots {:?} slot {:?} holders {:?} mine {:?}",
+        asked.slots, said.slots, said.slot, said.holders, said.mine
     )
 }
 

@@ -21,6 +21,9 @@ const QUIET: Duration = Duration::from_secs(8);
 const QUIET_PART: u32 = 4;
 const ROUNDS: u32 = 6;
 
+/// How many clients share keys: about a fifth of all operations are theirs.
+const SHARERS: u32 = 36;
+
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -68,8 +71,9 @@ impl Trial {
         let (recorder, recording) = Recorder::start(&self.history())?;
         recorder.write(Line::Run(self.about()));
         let routes = site.routes();
+        let amount = self.amount(site.shares().await?);
         let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
-        let load = Load::start(self.amount(), &routes, &recorder, self.seed);
+        let load = Load::start(amount, &routes, &recorder, self.seed);
         let end = Instant::now() + self.lasts;
         let mut told = Instant::now();
         for round in 0.. {
@@ -89,7 +93,7 @@ impl Trial {
             }
         }
         load.stop().await;
-        nemesis.leftovers(self.amount().all_keys()).await?;
+        nemesis.leftovers(amount.all_keys()).await?;
         recording.finish()
     }
 
@@ -140,8 +144,9 @@ impl Trial {
         self.directory.join(format!("{}.jsonl", self.store.name()))
     }
 
-    fn amount(&self) -> Amount {
+    fn amount(&self, shares: bool) -> Amount {
         let mut chance = fastrand::Rng::with_seed(self.seed);
-        Amount { clients: 96, keys: chance.u32(32..65) }
+        let sharers = if shares { SHARERS } else { 0 };
+        Amount { clients: 96, keys: chance.u32(32..65), sharers }
     }
 }

@@ -8,7 +8,9 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use crate::history::{Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, Said, Token};
+use crate::history::{
+    Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, SHARED, Said, Token,
+};
 use crate::http::{AUTHORIZED, Connection, Head};
 use crate::record::{Recorder, chosen_text};
 use crate::servers::Routes;
@@ -281,6 +283,10 @@ pub(super) fn written(question: &Question) -> String {
     if asked.linger_ms > 0 {
         options.push(format!("linger={}ms", asked.linger_ms));
     }
+    options.extend(asked.slots.map(|slots| match slots {
+        SHARED => "shared=true".to_owned(),
+        _ => format!("slots={slots}"),
+    }));
     options.extend(asked.fencing_token.map(|number| format!("fencing_token={number}")));
     let mut text = format!("{method} {path}");
     for (number, option) in options.iter().enumerate() {

@@ -17,6 +17,17 @@ const TWIN: u32 = 10_000;
 
 const MILLISECOND: Nanos = 1_000_000;
 
+/// What a client wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wants {
+    /// Keys that few want.
+    Few,
+    /// Keys that many want.
+    Hot,
+    /// Keys that leases share.
+    Shared,
+}
+
 /// One client, with a second voice for what it asks at the same time.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -26,8 +37,10 @@ pub(super) struct Client {
     pub(super) shared: Arc<Shared>,
     /// The token that it uses for many leases, one after another.
     pub(super) lasting: Held,
-    /// Whether it wants what many want.
-    is_hot: bool,
+    /// What it wants.
+    wants: Wants,
+    /// What its next claims name.
+    pub(super) slots: Option<u32>,
 }
 
 /// A lease, as its holder knows it.
@@ -47,11 +60,14 @@ pub(super) struct Wish {
     pub(super) token: Option<Held>,
     pub(super) ttl_ms: u64,
     pub(super) wait_ms: u64,
+    /// As in [`Asked`].
+    pub(super) slots: Option<u32>,
 }
 
 impl Wish {
     pub(super) fn question(&self, kind: Kind) -> Question {
-        let asked = Asked { ttl_ms: Some(self.ttl_ms), wait_ms: self.wait_ms, ..Asked::default() };
+        let Self { ttl_ms, wait_ms, slots, .. } = *self;
+        let asked = Asked { ttl_ms: Some(ttl_ms), wait_ms, slots, ..Asked::default() };
         Question { kind, key: self.key, token: self.token.clone(), asked }
     }
 }
@@ -66,7 +82,12 @@ impl Client {
         let asker = Asker::new(number, routes, shared.recorder.clone());
         let twin = Asker::new(number + TWIN, routes, shared.recorder.clone());
         let lasting = asker.choose();
-        Self { asker, twin, chance, shared, lasting, is_hot: number % 3 == 2 }
+        let wants = match number % 3 {
+            _ if number >= shared.amount.clients => Wants::Shared,
+            2 => Wants::Hot,
+            _ => Wants::Few,
+        };
+        Self { asker, twin, chance, shared, lasting, wants, slots: None }
     }
 
     pub(super) async fn run(mut self) {
@@ -77,7 +98,11 @@ impl Client {
             if self.chance.u32(..300) == 0 {
                 self.lasting = self.asker.choose();
             }
-            if self.is_hot { self.wanted().await } else { self.alone().await }
+            match self.wants {
+                Wants::Few => self.alone().await,
+                Wants::Hot => self.wanted().await,
+                Wants::Shared => self.together().await,
+            }
         }
     }
 
@@ -114,8 +139,12 @@ impl Client {
         }
     }
 
+    /// A key: one of those that leases share, or one of the others.
     pub(super) fn any_key(&mut self) -> u32 {
-        self.chance.u32(..self.shared.keys)
+        match self.wants {
+            Wants::Shared => self.chance.u32(self.shared.amount.shared_keys()),
+            Wants::Few | Wants::Hot => self.chance.u32(..self.shared.amount.keys),
+        }
     }
 
     /// A TTL: mostly short, so that leases end by themselves all the time.

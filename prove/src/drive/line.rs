@@ -13,7 +13,8 @@ impl Client {
     pub(super) async fn wait_once(&mut self, key: u32) {
         let wait_ms = self.chance.u64(50..2_000);
         let ttl_ms = self.short_ttl_ms();
-        let wish = Wish { key, token: self.maybe_token(), ttl_ms, wait_ms };
+        let (token, slots) = (self.maybe_token(), self.slots);
+        let wish = Wish { key, token, ttl_ms, wait_ms, slots };
         let Some(lease) = self.acquire(&wish).await else { return };
         self.write(&lease);
         if self.chance.u32(..3) == 0 {
@@ -29,7 +30,8 @@ impl Client {
         let token = Some(self.asker.choose());
         for _ in 0..self.chance.u32(2..8) {
             let wait_ms = self.chance.u64(10..200);
-            let wish = Wish { key, token: token.clone(), ttl_ms: self.short_ttl_ms(), wait_ms };
+            let (token, ttl_ms) = (token.clone(), self.short_ttl_ms());
+            let wish = Wish { key, token, ttl_ms, wait_ms, slots: self.slots };
             if let Some(lease) = self.acquire(&wish).await {
                 return self.work(lease).await;
             }
@@ -41,8 +43,9 @@ impl Client {
 
     /// Hands a key that nobody else wants to its second voice: nothing but the release wakes that one.
     pub(super) async fn hand_over_to_itself(&mut self) {
-        let key = self.shared.keys + self.asker.client;
-        let wish = Wish { key, token: None, ttl_ms: self.chance.u64(1_000..2_000), wait_ms: 0 };
+        let key = self.shared.amount.keys + self.asker.client;
+        let ttl_ms = self.chance.u64(1_000..2_000);
+        let wish = Wish { key, token: None, ttl_ms, wait_ms: 0, slots: None };
         let Some(lease) = self.acquire(&wish).await else { return };
         self.twin.turn_to(self.asker.instance);
         if self.chance.bool() {
@@ -64,7 +67,8 @@ impl Client {
     /// Hangs up while it waits; with a token of its own it may come back for what it was given.
     pub(super) async fn vanish_from_the_line(&mut self, key: u32) {
         let wait_ms = self.chance.u64(20..2_000);
-        let wish = Wish { key, token: self.maybe_token(), ttl_ms: self.short_ttl_ms(), wait_ms };
+        let (token, ttl_ms) = (self.maybe_token(), self.short_ttl_ms());
+        let wish = Wish { key, token, ttl_ms, wait_ms, slots: self.slots };
         let patience = Duration::from_millis(self.chance.u64(0..wait_ms.min(200)));
         self.vanish(wish, patience).await;
     }
@@ -76,6 +80,7 @@ impl Client {
             token: self.maybe_token(),
             ttl_ms: self.ttl_ms(),
             wait_ms: 0,
+            slots: self.slots,
         };
         let patience = Duration::from_micros(self.chance.u64(0..1_500));
         self.vanish(wish, patience).await;
@@ -100,7 +105,7 @@ impl Client {
     pub(super) async fn ask_twice_at_once(&mut self, key: u32) {
         let token = Some(self.asker.choose());
         let wait_ms = self.chance.u64(20..1_000);
-        let wish = Wish { key, token, ttl_ms: self.short_ttl_ms(), wait_ms };
+        let wish = Wish { key, token, ttl_ms: self.short_ttl_ms(), wait_ms, slots: self.slots };
         let question = wish.question(Kind::Acquire);
         self.twin.turn_to(self.asker.instance);
         self.twin.turn();
@@ -118,7 +123,8 @@ impl Client {
     /// Waits in line, and gives the place up by another request on another instance.
     pub(super) async fn cancel(&mut self, key: u32) {
         let token = Some(self.asker.choose());
-        let wish = Wish { key, token, ttl_ms: self.short_ttl_ms(), wait_ms: 1_000 };
+        let (ttl_ms, slots) = (self.short_ttl_ms(), self.slots);
+        let wish = Wish { key, token, ttl_ms, wait_ms: 1_000, slots };
         let waiting = wish.question(Kind::Acquire);
         let mut ending = wish.question(Kind::Release);
         ending.asked = Asked::default();

@@ -1,7 +1,7 @@
 //! The load: clients that do seeded random things with leases, and record what they are told.
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
-//! by a connection. Every write to what a key guards goes through `resource`. `sequence` is one client
+//! by a connection, `shared` has keys that several leases hold together. Every write to what a key guards goes through `resource`. `sequence` is one client
 //! alone, whose answers are held against the specification.
 
 mod asker;
@@ -10,8 +10,10 @@ mod line;
 mod plain;
 mod resource;
 pub mod sequence;
+mod shared;
 mod stream;
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -32,12 +34,24 @@ pub struct Amount {
     pub clients: u32,
     /// How many keys that all want; the first two are hot. Each client has one more of its own.
     pub keys: u32,
+    /// How many more clients have leases that share their keys; none on a store that cannot share.
+    pub sharers: u32,
 }
+
+/// How many keys leases share.
+const SHARED_KEYS: u32 = 6;
 
 impl Amount {
     /// Returns how many keys there are.
     pub fn all_keys(self) -> u32 {
-        self.keys + self.clients
+        let shared = if self.sharers > 0 { SHARED_KEYS } else { 0 };
+        self.keys + self.clients + shared
+    }
+
+    /// Returns the keys that leases share, which exclusive clients leave alone.
+    fn shared_keys(self) -> Range<u32> {
+        let first = self.keys + self.clients;
+        first..first + SHARED_KEYS
     }
 }
 
@@ -53,7 +67,7 @@ pub struct Load {
 struct Shared {
     recorder: Arc<Recorder>,
     resources: Resources,
-    keys: u32,
+    amount: Amount,
     stopped: AtomicBool,
 }
 
@@ -63,11 +77,11 @@ impl Load {
         let shared = Arc::new(Shared {
             recorder: recorder.clone(),
             resources: Resources::new(amount.keys),
-            keys: amount.keys,
+            amount,
             stopped: AtomicBool::new(false),
         });
         let mut clients = JoinSet::new();
-        for number in 0..amount.clients {
+        for number in 0..amount.clients + amount.sharers {
             let chance = fastrand::Rng::with_seed(seed ^ (u64::from(number) << 32));
             clients.spawn(Client::new(number, chance, routes, shared.clone()).run());
         }

@@ -44,7 +44,7 @@ impl Client {
         };
         let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(50..2_000) };
         let ttl_ms = self.chance.u64(150..1_200);
-        let wish = Wish { key, token, ttl_ms, wait_ms };
+        let wish = Wish { key, token, ttl_ms, wait_ms, slots: self.slots };
         let mut question = wish.question(Kind::Hold);
         if end == End::TakeOver || self.chance.u32(..4) == 0 {
             question.asked.linger_ms = self.chance.u64(50..800);
@@ -187,7 +187,8 @@ impl Client {
     /// Asks for the key of a lease with its token once more.
     async fn acquire_anew(&mut self, lease: &Lease) -> Option<Lease> {
         let (key, token) = (lease.key, Some(lease.token.clone()));
-        let wish = Wish { key, token, ttl_ms: self.ttl_ms(), wait_ms: 0 };
+        let slots = self.slots.filter(|_| self.chance.bool());
+        let wish = Wish { key, token, ttl_ms: self.ttl_ms(), wait_ms: 0, slots };
         self.acquire(&wish).await
     }
 }

@@ -189,6 +189,33 @@ impl Site {
         Ok(())
     }
 
+    /// Returns whether leases can share a key, as a claim for one of two slots is answered.
+    ///
+    /// # Errors
+    /// It is answered in another way.
+    pub async fn shares(&self) -> io::Result<bool> {
+        let address = self.instances[0].address();
+        let asked = async {
+            let mut connection = Connection::open(address).await?;
+            let mut question = async |method: &str, options: &str| {
+                let line = format!("{method} /locks/is-it-shared{options} HTTP/1.1\r\n");
+                let token = "lock-token: token-of-the-site-shared\r\n";
+                let head = format!("{line}host: localhost\r\n{AUTHORIZED}{token}\r\n");
+                connection.ask(head.as_bytes()).await
+            };
+            let status = question("POST", "?ttl=300ms&slots=2").await?.0.status;
+            if status == 201 {
+                question("DELETE", "").await?;
+            }
+            io::Result::Ok(status)
+        };
+        match tokio::time::timeout(Duration::from_secs(2), asked).await?? {
+            201 => Ok(true),
+            400 => Ok(false),
+            status => Err(io::Error::other(format!("a claim that shares is answered {status}"))),
+        }
+    }
+
     async fn start_instances(&mut self, binary: &Path) -> io::Result<()> {
         let settings = self.directory.join("lockkeeper.toml");
         std::fs::write(&settings, API_KEY)?;

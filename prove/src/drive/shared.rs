@@ -1,0 +1,137 @@
+//! Leases that share a key: slots whose number changes as in a rolling deploy, readers and writers,
+//! and tokens that change with how many others they share their key.
+
+use crate::drive::asker::Question;
+use crate::drive::client::{Client, Lease, Wish, question};
+use crate::history::{Asked, Kind, Nanos, Outcome, SHARED};
+
+const MILLISECOND: Nanos = 1_000_000;
+
+/// How long a deploy lasts, and by how much later each client follows.
+const DEPLOY: Nanos = 6_000 * MILLISECOND;
+const BEHIND: Nanos = 60 * MILLISECOND;
+
+impl Client {
+    /// One of the things that are done with keys that leases share.
+    pub(super) async fn together(&mut self) {
+        let key = self.any_key();
+        self.slots = self.slots_of(key);
+        match self.chance.u32(..100) {
+            0..34 => self.share(key).await,
+            34..52 => self.change_share(key).await,
+            52..62 => self.wait_once(key).await,
+            62..66 => self.wait_by_asking_again(key).await,
+            66..71 => self.vanish_from_the_line(key).await,
+            71..75 => self.ask_twice_at_once(key).await,
+            75..78 => self.cancel(key).await,
+            78..84 => self.hold(key).await,
+            84..87 => self.one_token_many_leases().await,
+            87..91 => self.abandon().await,
+            91..93 => self.pause_past_the_end().await,
+            93..95 => self.vanish_at_once().await,
+            95 => self.meddle().await,
+            96 => self.trespass(key).await,
+            97 => self.force().await,
+            _ => self.look_at(key).await,
+        }
+    }
+
+    /// The slots of a claim: two keys have slots, two have readers and writers, two have all kinds.
+    fn slots_of(&mut self, key: u32) -> Option<u32> {
+        let first = self.shared.amount.shared_keys().start;
+        let kind = (key - first) / 2;
+        let chance = self.chance.u32(..100);
+        match (kind, chance) {
+            (0, 0..96) => Some(self.deployed()),
+            (1, 0..80) => Some(SHARED),
+            (2, 0..40) => Some(self.chance.u32(2..6)),
+            (2, 40..75) => Some(SHARED),
+            // An exclusive claim may say so, and need not.
+            _ => self.chance.bool().then_some(1),
+        }
+    }
+
+    /// The slots that this client's version names: 5, then 3, and 5 again.
+    fn deployed(&self) -> u32 {
+        let behind = Nanos::from(self.asker.client) * BEHIND;
+        let deploys = (self.shared.recorder.now() + behind) / DEPLOY;
+        if deploys.is_multiple_of(2) { 5 } else { 3 }
+    }
+
+    /// Takes a lease that shares, works beside others, and gives it back, mostly.
+    async fn share(&mut self, key: u32) {
+        let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(20..800) };
+        let (token, ttl_ms, slots) = (self.maybe_token(), self.short_ttl_ms(), self.slots);
+        let Some(lease) = self.acquire(&Wish { key, token, ttl_ms, wait_ms, slots }).await else {
+            return;
+        };
+        self.rest(6_000).await;
+        if self.chance.u32(..5) == 0 {
+            self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
+        }
+        match self.chance.u32(..40) {
+            0 => (),
+            1 => self.force_one(&lease).await,
+            _ => self.work(lease).await,
+        }
+    }
+
+    /// Asks for a key that its token has with other slots: it becomes exclusive, a reader, or one of
+    /// more or fewer than before.
+    async fn change_share(&mut self, key: u32) {
+        let token = Some(self.asker.choose());
+        let wait_ms = if self.chance.bool() { 0 } else { self.chance.u64(20..600) };
+        let (ttl_ms, slots) = (self.chance.u64(150..500), self.slots);
+        let wish = Wish { key, token, ttl_ms, wait_ms, slots };
+        let Some(mut lease) = self.acquire(&wish).await else { return };
+        for _ in 0..self.chance.u32(1..5) {
+            self.rest(3_000).await;
+            if self.chance.u32(..6) == 0 {
+                self.asker.turn();
+            }
+            let slots = match self.chance.u32(..10) {
+                0..3 => Some(1),
+                3..5 => Some(SHARED),
+                5..8 => Some(self.chance.u32(2..6)),
+                8 => slots,
+                _ => None,
+            };
+            match self.change(&Wish { slots, ..wish.clone() }, &lease).await {
+                Some(changed) => lease = changed,
+                None => return,
+            }
+        }
+        self.work(lease).await;
+    }
+
+    /// Asks once for another share; returns the lease that the token then has, if that is known.
+    async fn change(&mut self, wish: &Wish, lease: &Lease) -> Option<Lease> {
+        let question = wish.question(Kind::Acquire);
+        let told = self.asker.ask(&question).await;
+        match told.outcome {
+            Outcome::Yes => super::client::granted(wish, &told),
+            // The others do not allow it, and the lease is as it was.
+            Outcome::No if told.said.mine == Some(true) => {
+                if self.chance.u32(..4) == 0 {
+                    self.doubt(&question, &told).await;
+                }
+                Some(lease.clone())
+            }
+            Outcome::No => {
+                self.doubt(&question, &told).await;
+                None
+            }
+            Outcome::Unknown => {
+                self.release(lease).await;
+                None
+            }
+        }
+    }
+
+    /// Ends one lease of a key by its number, as an operator does with a slot that leaks.
+    async fn force_one(&mut self, lease: &Lease) {
+        let asked = Asked { fencing_token: Some(lease.fencing_token), ..Asked::default() };
+        let key = lease.key;
+        self.asker.ask(&Question { kind: Kind::ForceRelease, key, token: None, asked }).await;
+    }
+}
