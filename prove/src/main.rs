@@ -105,6 +105,9 @@ fn told(outcome: &Outcome, seed: u64) {
     for (kind, count) in &outcome.total.faults {
         println!("{kind}: {count}");
     }
+    if outcome.total.shared.keys > 0 {
+        println!("{}", outcome.total.shared);
+    }
     println!("{}", outcome.line(seed));
 }
 

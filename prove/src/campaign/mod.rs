@@ -208,6 +208,7 @@ impl Outcome {
         total.unordered_grants += more.unordered_grants;
         total.unordered_waiters += more.unordered_waiters;
         total.renumbered += more.renumbered;
+        total.shared.add(&more.shared);
         for (kind, count) in &more.faults {
             *total.faults.entry(kind.clone()).or_default() += count;
         }
@@ -223,6 +224,10 @@ pub fn wanted(lasts: Duration) -> Wanted {
         handoffs: seconds,
         expiries: seconds,
         unknowns: seconds / 2,
+        shared_grants: 2 * seconds,
+        shared_handoffs: seconds / 2,
+        shared_full: seconds,
+        shared_changes: seconds / 4,
         fault_kinds: 2,
         ..Wanted::default()
     }

@@ -2,8 +2,9 @@
 //! shorter TTL.
 
 use super::context::{Context, DEFAULT_TTL, MS};
-use super::key::{Key, Stream, asked_ttl};
+use super::key::{Key, Stream, asked_ttl, ended_by_force};
 use super::lease::Lease;
+use super::share;
 use crate::history::{Kind, Nanos, Operation, Outcome};
 
 /// Something that may end a lease, or leave it a shorter TTL, at some time in its window.
@@ -70,6 +71,12 @@ pub(super) fn ends(
         }
     }
     forced_ends(context, key, (lease, reach), &mut ends);
+    if key.shared {
+        for number in share::successors(key, lease, reach) {
+            let (from, until) = (key.operation(number).sent, key.settled(number));
+            ends.push(End { from, until, keeps: 0, only_holder: false, taken_over_after: None });
+        }
+    }
     for stream in streams_of(key, lease) {
         stream_ends(key, stream, &mut ends);
     }
@@ -88,7 +95,7 @@ fn forced_ends(
         let (operation, until) = (key.operation(number), key.settled(number));
         // On Redlock it ends all votes for the key, and tells the highest of their numbers.
         let other = !context.redlock()
-            && operation.said.fencing_token.is_some_and(|said| said != lease.fence);
+            && ended_by_force(operation).is_some_and(|ended| ended != lease.fence);
         if operation.outcome != Outcome::No && !other && until >= lease.lo {
             let from = operation.sent;
             ends.push(End { from, until, keeps: 0, only_holder: false, taken_over_after: None });

@@ -14,6 +14,8 @@ pub(super) type Number = u32;
 /// What a key's operations tell.
 pub(super) struct Key<'a> {
     pub(super) key: u32,
+    /// Whether anybody asked to share it.
+    pub(super) shared: bool,
     pub(super) operations: Vec<&'a Operation>,
     /// Until when each operation may have an effect.
     pub(super) settled: Vec<Nanos>,
@@ -48,8 +50,10 @@ pub(super) struct Stream {
 impl<'a> Key<'a> {
     pub(super) fn new(context: &Context<'_>, key: u32, operations: Vec<&'a Operation>) -> Self {
         let settled = operations.iter().map(|operation| settled(context, operation)).collect();
+        let shares = |operation: &&Operation| operation.asked.slots.is_some_and(|slots| slots > 1);
         let mut history = Self {
             key,
+            shared: operations.iter().any(shares),
             operations,
             settled,
             by_token: Vec::new(),
@@ -144,7 +148,7 @@ impl<'a> Key<'a> {
                 break;
             }
             let definite = operation.outcome == Outcome::Yes || is_lost(operation);
-            let other = operation.said.fencing_token.is_some_and(|said| Some(said) != fence);
+            let other = ended_by_force(operation).is_some_and(|ended| Some(ended) != fence);
             if definite && !other {
                 over = over.min(operation.answered.unwrap_or(Nanos::MAX));
             }
@@ -258,12 +262,27 @@ pub(super) fn is_release(operation: &Operation) -> bool {
     operation.kind == Kind::Release && operation.outcome == Outcome::Yes
 }
 
+/// Returns the only lease that a forced release can have ended; none if it ended all.
+pub(super) fn ended_by_force(operation: &Operation) -> Option<u64> {
+    // Of several leases it tells the first one's number.
+    let told = operation.said.fencing_token.filter(|_| operation.said.holders.is_none());
+    operation.asked.fencing_token.or(told)
+}
+
+/// Returns whether a claim was told that its own lease does not let it have the key with other slots.
+pub(super) fn is_refused_change(operation: &Operation) -> bool {
+    operation.outcome == Outcome::No
+        && operation.code == "lock_held"
+        && operation.said.mine == Some(true)
+}
+
 /// Returns whether it says that the token does not hold the key, and that nothing under way grants it.
 pub(super) fn is_definite_no(operation: &Operation) -> bool {
     let code = operation.code.as_str();
     operation.outcome == Outcome::No
         && is_claim(operation)
         && operation.status != 0
+        && !is_refused_change(operation)
         && (matches!(code, "lock_held" | "wait_cancelled" | "draining")
             || code.ends_with("/not_acquired"))
 }

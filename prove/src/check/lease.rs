@@ -5,6 +5,7 @@
 //! within the operations: `lo` and `hi` of its beginning, `sure` (it lasted at least until then), `latest`
 //! (it was over by then).
 
+use std::collections::HashMap;
 use std::ops::Range;
 
 use super::context::{Context, DEFAULT_TTL, MS};
@@ -12,7 +13,7 @@ use super::ends::{ends, streams_of};
 use super::key::{
     Key, Number, Stream, asked_ttl, began, is_claim, is_definite_no, is_lost, is_release,
 };
-use crate::history::{Kind, Nanos, Operation, Outcome, Token};
+use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
 #[derive(Clone, Debug)]
@@ -97,11 +98,18 @@ pub(super) fn collect(context: &Context<'_>, key: &mut Key<'_>) {
     if context.redlock() {
         merge(context, key);
     }
-    let mut later = Nanos::MAX;
+    succeed(key);
+}
+
+/// A lease is over once a later one is there: of its token, where leases share the key.
+fn succeed(key: &mut Key<'_>) {
+    let mut later: HashMap<Token, Nanos> = HashMap::new();
     for lease in key.leases.iter_mut().rev() {
+        let token = if key.shared { lease.token } else { NO_TOKEN };
+        let later = later.entry(token).or_insert(Nanos::MAX);
         // One that was answered before this one began has a wrong number, and ended nothing.
-        lease.over = lease.over.min(if later < lease.lo { Nanos::MAX } else { later });
-        later = later.min(lease.hi);
+        lease.over = lease.over.min(if *later < lease.lo { Nanos::MAX } else { *later });
+        *later = lease.hi.min(*later);
     }
 }
 

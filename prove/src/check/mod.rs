@@ -14,13 +14,16 @@ mod lease;
 mod little;
 mod report;
 mod rules;
+mod share;
+#[cfg(test)]
+mod sharing;
 #[cfg(test)]
 mod simulation;
 #[cfg(test)]
 mod tests;
 
 pub use file::{Judged, check_file};
-pub use report::{Counted, Report, Violation, Wanted};
+pub use report::{Counted, Report, SharedCounted, Violation, Wanted};
 
 use crate::history::{Kind, Line, Operation, Outcome};
 use context::Context;

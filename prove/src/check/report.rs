@@ -8,7 +8,7 @@ use crate::history::Nanos;
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// `I1` to `I12` of the invariants, `no` (a definite no that was a yes), `fence` (the resource took a late
+    /// `I1` to `I12` of the invariants, `S1` to `S4` of those of shared keys, `no` (a definite no that was a yes), `fence` (the resource took a late
     /// write) or `left` (something remained at the end).
     pub rule: &'static str,
     /// The key; 0 for `left`.
@@ -48,6 +48,62 @@ pub struct Counted {
     pub unordered_waiters: u64,
     /// Leases told by another number than before, which Redlock may do.
     pub renumbered: u64,
+    /// What there was of leases that share keys.
+    pub shared: SharedCounted,
+}
+
+/// What a history had of leases that share keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SharedCounted {
+    /// Keys that leases shared.
+    pub keys: u64,
+    /// Questions for them.
+    pub operations: u64,
+    /// Leases of them, of all kinds.
+    pub grants: u64,
+    /// Those that went to a request that had waited.
+    pub handoffs: u64,
+    /// Those that may be relied on beside another one.
+    pub together: u64,
+    /// Answers at which a key had as many holders as one of them allows.
+    pub full: u64,
+    /// Leases that got other slots and kept their numbers.
+    pub changes: u64,
+    /// Leases that became exclusive, or readers that got slots, under another number.
+    pub anew: u64,
+    /// Changes that the others did not allow.
+    pub refused_changes: u64,
+    /// Leases of which the record does not show when they may be relied on.
+    pub unsure: u64,
+}
+
+impl SharedCounted {
+    /// Adds what another history had.
+    pub fn add(&mut self, more: &Self) {
+        self.keys += more.keys;
+        self.operations += more.operations;
+        self.grants += more.grants;
+        self.handoffs += more.handoffs;
+        self.together += more.together;
+        self.full += more.full;
+        self.changes += more.changes;
+        self.anew += more.anew;
+        self.refused_changes += more.refused_changes;
+        self.unsure += more.unsure;
+    }
+}
+
+impl fmt::Display for SharedCounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operations, grants, handoffs, together, full, .. } = self;
+        let Self { changes, anew, refused_changes, unsure, .. } = self;
+        write!(
+            f,
+            "shared: operations={operations} grants={grants} handoffs={handoffs} \
+             together={together} full={full} changes={changes} anew={anew} \
+             refused_changes={refused_changes} unsure={unsure}"
+        )
+    }
 }
 
 /// The least that a run has to have to say anything. Everything is 0 unless asked for.
@@ -67,6 +123,15 @@ pub struct Wanted {
     pub fault_kinds: u64,
     /// How many faults of each kind that there was.
     pub faults_each: u64,
+    /// See [`SharedCounted::grants`]; this and the next are asked of a
+    /// history only if leases share keys in it.
+    pub shared_grants: u64,
+    /// See [`SharedCounted::handoffs`].
+    pub shared_handoffs: u64,
+    /// See [`SharedCounted::full`].
+    pub shared_full: u64,
+    /// See [`SharedCounted::changes`] and [`SharedCounted::anew`], each of which it has to have.
+    pub shared_changes: u64,
     /// The most of a hundred pairs of grants that may be without an order; 0 asks for nothing.
     pub unordered_percent: u64,
 }
@@ -124,6 +189,16 @@ impl Report {
         for (kind, &count) in &counted.faults {
             least.push((kind, count, wanted.faults_each));
         }
+        let shared = &counted.shared;
+        if shared.keys > 0 {
+            least.extend([
+                ("grants of shared keys", shared.grants, wanted.shared_grants),
+                ("hand-overs of shared keys", shared.handoffs, wanted.shared_handoffs),
+                ("moments in which a shared key was full", shared.full, wanted.shared_full),
+                ("changes of shares", shared.changes, wanted.shared_changes),
+                ("leases that began anew", shared.anew, wanted.shared_changes),
+            ]);
+        }
         let short = least.into_iter().filter(|(_, had, least)| had < least);
         let mut why: Vec<_> =
             short.map(|(what, had, least)| format!("{what}: {had} of {least}")).collect();
@@ -151,6 +226,9 @@ impl fmt::Display for Report {
             "not ordered: {} grants, {} waiters; renumbered: {}",
             counted.unordered_grants, counted.unordered_waiters, counted.renumbered
         )?;
+        if counted.shared.keys > 0 {
+            writeln!(f, "{}", counted.shared)?;
+        }
         for (rule, count) in &self.not_promised {
             writeln!(f, "not promised: {rule} {count} times")?;
         }

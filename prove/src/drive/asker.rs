@@ -8,9 +8,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tokio::time::{sleep, timeout};
 
-use crate::history::{
-    Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, SHARED, Said, Token,
-};
+use crate::history::{Asked, Kind, Line, NO_TOKEN, Nanos, Operation, Outcome, SHARED, Said, Token};
 use crate::http::{AUTHORIZED, Connection, Head};
 use crate::record::{Recorder, chosen_text};
 use crate::servers::Routes;

@@ -1,4 +1,4 @@
-//! I2: numbers of leases are unique, rise in time and do not change.
+//! I2, of shared keys S3: numbers of leases are unique, rise in time and do not change.
 
 use super::Court;
 use crate::check::lease::Lease;
@@ -7,10 +7,17 @@ use crate::history::{Kind, NO_TOKEN, Nanos, Outcome};
 pub(super) fn judge(court: &mut Court<'_>) {
     for &(fence, at) in &court.key.clashes {
         let promised = court.context.promises_fencing(at);
-        court.find("I2", at, promised, format!("two tokens have a lease {fence}"));
+        court.find(rule(court), at, promised, format!("two tokens have a lease {fence}"));
     }
     rising(court);
-    unchanged(court);
+    // Of a shared key each token sees the number of its own lease, see `shared`.
+    if !court.key.shared {
+        unchanged(court);
+    }
+}
+
+fn rule(court: &Court<'_>) -> &'static str {
+    if court.key.shared { "S3" } else { "I2" }
 }
 
 /// A lease that was answered before another one can have begun has the lower number.
@@ -38,7 +45,7 @@ fn rising(court: &mut Court<'_>) {
     for (before, lease) in found {
         let promised = court.context.promises_fencing(lease.hi);
         let what = format!("lease {} began after lease {} was answered", lease.fence, before.fence);
-        court.find("I2", lease.hi, promised, what);
+        court.find(rule(court), lease.hi, promised, what);
     }
 }
 

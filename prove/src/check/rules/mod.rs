@@ -5,6 +5,7 @@ mod exclusion;
 mod fencing;
 mod order;
 pub(super) mod resource;
+mod shared;
 mod tokens;
 mod wakeup;
 
@@ -31,9 +32,13 @@ impl Court<'_> {
 pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, report: &mut Report) {
     let mut court = Court { context, key, report };
     count(&mut court);
-    exclusion::judge(&mut court);
     fencing::judge(&mut court);
-    order::judge(&mut court);
+    if key.shared {
+        shared::judge(&mut court);
+    } else {
+        exclusion::judge(&mut court);
+        order::judge(&mut court);
+    }
     tokens::judge(&mut court);
     let coverage = wakeup::judge(&mut court);
     answers::judge(&mut court, &coverage);
@@ -50,7 +55,8 @@ fn count(court: &mut Court<'_>) {
         counted.handoffs += u64::from(waited);
         counted.expiries += u64::from(lease.expires);
     }
-    for pair in key.leases.windows(2) {
+    // Leases that hold together need no order.
+    for pair in key.leases.windows(2).filter(|_| !key.shared) {
         counted.unordered_grants += u64::from(pair[0].hi >= pair[1].lo);
     }
     let mut tokens: Vec<_> = key.leases.iter().map(|lease| lease.token).collect();

@@ -3,6 +3,7 @@
 
 use super::Court;
 use super::fencing::ms;
+use super::shared;
 use crate::check::context::SECOND;
 use crate::check::key::{Number, is_claim, is_definite_no, is_lost, is_release};
 use crate::check::lease::{Evidence, Lease};
@@ -29,10 +30,10 @@ pub(super) fn judge(court: &mut Court<'_>) {
 }
 
 /// How long after a loss leases may be there again that were over: longer than any TTL of a driver.
-const ROLLED_BACK: Nanos = 10 * SECOND;
+pub(super) const ROLLED_BACK: Nanos = 10 * SECOND;
 
 /// The leases of one token.
-struct Holder<'l> {
+pub(super) struct Holder<'l> {
     /// In the order of their numbers.
     leases: Vec<&'l Lease>,
     /// The latest end of each of these and those before it.
@@ -78,6 +79,9 @@ impl<'l> Holder<'l> {
                 after_no(court, no, operation);
             }
             self.looked(court, operation);
+            if court.key.shared {
+                shared::of_token(court, self, operation);
+            }
             if is_definite_no(operation) && no.is_none_or(|no| no.answered < operation.answered) {
                 no = Some(operation);
             }
@@ -85,7 +89,7 @@ impl<'l> Holder<'l> {
     }
 
     /// Returns a lease that existed all through that time.
-    fn during(&self, from: Nanos, until: Nanos) -> Option<&'l Lease> {
+    pub(super) fn during(&self, from: Nanos, until: Nanos) -> Option<&'l Lease> {
         let begun = self.begun(from);
         let near = self.leases[..begun].iter().zip(&self.surely[..begun]).rev();
         let mut near = near.take_while(|(_, surely)| **surely >= until);
@@ -93,7 +97,13 @@ impl<'l> Holder<'l> {
     }
 
     /// Returns whether there may have been a lease at some time between these, of that number if given.
-    fn perhaps(&self, court: &Court<'_>, from: Nanos, until: Nanos, fence: Option<u64>) -> bool {
+    pub(super) fn perhaps(
+        &self,
+        court: &Court<'_>,
+        from: Nanos,
+        until: Nanos,
+        fence: Option<u64>,
+    ) -> bool {
         let late = court.context.late(from);
         let near = (0..self.begun(until)).rev();
         let mut near = near.take_while(|&index| self.latest[index].saturating_add(late) >= from);
@@ -136,6 +146,10 @@ impl<'l> Holder<'l> {
     fn refused(&self, court: &mut Court<'_>, operation: &Operation) {
         let Some(answered) = operation.answered else { return };
         let Some(lease) = self.during(operation.sent, answered) else { return };
+        // The others may not allow it other slots, see `shared`.
+        if court.key.shared && is_claim(operation) && operation.code == "lock_held" {
+            return;
+        }
         let named = operation.asked.fencing_token;
         // A lease that was told by several numbers is meant by the last one only.
         if named.is_some_and(|named| named != lease.fence || lease.told != lease.fence) {
@@ -177,7 +191,11 @@ impl<'l> Holder<'l> {
 }
 
 /// Returns whether some question of a token may have brought it a lease or a place that it has in that time.
-fn may_have_something(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool {
+pub(super) fn may_have_something(
+    court: &Court<'_>,
+    token: Token,
+    (from, until): (Nanos, Nanos),
+) -> bool {
     let key = court.key;
     let far = from.saturating_sub(crate::check::context::PLACE_KEPT);
     let mut near = key.near(token, far, until).map(|number| (number, key.operation(number)));

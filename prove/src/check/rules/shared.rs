@@ -1,0 +1,335 @@
+//! Keys that leases share. S1: all who hold the key allow so many. S2: a slot has one holder. S3: a lease
+//! that begins anew has another number, and no other has. S4: a change of share is refused for a reason.
+//!
+//! The order in which shares are granted to those who wait is not judged.
+
+use std::collections::{HashMap, HashSet};
+
+use super::Court;
+use super::tokens::{Holder, ROLLED_BACK, may_have_something};
+use crate::check::key::{Number, is_claim, is_refused_change};
+use crate::check::lease::Lease;
+use crate::check::share::{Bounds, Share, bounds, shares, successors};
+use crate::history::{Kind, MOST_SLOTS, NO_TOKEN, Nanos, Operation, Outcome, SHARED};
+
+pub(super) fn judge(court: &mut Court<'_>) {
+    let told: Vec<Vec<Share>> =
+        court.key.leases.iter().map(|lease| shares(court.key, lease)).collect();
+    count(court, &told);
+    together(court, &told);
+    for (index, told) in told.iter().enumerate() {
+        within_a_lease(court, index, told);
+    }
+    for operation in &court.key.operations {
+        as_asked(court, operation);
+    }
+    refused_with_room(court, &told);
+}
+
+fn count(court: &mut Court<'_>, told: &[Vec<Share>]) {
+    let key = court.key;
+    let counted = &mut court.report.counted.shared;
+    counted.keys += 1;
+    let questions =
+        |operation: &&&Operation| !matches!(operation.kind, Kind::Alive | Kind::HoldEnd);
+    counted.operations += key.operations.iter().filter(questions).count() as u64;
+    let refused = key.operations.iter().filter(|operation| is_refused_change(operation));
+    counted.refused_changes += refused.count() as u64;
+    counted.grants += key.leases.len() as u64;
+    for (lease, told) in key.leases.iter().zip(told) {
+        let first = key.operation(lease.first);
+        let waited = first.asked.wait_ms > 0 && first.said.waited_ms.is_some_and(|ms| ms > 0);
+        counted.handoffs += u64::from(waited);
+        let relied = key.evidence_of(lease).iter().any(|one| one.rely > one.to);
+        counted.unsure += u64::from(!relied);
+        let changed = told.windows(2).filter(|pair| pair[0].slots != pair[1].slots);
+        counted.changes += changed.count() as u64;
+        let anew = successors(key, lease, lease.latest());
+        let anew = anew.into_iter().any(|number| key.operation(number).outcome == Outcome::Yes);
+        counted.anew += u64::from(anew);
+    }
+}
+
+/// Sweeps over the times in which holders may rely on their leases.
+fn together(court: &mut Court<'_>, told: &[Vec<Share>]) {
+    let mut relied: Vec<(Nanos, Nanos, usize)> = Vec::new();
+    for (index, lease) in court.key.leases.iter().enumerate() {
+        let relies = court.key.evidence_of(lease).iter().filter(|one| one.rely > one.to);
+        relied.extend(relies.map(|one| (one.to, one.rely, index)));
+    }
+    relied.sort_unstable();
+    let mut active: Vec<(usize, Nanos)> = Vec::new();
+    let mut seen = Seen::default();
+    for (at, until, index) in relied {
+        active.retain(|holder| holder.1 > at);
+        match active.iter_mut().find(|holder| holder.0 == index) {
+            Some(holder) => holder.1 = until.max(holder.1),
+            None => active.push((index, until)),
+        }
+        if active.len() > 1 {
+            let holders = active.iter().map(|holder| holder.0);
+            let holders = holders.filter_map(|one| Some((one, bounds(&told[one], at, at)?)));
+            seen.moment(court, at, index, &holders.collect::<Vec<_>>());
+        }
+    }
+    court.report.counted.shared.together += seen.together.len() as u64;
+}
+
+/// What was counted and found already.
+#[derive(Default)]
+struct Seen {
+    together: HashSet<usize>,
+    /// Leases by which a key had too many holders.
+    many: HashSet<usize>,
+    pairs: HashSet<(usize, usize)>,
+}
+
+impl Seen {
+    /// Judges those who hold the key at a moment, at which the holder of the lease `index` was told of it.
+    fn moment(
+        &mut self,
+        court: &mut Court<'_>,
+        at: Nanos,
+        index: usize,
+        holders: &[(usize, Bounds)],
+    ) {
+        let Some(&(lowest, least)) = holders.iter().min_by_key(|holder| holder.1.most) else {
+            return;
+        };
+        let (count, most) = (holders.len(), least.most as usize);
+        self.together.insert(index);
+        court.report.counted.shared.full += u64::from(count == most);
+        if count > most && self.many.insert(index) {
+            let fence = |index: usize| court.key.leases[index].fence;
+            let what = format!(
+                "{count} leases may be relied on, the last one {}, and lease {} allows {most}",
+                fence(index),
+                fence(lowest)
+            );
+            self.find(court, ("S1", at), holders.iter().map(|holder| holder.0), what);
+        }
+        let mut slots: HashMap<u32, usize> = HashMap::new();
+        let mut tokens: HashMap<u64, usize> = HashMap::new();
+        for &(holder, Bounds { slot, .. }) in holders {
+            let other = slot.and_then(|slot| slots.insert(slot, holder));
+            self.pair(court, ("S2", at), (other, holder), "have one slot");
+            let token = court.key.leases[holder].token;
+            let other = tokens.insert(token, holder).filter(|_| token != NO_TOKEN);
+            self.pair(court, ("S3", at), (other, holder), "are of one token");
+        }
+    }
+
+    fn pair(
+        &mut self,
+        court: &mut Court<'_>,
+        rule: (&'static str, Nanos),
+        (other, holder): (Option<usize>, usize),
+        what: &str,
+    ) {
+        let Some(other) = other else { return };
+        if self.pairs.insert((other.min(holder), other.max(holder))) {
+            let fence = |index: usize| court.key.leases[index].fence;
+            let what = format!("leases {} and {} {what}", fence(other), fence(holder));
+            self.find(court, rule, [other, holder].into_iter(), what);
+        }
+    }
+
+    fn find(
+        &self,
+        court: &mut Court<'_>,
+        (rule, at): (&'static str, Nanos),
+        leases: impl Iterator<Item = usize>,
+        what: String,
+    ) {
+        let since = leases.map(|index| court.key.leases[index].lo).min().unwrap_or(at);
+        let promised = court.context.promises_exclusion(since, at);
+        court.find(rule, at, promised, what);
+    }
+}
+
+/// S3: a lease that becomes exclusive, or a reader that gets a slot, has another number from then on;
+/// S2: a lease keeps its slot.
+fn within_a_lease(court: &mut Court<'_>, index: usize, told: &[Share]) {
+    let lease = &court.key.leases[index];
+    let told: Vec<&Share> = told.iter().filter(|share| share.told).collect();
+    for (number, later) in told.iter().enumerate() {
+        let earlier = told[..number].iter().filter(|earlier| earlier.to <= later.from);
+        for earlier in earlier {
+            let promised = court.context.promises_keeping(lease.lo, later.to);
+            let (before, after) = (earlier.slots, later.slots);
+            if kind(after) < kind(before) {
+                let what = format!(
+                    "lease {} had {before} slots and then {after} under the same number",
+                    lease.fence
+                );
+                return court.find("S3", later.to, promised, what);
+            }
+            if kind(before) == kind(after) && earlier.slot != later.slot {
+                let (before, after) = (earlier.slot, later.slot);
+                let what = format!("lease {} changed its slot: {before:?}, {after:?}", lease.fence);
+                return court.find("S2", later.to, promised, what);
+            }
+        }
+    }
+}
+
+/// Exclusive, with a slot, or a reader: a number of a lease goes up this list only.
+fn kind(slots: u32) -> u32 {
+    match slots {
+        1 => 0,
+        MOST_SLOTS => 2,
+        _ => 1,
+    }
+}
+
+/// S1: a grant has the slots that its question named; S2: it has a slot that fits them.
+fn as_asked(court: &mut Court<'_>, operation: &Operation) {
+    let told = is_claim(operation) || operation.kind == Kind::Refresh;
+    let (true, Outcome::Yes, Some(answered)) = (told, operation.outcome, operation.answered) else {
+        return;
+    };
+    let slots = operation.said.slots.unwrap_or(1);
+    // One of 1000 has a slot, and a reader, of which the same is told, has none.
+    let numbered = slots != 1 && operation.asked.slots != Some(SHARED);
+    let fits = match operation.said.slot {
+        Some(slot) => numbered && slot > 0 && (operation.status != 201 || slot <= slots),
+        None => !numbered || slots == MOST_SLOTS,
+    };
+    if !fits {
+        let what = format!("{slots} slots, and slot {:?}", operation.said.slot);
+        court.find("S2", answered, true, what);
+    }
+    let Some(asked) = operation.asked.slots.filter(|&asked| asked.min(MOST_SLOTS) != slots) else {
+        return;
+    };
+    let mut near = court.key.near(operation.token, operation.sent, answered);
+    let others = near.any(|number| {
+        let other = court.key.operation(number);
+        is_claim(other) && !std::ptr::eq(other, operation)
+    });
+    // Of several requests with a token the newest one counts.
+    if !others {
+        let what = format!("{asked} slots were asked for, and {slots} were granted");
+        court.find("S1", answered, true, what);
+    }
+}
+
+/// S3: a token sees the number of its lease; S4: it is told whether it has one, and keeps what it has.
+pub(super) fn of_token(court: &mut Court<'_>, holder: &Holder<'_>, operation: &Operation) {
+    let Some(answered) = operation.answered else { return };
+    let sent = operation.sent;
+    let own = holder.during(sent, answered);
+    let sees = is_claim(operation) || operation.kind == Kind::Refresh;
+    let sees = sees || operation.said.mine == Some(true);
+    if let (Some(lease), Some(said), true) = (own, operation.said.fencing_token, sees)
+        && operation.outcome == Outcome::Yes
+        && said != lease.fence
+    {
+        let promised = court.context.promises_exclusion(lease.lo, answered);
+        let what = format!("lease {} was shown as lease {said}", lease.fence);
+        court.find("S3", answered, promised, what);
+    }
+    let refused = is_claim(operation) && operation.outcome == Outcome::No;
+    if !refused || operation.code != "lock_held" {
+        return;
+    }
+    let mine = is_refused_change(operation);
+    if let Some(lease) = own {
+        refused_its_own(court, lease, operation);
+    } else if mine
+        && !holder.perhaps(court, sent, answered, None)
+        && !may_have_something(court, operation.token, (sent, answered))
+    {
+        let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);
+        let what = format!("token {} has nothing, and is told that it has", operation.token);
+        court.find("S4", answered, promised, what);
+    }
+}
+
+/// S4: a lease stays as it is, or allows more, whoever else holds the key.
+fn refused_its_own(court: &mut Court<'_>, lease: &Lease, operation: &Operation) {
+    let answered = operation.answered.unwrap_or(operation.sent);
+    let told = shares(court.key, lease);
+    let Some(has) = bounds(&told, operation.sent, answered) else { return };
+    let asked = operation.asked.slots.map(|asked| asked.min(MOST_SLOTS));
+    let why = match asked {
+        Some(asked) if asked < has.most && is_refused_change(operation) => return,
+        Some(asked) if asked < has.most => "is not told that it has it",
+        _ => "is refused it",
+    };
+    let promised = court.context.promises_keeping(lease.lo, answered);
+    let what = format!(
+        "token {} has lease {} of {} slots, asks for {:?} and {why}",
+        lease.token, lease.fence, has.most, operation.asked.slots
+    );
+    court.find("S4", answered, promised, what);
+}
+
+/// Somebody who may hold the key in a time.
+struct Perhaps {
+    from: Nanos,
+    until: Nanos,
+    token: u64,
+    lease: Option<usize>,
+    /// What it allows, if it is no lease of which anybody was told.
+    slots: u32,
+}
+
+fn perhaps(court: &Court<'_>) -> Vec<Perhaps> {
+    let key = court.key;
+    let leases = key.leases.iter().enumerate().map(|(index, lease)| {
+        let until = lease.latest();
+        let until = until.saturating_add(court.context.late(until.min(lease.by_ttl)));
+        Perhaps { from: lease.lo, until, token: lease.token, lease: Some(index), slots: 0 }
+    });
+    let mut all: Vec<Perhaps> = leases.collect();
+    for (number, operation) in (0 as Number..).zip(&key.operations) {
+        if is_claim(operation) && operation.outcome == Outcome::Unknown {
+            let (from, until) = key.perhaps(court.context, number);
+            let slots = operation.asked.slots.unwrap_or(1).min(MOST_SLOTS);
+            all.push(Perhaps { from, until, token: operation.token, lease: None, slots });
+        }
+    }
+    all.sort_unstable_by_key(|one| one.from);
+    all
+}
+
+/// S4: a change is refused only if the others do not allow it.
+fn refused_with_room(court: &mut Court<'_>, told: &[Vec<Share>]) {
+    let all = perhaps(court);
+    let mut longest = 0;
+    let reach: Vec<Nanos> = all
+        .iter()
+        .map(|one| {
+            longest = one.until.max(longest);
+            longest
+        })
+        .collect();
+    for operation in court.key.operations.iter().filter(|one| is_refused_change(one)) {
+        let (Some(answered), Some(asked)) = (operation.answered, operation.asked.slots) else {
+            continue;
+        };
+        let sent = operation.sent.saturating_sub(court.context.late(operation.sent));
+        let end = all.partition_point(|one| one.from <= answered);
+        let near = (0..end).rev().take_while(|&one| reach[one] >= sent).map(|one| &all[one]);
+        let others = near.filter(|one| {
+            one.until >= operation.sent && (one.token != operation.token || one.token == NO_TOKEN)
+        });
+        let (mut count, mut least) = (1, asked.min(MOST_SLOTS));
+        for other in others {
+            let allows = other.lease.map_or(Some(other.slots), |lease| {
+                bounds(&told[lease], sent, answered).map(|bounds| bounds.least)
+            });
+            (count, least) = (count + 1, least.min(allows.unwrap_or(1)));
+        }
+        if count <= least {
+            let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);
+            let what = format!(
+                "token {} asks for {asked} slots, {} others may hold the key, and it is refused",
+                operation.token,
+                count - 1
+            );
+            court.find("S4", answered, promised, what);
+        }
+    }
+}

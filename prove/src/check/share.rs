@@ -1,0 +1,106 @@
+//! With how many others a lease of a shared key may share it, as far as the answers tell.
+//!
+//! The token of a lease may ask for other slots at any time, so all of this is about a time in which
+//! one of several answers was the last one.
+
+use super::key::{Key, Number, is_claim};
+use super::lease::Lease;
+use crate::history::{Kind, MOST_SLOTS, Nanos, Outcome};
+
+/// A share that a lease had, or may have had, at some time in the window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Share {
+    pub(super) from: Nanos,
+    pub(super) to: Nanos,
+    /// The most leases that it allows.
+    pub(super) slots: u32,
+    pub(super) slot: Option<u32>,
+    /// Whether an answer told it; otherwise nobody knows what became of the question.
+    pub(super) told: bool,
+}
+
+/// What a lease may have had in a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bounds {
+    /// It allowed at least so many leases.
+    pub(super) least: u32,
+    /// It allowed so many leases at most.
+    pub(super) most: u32,
+    /// Its slot, if it certainly was this one all the time.
+    pub(super) slot: Option<u32>,
+}
+
+/// Returns the shares of a lease, as their questions were sent.
+pub(super) fn shares(key: &Key<'_>, lease: &Lease) -> Vec<Share> {
+    let mut shares = Vec::new();
+    for one in key.evidence_of(lease).iter().filter(|one| one.kind != Kind::Alive) {
+        let operation = key.operation(one.number);
+        shares.push(Share {
+            from: operation.sent,
+            to: one.to,
+            slots: operation.said.slots.unwrap_or(1),
+            slot: operation.said.slot,
+            told: true,
+        });
+    }
+    for number in key.near(lease.token, lease.lo, lease.latest()) {
+        let operation = key.operation(number);
+        if is_claim(operation)
+            && operation.outcome == Outcome::Unknown
+            && let Some(slots) = operation.asked.slots
+        {
+            shares.push(Share {
+                from: operation.sent,
+                to: key.settled(number),
+                slots: slots.min(MOST_SLOTS),
+                slot: None,
+                told: false,
+            });
+        }
+    }
+    shares.sort_unstable_by_key(|share| share.from);
+    shares
+}
+
+/// Returns what a lease may have had in that time; nothing if no question for it was sent by then.
+pub(super) fn bounds(shares: &[Share], from: Nanos, until: Nanos) -> Option<Bounds> {
+    let sure = |share: &&Share| share.told && share.to <= from;
+    // What was asked after an answer was received came after it.
+    let replaced = shares.iter().filter(sure).map(|share| share.from).max().unwrap_or(0);
+    let possible = |share: &&Share| share.from <= until && share.to > replaced;
+    let mut found: Option<Bounds> = None;
+    for share in shares.iter().filter(possible) {
+        let bounds =
+            found.get_or_insert(Bounds { least: share.slots, most: share.slots, slot: share.slot });
+        bounds.least = bounds.least.min(share.slots);
+        bounds.most = bounds.most.max(share.slots);
+        // A lease with a slot keeps it if it gets another number of slots.
+        let keeps = !share.told && (2..MOST_SLOTS).contains(&share.slots);
+        if !keeps && bounds.slot != share.slot {
+            bounds.slot = None;
+        }
+    }
+    found
+}
+
+/// Returns the questions with which a token may have begun another lease in place of this one: it
+/// became exclusive, or a reader came into a slot.
+pub(super) fn successors(key: &Key<'_>, lease: &Lease, reach: Nanos) -> Vec<Number> {
+    let claims: Vec<Number> = key
+        .near(lease.token, lease.lo, reach)
+        .filter(|&number| is_claim(key.operation(number)))
+        .collect();
+    let told = key.evidence_of(lease).iter().filter(|one| one.kind != Kind::Alive);
+    let told = told.map(|one| key.operation(one.number).said.slots.unwrap_or(1)).max();
+    let begins = |number: &Number| {
+        let operation = key.operation(*number);
+        let Some(slots) = operation.asked.slots else { return false };
+        let later = operation.said.fencing_token.is_none_or(|said| said > lease.fence);
+        let unknown = claims.iter().map(|&other| key.operation(other)).filter(|other| {
+            other.outcome == Outcome::Unknown && other.sent <= key.settled(*number)
+        });
+        let most = unknown.filter_map(|other| other.asked.slots).max().max(told);
+        operation.outcome != Outcome::No && later && most.is_some_and(|most| slots < most)
+    };
+    claims.iter().copied().filter(begins).collect()
+}
