@@ -1,1 +1,243 @@
+//! Little histories of shared keys: each rule with one that breaks it, and its twin, which does not.
 
+use super::*;
+use crate::check::little::{
+    ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules,
+};
+use crate::history::{NO_TOKEN, SHARED, Token};
+
+/// A grant with this many slots, and the slot that it was told.
+fn shared(slots: u32, slot: u32, grant: Operation) -> Operation {
+    let mut grant = grant;
+    grant.asked.slots = Some(slots);
+    grant.said.slots = Some(slots.min(1_000)).filter(|slots| *slots > 1);
+    grant.said.slot = Some(slot).filter(|slot| *slot > 0);
+    grant
+}
+
+/// A lease of one second, whose token and number are the first ones, from `at` milliseconds on.
+fn holder(number: u64, slots: u32, slot: u32, at: u64) -> Operation {
+    shared(slots, slot, grant(number, 10 + number, (at, at + 2), 1_000))
+}
+
+/// The same token with the same number once more.
+fn again(number: u64, slots: u32, slot: u32, at: u64) -> Operation {
+    Operation { status: 200, ..holder(number, slots, slot, at) }
+}
+
+/// The same token with another number.
+fn anew(number: u64, fence: u64, slots: u32, slot: u32, at: u64) -> Operation {
+    shared(slots, slot, grant(number, fence, (at, at + 2), 1_000))
+}
+
+/// A claim that was told that the others do not allow it the slots it asks for.
+fn refused(number: u64, slots: u32, at: u64) -> Operation {
+    let mut refused = no(holder(number, slots, 0, at), "lock_held");
+    refused.said.mine = Some(true);
+    refused
+}
+
+fn readers(count: u64) -> Vec<Operation> {
+    (1..=count).map(|number| holder(number, SHARED, 0, number * 10)).collect()
+}
+
+#[test]
+fn more_holders_than_one_of_them_allows_are_found() {
+    let three = |third| vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), holder(3, third, 3, 20)];
+    breaks("S1", [three(5), vec![holder(4, 3, 3, 30)]].concat(), three(3));
+    // The one that allows the least came first.
+    let first = |least| vec![holder(1, least, 1, 0), holder(2, 5, 2, 10), holder(3, 5, 3, 20)];
+    breaks("S1", first(2), first(3));
+}
+
+#[test]
+fn a_writer_beside_readers_is_found() {
+    let writer = || holder(9, 1, 0, 100);
+    let left = || (1..=3).map(|token| release(token, 90, 95)).collect();
+    breaks(
+        "S1",
+        [readers(3), vec![writer()]].concat(),
+        [readers(3), left(), vec![writer()]].concat(),
+    );
+    let plain = grant(9, 19, (100, 102), 1_000);
+    assert_eq!(rules(&lines([readers(3), vec![plain]].concat())), ["S1"], "it names no slots");
+    assert_eq!(rules(&lines(readers(40))), [""; 0]);
+}
+
+#[test]
+fn what_a_lease_allows_changes_with_its_last_answer() {
+    let two = |second| vec![holder(1, 5, 1, 0), again(1, second, 1, 50), holder(2, 5, 2, 60)];
+    let three = |second| [two(second), vec![holder(3, 5, 3, 70)]].concat();
+    breaks("S1", three(2), three(3));
+    // Nobody knows which of two questions was answered last, or what became of one.
+    let crossed = Operation { sent: 49_000_000, client: 8, ..again(1, 5, 1, 60) };
+    assert_eq!(rules(&lines([three(2), vec![crossed]].concat())), [""; 0]);
+    let unknown = gone(again(1, 5, 1, 55), 58);
+    assert_eq!(rules(&lines([three(2), vec![unknown]].concat())), [""; 0]);
+}
+
+#[test]
+fn a_loss_of_data_excuses_too_many_holders() {
+    let history = vec![holder(1, 2, 1, 0), holder(2, 2, 2, 10), holder(3, 2, 1, 500)];
+    assert_eq!(rules(&lines(history.clone())), ["S1", "S2"]);
+    let mut lost = lines(history);
+    lost.push(flush(400));
+    assert!(check(&lost).passed() && check(&lost).not_promised["S1"] == 1);
+}
+
+#[test]
+fn a_slot_with_two_holders_is_found() {
+    let two = |slot| vec![holder(1, 5, 1, 0), holder(2, 5, slot, 10)];
+    breaks("S2", two(1), two(2));
+    let next = |left| vec![holder(1, 5, 1, 0), release(1, 5, left), holder(2, 5, 1, 10)];
+    assert_eq!(rules(&lines(next(8))), [""; 0], "a slot may have one holder after another");
+}
+
+#[test]
+fn a_slot_that_does_not_fit_its_lease_is_found() {
+    let one = |slots, slot| vec![holder(1, slots, slot, 0)];
+    breaks("S2", one(5, 6), one(5, 5));
+    breaks("S2", one(SHARED, 1), one(SHARED, 0));
+    breaks("S2", [one(5, 0), readers(0)].concat(), one(1_000, 1));
+    let fewer = |slot| vec![holder(1, 5, 1, 0), holder(2, 5, 2, 5), again(2, 2, slot, 10)];
+    breaks("S2", fewer(1), fewer(2));
+    let kept = |slot| vec![holder(1, 5, 4, 0), again(1, 3, slot, 10)];
+    breaks("S2", kept(3), kept(4));
+}
+
+#[test]
+fn a_grant_of_other_slots_than_were_asked_for_is_found() {
+    let with = |told| {
+        let mut grant = holder(1, 3, 1, 0);
+        grant.said.slots = Some(told);
+        vec![grant]
+    };
+    breaks("S1", with(5), with(3));
+    // The newest of two requests counts.
+    let newest = Operation { client: 8, ..again(1, 5, 1, 1) };
+    assert_eq!(rules(&lines([with(5), vec![newest]].concat())), [""; 0]);
+}
+
+#[test]
+fn a_number_that_a_lease_of_another_kind_had_is_found() {
+    let with = |fence| {
+        let writer = grant(2, fence, (200, 202), 100);
+        vec![holder(1, SHARED, 0, 0), release(1, 90, 95), writer]
+    };
+    breaks("S3", with(11), with(12));
+    breaks("S3", with(9), with(12));
+}
+
+#[test]
+fn a_lease_that_begins_anew_under_its_old_number_is_found() {
+    let slot = |next| vec![holder(1, SHARED, 0, 0), next];
+    breaks("S3", slot(again(1, 5, 1, 50)), slot(anew(1, 12, 5, 1, 50)));
+    let alone = |next| vec![holder(1, 5, 1, 0), next];
+    breaks("S3", alone(again(1, 1, 0, 50)), alone(anew(1, 12, 1, 0, 50)));
+}
+
+#[test]
+fn a_lease_that_keeps_its_number_where_it_must_is_told_from_one_that_does_not() {
+    let wider = |next| vec![holder(1, 3, 1, 0), next];
+    breaks("S3", wider(anew(1, 12, 5, 1, 50)), wider(again(1, 5, 1, 50)));
+    let shares = |next| vec![holder(1, 1, 0, 0), next, holder(2, SHARED, 0, 60)];
+    breaks("S3", shares(anew(1, 12, 5, 1, 50)), shares(again(1, 5, 1, 50)));
+    let refreshed =
+        |fence| vec![holder(1, 3, 1, 0), shared(3, 1, refresh(1, fence, (50, 52), 900))];
+    breaks("S3", refreshed(12), refreshed(11));
+}
+
+#[test]
+fn the_lease_that_a_promotion_ended_does_not_come_back() {
+    let with = |fence| {
+        let late = shared(5, 1, refresh(1, fence, (100, 102), 900));
+        let late = Operation { asked: crate::history::Asked::default(), ..late };
+        let alone = Operation { said: anew(1, 12, 1, 0, 50).said, ..late.clone() };
+        vec![holder(1, 5, 1, 0), anew(1, 12, 1, 0, 50), if fence == 11 { late } else { alone }]
+    };
+    breaks("I7", with(11), with(12));
+}
+
+#[test]
+fn a_change_that_may_not_be_refused_is_found() {
+    let both = |change| vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), change];
+    breaks("S4", both(refused(1, 5, 50)), both(refused(1, 1, 50)));
+    let as_it_is = || {
+        let mut same = refused(1, 5, 50);
+        same.asked.slots = None;
+        same
+    };
+    breaks("S4", both(as_it_is()), both(again(1, 5, 1, 50)));
+    let silent = || {
+        let mut silent = refused(1, 1, 50);
+        silent.said.mine = None;
+        silent
+    };
+    breaks("S4", both(silent()), both(refused(1, 1, 50)));
+}
+
+#[test]
+fn a_change_that_is_refused_although_there_is_room_is_found() {
+    let change = |slots| vec![holder(1, SHARED, 0, 0), holder(2, 5, 1, 10), refused(1, slots, 600)];
+    breaks("S4", change(3), change(1));
+    let left = || vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), release(2, 20, 25)];
+    let late = refused(1, 1, 900);
+    assert_eq!(rules(&lines([left(), vec![late]].concat())), ["S4"]);
+    // Somebody of whom nobody was told may be there.
+    let unknown = gone(holder(3, 5, 0, 500), 510);
+    assert_eq!(rules(&lines([left(), vec![unknown, refused(1, 1, 900)]].concat())), [""; 0]);
+}
+
+#[test]
+fn a_token_without_a_lease_that_is_told_of_one_is_found() {
+    let other = |token| vec![holder(1, 5, 1, 0), holder(2, 5, 2, 5), refused(token, 1, 50)];
+    breaks("S4", other(3), other(2));
+    let left = |at| vec![holder(1, 5, 1, 0), holder(2, 5, 2, 5), release(1, 10, at)];
+    let late = vec![holder(4, 5, 1, 2_900), refused(1, 1, 3_000)];
+    assert_eq!(rules(&lines([left(20), late].concat())), ["S4"]);
+}
+
+#[test]
+fn a_definite_no_that_a_holder_is_told_is_found() {
+    let lost = |at| vec![holder(1, 5, 1, 0), no(release(1, at, at + 2), "lock_lost")];
+    breaks("I9", lost(100), lost(2_000));
+    let sees = |mine| {
+        let mut look = look(1, (50, 52), Some(11).filter(|_| mine), mine);
+        look.said.held = Some(true);
+        vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), look]
+    };
+    breaks("I9", sees(false), sees(true));
+}
+
+#[test]
+fn one_lease_of_several_is_ended_by_its_number() {
+    let force = |named: Option<u64>, holders| {
+        let mut force = ask(Kind::ForceRelease, NO_TOKEN, 100, 101);
+        force.asked.fencing_token = named;
+        force.said.fencing_token = Some(11);
+        force.said.holders = Some(holders);
+        force
+    };
+    let two = |force| vec![holder(1, 2, 1, 0), holder(2, 2, 2, 10), force];
+    let next = |token: Token, slot| holder(token, 2, slot, 200);
+    let all = || [two(force(None, 2)), vec![next(3, 1), next(4, 2)]].concat();
+    assert_eq!(rules(&lines(all())), [""; 0]);
+    let one = [two(force(Some(11), 1)), vec![next(3, 1)]].concat();
+    assert_eq!(rules(&lines(one.clone())), [""; 0]);
+    assert_eq!(rules(&lines([one, vec![next(4, 2)]].concat())), ["S1", "S2"]);
+}
+
+#[test]
+fn leases_that_share_a_key_break_no_rule_of_exclusion_and_are_counted() {
+    let mut history = readers(4);
+    history.extend([again(1, SHARED, 0, 100), refused(2, 1, 110)]);
+    let report = check(&lines(history));
+    assert!(report.passed(), "{report}");
+    let shared = &report.counted.shared;
+    let counts = (shared.keys, shared.grants, shared.together, shared.refused_changes);
+    assert_eq!(counts, (1, 4, 4, 1), "{report}");
+    let wanted = Wanted { shared_grants: 5, ..Wanted::default() };
+    let exclusive = lines(vec![grant(1, 10, (0, 2), 100)]);
+    assert!(check_wanted(&exclusive, &wanted).passed(), "nothing is shared in it");
+    assert!(!check_wanted(&lines(readers(4)), &wanted).passed(), "too little is");
+}

@@ -6,7 +6,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Court;
-use super::tokens::{Holder, ROLLED_BACK, may_have_something};
+use super::tokens::{Holder, ROLLED_BACK, unknown_lease};
 use crate::check::key::{Number, is_claim, is_refused_change};
 use crate::check::lease::Lease;
 use crate::check::share::{Bounds, Share, bounds, shares, successors};
@@ -238,7 +238,7 @@ pub(super) fn of_token(court: &mut Court<'_>, holder: &Holder<'_>, operation: &O
         refused_its_own(court, lease, operation);
     } else if mine
         && !holder.perhaps(court, sent, answered, None)
-        && !may_have_something(court, operation.token, (sent, answered))
+        && !unknown_lease(court, operation.token, (sent, answered))
     {
         let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);
         let what = format!("token {} has nothing, and is told that it has", operation.token);

@@ -191,11 +191,7 @@ impl<'l> Holder<'l> {
 }
 
 /// Returns whether some question of a token may have brought it a lease or a place that it has in that time.
-pub(super) fn may_have_something(
-    court: &Court<'_>,
-    token: Token,
-    (from, until): (Nanos, Nanos),
-) -> bool {
+fn may_have_something(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool {
     let key = court.key;
     let far = from.saturating_sub(crate::check::context::PLACE_KEPT);
     let mut near = key.near(token, far, until).map(|number| (number, key.operation(number)));
@@ -210,7 +206,11 @@ pub(super) fn may_have_something(
 }
 
 /// Returns whether a question of a token that came to an unknown end may have brought it a lease.
-fn unknown_lease(court: &Court<'_>, token: Token, (from, until): (Nanos, Nanos)) -> bool {
+pub(super) fn unknown_lease(
+    court: &Court<'_>,
+    token: Token,
+    (from, until): (Nanos, Nanos),
+) -> bool {
     let key = court.key;
     // Leases of which nobody was told last as long as was asked for, a day at most.
     let mut near = key.near(token, 0, until).take(256);
