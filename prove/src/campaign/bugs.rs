@@ -13,7 +13,7 @@ use crate::servers::Store;
 
 const LIST: &str = include_str!("bugs.txt");
 
-/// What the service is not built from.
+/// What the service is not built from, at the top of the tree.
 const LEFT_OUT: [&str; 5] = [".git", "target", "clients", "docs", "fuzz"];
 
 /// A bug.
@@ -75,7 +75,7 @@ impl SeededTree {
     pub fn new() -> io::Result<Self> {
         let root = directory().join("seeded");
         let _ = fs::remove_dir_all(&root); // There is none at first.
-        copy(workspace(), &root)?;
+        copy(workspace(), &root, &LEFT_OUT)?;
         Ok(Self { root, right: BTreeMap::new() })
     }
 
@@ -116,16 +116,16 @@ fn replaced(text: &str, right: &str, wrong: &str, name: &str) -> io::Result<Stri
     Ok(text.replace(right, wrong))
 }
 
-fn copy(from: &Path, to: &Path) -> io::Result<()> {
+fn copy(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
         let entry = entry?;
         let (name, kind) = (entry.file_name(), entry.file_type()?);
-        if LEFT_OUT.iter().any(|left_out| name == *left_out) {
+        if left_out.iter().any(|left_out| name == *left_out) {
             continue;
         }
         match kind.is_dir() {
-            true => copy(&entry.path(), &to.join(name))?,
+            true => copy(&entry.path(), &to.join(name), &[])?,
             false => drop(fs::copy(entry.path(), to.join(name))?),
         }
     }
@@ -146,6 +146,18 @@ mod tests {
                 replaced(&text, right, wrong, bug.name).unwrap();
             }
         }
+    }
+
+    #[test]
+    fn what_is_left_out_at_the_top_is_copied_from_below() {
+        let directory = tempfile::tempdir().unwrap();
+        let (from, to) = (directory.path().join("from"), directory.path().join("to"));
+        for below in ["docs", "src/docs"] {
+            fs::create_dir_all(from.join(below)).unwrap();
+            fs::write(from.join(below).join("page"), "").unwrap();
+        }
+        copy(&from, &to, &["docs"]).unwrap();
+        assert!(to.join("src/docs/page").exists() && !to.join("docs").exists());
     }
 
     #[test]
