@@ -18,10 +18,10 @@ pub type Token = u64;
 pub const NO_TOKEN: Token = 0;
 
 /// The `slots` of a question for a lease that is `shared`: more than any number that it could name.
-pub const SHARED: u32 = 1_001;
+pub const SHARED: u16 = 1_001;
 
 /// The most leases that can share a key, which answers tell of a lease that is `shared`.
-pub const MOST_SLOTS: u32 = 1_000;
+pub const MOST_SLOTS: u16 = 1_000;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -190,7 +190,7 @@ pub struct Asked {
     /// With how many leases in all the lease may share its key; [`SHARED`] for `shared=true`, and
     /// exclusive, or as it is, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
+    pub slots: Option<u16>,
     /// Whether the question came without the right API key, on purpose.
     pub unauthorized: bool,
 }
@@ -211,14 +211,14 @@ pub struct Said {
     pub waiters: Option<u64>,
     /// How many leases share the key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub holders: Option<u64>,
+    pub holders: Option<u16>,
     /// With how many in all the lease may share the key; of a key, the least that its leases allow.
     /// Absent for an exclusive lease.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u32>,
+    pub slots: Option<u16>,
     /// The number of the lease's slot, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slot: Option<u32>,
+    pub slot: Option<u16>,
     /// Whether anybody holds the key.
     pub held: Option<bool>,
     /// Whether the token that was sent holds the key.

@@ -17,9 +17,10 @@ const SECONDS: &str = "20";
 const KINDS: usize = 10;
 const OPERATIONS: u64 = 20_000;
 
-/// What no trial may break: two holders, fencing tokens, a definite no that was a yes, a late write that is taken.
+/// What no trial may break: two holders, more than a shared key allows, two of a slot, fencing tokens, a
+/// definite no that was a yes, a late write that is taken.
 /// What is a matter of time as well is left to longer campaigns, which say under what it was broken.
-const SAFETY: [&str; 4] = ["I1 ", "I2 ", "no ", "fence "];
+const SAFETY: [&str; 7] = ["I1 ", "I2 ", "S1 ", "S2 ", "S3 ", "no ", "fence "];
 
 /// What a trial printed.
 struct Trial {

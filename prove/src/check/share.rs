@@ -13,8 +13,8 @@ pub(super) struct Share {
     pub(super) from: Nanos,
     pub(super) to: Nanos,
     /// The most leases that it allows.
-    pub(super) slots: u32,
-    pub(super) slot: Option<u32>,
+    pub(super) slots: u16,
+    pub(super) slot: Option<u16>,
     /// Whether an answer told it; otherwise nobody knows what became of the question.
     pub(super) told: bool,
 }
@@ -23,11 +23,11 @@ pub(super) struct Share {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bounds {
     /// It allowed at least so many leases.
-    pub(super) least: u32,
+    pub(super) least: u16,
     /// It allowed so many leases at most.
-    pub(super) most: u32,
+    pub(super) most: u16,
     /// Its slot, if it certainly was this one all the time.
-    pub(super) slot: Option<u32>,
+    pub(super) slot: Option<u16>,
 }
 
 /// Returns the shares of a lease, as their questions were sent.

@@ -7,7 +7,7 @@ use crate::check::little::{
 use crate::history::{NO_TOKEN, SHARED, Token};
 
 /// A grant with this many slots, and the slot that it was told.
-fn shared(slots: u32, slot: u32, grant: Operation) -> Operation {
+fn shared(slots: u16, slot: u16, grant: Operation) -> Operation {
     let mut grant = grant;
     grant.asked.slots = Some(slots);
     grant.said.slots = Some(slots.min(1_000)).filter(|slots| *slots > 1);
@@ -16,22 +16,22 @@ fn shared(slots: u32, slot: u32, grant: Operation) -> Operation {
 }
 
 /// A lease of one second, whose token and number are the first ones, from `at` milliseconds on.
-fn holder(number: u64, slots: u32, slot: u32, at: u64) -> Operation {
+fn holder(number: u64, slots: u16, slot: u16, at: u64) -> Operation {
     shared(slots, slot, grant(number, 10 + number, (at, at + 2), 1_000))
 }
 
 /// The same token with the same number once more.
-fn again(number: u64, slots: u32, slot: u32, at: u64) -> Operation {
+fn again(number: u64, slots: u16, slot: u16, at: u64) -> Operation {
     Operation { status: 200, ..holder(number, slots, slot, at) }
 }
 
 /// The same token with another number.
-fn anew(number: u64, fence: u64, slots: u32, slot: u32, at: u64) -> Operation {
+fn anew(number: u64, fence: u64, slots: u16, slot: u16, at: u64) -> Operation {
     shared(slots, slot, grant(number, fence, (at, at + 2), 1_000))
 }
 
 /// A claim that was told that the others do not allow it the slots it asks for.
-fn refused(number: u64, slots: u32, at: u64) -> Operation {
+fn refused(number: u64, slots: u16, at: u64) -> Operation {
     let mut refused = no(holder(number, slots, 0, at), "lock_held");
     refused.said.mine = Some(true);
     refused
@@ -211,7 +211,7 @@ fn a_definite_no_that_a_holder_is_told_is_found() {
 
 #[test]
 fn one_lease_of_several_is_ended_by_its_number() {
-    let force = |named: Option<u64>, holders| {
+    let force = |named: Option<u64>, holders: u16| {
         let mut force = ask(Kind::ForceRelease, NO_TOKEN, 100, 101);
         force.asked.fencing_token = named;
         force.said.fencing_token = Some(11);

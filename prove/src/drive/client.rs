@@ -40,7 +40,7 @@ pub(super) struct Client {
     /// What it wants.
     wants: Wants,
     /// What its next claims name.
-    pub(super) slots: Option<u32>,
+    pub(super) slots: Option<u16>,
 }
 
 /// A lease, as its holder knows it.
@@ -61,7 +61,7 @@ pub(super) struct Wish {
     pub(super) ttl_ms: u64,
     pub(super) wait_ms: u64,
     /// As in [`Asked`].
-    pub(super) slots: Option<u32>,
+    pub(super) slots: Option<u16>,
 }
 
 impl Wish {

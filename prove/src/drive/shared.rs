@@ -37,14 +37,14 @@ impl Client {
     }
 
     /// The slots of a claim: two keys have slots, two have readers and writers, two have all kinds.
-    fn slots_of(&mut self, key: u32) -> Option<u32> {
+    fn slots_of(&mut self, key: u32) -> Option<u16> {
         let first = self.shared.amount.shared_keys().start;
         let kind = (key - first) / 2;
         let chance = self.chance.u32(..100);
         match (kind, chance) {
             (0, 0..96) => Some(self.deployed()),
             (1, 0..80) => Some(SHARED),
-            (2, 0..40) => Some(self.chance.u32(2..6)),
+            (2, 0..40) => Some(self.chance.u16(2..6)),
             (2, 40..75) => Some(SHARED),
             // An exclusive claim may say so, and need not.
             _ => self.chance.bool().then_some(1),
@@ -52,7 +52,7 @@ impl Client {
     }
 
     /// The slots that this client's version names: 5, then 3, and 5 again.
-    fn deployed(&self) -> u32 {
+    fn deployed(&self) -> u16 {
         let behind = Nanos::from(self.asker.client) * BEHIND;
         let deploys = (self.shared.recorder.now() + behind) / DEPLOY;
         if deploys.is_multiple_of(2) { 5 } else { 3 }
@@ -92,7 +92,7 @@ impl Client {
             let slots = match self.chance.u32(..10) {
                 0..3 => Some(1),
                 3..5 => Some(SHARED),
-                5..8 => Some(self.chance.u32(2..6)),
+                5..8 => Some(self.chance.u16(2..6)),
                 8 => slots,
                 _ => None,
             };

@@ -96,7 +96,7 @@ impl Seen {
         let Some(&(lowest, least)) = holders.iter().min_by_key(|holder| holder.1.most) else {
             return;
         };
-        let (count, most) = (holders.len(), least.most as usize);
+        let (count, most) = (holders.len(), usize::from(least.most));
         self.together.insert(index);
         court.report.counted.shared.full += u64::from(count == most);
         if count > most && self.many.insert(index) {
@@ -108,7 +108,7 @@ impl Seen {
             );
             self.find(court, ("S1", at), holders.iter().map(|holder| holder.0), what);
         }
-        let mut slots: HashMap<u32, usize> = HashMap::new();
+        let mut slots: HashMap<u16, usize> = HashMap::new();
         let mut tokens: HashMap<u64, usize> = HashMap::new();
         for &(holder, Bounds { slot, .. }) in holders {
             let other = slot.and_then(|slot| slots.insert(slot, holder));
@@ -174,7 +174,7 @@ fn within_a_lease(court: &mut Court<'_>, index: usize, told: &[Share]) {
 }
 
 /// Exclusive, with a slot, or a reader: a number of a lease goes up this list only.
-fn kind(slots: u32) -> u32 {
+fn kind(slots: u16) -> u16 {
     match slots {
         1 => 0,
         MOST_SLOTS => 2,
@@ -272,7 +272,7 @@ struct Perhaps {
     token: u64,
     lease: Option<usize>,
     /// What it allows, if it is no lease of which anybody was told.
-    slots: u32,
+    slots: u16,
 }
 
 fn perhaps(court: &Court<'_>) -> Vec<Perhaps> {
