@@ -203,10 +203,23 @@ fn a_definite_no_that_a_holder_is_told_is_found() {
     breaks("I9", lost(100), lost(2_000));
     let sees = |mine| {
         let mut look = look(1, (50, 52), Some(11).filter(|_| mine), mine);
-        look.said.held = Some(true);
+        (look.said.held, look.said.holders) = (Some(true), Some(2));
         vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), look]
     };
     breaks("I9", sees(false), sees(true));
+}
+
+#[test]
+fn a_look_that_counts_other_holders_is_found() {
+    let counts = |holders| {
+        let mut look = look(NO_TOKEN, (50, 52), None, false);
+        (look.said.held, look.said.holders) = (Some(true), Some(holders));
+        vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), look]
+    };
+    breaks("S4", counts(1), counts(2));
+    breaks("S4", counts(3), counts(2));
+    let unknown = gone(holder(3, 5, 0, 20), 30);
+    assert_eq!(rules(&lines([counts(3), vec![unknown]].concat())), [""; 0]);
 }
 
 #[test]

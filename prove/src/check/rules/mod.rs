@@ -5,6 +5,7 @@ mod exclusion;
 mod fencing;
 mod order;
 pub(super) mod resource;
+mod room;
 mod shared;
 mod tokens;
 mod wakeup;

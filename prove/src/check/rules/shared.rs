@@ -5,9 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::Court;
 use super::tokens::{Holder, ROLLED_BACK, unknown_lease};
-use crate::check::key::{Number, is_claim, is_refused_change};
+use super::{Court, room};
+use crate::check::key::{is_claim, is_refused_change};
 use crate::check::lease::Lease;
 use crate::check::share::{Bounds, Share, bounds, shares, successors};
 use crate::history::{Kind, MOST_SLOTS, NO_TOKEN, Nanos, Operation, Outcome, SHARED};
@@ -23,7 +23,7 @@ pub(super) fn judge(court: &mut Court<'_>) {
     for operation in &court.key.operations {
         as_asked(court, operation);
     }
-    refused_with_room(court, &told);
+    room::judge(court, &told);
 }
 
 fn count(court: &mut Court<'_>, told: &[Vec<Share>]) {
@@ -263,73 +263,4 @@ fn refused_its_own(court: &mut Court<'_>, lease: &Lease, operation: &Operation) 
         lease.token, lease.fence, has.most, operation.asked.slots
     );
     court.find("S4", answered, promised, what);
-}
-
-/// Somebody who may hold the key in a time.
-struct Perhaps {
-    from: Nanos,
-    until: Nanos,
-    token: u64,
-    lease: Option<usize>,
-    /// What it allows, if it is no lease of which anybody was told.
-    slots: u16,
-}
-
-fn perhaps(court: &Court<'_>) -> Vec<Perhaps> {
-    let key = court.key;
-    let leases = key.leases.iter().enumerate().map(|(index, lease)| {
-        let until = lease.latest();
-        let until = until.saturating_add(court.context.late(until.min(lease.by_ttl)));
-        Perhaps { from: lease.lo, until, token: lease.token, lease: Some(index), slots: 0 }
-    });
-    let mut all: Vec<Perhaps> = leases.collect();
-    for (number, operation) in (0 as Number..).zip(&key.operations) {
-        if is_claim(operation) && operation.outcome == Outcome::Unknown {
-            let (from, until) = key.perhaps(court.context, number);
-            let slots = operation.asked.slots.unwrap_or(1).min(MOST_SLOTS);
-            all.push(Perhaps { from, until, token: operation.token, lease: None, slots });
-        }
-    }
-    all.sort_unstable_by_key(|one| one.from);
-    all
-}
-
-/// S4: a change is refused only if the others do not allow it.
-fn refused_with_room(court: &mut Court<'_>, told: &[Vec<Share>]) {
-    let all = perhaps(court);
-    let mut longest = 0;
-    let reach: Vec<Nanos> = all
-        .iter()
-        .map(|one| {
-            longest = one.until.max(longest);
-            longest
-        })
-        .collect();
-    for operation in court.key.operations.iter().filter(|one| is_refused_change(one)) {
-        let (Some(answered), Some(asked)) = (operation.answered, operation.asked.slots) else {
-            continue;
-        };
-        let sent = operation.sent.saturating_sub(court.context.late(operation.sent));
-        let end = all.partition_point(|one| one.from <= answered);
-        let near = (0..end).rev().take_while(|&one| reach[one] >= sent).map(|one| &all[one]);
-        let others = near.filter(|one| {
-            one.until >= operation.sent && (one.token != operation.token || one.token == NO_TOKEN)
-        });
-        let (mut count, mut least) = (1, asked.min(MOST_SLOTS));
-        for other in others {
-            let allows = other.lease.map_or(Some(other.slots), |lease| {
-                bounds(&told[lease], sent, answered).map(|bounds| bounds.least)
-            });
-            (count, least) = (count + 1, least.min(allows.unwrap_or(1)));
-        }
-        if count <= least {
-            let promised = court.context.promises_loss(sent.saturating_sub(ROLLED_BACK), answered);
-            let what = format!(
-                "token {} asks for {asked} slots, {} others may hold the key, and it is refused",
-                operation.token,
-                count - 1
-            );
-            court.find("S4", answered, promised, what);
-        }
-    }
 }
