@@ -98,7 +98,7 @@ fn refused(
 
 fn looked(court: &mut Court<'_>, holders: &Holders, (look, answered): (&Operation, Nanos)) {
     let Some(held) = look.said.held else { return };
-    let seen = look.said.holders.map_or(usize::from(held), usize::from);
+    let seen = look.said.holders.map_or_else(|| usize::from(held), usize::from);
     let (mut sure, mut perhaps, mut since) = (0, 0, look.sent);
     for one in holders.between(look.sent, answered) {
         perhaps += 1;
