@@ -327,6 +327,20 @@ mod tests {
     }
 
     #[test]
+    fn a_share_is_an_option_of_its_own_kind() {
+        let line = |slots| {
+            let asked = Asked { wait_ms: 5, slots, ..Asked::default() };
+            let text = written(&Question { kind: Kind::Acquire, key: 1, token: None, asked });
+            text.split(" HTTP").next().unwrap().to_owned()
+        };
+        assert_eq!(line(Some(3)), "POST /locks/k1?wait=5ms&slots=3");
+        assert_eq!(line(Some(SHARED)), "POST /locks/k1?wait=5ms&shared=true");
+        assert_eq!(line(None), "POST /locks/k1?wait=5ms");
+        let told = read(br#"{"code":"lock_held","holders":5,"slots":5,"mine":true}"#).said;
+        assert_eq!((told.holders, told.slots, told.mine), (Some(5), Some(5), Some(true)));
+    }
+
+    #[test]
     fn the_members_of_a_grant_are_read() {
         let body = read(br#"{"token":"t","key":"k","fencing_token":7,"ttl_ms":1,"waited_ms":0}"#);
         assert_eq!((body.said.fencing_token, body.said.ttl_ms), (Some(7), Some(1)));

@@ -107,7 +107,9 @@ fn looked(court: &mut Court<'_>, holders: &Holders, (look, answered): (&Operatio
             (sure, since) = (sure + 1, since.min(lease.lo));
         }
     }
-    let promised = match (seen < sure, seen > perhaps) {
+    // A key that is being handed over looks held by one, see I10.
+    let many = look.said.holders.is_some() && seen > perhaps;
+    let promised = match (seen < sure, many) {
         (true, _) => court.context.promises_keeping(since, answered),
         (_, true) => court.context.promises_loss(look.sent.saturating_sub(ROLLED_BACK), answered),
         _ => return,
