@@ -42,6 +42,7 @@ fn count(court: &mut Court<'_>, told: &[Vec<Share>]) {
         counted.handoffs += u64::from(waited);
         let relied = key.evidence_of(lease).iter().any(|one| one.rely > one.to);
         counted.unsure += u64::from(!relied);
+        let told: Vec<_> = told.iter().filter(|share| share.told).collect();
         let changed = told.windows(2).filter(|pair| pair[0].slots != pair[1].slots);
         counted.changes += changed.count() as u64;
         let anew = successors(key, lease, lease.latest());
