@@ -10,9 +10,7 @@ use std::ops::Range;
 
 use super::context::{Context, DEFAULT_TTL, MS};
 use super::ends::{ends, streams_of};
-use super::key::{
-    Key, Number, Stream, asked_ttl, began, is_claim, is_definite_no, is_lost, is_release,
-};
+use super::key::{Key, Number, Stream, asked_ttl, began, is_claim, is_lost, is_release};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
@@ -229,7 +227,7 @@ fn find_beginning(key: &Key<'_>, lease: &mut Lease) {
     // Whatever its token had before it was told that it has nothing is another lease.
     let told = |&number: &Number| {
         let operation = key.operation(number);
-        let nothing = is_release(operation) || is_lost(operation) || is_definite_no(operation);
+        let nothing = is_release(operation) || is_lost(operation) || key.denies(operation);
         nothing && operation.answered.is_some_and(|answered| answered <= lease.lo)
     };
     let nothing = key.near(lease.token, 0, lease.hi).find(told);

@@ -210,6 +210,16 @@ fn a_definite_no_that_a_holder_is_told_is_found() {
 }
 
 #[test]
+fn an_instance_that_ends_says_nothing_of_a_lease() {
+    let told = |code| vec![holder(1, 5, 1, 0), no(holder(1, 3, 0, 50), code)];
+    breaks("I8", told("store_unavailable/not_acquired"), told("draining"));
+    let mut look = look(1, (70, 72), Some(11), true);
+    look.said.holders = Some(1);
+    let seen = |code| [told(code), vec![look.clone()]];
+    assert_eq!(rules(&lines(seen("draining").concat())), [""; 0]);
+}
+
+#[test]
 fn a_look_that_counts_other_holders_is_found() {
     let counts = |holders| {
         let mut look = look(NO_TOKEN, (50, 52), None, false);
