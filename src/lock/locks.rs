@@ -93,14 +93,12 @@ impl Locks {
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
             self.holds.taken_over(token, lease);
         }
-        // A token that shares the key and asks for more of it is not let wait for the other holders:
-        // two of them would wait for each other.
-        let waits = matches!(&first, Acquired::Held(status, _) if status.mine != Some(true));
-        if patience.is_zero() || !waits {
-            return Ok(first);
+        // Two holders that waited for more of the key would wait for each other.
+        match &first {
+            Acquired::Held(status, _) if status.mine != Some(true) && !patience.is_zero() => (),
+            _ => return Ok(first),
         }
-        let token = claim.token.clone();
-        let mut ticket = self.enter(claim)?;
+        let (token, mut ticket) = (claim.token.clone(), self.enter(claim)?);
         let in_line = async {
             let stop = tokio::select! {
                 biased;

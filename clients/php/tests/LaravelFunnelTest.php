@@ -21,9 +21,6 @@ final class LaravelFunnelTest extends TestCase
 {
     public function testNoMoreThanTheLimitRunAtOnce(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $cache = $this->cache();
         $name = self::key();
         $funnel = fn () => $cache->funnel($name)->limit(2)->releaseAfter(20)->block(0);

@@ -16,9 +16,6 @@ final class ShareTest extends TestCase
 {
     public function testASemaphoreHasAsManyHoldersAsItsLeasesAllow(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $client = $this->client(owner: 'web-7');
         $key = self::key();
         $leases = array_map(fn () => $client->acquire($key, 20, slots: 3), range(1, 3));
@@ -39,9 +36,6 @@ final class ShareTest extends TestCase
 
     public function testALowerLimitHoldsAtOnceAndAHigherOneBehindIt(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         $old = $this->client()->acquire($key, slots: 5);
         $new = $this->client()->acquire($key, slots: 2);
@@ -54,9 +48,6 @@ final class ShareTest extends TestCase
 
     public function testReadersShareAKeyAndAWriterIsAlone(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         $readers = array_map(fn () => $this->client()->acquire($key, shared: true), range(1, 3));
         self::assertSame([1000, null], self::share($readers[0]));
@@ -79,9 +70,6 @@ final class ShareTest extends TestCase
 
     public function testAWriterWaitsForAllReadersAndLaterReadersBehindIt(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         $reader = $this->client()->acquire($key, shared: true);
         [$writer, $written] = self::start('$client->acquire($arguments[0], wait: INF); echo microtime(true);', $key);
@@ -97,9 +85,6 @@ final class ShareTest extends TestCase
 
     public function testALookTellsWhoSharesAKey(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         [$one, $two] = array_map(fn ($name) => $this->client(owner: $name), ['one', 'two']);
         $first = $one->acquire($key, 20, slots: 5);
@@ -124,9 +109,6 @@ final class ShareTest extends TestCase
 
     public function testALeaseThatIsHandedOverKeepsItsSlot(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         $client = $this->client();
         $all = [$client->acquire($key, 20, slots: 5), $client->acquire($key, 40, slots: 4)];
@@ -142,9 +124,6 @@ final class ShareTest extends TestCase
 
     public function testALeaseThatIsHeldHasASlotToo(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         $client = $this->client();
         $first = $client->hold($key, slots: 2);
@@ -162,9 +141,6 @@ final class ShareTest extends TestCase
 
     public function testSeveralKeysAreShared(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $keys = [self::key(), self::key()];
         $client = $this->client();
         $readers = [$client->acquireAll($keys, shared: true), $client->acquireAll($keys, shared: true)];
@@ -177,9 +153,6 @@ final class ShareTest extends TestCase
 
     public function testAnAnswerThatWasLostCostsNoSlot(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $key = self::key();
         $proxy = self::faults('lose');
         $lease = $this->client($proxy->url)->acquire($key, slots: 2);
@@ -193,9 +166,6 @@ final class ShareTest extends TestCase
 
     public function testProcessesAreNeverMoreThanTheSlots(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $directory = sys_get_temp_dir() . '/' . bin2hex(random_bytes(8));
         mkdir($directory);
         // Each slot is a file that its holder alone may have.

@@ -17,9 +17,6 @@ final class SymfonySemaphoreTest extends TestCase
 {
     public function testAsManyAsTheLimitAreIn(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $create = fn () => $this->factory()->createSemaphore($name, 2, 1, 20);
         [$one, $two, $three] = [$create(), $create(), $create()];
@@ -40,9 +37,6 @@ final class SymfonySemaphoreTest extends TestCase
 
     public function testTheLeastLimitOfAllHoldersCounts(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $old = $this->factory()->createSemaphore($name, 5);
         $new = $this->factory()->createSemaphore($name, 2);
@@ -63,9 +57,6 @@ final class SymfonySemaphoreTest extends TestCase
 
     public function testWhoWaitsIsInLineAtTheService(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $began = microtime(true);
         $this->client()->acquire($name, 1.2, slots: 1)->handOver();
@@ -79,9 +70,6 @@ final class SymfonySemaphoreTest extends TestCase
 
     public function testAKeyWhoseLimitIsLoweredKeepsItsLeaseIfTheOthersAreTooMany(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $store = $this->store();
         $store->save($key = new Key($name = self::key(), 3), 20);
         $other = $this->client()->acquire($name, slots: 3);

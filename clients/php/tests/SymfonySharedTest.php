@@ -16,9 +16,6 @@ final class SymfonySharedTest extends TestCase
 {
     public function testReadersAreTogetherAndAWriterIsAlone(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         [$one, $two, $writer] = array_map(fn () => $this->factory()->createLock($name, 20), range(1, 3));
         self::assertTrue($one->acquireRead());
@@ -41,9 +38,6 @@ final class SymfonySharedTest extends TestCase
 
     public function testAWriterWaitsForReadersAndLaterReadersBehindIt(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $reader = $this->factory()->createLock($name, 20);
         $reader->acquireRead();
@@ -68,9 +62,6 @@ final class SymfonySharedTest extends TestCase
 
     public function testAReadLockBecomesAWriteLockWhereNobodyElseReads(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $lock = $this->factory()->createLock($name, 20);
         self::assertTrue($lock->acquireRead());
@@ -88,9 +79,6 @@ final class SymfonySharedTest extends TestCase
 
     public function testAPromotionThatMayHaveHappenedIsReleasedAndRefreshedWhateverItsNumber(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         foreach (['delete', 'refresh'] as $verb) {
             $proxy = self::faults('pass', 'lose', 'lose');
             $store = new LockkeeperStore($this->client($proxy->url, patience: 0.0));
@@ -108,9 +96,6 @@ final class SymfonySharedTest extends TestCase
     /** @dataProvider waits */
     public function testARefusedPromotionConflictsAtOnceAndTheReadLockStays(bool $waits): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $other = $this->factory()->createLock($name, 60);
         $other->acquireRead();
@@ -142,9 +127,6 @@ final class SymfonySharedTest extends TestCase
 
     public function testAWriteLockBecomesAReadLockAndLetsReadersIn(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $lock = $this->factory()->createLock($name, 20);
         $lock->acquire();
@@ -162,9 +144,6 @@ final class SymfonySharedTest extends TestCase
 
     public function testACopyOfAKeyWhoseLockBecameAReadLockIsExclusiveAgainWhenItIsSaved(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $name = self::key();
         $store = new LockkeeperStore($this->client());
         $store->save($key = new Key($name));
@@ -200,9 +179,6 @@ final class SymfonySharedTest extends TestCase
 
     public function testAnAcquireReadThatFailsGivesBackWhatItMayHaveBeenGranted(): void
     {
-        if (!$this->canShare()) {
-            return;
-        }
         $proxy = self::faults('lose', 'lose', 'pass');
         $factory = new LockFactory(new LockkeeperStore($this->client($proxy->url, patience: 0.01)));
         $lock = $factory->createLock($name = self::key(), 20, false);

@@ -4,7 +4,6 @@ declare(strict_types=1);
 
 namespace Lockkeeper\Tests;
 
-use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\LockClient;
 
 /**
@@ -69,21 +68,6 @@ abstract class TestCase extends \PHPUnit\Framework\TestCase
         $command = [PHP_BINARY, ...$options, '-r', $script, '--', ...$arguments];
         $process = proc_open($command, [1 => ['pipe', 'w'], 2 => ['file', '/dev/null', 'w']], $pipes);
         return [$process, $pipes[1]];
-    }
-
-    /** Whether leases can share a key in the store of the service; if not, it has to refuse them. */
-    protected function canShare(): bool
-    {
-        $about = json_decode((string) file_get_contents(self::env('URL')), true);
-        if (!str_starts_with($about['store']['sharing'], 'exclusive')) {
-            return true;
-        }
-        foreach (['slots' => 5, 'shared' => true] as $option => $value) {
-            $acquire = fn () => $this->client()->acquire(self::key(), ...[$option => $value]);
-            $refused = $this->thrown(RequestRefused::class, $acquire);
-            self::assertSame([400, $option], [$refused->status, $refused->field]);
-        }
-        return false;
     }
 
     /** What an exception's class is that this throws, and the exception. */
