@@ -1,16 +1,16 @@
 -- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
--- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA.
+-- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared).
 
 local END = " HTTP/1.1\r\nHost: bench\r\n"
 
-local function key(n) return TAG .. "-" .. id .. "-" .. n end
+local function key(n) return SHARED and TAG or TAG .. "-" .. id .. "-" .. n end
 local function token(n) return string.format("%08x-0000-4000-8000-%012x", id, n) end
 
 local peers = {
   lockkeeper = {
     take = function(n)
       local header = CYCLE and "Lock-Token: " .. token(n) .. "\r\n" or ""
-      return "POST /locks/" .. key(n) .. "?ttl=60s" .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
+      return "POST /locks/" .. key(n) .. (SHARED and "?shared=true&ttl=60s" or "?ttl=60s") .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
     end,
     give = function(n)
       return "DELETE /locks/" .. key(n) .. END .. "Lock-Token: " .. token(n) .. "\r\n\r\n"

@@ -10,12 +10,11 @@ use tempfile::TempDir;
 use crate::cpu;
 use crate::servers::{Redis, Server, command};
 
-/// Clients at a time, over two threads of wrk.
+/// Clients at a time, but for those that take turns.
 pub(crate) const CONNECTIONS: u64 = 64;
 
-/// A release follows its acquire by so many acquires of the same thread of wrk. Its 32 connections
-/// are answered some 30 times in between, so that the acquire has been answered whatever overtakes
-/// it.
+/// A release follows its acquire by so many acquires. Each connection is answered some eight times
+/// in between, so that the acquire has been answered whatever overtakes it.
 const LAG: u64 = 512;
 
 const SCRIPT: &str = include_str!("load.lua");
@@ -27,6 +26,20 @@ pub(crate) enum Work {
     Acquire,
     /// The same, and the keys are given up again.
     Cycle,
+    /// The same over one connection.
+    Turns,
+    /// Over one connection, readers of one key that so many others share.
+    Beside(u16),
+}
+
+impl Work {
+    fn connections(self) -> u64 {
+        if matches!(self, Self::Turns | Self::Beside(_)) { 1 } else { CONNECTIONS }
+    }
+
+    fn lag(self) -> u64 {
+        if self == Self::Cycle { LAG } else { 0 }
+    }
 }
 
 /// Whose words the clients speak.
@@ -128,13 +141,17 @@ impl<'a> Load<'a> {
     /// If any answer was not what the work asks for.
     pub(crate) fn run(&mut self, server: &Server, peer: Peer, work: Work, seconds: u64) -> Sample {
         self.redis.flush();
+        let tag = format!("bench-{}", self.runs);
+        if let Work::Beside(others) = work {
+            server.share(&tag, others);
+        }
         let outcomes = || match peer {
             Peer::Lockkeeper => server.outcomes(),
             Peer::Bare | Peer::Webdis | Peer::Script => BTreeMap::new(),
         };
         let before = outcomes();
         let began = Used::until_now(server, self.redis);
-        let answered = self.wrk(server.port, peer, work, seconds);
+        let answered = self.wrk(server.port, (peer, work), &tag, seconds);
         let used = Used::until_now(server, self.redis) - began;
         let operations = match peer {
             Peer::Bare => answered.requests,
@@ -153,17 +170,17 @@ impl<'a> Load<'a> {
         }
     }
 
-    fn wrk(&mut self, port: u16, peer: Peer, work: Work, seconds: u64) -> Answered {
+    fn wrk(&mut self, port: u16, (peer, work): (Peer, Work), tag: &str, seconds: u64) -> Answered {
         self.runs += 1;
-        let (name, sha) = (peer.name(), self.redis.script());
-        let cycle = work == Work::Cycle;
-        let tag = format!("bench-{}", self.runs);
-        let head =
-            format!("TAG, PEER, CYCLE, LAG, SHA = {tag:?}, {name:?}, {cycle}, {LAG}, {sha:?}\n");
+        let (name, sha, lag) = (peer.name(), self.redis.script(), work.lag());
+        let (cycle, shared) = (work != Work::Acquire, matches!(work, Work::Beside(_)));
+        let head = format!(
+            "TAG, PEER, CYCLE, LAG, SHA, SHARED = {tag:?}, {name:?}, {cycle}, {lag}, {sha:?}, {shared}\n"
+        );
         let script = self.directory.path().join("load.lua");
         fs::write(&script, head + SCRIPT).unwrap();
         let output = command("wrk")
-            .args(["--threads", "1", "--connections", &CONNECTIONS.to_string()])
+            .args(["--threads", "1", "--connections", &work.connections().to_string()])
             .args(["--timeout", "60s", "--duration", &format!("{seconds}s"), "--script"])
             .arg(&script)
             .arg(format!("http://127.0.0.1:{port}"))
@@ -188,10 +205,10 @@ fn webdis_operations(requests: u64, keys: u64, work: Work) -> u64 {
             assert!(settled(requests).contains(&keys), "{what}");
             requests
         }
-        Work::Cycle => {
-            // What the two threads of wrk give up late, and what was under way.
-            assert!(keys <= 2 * (LAG + 1) + CONNECTIONS, "{what}");
-            assert!(keys + CONNECTIONS >= LAG.min(requests), "{what}");
+        _ => {
+            // What wrk gives up late, and what was under way.
+            assert!(keys <= work.lag() + 1 + CONNECTIONS, "{what}");
+            assert!(keys + CONNECTIONS >= work.lag().min(requests), "{what}");
             requests.saturating_sub(keys) / 2
         }
     }
@@ -227,7 +244,7 @@ fn operations(
     assert!(settled(requests).contains(&(granted + released)), "{what}");
     match work {
         Work::Acquire => requests.min(granted),
-        Work::Cycle => released,
+        _ => released,
     }
 }
 

@@ -50,7 +50,7 @@ enum Target {
     Redlock,
 }
 
-const SCENARIOS: [Scenario; 10] = [
+const SCENARIOS: [Scenario; 19] = [
     scenario("bare axum route", Target::Bare, Peer::Bare, Work::Acquire),
     scenario("webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Acquire),
     scenario("webdis, the service's script", Target::Webdis, Peer::Script, Work::Acquire),
@@ -71,6 +71,20 @@ const SCENARIOS: [Scenario; 10] = [
         Peer::Lockkeeper,
         Work::Cycle,
     ),
+    scenario("webdis, one connection", Target::Webdis, Peer::Webdis, Work::Turns),
+    scenario("lockkeeper/redis, one connection", Target::Redis, Peer::Lockkeeper, Work::Turns),
+    scenario("  a reader beside 1", Target::Redis, Peer::Lockkeeper, Work::Beside(1)),
+    scenario("  a reader beside 100", Target::Redis, Peer::Lockkeeper, Work::Beside(100)),
+    scenario("  a reader beside 999", Target::Redis, Peer::Lockkeeper, Work::Beside(999)),
+    scenario(
+        "lockkeeper/embedded, one connection",
+        Target::Embedded,
+        Peer::Lockkeeper,
+        Work::Turns,
+    ),
+    scenario("  a reader beside 1", Target::Embedded, Peer::Lockkeeper, Work::Beside(1)),
+    scenario("  a reader beside 100", Target::Embedded, Peer::Lockkeeper, Work::Beside(100)),
+    scenario("  a reader beside 999", Target::Embedded, Peer::Lockkeeper, Work::Beside(999)),
 ];
 
 const fn scenario(name: &'static str, target: Target, peer: Peer, work: Work) -> Scenario {

@@ -49,7 +49,8 @@ pub(crate) fn print(rows: &[Row<'_>]) {
     let bare = samples_of(rows, Peer::Bare, Work::Acquire);
     for row in rows {
         let Scenario { name, target, work, .. } = row.scenario;
-        let webdis = samples_of(rows, Peer::Webdis, *work);
+        let of_webdis = if matches!(work, Work::Beside(_)) { Work::Turns } else { *work };
+        let webdis = samples_of(rows, Peer::Webdis, of_webdis);
         let over = |peers: &[Sample], figure: fn(&Sample) -> f64| {
             let pairs = row.samples.iter().zip(peers);
             spread(pairs.map(|(ours, theirs)| figure(ours) / figure(theirs)), 2)

@@ -98,6 +98,14 @@ impl Server {
         counts.map(|(name, count)| (name.to_owned(), count.parse().unwrap())).collect()
     }
 
+    /// Makes so many readers hold a key.
+    pub(crate) fn share(&self, key: &str, readers: u16) {
+        for _ in 0..readers {
+            let path = format!("/locks/{key}?shared=true&ttl=10m");
+            self.ask("POST", &path).expect("there is room for another reader");
+        }
+    }
+
     fn start(ready: &str, command: impl Fn(u16) -> Command) -> Self {
         for _ in 0..TRIES {
             let port = free_port();
@@ -127,13 +135,18 @@ impl Server {
 
     /// The answer to a GET, if it is 200.
     fn get(&self, path: &str) -> Option<String> {
+        self.ask("GET", path).filter(|answer| answer.starts_with("HTTP/1.1 200 "))
+    }
+
+    /// The answer to a request without a body, if it is 200 or 201.
+    fn ask(&self, method: &str, path: &str) -> Option<String> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         connection.set_read_timeout(Some(PATIENCE)).ok()?;
-        write!(connection, "GET {path} HTTP/1.1\r\nHost: bench\r\nConnection: close\r\n\r\n")
-            .ok()?;
+        let head = "Host: bench\r\nContent-Length: 0\r\nConnection: close";
+        write!(connection, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n").ok()?;
         let mut answer = String::new();
         connection.read_to_string(&mut answer).ok()?;
-        answer.starts_with("HTTP/1.1 200 ").then_some(answer)
+        answer.starts_with("HTTP/1.1 20").then_some(answer)
     }
 }
 
