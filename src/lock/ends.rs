@@ -525,8 +525,10 @@ mod tests {
             share: Share { slots, slot: Some(number as u16) },
             ..lease("a", number)
         };
-        let grant = |lease| {
-            ends.granted(&token(), &Win { lease, fresh: true, replaces: None }, Duration::ZERO)
+        let grant = |lease: Lease| {
+            let token = format!("a-token-of-client-{}", lease.fencing_token);
+            let win = Win { lease, fresh: true, replaces: None };
+            ends.granted(&LeaseToken::parse(&token).unwrap(), &win, Duration::ZERO);
         };
         let told = |after| {
             let (ended, last) = ends.after(after);
@@ -547,5 +549,21 @@ mod tests {
         assert_eq!(over, [1, 3], "an exclusive lease proves that the others are over");
         grant(shared(3));
         assert_eq!(ends.living()[0].1.count, 1, "a late answer is no lease");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_takes_the_place_of_another_goes_on_as_that_one() {
+        let ends = ends(Why::Lost);
+        ends.granted(&token(), &win("a", 1), Duration::from_secs(3));
+        advance(Duration::from_secs(2)).await;
+        let share = Share { slots: Slots::SHARED, slot: None };
+        let shared = Lease { share, ..lease("a", 2) };
+        let changed = Win { lease: shared, fresh: true, replaces: Some(number(1)) };
+        ends.granted(&token(), &changed, Duration::ZERO);
+        assert_eq!((ends.living()[0].1.count, told(&ends)), (1, vec![]));
+        // An answer was lost: the token has another lease by now.
+        ends.granted(&token(), &win("a", 4), Duration::ZERO);
+        assert_eq!(told(&ends), [("a".to_owned(), Some(2_000), Why::Lost)]);
+        assert_eq!(ends.living()[0].1.count, 1);
     }
 }
