@@ -9,11 +9,13 @@ mod command;
 pub(super) mod habits;
 mod lease;
 mod marks;
+mod pool;
 mod reach;
 mod supervise;
 mod warden;
 mod words;
 
+use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -29,11 +31,12 @@ use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
 use crate::cli::exec::words::Words;
-use crate::cli::remote::{API_KEY, Remote, duration};
+use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
 use crate::cli::voice::flush;
 use crate::cli::{exit, runtime};
+use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::platform::processes;
@@ -57,6 +60,9 @@ const HURRY: Duration = Duration::from_secs(1);
 pub(super) struct Exec {
     #[command(flatten)]
     contention: Contention,
+    /// Take this key instead of KEY if it is free first; may be given several times.
+    #[arg(long, value_name = "KEY", value_parser = key)]
+    any_of: Vec<LockKey>,
     /// TTL of the lease, in case this host dies; it is refreshed every third of that.
     #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     ttl: Duration,
@@ -114,8 +120,8 @@ enum IfDown {
 /// Runs COMMAND under a lease and returns the exit code.
 pub(super) fn exec(exec: Exec) -> u8 {
     let voice = exec.remote.voice();
-    let code = match prepared(&exec).and_then(|(keeper, command)| {
-        let done = runtime::run(run(&exec, &keeper, &command))?;
+    let code = match prepared(&exec).and_then(|(keepers, command)| {
+        let done = runtime::run(run(&exec, &keepers, &command))?;
         done.map_err(|error| error.to_string())
     }) {
         Ok(code) => code,
@@ -149,20 +155,26 @@ fn ourselves(word: &str) -> std::io::Result<Command> {
     Ok(command)
 }
 
-fn prepared(exec: &Exec) -> Result<(LeaseKeeper, Vec<OsString>), String> {
+/// The keeper of a lease for each key that would do, and COMMAND.
+fn prepared(exec: &Exec) -> Result<(Vec<LeaseKeeper>, Vec<OsString>), String> {
     let Words { key, command, program } = Words::parse(&exec.words, exec.command.as_deref())?;
     let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&program));
     let terms = Terms::new(exec.ttl, exec.kill_after)?;
-    let claimant = Claimant {
-        client: exec.remote.client()?,
-        key,
-        token: exec.remote.new_token()?,
-        owner: Owner::parse(&owner).map_err(|error| error.to_string())?,
-        ttl: Some(terms.ttl()),
-        slots: exec.contention.slots(),
-        voice: exec.remote.voice(),
+    let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
+    let keys: BTreeSet<_> = exec.any_of.iter().cloned().chain([key]).collect();
+    let keeper = |key| {
+        let claimant = Claimant {
+            client: exec.remote.client()?,
+            key,
+            token: exec.remote.new_token()?,
+            owner: owner.clone(),
+            ttl: Some(terms.ttl()),
+            slots: exec.contention.slots(),
+            voice: exec.remote.voice(),
+        };
+        Ok::<_, String>(LeaseKeeper { claimant, terms })
     };
-    Ok((LeaseKeeper { claimant, terms }, command))
+    Ok((keys.into_iter().map(keeper).collect::<Result<_, _>>()?, command))
 }
 
 /// Parses the signal for COMMAND.
@@ -182,13 +194,13 @@ fn ourselves_as_owner(program: &OsStr) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }
 
-async fn run(exec: &Exec, keeper: &LeaseKeeper, command: &[OsString]) -> std::io::Result<u8> {
+async fn run(exec: &Exec, keepers: &[LeaseKeeper], command: &[OsString]) -> std::io::Result<u8> {
     let signals = Signals::catch()?;
     let asked = Moment::now();
     let acquired = tokio::select! {
         biased;
         signal = signals.ending() => Err(signal),
-        acquired = keeper.acquire(exec.contention.wait()) => Ok(acquired),
+        acquired = pool::acquire(keepers, exec.contention.wait()) => Ok(acquired),
     };
     // Also between the grant and the start: after a signal to end, nothing may be started.
     let acquired = match signals.ended() {
@@ -196,17 +208,20 @@ async fn run(exec: &Exec, keeper: &LeaseKeeper, command: &[OsString]) -> std::io
         None => acquired,
     };
     let signalled = |signal: Signal| u8::try_from(exit::SIGNALLED + signal.as_raw());
-    let lease = match acquired {
+    let (keeper, acquired) = match acquired {
         Err(signal) => {
-            keeper.claimant.leave().await;
+            pool::leave(keepers).await;
             return Ok(signalled(signal).unwrap_or(exit::INTERNAL));
         }
-        Ok(Ok(lease)) => Some(lease),
-        Ok(Err(NoLease::Unreachable(why))) if exec.if_down == IfDown::Run => {
+        Ok(acquired) => acquired,
+    };
+    let lease = match acquired {
+        Ok(lease) => Some(lease),
+        Err(NoLease::Unreachable(why)) if exec.if_down == IfDown::Run => {
             keeper.claimant.voice.complain(|| format!("{why}; COMMAND runs without a lease"));
             None
         }
-        Ok(Err(why)) => {
+        Err(why) => {
             return Ok(why.say(keeper.claimant.voice, exec.contention.conflict_exit_code));
         }
     };

@@ -8,6 +8,7 @@ mod hostile;
 mod looks;
 mod losses;
 mod options;
+mod pool;
 pub(crate) mod proxy;
 mod safety;
 mod signals;

@@ -1,0 +1,56 @@
+//! A lease of one of several keys, for `--any-of`: a pool where the store has exclusive leases only.
+
+use std::time::Duration;
+
+use crate::cli::claimant::NoLease;
+use crate::cli::clock::Moment;
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper};
+
+/// The longest wait in the line of one key before the next is tried.
+const TURN: Duration = Duration::from_secs(10);
+
+/// Acquires the lease of one of the keys, and tells which keeper has it. Each key is tried once, in
+/// a random order; then one after the other is waited for, with a share of the time that is left,
+/// and each is tried once more. One key alone is waited for in its line, forever without `wait`.
+///
+/// Dropping the future leaves the line, but may leave a lease: see [`leave`].
+pub(super) async fn acquire(
+    keepers: &[LeaseKeeper],
+    wait: Option<Duration>,
+) -> (&LeaseKeeper, Result<KnownLease, NoLease>) {
+    if let [only] = keepers {
+        return (only, only.acquire(wait).await);
+    }
+    let until = wait.map(|wait| Moment::now().after(wait));
+    let left = || until.map_or(TURN.saturating_mul(2), Moment::left);
+    let mut order: Vec<_> = keepers.iter().collect();
+    order.sort_unstable_by_key(|keeper| keeper.claimant.token.expose()); // A token is random.
+    loop {
+        // The last round of tries finds a key that became free while another was waited for.
+        let last = left().is_zero();
+        let mut busy = None;
+        for keeper in &order {
+            match keeper.acquire(Some(Duration::ZERO)).await {
+                Err(NoLease::Busy(why)) => busy = Some((*keeper, Err(NoLease::Busy(why)))),
+                other => return (keeper, other),
+            }
+        }
+        if let Some(busy) = busy.filter(|_| last) {
+            return busy;
+        }
+        for (place, keeper) in order.iter().enumerate() {
+            let turn = left() / u32::try_from(order.len() - place).unwrap_or(u32::MAX);
+            match keeper.acquire(Some(turn.min(TURN))).await {
+                Err(NoLease::Busy(_)) => keeper.claimant.leave().await,
+                other => return (keeper, other),
+            }
+        }
+    }
+}
+
+/// Leaves all lines, and releases a lease that was granted meanwhile.
+pub(super) async fn leave(keepers: &[LeaseKeeper]) {
+    for keeper in keepers {
+        keeper.claimant.leave().await;
+    }
+}
