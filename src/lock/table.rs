@@ -110,13 +110,25 @@ impl Table {
         self.begin(claim, None, now, proposal).map(Attempt::Won)
     }
 
-    /// Joins the line, or asks again; grants the key if it is the claim's turn.
+    /// Joins the line, or asks again if it has `stood` there; grants the key if it is the claim's
+    /// turn. A claim that stood in line does not change a lease that another request of its token
+    /// was granted meanwhile.
     ///
     /// Returns `None` if the fencing tokens are used up.
-    pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
+    pub fn wait_turn(
+        &mut self,
+        claim: &Claim,
+        stood: Option<u64>,
+        now: Timestamp,
+        proposal: u64,
+    ) -> Option<Turn> {
         self.expire_and_hand_on(&claim.key, now);
         if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned() {
             self.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)], now);
+            if stood.is_some() && own.share.slots != claim.slots() {
+                let refusal = self.refusal(claim, now);
+                return Some(Turn::Held(LockStatus { mine: Some(true), ..refusal }));
+            }
             return Some(match self.again(claim, own, now, proposal)? {
                 Attempt::Won(again) => Turn::Won(again),
                 Attempt::Held(status) => Turn::Held(status),

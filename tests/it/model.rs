@@ -225,7 +225,7 @@ impl Both<'_> {
 
     async fn wait(&mut self, at: u8, by: u8, claim: Claim) -> (Said, Said) {
         let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
-        let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
+        let expected = self.table.wait_turn(&claim, None, self.now, 0).unwrap();
         if let (Turn::Won(win), Turn::Won(other)) = (&said, &expected) {
             self.give(&claim.token, [win, other]);
         }

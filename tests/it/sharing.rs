@@ -154,7 +154,8 @@ impl World {
     }
 
     fn wait(&mut self, who: u8, claim: Claim) {
-        match self.table.wait_turn(&claim, self.at(), 0).unwrap() {
+        let stood = self.places.get(&who).copied();
+        match self.table.wait_turn(&claim, stood, self.at(), 0).unwrap() {
             Turn::Won(win) => self.won(who, &claim, &win),
             Turn::Waiting(_) => {
                 self.must_wait(who, &claim);

@@ -179,11 +179,11 @@ impl Store for EmbeddedStore {
         })
     }
 
-    async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
+    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
         const VERB: Verb = Verb::WaitTurn;
         let (origin, claim) = (claim.origin, claim.clone());
         let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
-            let turn = table.wait_turn(&claim, now, proposal());
+            let turn = table.wait_turn(&claim, stood, now, proposal());
             Committed::with_lease(table, (&claim.key, &claim.token), turn)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;

@@ -18,6 +18,9 @@ use crate::store::redis::replies::{fencing_token, malformed, renewals, share, tt
 use crate::store::redis::script::{Reply, Script};
 use crate::store::redis::target::{By, Target};
 
+/// The item of a grant that tells the number of the lease that it replaces, or 0.
+const REPLACED: usize = 5;
+
 /// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
@@ -76,8 +79,11 @@ impl RedisStore {
         since: Instant,
     ) -> Result<(), StoreError> {
         let granted = match reply.word() {
-            "granted" => reply.first().and_then(FencingToken::from_number),
-            "again" => None,
+            // The lease that another one has replaced does not come back.
+            "granted" if reply.item(REPLACED).is_none_or(|number| number == 0) => {
+                reply.item(0).and_then(FencingToken::from_number)
+            }
+            "granted" | "again" => None,
             _ => return Ok(()),
         };
         let Some(replicas) = node.replicas() else { return Ok(()) };

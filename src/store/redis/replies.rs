@@ -37,7 +37,7 @@ pub(super) fn held(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
 /// least slots, and a flag for a token that is a holder.
 pub(super) fn shared(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
     let (holder, waiters) = (sharer(reply)?, reply.number()?);
-    let sharers = sharers(reply);
+    let sharers = sharers(reply).filter(|all| !all.slots.is_alone());
     let mine = (reply.number()? == 1).then_some(true);
     Some(LockStatus { sharers, mine, ..status(key, Some(holder), waiters) })
 }

@@ -110,9 +110,9 @@ impl Reply {
         &self.word
     }
 
-    /// The first item, a number that is not negative, without consuming it.
-    pub(in crate::store) fn first(&self) -> Option<u64> {
-        number(self.rest.as_slice().first()?.clone())?.try_into().ok()
+    /// An item by its place, a number that is not negative, without consuming it.
+    pub(in crate::store) fn item(&self, place: usize) -> Option<u64> {
+        number(self.rest.as_slice().get(place)?.clone())?.try_into().ok()
     }
 
     /// The next item, a number.

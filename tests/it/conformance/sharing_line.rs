@@ -9,6 +9,7 @@ on_every_store_that_shares!(tests:
     a_claim_that_leaves_makes_room_for_those_behind_it,
     a_waiting_promotion_is_refused_at_once,
     a_claim_in_line_whose_token_comes_to_share_the_key_is_refused,
+    a_claim_that_stood_in_line_changes_no_lease_that_its_token_was_granted_meanwhile,
     claims_in_line_of_two_holders_do_not_wait_for_each_other,
     a_crowd_of_readers_comes_in_in_order,
     a_holder_of_a_slot_keeps_it_by_its_stream,
@@ -21,7 +22,7 @@ mod tests {
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::lease::{Acquired, Claim, Grant};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::Keep;
+    use lockkeeper::lock::store::{Keep, Turn};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
     use crate::conformance::waiting::Request;
@@ -139,6 +140,29 @@ mod tests {
         let named = Some(shared.fencing_token);
         let kept = stage.store.refresh(&key("a"), &token("two"), named, None).await.unwrap();
         assert_eq!(kept.unwrap().share.slot, shared.share.slot);
+    }
+
+    pub(super) async fn a_claim_that_stood_in_line_changes_no_lease_that_its_token_was_granted_meanwhile(
+        stage: Stage,
+    ) {
+        for (older, newer) in [(READER, 1), (3, 1), (1, 3), (READER, 3), (3, READER), (1, READER)] {
+            stage.granted(&claim("a", "holder", LONG)).await;
+            let older = of("two", older);
+            let Turn::Waiting(waiting) = stage.store.wait_turn(&older, None).await.unwrap() else {
+                panic!("the key is held")
+            };
+            release(&stage, "holder").await;
+            let granted = lease(&stage, "two", newer).await;
+            let turn = stage.store.wait_turn(&older, Some(waiting.place)).await.unwrap();
+            let Turn::Held(status) = turn else { panic!("{turn:?}") };
+            assert_eq!((status.mine, status.waiters), (Some(true), 0));
+            let same = of("two", newer);
+            let turn = stage.store.wait_turn(&same, Some(waiting.place)).await.unwrap();
+            let Turn::Won(win) = turn else { panic!("{turn:?}") };
+            assert_eq!((win.fresh, win.lease.share), (false, granted.share));
+            assert_eq!(win.lease.fencing_token, granted.fencing_token);
+            release(&stage, "two").await;
+        }
     }
 
     pub(super) async fn claims_in_line_of_two_holders_do_not_wait_for_each_other(stage: Stage) {

@@ -89,10 +89,15 @@ async fn a_shared_key_that_is_deleted_by_hand_is_free_and_its_leases_do_not_rise
 async fn a_shared_key_whose_records_are_lost_stays_locked_until_it_ends_or_is_freed() {
     let stage = Stage::redis().await;
     let (store, redis) = (&stage.store, stage.server().unwrap());
-    for part in ["/share//", "/facts//"] {
+    for (part, other_type) in
+        [("/share//", false), ("/facts//", false), ("/share//", true), ("/facts//", true)]
+    {
         stage.granted(&of("one", 3)).await;
         let lost = names(redis).into_iter().find(|name| name.contains(part)).unwrap();
         redis.run_words::<u64>(&["DEL", &lost]);
+        if other_type {
+            redis.run_words::<u64>(&["LPUSH", &lost, "by hand"]);
+        }
         for slots in [1, 3, READER] {
             let refused = store.try_acquire(&of("two", slots)).await.unwrap();
             assert!(matches!(refused, Attempt::Held(_)), "{part} {slots}: {refused:?}");

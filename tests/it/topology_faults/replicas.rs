@@ -71,6 +71,20 @@ async fn a_lease_that_its_token_asks_for_again_is_never_taken_back() {
     assert_eq!((again.told(), &*again.text("outcome")), (unavailable(), "unknown"));
     assert_eq!(refresh(&http, "again", TOKEN).await.status, 200, "it was taken back");
 
+    // Nor is one whose share is changed: what it replaces does not come back.
+    wire.mend();
+    let shared = async |share: &str| {
+        let path = format!("/locks/shared?ttl=10m&{share}");
+        http.token(TOKEN).post(&path, "").await
+    };
+    eventually(PATIENCE, async || (shared("shared=true").await.status == 201).then_some(())).await;
+    wire.cut();
+    for share in ["slots=3", "slots=1"] {
+        let changed = shared(share).await;
+        assert_eq!((changed.told(), &*changed.text("outcome")), (unavailable(), "unknown"));
+        assert_eq!(refresh(&http, "shared", TOKEN).await.status, 200, "{share}: it was taken back");
+    }
+
     // A repeat comes while the first request waits for the replica, which comes back only after
     // the first has given up: its grant is the repeat's by then.
     let first = acquire(&http, "repeated", TOKEN, LONG);

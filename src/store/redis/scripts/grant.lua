@@ -6,9 +6,9 @@ local not_after, token, ttl, its_owner, retention, floor, believable, max_hold, 
 local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
 local own = all and all.lease(token)
 if all and value == token and holder == token then
-  own = { slots = 1, slot = 0, fence = last, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ends = now + redis.call('PTTL', lock) }
+  own = { slots = 1, slot = 0, fence = last, owner = owner, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ends = now + redis.call('PTTL', lock) }
 end
-slots = tonumber(slots ~= '' and slots or own and own.slots or 1)
+slots = tonumber(slots ~= '' and slots or stood == '' and own and own.slots or 1)
 local function room() -- All who would then have the lock allow so many, the claim included.
   if not shared then return not value or value == token end
   local others, least = all.beside(own)
@@ -23,7 +23,7 @@ local function begun(again, fence) -- Ends the claim's wait; the fencing token o
   return again and fence or math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
 end
 local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
-  redis.call('ZADD', share, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
+  redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
   local again = own and not (own.slots > 1000 and slots <= 1000)
   local lease = again and own or { slot = 0, renewals = -TAKE_OVER, since = own and own.since or string.format('%.0f', now) }
   local before = shared and own and { slots = own.slots, slot = own.slot }

@@ -12,6 +12,7 @@ local function sharing() -- Removes the leases that are over. A function: exclus
     if lease.slot == 0 then return end
     taken = taken .. string.rep('0', lease.slot - #taken)
     taken = string.sub(taken, 1, lease.slot - 1) .. (by > 0 and 1 or 0) .. string.sub(taken, lease.slot + 1)
+    if by < 0 then taken = string.match(taken, '^.*1') or '' end
   end
   local function forget(token)
     local lease = us.lease(token)
@@ -64,10 +65,11 @@ local function sharing() -- Removes the leases that are over. A function: exclus
     note()
   end
   function us.depart(token) forget(token) note() end
-  local all = shared and redis.call('HGET', facts, '#') or ''
+  local all, over = shared and redis.pcall('HGET', facts, '#') or '', shared and redis.pcall('ZRANGEBYSCORE', share, '-inf', now) or {}
+  if type(all) == 'table' then redis.call('DEL', facts) all = '' end -- Another type: the records are lost.
+  if over.err then redis.call('DEL', share) over = {} end
   taken = string.match(all, '^[01]*')
-  for slots, number in string.gmatch(all, '(%d+):(%d+)') do sums[tonumber(slots)] = tonumber(number) end
-  local over = shared and redis.call('ZRANGEBYSCORE', share, '-inf', now) or {}
+  for slots, number in string.gmatch(all, ' (%d+):(%d+)') do sums[tonumber(slots)] = tonumber(number) end
   for _, token in ipairs(over) do forget(token) end
   if over[1] then note() end
   return us
