@@ -1,7 +1,7 @@
 -- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
 -- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared).
 
-local END = " HTTP/1.1\r\nHost: bench\r\n"
+local END = " HTTP/1.1\r\nHost: localhost\r\n"
 
 local function key(n) return SHARED and TAG or TAG .. "-" .. id .. "-" .. n end
 local function token(n) return string.format("%08x-0000-4000-8000-%012x", id, n) end
@@ -24,7 +24,7 @@ local peers = {
     take = function(n)
       local keys = key(n) .. "/record:" .. key(n)
       local far = "9007199254740991"
-      local args = far .. "/" .. token(n) .. "/60000/bench/86460000/1/" .. far
+      local args = far .. "/" .. token(n) .. "/60000/bench/86460000/1/" .. far .. "/" .. far
       return "GET /EVALSHA/" .. SHA .. "/2/" .. keys .. "/" .. args .. END .. "\r\n"
     end,
   },

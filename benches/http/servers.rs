@@ -142,7 +142,7 @@ impl Server {
     fn ask(&self, method: &str, path: &str) -> Option<String> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         connection.set_read_timeout(Some(PATIENCE)).ok()?;
-        let head = "Host: bench\r\nContent-Length: 0\r\nConnection: close";
+        let head = "Host: localhost\r\nContent-Length: 0\r\nConnection: close";
         write!(connection, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n").ok()?;
         let mut answer = String::new();
         connection.read_to_string(&mut answer).ok()?;
