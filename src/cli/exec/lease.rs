@@ -164,7 +164,7 @@ impl LeaseKeeper {
         &self,
         lease: &Cell<KnownLease>,
         limit: fn(&KnownLease) -> Moment,
-        refreshed: impl Fn(&KnownLease),
+        refreshed: impl Fn(),
     ) -> io::Result<LossReason> {
         let alarm = Alarm::new()?;
         loop {
@@ -174,7 +174,7 @@ impl LeaseKeeper {
                 Ok(next) => {
                     self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
                     lease.set(next);
-                    refreshed(&next);
+                    refreshed();
                 }
                 Err(loss) => return Ok(loss),
             }

@@ -1,13 +1,14 @@
 //! `lockkeeper exec`: runs COMMAND while it holds a lease, and only then.
 //!
-//! `words` reads KEY and COMMAND, `lease` acquires and keeps the lease, `command` is the process,
-//! `reach` its processes, `supervise` holds them together, and `warden` is a second process for when
-//! this one cannot act. `habits` has the options that people know from `flock` and `timeout`.
+//! `words` reads KEY and COMMAND, `lease` acquires and keeps a lease, `leases` all that COMMAND
+//! needs and `pool` one of several, `command` is the process, `reach` its processes, `supervise`
+//! holds them together, and `warden` is a second process for when this one cannot act. `habits` has the options that people know from `flock` and `timeout`.
 //! Processes that COMMAND leaves behind when it ends by itself go on without the lease.
 
 mod command;
 pub(super) mod habits;
 mod lease;
+mod leases;
 mod marks;
 mod pool;
 mod reach;
@@ -17,6 +18,7 @@ mod words;
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
@@ -29,7 +31,8 @@ use crate::cli::claimant::{Claimant, Contention, NoLease};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
-use crate::cli::exec::supervise::{LeaseLeft, Supervisor};
+use crate::cli::exec::leases::Leases;
+use crate::cli::exec::supervise::Supervisor;
 use crate::cli::exec::words::Words;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
@@ -63,6 +66,9 @@ pub(super) struct Exec {
     /// Take this key instead of KEY if it is free first; may be given several times.
     #[arg(long, value_name = "KEY", value_parser = key)]
     any_of: Vec<LockKey>,
+    /// Take this key as well as KEY, in the order of their bytes; may be given several times.
+    #[arg(long, value_name = "KEY", value_parser = key, conflicts_with = "any_of")]
+    also: Vec<LockKey>,
     /// TTL of the lease, in case this host dies; it is refreshed every third of that.
     #[arg(short, long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     ttl: Duration,
@@ -120,10 +126,9 @@ enum IfDown {
 /// Runs COMMAND under a lease and returns the exit code.
 pub(super) fn exec(exec: Exec) -> u8 {
     let voice = exec.remote.voice();
-    let code = match prepared(&exec).and_then(|(keepers, command)| {
-        let done = runtime::run(run(&exec, &keepers, &command))?;
-        done.map_err(|error| error.to_string())
-    }) {
+    let code = match Prepared::new(&exec)
+        .and_then(|prepared| runtime::run(prepared.run())?.map_err(|error| error.to_string()))
+    {
         Ok(code) => code,
         Err(sentence) => {
             voice.complain(|| sentence);
@@ -149,32 +154,165 @@ pub(super) fn as_part_of_exec() -> Option<u8> {
 }
 
 /// A process of this program with this first argument.
-fn ourselves(word: &str) -> std::io::Result<Command> {
+fn ourselves(word: &str) -> io::Result<Command> {
     let mut command = Command::new(processes::own_program()?);
     command.arg0("lockkeeper").arg(word);
     Ok(command)
 }
 
-/// The keeper of a lease for each key that would do, and COMMAND.
-fn prepared(exec: &Exec) -> Result<(Vec<LeaseKeeper>, Vec<OsString>), String> {
-    let Words { key, command, program } = Words::parse(&exec.words, exec.command.as_deref())?;
-    let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&program));
-    let terms = Terms::new(exec.ttl, exec.kill_after)?;
-    let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
-    let keys: BTreeSet<_> = exec.any_of.iter().cloned().chain([key]).collect();
-    let keeper = |key| {
-        let claimant = Claimant {
-            client: exec.remote.client()?,
-            key,
-            token: exec.remote.new_token()?,
-            owner: owner.clone(),
-            ttl: Some(terms.ttl()),
-            slots: exec.contention.slots(),
-            voice: exec.remote.voice(),
+/// What the words of the command line come to.
+struct Prepared<'a> {
+    exec: &'a Exec,
+    /// KEY as it was given.
+    key: LockKey,
+    /// The keeper of a lease for KEY and for each key of `--any-of` or `--also`, in their order.
+    keepers: Vec<LeaseKeeper>,
+    terms: Terms,
+    command: Vec<OsString>,
+}
+
+impl<'a> Prepared<'a> {
+    fn new(exec: &'a Exec) -> Result<Self, String> {
+        let Words { key, command, program } = Words::parse(&exec.words, exec.command.as_deref())?;
+        let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&program));
+        let terms = Terms::new(exec.ttl, exec.kill_after)?;
+        let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
+        let others = exec.any_of.iter().chain(&exec.also).cloned();
+        let keys: BTreeSet<_> = others.chain([key.clone()]).collect();
+        let token = exec.remote.new_token()?;
+        let keeper = |key| {
+            // One for all that COMMAND needs; those of a pool give it a random order.
+            let token = if exec.also.is_empty() { exec.remote.new_token()? } else { token.clone() };
+            let claimant = Claimant {
+                client: exec.remote.client()?,
+                key,
+                token,
+                owner: owner.clone(),
+                ttl: Some(terms.ttl()),
+                slots: exec.contention.slots(),
+                voice: exec.remote.voice(),
+            };
+            Ok::<_, String>(LeaseKeeper { claimant, terms })
         };
-        Ok::<_, String>(LeaseKeeper { claimant, terms })
+        let keepers = keys.into_iter().map(keeper).collect::<Result<_, _>>()?;
+        Ok(Self { exec, key, keepers, terms, command })
+    }
+
+    async fn run(&self) -> io::Result<u8> {
+        let Self { exec, keepers, .. } = self;
+        let (signals, voice) = (Signals::catch()?, exec.remote.voice());
+        let asked = Moment::now();
+        let acquired = tokio::select! {
+            biased;
+            signal = signals.ending() => Err(signal),
+            acquired = self.acquire() => Ok(acquired?),
+        };
+        // Also between the grant and the start: after a signal to end, nothing may be started.
+        let acquired = signals.ended().map_or(acquired, Err);
+        let leases = match acquired {
+            Err(signal) => {
+                leases::leave(keepers).await;
+                let code = u8::try_from(exit::SIGNALLED + signal.as_raw());
+                return Ok(code.unwrap_or(exit::INTERNAL));
+            }
+            Ok(Ok(leases)) => leases,
+            Ok(Err(NoLease::Unreachable(why))) if exec.if_down == IfDown::Run => {
+                voice.complain(|| format!("{why}; COMMAND runs without a lease"));
+                Leases::default()
+            }
+            Ok(Err(why)) => return Ok(why.say(voice, exec.contention.conflict_exit_code)),
+        };
+        for (keeper, lease) in leases.all() {
+            let (key, number) = (&keeper.claimant.key, lease.fencing_token);
+            let waited = span(millis_down(asked.elapsed()));
+            voice.tell(|| format!("acquired '{key}' after {waited}, fencing token {number}"));
+        }
+        self.supervise(&leases, &signals).await
+    }
+
+    async fn acquire(&self) -> io::Result<Result<Leases<'_>, NoLease>> {
+        let wait = self.exec.contention.wait();
+        if self.exec.also.is_empty() {
+            Ok(pool::acquire(&self.keepers, wait).await)
+        } else {
+            Leases::acquire(&self.keepers, wait).await
+        }
+    }
+
+    /// Runs COMMAND under its leases, and releases them.
+    async fn supervise(&self, leases: &Leases<'_>, signals: &Signals) -> io::Result<u8> {
+        let (exec, began) = (self.exec, Moment::now());
+        let supervisor = Supervisor {
+            leases,
+            kill_after: self.terms.kill_after(),
+            voice: exec.remote.voice(),
+            signal: exec.signal,
+            max_run: exec.max_run.filter(|time| !time.is_zero()),
+            timed_out: (!exec.preserve_status).then_some(exit::TIMED_OUT),
+            on_lost: exec.on_lost,
+        };
+        let started = Running::start(&Start {
+            words: &self.command,
+            changes: &self.environment(leases),
+            mask: signals.inherited(),
+            latest: leases.earliest(|lease| lease.terminate),
+            end: supervisor.last_moment(),
+        });
+        let (code, earliest) = match started {
+            Ok(running) => {
+                // After an error COMMAND may still run; the leases have to last if it does.
+                let outcome = supervisor.run(&running, signals).await?;
+                if outcome.needed {
+                    leases.not_given_back();
+                    return Ok(outcome.code);
+                }
+                (outcome.code, began.after(exec.min_hold))
+            }
+            Err(error) => {
+                supervisor.voice.complain(|| format!("cannot start COMMAND: {error}"));
+                (exit::INTERNAL, began)
+            }
+        };
+        give_back(leases, earliest, signals).await;
+        Ok(code)
+    }
+
+    /// The variables of COMMAND; without a lease those of an outer one are removed.
+    fn environment(&self, leases: &Leases<'_>) -> Vec<(&'static str, Option<String>)> {
+        // Of a pool the one that was acquired, of several keys KEY.
+        let named = leases.all().find(|(keeper, _)| keeper.claimant.key == self.key);
+        let first = named.or_else(|| leases.all().next());
+        let each = |(keeper, lease): (&LeaseKeeper, KnownLease)| {
+            format!("{} {}", lease.fencing_token, keeper.claimant.key)
+        };
+        let numbers = first.map(|_| leases.all().map(each).collect::<Vec<_>>().join("\n"));
+        let (keeper, lease) = first.unzip();
+        let claimant = keeper.map(|keeper| &keeper.claimant);
+        let mut changes = vec![
+            ("LOCK_KEY", claimant.map(|claimant| claimant.key.to_string())),
+            ("LOCK_TOKEN", claimant.map(|claimant| claimant.token.expose().to_owned())),
+            ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
+            ("LOCK_FENCING_TOKENS", numbers),
+            ("LOCK_SLOT", lease.and_then(|lease| lease.slot).map(|slot| slot.to_string())),
+            ("LOCK_URL", lease.map(|_| self.exec.remote.url().to_owned())),
+        ];
+        if !self.exec.pass_api_key {
+            changes.push((API_KEY, None));
+        }
+        changes
+    }
+}
+
+/// Releases the leases. A signal to end allows it a moment more.
+async fn give_back(leases: &Leases<'_>, earliest: Moment, signals: &Signals) {
+    let in_a_hurry = async {
+        signals.ending().await;
+        sleep(HURRY).await;
     };
-    Ok((keys.into_iter().map(keeper).collect::<Result<_, _>>()?, command))
+    tokio::select! {
+        () = leases.give_back(earliest) => (),
+        () = in_a_hurry => leases.not_given_back(),
+    }
 }
 
 /// Parses the signal for COMMAND.
@@ -192,110 +330,4 @@ fn ourselves_as_owner(program: &OsStr) -> String {
     let what = what.split(' ').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
     let text = format!("{user}@{host}:{} {what}", std::process::id());
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
-}
-
-async fn run(exec: &Exec, keepers: &[LeaseKeeper], command: &[OsString]) -> std::io::Result<u8> {
-    let signals = Signals::catch()?;
-    let asked = Moment::now();
-    let acquired = tokio::select! {
-        biased;
-        signal = signals.ending() => Err(signal),
-        acquired = pool::acquire(keepers, exec.contention.wait()) => Ok(acquired),
-    };
-    // Also between the grant and the start: after a signal to end, nothing may be started.
-    let acquired = match signals.ended() {
-        Some(signal) => Err(signal),
-        None => acquired,
-    };
-    let signalled = |signal: Signal| u8::try_from(exit::SIGNALLED + signal.as_raw());
-    let (keeper, acquired) = match acquired {
-        Err(signal) => {
-            pool::leave(keepers).await;
-            return Ok(signalled(signal).unwrap_or(exit::INTERNAL));
-        }
-        Ok(acquired) => acquired,
-    };
-    let lease = match acquired {
-        Ok(lease) => Some(lease),
-        Err(NoLease::Unreachable(why)) if exec.if_down == IfDown::Run => {
-            keeper.claimant.voice.complain(|| format!("{why}; COMMAND runs without a lease"));
-            None
-        }
-        Err(why) => {
-            return Ok(why.say(keeper.claimant.voice, exec.contention.conflict_exit_code));
-        }
-    };
-    if let Some(lease) = &lease {
-        let (key, voice) = (&keeper.claimant.key, keeper.claimant.voice);
-        let waited = span(millis_down(asked.elapsed()));
-        let number = lease.fencing_token;
-        voice.tell(|| format!("acquired '{key}' after {waited}, fencing token {number}"));
-    }
-    let began = Moment::now();
-    let supervisor = Supervisor {
-        keeper,
-        signal: exec.signal,
-        max_run: exec.max_run.filter(|time| !time.is_zero()),
-        timed_out: (!exec.preserve_status).then_some(exit::TIMED_OUT),
-        on_lost: exec.on_lost,
-    };
-    let started = Running::start(&Start {
-        words: command,
-        changes: &environment(exec, keeper, lease.as_ref()),
-        mask: signals.inherited(),
-        latest: lease.map(|lease| lease.terminate),
-        end: supervisor.last_moment(lease.as_ref()),
-    });
-    let (code, left, earliest) = match started {
-        Ok(running) => {
-            // After an error COMMAND may still run; the lease has to last if it does.
-            let outcome = supervisor.run(&running, lease, &signals).await?;
-            (outcome.code, outcome.lease, began.after(exec.min_hold))
-        }
-        Err(error) => {
-            keeper.claimant.voice.complain(|| format!("cannot start COMMAND: {error}"));
-            (exit::INTERNAL, LeaseLeft::Ours, began)
-        }
-    };
-    match lease {
-        Some(lease) if left == LeaseLeft::Ours => {
-            give_back(keeper, &lease, earliest, &signals).await;
-        }
-        Some(_) if left == LeaseLeft::Needed => keeper.not_given_back(),
-        _ => (),
-    }
-    Ok(code)
-}
-
-/// Releases the lease. A signal to end allows it a moment more.
-async fn give_back(keeper: &LeaseKeeper, lease: &KnownLease, earliest: Moment, signals: &Signals) {
-    let given_back = keeper.give_back(lease.fencing_token, earliest);
-    tokio::pin!(given_back);
-    let in_a_hurry = async {
-        signals.ending().await;
-        sleep(HURRY).await;
-    };
-    tokio::select! {
-        () = &mut given_back => (),
-        () = in_a_hurry => keeper.not_given_back(),
-    }
-}
-
-/// The variables of COMMAND; without a lease those of an outer one are removed.
-fn environment(
-    exec: &Exec,
-    keeper: &LeaseKeeper,
-    lease: Option<&KnownLease>,
-) -> Vec<(&'static str, Option<String>)> {
-    let mut changes = vec![
-        ("LOCK_KEY", lease.map(|_| keeper.claimant.key.to_string())),
-        ("LOCK_TOKEN", lease.map(|_| keeper.claimant.token.expose().to_owned())),
-        ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
-        ("LOCK_SLOT", lease.and_then(|lease| lease.slot).map(|slot| slot.to_string())),
-        ("LOCK_URL", lease.map(|_| exec.remote.url().to_owned())),
-    ];
-    if !exec.pass_api_key {
-        changes.push((API_KEY, None));
-    }
-    changes
 }

@@ -4,22 +4,23 @@ use std::time::Duration;
 
 use crate::cli::claimant::NoLease;
 use crate::cli::clock::Moment;
-use crate::cli::exec::lease::{KnownLease, LeaseKeeper};
+use crate::cli::exec::lease::LeaseKeeper;
+use crate::cli::exec::leases::Leases;
 
 /// The longest wait in the line of one key before the next is tried.
 const TURN: Duration = Duration::from_secs(10);
 
-/// Acquires the lease of one of the keys, and tells which keeper has it. Each key is tried once, in
+/// Acquires the lease of one of the keys. Each key is tried once, in
 /// a random order; then one after the other is waited for, with a share of the time that is left,
 /// and each is tried once more. One key alone is waited for in its line, forever without `wait`.
 ///
-/// Dropping the future leaves the line, but may leave a lease: see [`leave`].
+/// Dropping the future leaves the line, but may leave a lease: see [`leave`](crate::cli::exec::leases::leave).
 pub(super) async fn acquire(
     keepers: &[LeaseKeeper],
     wait: Option<Duration>,
-) -> (&LeaseKeeper, Result<KnownLease, NoLease>) {
+) -> Result<Leases<'_>, NoLease> {
     if let [only] = keepers {
-        return (only, only.acquire(wait).await);
+        return only.acquire(wait).await.map(|lease| Leases::of(only, lease));
     }
     let until = wait.map(|wait| Moment::now().after(wait));
     let left = || until.map_or(TURN.saturating_mul(2), Moment::left);
@@ -31,26 +32,19 @@ pub(super) async fn acquire(
         let mut busy = None;
         for keeper in &order {
             match keeper.acquire(Some(Duration::ZERO)).await {
-                Err(NoLease::Busy(why)) => busy = Some((*keeper, Err(NoLease::Busy(why)))),
-                other => return (keeper, other),
+                Err(NoLease::Busy(why)) => busy = Some(NoLease::Busy(why)),
+                other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }
         if let Some(busy) = busy.filter(|_| last) {
-            return busy;
+            return Err(busy);
         }
         for (place, keeper) in order.iter().enumerate() {
             let turn = left() / u32::try_from(order.len() - place).unwrap_or(u32::MAX);
             match keeper.acquire(Some(turn.min(TURN))).await {
                 Err(NoLease::Busy(_)) => keeper.claimant.leave().await,
-                other => return (keeper, other),
+                other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }
-    }
-}
-
-/// Leaves all lines, and releases a lease that was granted meanwhile.
-pub(super) async fn leave(keepers: &[LeaseKeeper]) {
-    for keeper in keepers {
-        keeper.claimant.leave().await;
     }
 }

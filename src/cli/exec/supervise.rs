@@ -1,23 +1,26 @@
-//! COMMAND and its lease together: the end of one ends the other.
+//! COMMAND and its leases together: the end of one ends the other.
 //!
 //! COMMAND is ended first and reported after.
 
-use std::cell::Cell;
 use std::collections::HashSet;
 use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::pin::pin;
 use std::process::ExitStatus;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use rustix::process::{Pid, Signal};
 
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::OnLost;
 use crate::cli::exec::command::{Running, code};
-use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
+use crate::cli::exec::lease::{KnownLease, LossReason};
+use crate::cli::exec::leases::Leases;
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exit;
 use crate::cli::signals::{Signals, name};
+use crate::cli::voice::Voice;
 
 /// The reason of a loss without any attempt to refresh.
 const SUSPENDED: &str = "this process was suspended";
@@ -25,14 +28,17 @@ const SUSPENDED: &str = "this process was suspended";
 /// Decides what happens to COMMAND, and when.
 #[derive(Debug)]
 pub(super) struct Supervisor<'a> {
-    pub(super) keeper: &'a LeaseKeeper,
+    pub(super) leases: &'a Leases<'a>,
+    /// The time that COMMAND has to end before it is killed.
+    pub(super) kill_after: Duration,
+    pub(super) voice: Voice,
     /// The signal that tells COMMAND to end.
     pub(super) signal: Signal,
     /// The time limit of COMMAND.
     pub(super) max_run: Option<Duration>,
     /// The exit code after that; without one COMMAND's own.
     pub(super) timed_out: Option<u8>,
-    /// The action when the lease cannot be kept.
+    /// The action when a lease cannot be kept.
     pub(super) on_lost: OnLost,
 }
 
@@ -40,18 +46,8 @@ pub(super) struct Supervisor<'a> {
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) code: u8,
-    pub(super) lease: LeaseLeft,
-}
-
-/// The state of the lease afterwards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LeaseLeft {
-    /// It can be released.
-    Ours,
-    /// It was lost.
-    Lost,
-    /// It has to last: some processes of COMMAND cannot be killed.
-    Needed,
+    /// The leases have to last: some processes of COMMAND cannot be killed.
+    pub(super) needed: bool,
 }
 
 /// The events of COMMAND so far.
@@ -74,44 +70,26 @@ struct Course {
 
 impl Supervisor<'_> {
     /// The time when the warden kills COMMAND, unless this process did.
-    pub(super) fn last_moment(&self, lease: Option<&KnownLease>) -> Option<Moment> {
-        let lease = lease.filter(|_| self.on_lost == OnLost::Kill)?;
-        Some(lease.kill)
+    pub(super) fn last_moment(&self) -> Option<Moment> {
+        let end = self.leases.earliest(|lease| lease.kill);
+        end.filter(|_| self.on_lost == OnLost::Kill)
     }
 
     /// Supervises COMMAND to its end.
-    pub(super) async fn run(
-        &self,
-        running: &Running,
-        lease: Option<KnownLease>,
-        signals: &Signals,
-    ) -> io::Result<Outcome> {
-        let lease = lease.map(Cell::new);
-        let course = self.attend(running, signals, lease.as_ref()).await?;
-        let lease = lease.map(|lease| lease.get());
-        let course = self.judged(course, running, lease.as_ref()).await;
-        let left = match (course.lost, course.left.is_empty()) {
-            (true, _) => LeaseLeft::Lost,
-            (false, false) => LeaseLeft::Needed,
-            (false, true) => LeaseLeft::Ours,
-        };
+    pub(super) async fn run(&self, running: &Running, signals: &Signals) -> io::Result<Outcome> {
+        let course = self.attend(running, signals).await?;
+        let course = self.judged(course, running).await;
         let own = course.status.map_or(exit::INTERNAL, code);
-        Ok(Outcome { code: course.code.unwrap_or(own), lease: left })
+        Ok(Outcome { code: course.code.unwrap_or(own), needed: !course.left.is_empty() })
     }
 
     /// Waits until COMMAND has ended, with all processes that have to end with it.
-    async fn attend(
-        &self,
-        running: &Running,
-        signals: &Signals,
-        lease: Option<&Cell<KnownLease>>,
-    ) -> io::Result<Course> {
+    async fn attend(&self, running: &Running, signals: &Signals) -> io::Result<Course> {
         let alarm = Alarm::new()?;
         let most = self.max_run.map(|time| Moment::now().after(time));
         let mut course = Course::default();
-        let mut keeping = true;
-        let kept = self.keep(running, lease);
-        tokio::pin!(kept);
+        let refreshed = || running.warden.watch(self.last_moment());
+        let mut losses = pin!(self.leases.losses(self.limit(), &refreshed));
         loop {
             let next = match course.killed {
                 None => course.kill.or(most),
@@ -134,10 +112,7 @@ impl Supervisor<'_> {
                     course.told |= [Signal::TERM, Signal::INT].contains(&arrived.signal);
                     running.forward(arrived);
                 }
-                loss = &mut kept, if keeping => {
-                    keeping = false;
-                    self.lose(loss?, &mut course, running, lease.map(Cell::get));
-                }
+                Some(loss) = losses.next() => self.lose(loss?, &mut course, running),
                 rung = alarm.at(next) => {
                     rung?;
                     self.ring(&mut course, running);
@@ -149,24 +124,17 @@ impl Supervisor<'_> {
         }
     }
 
-    /// Keeps the lease until it is lost.
-    async fn keep(
-        &self,
-        running: &Running,
-        lease: Option<&Cell<KnownLease>>,
-    ) -> io::Result<LossReason> {
-        let Some(lease) = lease else { return std::future::pending().await };
-        let limit = match self.on_lost {
-            OnLost::Kill => |lease: &KnownLease| lease.terminate,
-            OnLost::Warn => |lease: &KnownLease| lease.end,
-        };
-        let refreshed = |lease: &KnownLease| running.warden.watch(self.last_moment(Some(lease)));
-        self.keeper.keep(lease, limit, refreshed).await
+    /// The moment of a lease at which it is lost, unless it was refreshed.
+    fn limit(&self) -> fn(&KnownLease) -> Moment {
+        match self.on_lost {
+            OnLost::Kill => |lease| lease.terminate,
+            OnLost::Warn => |lease| lease.end,
+        }
     }
 
     /// Ends COMMAND, or kills what is left of it.
     fn ring(&self, course: &mut Course, running: &Running) {
-        let voice = self.keeper.claimant.voice;
+        let voice = self.voice;
         match (course.killed, course.kill) {
             (Some(since), _) => {
                 let left = running.kill();
@@ -189,22 +157,16 @@ impl Supervisor<'_> {
     }
 
     fn latest_kill(&self) -> Moment {
-        Moment::now().after(self.keeper.terms.kill_after())
+        Moment::now().after(self.kill_after)
     }
 
-    fn lose(
-        &self,
-        loss: LossReason,
-        course: &mut Course,
-        running: &Running,
-        lease: Option<KnownLease>,
-    ) {
-        let voice = self.keeper.claimant.voice;
+    fn lose(&self, loss: LossReason, course: &mut Course, running: &Running) {
+        let voice = self.voice;
         let (why, end) = match loss {
             // Another client may already hold the key.
             LossReason::Told(why) => (why, Moment::now()),
             LossReason::Late(why) => {
-                (late(&why), lease.map_or_else(Moment::now, |lease| lease.kill))
+                (late(&why), self.leases.earliest(|lease| lease.kill).unwrap_or_else(Moment::now))
             }
         };
         course.lost = true;
@@ -224,7 +186,7 @@ impl Supervisor<'_> {
         course.kill = Some(kill);
         if !kill.has_come() {
             running.tell(self.signal);
-            self.keeper.claimant.voice.tell(|| format!("sent {} to COMMAND", name(self.signal)));
+            self.voice.tell(|| format!("sent {} to COMMAND", name(self.signal)));
         } else if course.killed.is_none() {
             self.kill(course, running);
         }
@@ -233,23 +195,18 @@ impl Supervisor<'_> {
     /// Kills COMMAND for the first time.
     fn kill(&self, course: &mut Course, running: &Running) {
         if !running.kill().is_empty() {
-            self.keeper.claimant.voice.tell(|| "sent KILL to COMMAND");
+            self.voice.tell(|| "sent KILL to COMMAND");
         }
         course.killed = Some(Moment::now());
     }
 
     /// Corrects the outcome if the warden had to kill COMMAND.
-    async fn judged(
-        &self,
-        mut course: Course,
-        running: &Running,
-        lease: Option<&KnownLease>,
-    ) -> Course {
+    async fn judged(&self, mut course: Course, running: &Running) -> Course {
         running.warden.dismiss();
         if course.lost {
             return course;
         }
-        let past = self.last_moment(lease).is_some_and(Moment::has_come);
+        let past = self.last_moment().is_some_and(Moment::has_come);
         let by_signal = course.status.and_then(|status| status.signal());
         let killed = by_signal == Some(Signal::KILL.as_raw()) && course.killed.is_none();
         // The answer to a refresh may have arrived during the suspension, but too late.
@@ -259,9 +216,10 @@ impl Supervisor<'_> {
                 running.reap();
                 tokio::time::sleep(ROUND).await;
             }
+            self.leases.expire();
             (course.lost, course.code) = (true, Some(exit::LOST));
             let why = late(SUSPENDED);
-            self.keeper.claimant.voice.complain(|| format!("COMMAND is ended: {why}"));
+            self.voice.complain(|| format!("COMMAND is ended: {why}"));
         }
         course
     }

@@ -1,6 +1,7 @@
 //! `lockkeeper exec`, as the process that cron and scripts run: what it ends with, what it passes
 //! on, and that COMMAND never runs without its lease. And the verbs for scripts.
 
+mod also;
 mod codes;
 mod escapes;
 mod flock;

@@ -1,0 +1,132 @@
+//! The leases of COMMAND: one, several with `--also`, or none with `--if-down run`. COMMAND needs
+//! all of them, so the earliest end counts.
+
+use std::cell::Cell;
+use std::io;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
+
+use crate::cli::claimant::NoLease;
+use crate::cli::clock::Moment;
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
+
+/// The leases, in the order in which they were acquired.
+#[derive(Debug, Default)]
+pub(super) struct Leases<'a>(Vec<KeptLease<'a>>);
+
+#[derive(Debug)]
+struct KeptLease<'a> {
+    keeper: &'a LeaseKeeper,
+    lease: Cell<KnownLease>,
+    lost: Cell<bool>,
+}
+
+impl KeptLease<'_> {
+    /// Keeps the lease until it is lost.
+    async fn keep(
+        &self,
+        limit: fn(&KnownLease) -> Moment,
+        refreshed: impl Fn(),
+    ) -> io::Result<LossReason> {
+        let loss = self.keeper.keep(&self.lease, limit, refreshed).await;
+        self.lost.set(true);
+        loss
+    }
+}
+
+impl<'a> Leases<'a> {
+    /// One lease.
+    pub(super) fn of(keeper: &'a LeaseKeeper, lease: KnownLease) -> Self {
+        Self(vec![KeptLease { keeper, lease: Cell::new(lease), lost: Cell::new(false) }])
+    }
+
+    /// Acquires a lease of every key, in their order: clients that take keys in one order never
+    /// wait for each other in a circle. Refreshes those it has while it waits for the next, forever
+    /// without `wait`, which is the limit of all. After an error it has tried to leave nothing.
+    ///
+    /// Dropping the future leaves the line, but may leave leases: see [`leave`].
+    pub(super) async fn acquire(
+        keepers: &'a [LeaseKeeper],
+        wait: Option<Duration>,
+    ) -> io::Result<Result<Self, NoLease>> {
+        let until = wait.map(|wait| Moment::now().after(wait));
+        let mut leases = Self::default();
+        for keeper in keepers {
+            let lost = async {
+                let mut losses = pin!(leases.losses(|lease| lease.terminate, || ()));
+                match losses.next().await {
+                    Some(loss) => loss,
+                    None => std::future::pending().await,
+                }
+            };
+            let refused = tokio::select! {
+                biased;
+                acquired = keeper.acquire(until.map(Moment::left)) => match acquired {
+                    Ok(lease) => {
+                        leases.0.extend(Self::of(keeper, lease).0);
+                        continue;
+                    }
+                    Err(why) => why,
+                },
+                loss = lost => NoLease::Cancelled(match loss? {
+                    LossReason::Told(why) | LossReason::Late(why) => why,
+                }),
+            };
+            leave(keepers).await;
+            return Ok(Err(refused));
+        }
+        Ok(Ok(leases))
+    }
+
+    /// Each lease with its keeper.
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = (&'a LeaseKeeper, KnownLease)> {
+        self.0.iter().map(|held| (held.keeper, held.lease.get()))
+    }
+
+    /// The earliest of a moment of the leases; `None` without a lease.
+    pub(super) fn earliest(&self, moment: fn(&KnownLease) -> Moment) -> Option<Moment> {
+        self.all().map(|(_, lease)| moment(&lease)).min()
+    }
+
+    /// Refreshes each lease until that has failed up to `limit`, a moment of the lease, and returns
+    /// the losses as they come; `refreshed` is called after each refresh.
+    pub(super) fn losses(
+        &self,
+        limit: fn(&KnownLease) -> Moment,
+        refreshed: impl Fn() + Copy,
+    ) -> impl Stream<Item = io::Result<LossReason>> {
+        let kept = self.0.iter().map(move |held| held.keep(limit, refreshed));
+        kept.collect::<FuturesUnordered<_>>()
+    }
+
+    /// Notes which leases ended while nobody could keep them.
+    pub(super) fn expire(&self) {
+        for held in &self.0 {
+            held.lost.set(held.lost.get() || held.lease.get().kill.has_come());
+        }
+    }
+
+    /// Releases what was not lost, the last first, or lets it last until `earliest`.
+    pub(super) async fn give_back(&self, earliest: Moment) {
+        for held in self.left() {
+            held.keeper.give_back(held.lease.get().fencing_token, earliest).await;
+        }
+    }
+
+    /// Reports that what was not lost lasts until it expires.
+    pub(super) fn not_given_back(&self) {
+        self.left().for_each(|held| held.keeper.not_given_back());
+    }
+
+    fn left(&self) -> impl Iterator<Item = &KeptLease<'a>> {
+        self.0.iter().rev().filter(|held| !held.lost.get())
+    }
+}
+
+/// Leaves all lines, and releases the leases that were granted.
+pub(super) async fn leave(keepers: &[LeaseKeeper]) {
+    join_all(keepers.iter().rev().map(|keeper| keeper.claimant.leave())).await;
+}
