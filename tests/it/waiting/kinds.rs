@@ -1,7 +1,7 @@
 //! Claims of several kinds in one line: readers, writers and counted ones, over several instances.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use tokio::task::JoinSet;
 
@@ -97,5 +97,81 @@ async fn never_more_than_three_work_and_each_of_them_in_a_slot_of_its_own() {
         tokio::time::timeout(PATIENCE, clients.join_all()).await.unwrap();
         let http = stage.http(0);
         assert_eq!(http.get("/locks/counted").await.field("held"), false);
+    }
+}
+
+/// Workers of an application, each with the limit of the release that it runs.
+#[derive(Debug)]
+struct Deploy {
+    /// The limit of each worker.
+    limits: Vec<AtomicU64>,
+    /// The limits of those that work now.
+    working: Mutex<Vec<u64>>,
+    /// The turns that were worked.
+    turns: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Deploy {
+    fn of(workers: usize, limit: u64) -> Self {
+        Self {
+            limits: (0..workers).map(|_| AtomicU64::new(limit)).collect(),
+            working: Mutex::default(),
+            turns: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes turns until it is over.
+    async fn work(&self, worker: usize, http: Http) {
+        while !self.over.load(Ordering::SeqCst) {
+            let limit = self.limits[worker].load(Ordering::SeqCst);
+            let path = format!("/locks/deployed?wait=25s&ttl=10m&slots={limit}");
+            let grant = granted(post(&http, path, String::new())).await;
+            {
+                let mut working = self.working.lock().unwrap();
+                working.push(limit);
+                let least = *working.iter().min().unwrap();
+                assert!(working.len() as u64 <= least, "{working:?} work at once");
+            }
+            http.get("/locks/deployed").await;
+            {
+                let mut working = self.working.lock().unwrap();
+                let place = working.iter().position(|other| *other == limit).unwrap();
+                working.swap_remove(place);
+            }
+            release(&http, "deployed", &grant.text("token")).await;
+            self.turns.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    async fn turns_go_on(&self, turns: u64) {
+        let until = self.turns.load(Ordering::SeqCst) + turns;
+        eventually(PATIENCE, async || (self.turns.load(Ordering::SeqCst) >= until).then_some(()))
+            .await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rolling_deploy_from_five_slots_to_three_and_back_keeps_every_limit() {
+    for stage in stages().await {
+        let deploy = Arc::new(Deploy::of(12, 5));
+        let mut workers = JoinSet::new();
+        for worker in 0..12 {
+            let (deploy, http) = (deploy.clone(), stage.http(worker));
+            workers.spawn(async move { deploy.work(worker, http).await });
+        }
+        let http = stage.http(0);
+        for limit in [5, 3, 5] {
+            for worker in &deploy.limits {
+                worker.store(limit, Ordering::SeqCst);
+                deploy.turns_go_on(5).await;
+            }
+            // As many as all of them allow, once those who asked before have had their turn.
+            until_holders(&http, "deployed", limit).await;
+        }
+        deploy.over.store(true, Ordering::SeqCst);
+        tokio::time::timeout(PATIENCE, workers.join_all()).await.unwrap();
+        assert_eq!(http.get("/locks/deployed").await.field("held"), false);
     }
 }
