@@ -8,6 +8,7 @@
 
 mod bare;
 mod cpu;
+mod line;
 mod load;
 mod report;
 mod servers;
@@ -24,6 +25,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The argument that makes this program the bare route.
 const BARE: &str = "--bare-route";
+
+/// The argument with which only those who wait are measured.
+const LINE: &str = "line";
 
 /// Below the build, which is on a disk: a temporary directory may be in memory.
 const ON_DISK: &str = env!("CARGO_TARGET_TMPDIR");
@@ -103,7 +107,12 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [first, port] if first == BARE => bare::serve(port.parse().unwrap()),
-        _ if arguments.iter().any(|argument| argument == "--bench") => measure(),
+        _ if arguments.iter().any(|argument| argument == "--bench") => {
+            if !arguments.iter().any(|argument| argument == LINE) {
+                measure();
+            }
+            measure_line();
+        }
         _ => println!("measures nothing as a test: `make bench` does"),
     }
 }
@@ -135,6 +144,23 @@ fn measure() {
     let turned = rounds.saturating_sub(1) as usize % rows.len();
     rows.rotate_right(turned);
     report::print(&rows);
+}
+
+/// Measures those who wait.
+fn measure_line() {
+    let rounds = number("LOCKKEEPER_BENCH_ROUNDS", 5);
+    let redis = Redis::start();
+    let disk = tempfile::tempdir_in(ON_DISK).unwrap();
+    line::measure(rounds, ["redis", "embedded"], |store| match store {
+        "redis" => {
+            redis.flush();
+            Server::lockkeeper(&[&redis.url()], &[])
+        }
+        _ => {
+            let directory = tempfile::tempdir_in(&disk).unwrap().keep();
+            Server::lockkeeper(&[&format!("embedded:{}", directory.display())], &[])
+        }
+    });
 }
 
 impl Servers {

@@ -97,11 +97,18 @@ fn samples_of<'a>(rows: &'a [Row<'_>], peer: Peer, work: Work) -> &'a [Sample] {
     &row.expect("the peers are among the scenarios").samples
 }
 
-fn spread(figures: impl Iterator<Item = f64>, digits: usize) -> String {
+/// The median of figures, with the least and the greatest.
+pub(crate) fn spread(figures: impl Iterator<Item = f64>, digits: usize) -> String {
     let sorted = sorted(figures);
     let (least, greatest) = (sorted[0], sorted[sorted.len() - 1]);
     let median = median(sorted.into_iter());
     format!("{median:.digits$} ({least:.digits$}..{greatest:.digits$})")
+}
+
+/// The figure that so many of a hundred do not exceed.
+pub(crate) fn percentile(figures: &[f64], percent: usize) -> f64 {
+    let sorted = sorted(figures.iter().copied());
+    sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
 fn median(figures: impl Iterator<Item = f64>) -> f64 {

@@ -89,6 +89,13 @@ impl Server {
         cpu::of(self.child.id())
     }
 
+    /// The memory that it has in use, in KB of 1000 bytes.
+    pub(crate) fn resident_kb(&self) -> f64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<f64>().unwrap() * 1.024
+    }
+
     /// The service's counts of acquires and releases, by their outcomes.
     pub(crate) fn outcomes(&self) -> BTreeMap<String, u64> {
         let text = self.get("/metrics").expect("the service shows its figures");
