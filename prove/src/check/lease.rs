@@ -237,7 +237,9 @@ fn find_beginning(key: &Key<'_>, lease: &mut Lease) {
         match operation.outcome {
             Outcome::Unknown if is_claim(operation) => lease.lo = lease.lo.min(operation.sent),
             Outcome::Yes if operation.said.fencing_token == Some(lease.fence) => {
-                lease.lo = lease.lo.min(began(operation).0);
+                // The service may not have heard of it at first, and others share the key meanwhile.
+                let since = if key.shared { operation.sent } else { began(operation).0 };
+                lease.lo = lease.lo.min(since);
             }
             _ => (),
         }

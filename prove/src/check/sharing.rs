@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::check::little::{
-    ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules,
+    ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules, waited,
 };
 use crate::history::{NO_TOKEN, SHARED, Token};
 
@@ -74,6 +74,17 @@ fn what_a_lease_allows_changes_with_its_last_answer() {
     assert_eq!(rules(&lines([three(2), vec![crossed]].concat())), [""; 0]);
     let unknown = gone(again(1, 5, 1, 55), 58);
     assert_eq!(rules(&lines([three(2), vec![unknown]].concat())), [""; 0]);
+}
+
+#[test]
+fn a_lease_may_be_older_than_the_answer_that_tells_of_it_again() {
+    // The service asked the store twice: it did not hear that the first question had been granted.
+    let told = |status| {
+        let mut late = shared(5, 1, waited(grant(1, 11, (0, 500), 1_000)));
+        late.status = status;
+        vec![late, holder(2, 5, 2, 300)]
+    };
+    breaks("S3", told(201), told(200));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{fs, io};
 
 use crate::nemesis::Nemesis;
@@ -49,8 +49,14 @@ impl Nemesis<'_> {
     pub(super) async fn heal_disk(&mut self) -> io::Result<()> {
         let instance = &mut self.site.instances[0];
         instance.shim.heal();
-        // A process whose disk failed ends by itself, perhaps in this moment.
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        // A process whose disk failed ends by itself, and is not ready until then.
+        let limit = Instant::now() + REFUSAL;
+        while instance.runs() && Instant::now() < limit {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            if instance.answers("/readyz").await {
+                return Ok(());
+            }
+        }
         if instance.runs() { Ok(()) } else { instance.restart(Errors::File).await }
     }
 
@@ -64,7 +70,12 @@ impl Nemesis<'_> {
                 fs::copy(&aside, &file)?;
             }
             Kind::SecondProcess => {
-                let ended = self.site.instances[number].try_start(REFUSAL).await?;
+                let instance = &mut self.site.instances[number];
+                let ended = instance.try_start(REFUSAL).await?;
+                if !instance.runs() {
+                    // Its disk had failed, and the directory was nobody's.
+                    return instance.restart(Errors::File).await;
+                }
                 refused(ended.and_then(|status| status.code()), "the directory of another")?;
             }
             Kind::FileDeleted => {

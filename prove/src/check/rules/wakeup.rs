@@ -44,8 +44,9 @@ enum Why {
     Raced,
 }
 
-/// A client that goes so soon after its question may go while the answer is on its way to it.
-const RACE: Nanos = 2 * MS;
+/// A client that goes within the time that answers take just then, which is between these, may go while
+/// the answer is on its way to it.
+const RACE: (Nanos, Nanos) = (2 * MS, 20 * MS);
 
 /// Judges the times in which the key was free, and returns those in which it may have been held.
 pub(super) fn judge(court: &mut Court<'_>) -> Coverage {
@@ -84,7 +85,9 @@ fn held(court: &Court<'_>) -> Vec<(Nanos, Nanos, Why)> {
     for (number, operation) in (0..).zip(&key.operations) {
         if is_claim(operation) && operation.outcome == Outcome::Unknown {
             let (from, until) = key.perhaps(court.context, number);
-            let raced = operation.gone.is_some_and(|gone| gone < operation.sent + RACE);
+            let slowest = court.context.slowest(operation.sent, operation.sent);
+            let race = slowest.clamp(RACE.0, RACE.1);
+            let raced = operation.gone.is_some_and(|gone| gone < operation.sent + race);
             held.push((from, until, if raced { Why::Raced } else { Why::Ghost }));
         }
     }
