@@ -3,6 +3,8 @@
 //!
 //! Lines of the target `audit` are written at every level, unless `log.audit` is off.
 
+mod json;
+
 use std::io;
 use std::io::{IsTerminal, Write};
 use std::panic::PanicHookInfo;
@@ -16,6 +18,7 @@ use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
+use crate::cli::log::json::JsonLine;
 #[cfg(feature = "otel")]
 use crate::cli::traces::Traces;
 use crate::config::{Level, LogFormat, LogSection};
@@ -84,8 +87,7 @@ pub(super) fn start(
         LogFormat::Json => true,
     };
     let log_lines = if as_json {
-        let log_lines = log_lines.json().flatten_event(true);
-        log_lines.with_current_span(false).with_span_list(false).boxed()
+        log_lines.event_format(JsonLine).boxed()
     } else {
         log_lines.with_ansi(terminal).with_target(false).boxed()
     };
