@@ -146,26 +146,34 @@ impl TimedHead {
     /// a `#` in the request line, and a line that ends without a CR. A proxy may take such a line
     /// and the next one for one header.
     fn look_for_faults(&mut self, bytes: &[u8]) {
-        for &byte in bytes {
-            let last = std::mem::replace(&mut self.last, byte);
-            let fault = match (&self.line, byte) {
-                (LinePart::Behind, _) => return,
-                (LinePart::Before, b'\r' | b'\n') => false,
-                (LinePart::Before | LinePart::Within, b'#') => true,
-                (_, b'\n') => last != b'\r',
-                _ => false,
-            };
-            self.line = match (&self.line, byte) {
-                (LinePart::Before, b'\r' | b'\n') => LinePart::Before,
-                (LinePart::Within | LinePart::Header, b'\n') => LinePart::NewLine,
-                (LinePart::NewLine, b'\r') => LinePart::NewLine,
-                (LinePart::NewLine, b'\n') => LinePart::Behind,
-                (LinePart::NewLine | LinePart::Header, _) => LinePart::Header,
-                _ => LinePart::Within,
+        let mut rest = bytes;
+        while let &[first, ..] = rest {
+            let end = rest.iter().position(|byte| *byte == b'\n');
+            let line = &rest[..end.unwrap_or(rest.len())];
+            let bare = end.is_some() && line.last().unwrap_or(&self.last) != &b'\r';
+            let (fault, length) = match self.line {
+                LinePart::Behind => return,
+                LinePart::Before if matches!(first, b'\r' | b'\n') => (false, 1),
+                LinePart::NewLine if matches!(first, b'\r' | b'\n') => {
+                    if first == b'\n' {
+                        self.line = LinePart::Behind;
+                    }
+                    (first == b'\n' && bare, 1)
+                }
+                LinePart::Before | LinePart::Within => {
+                    self.line = if end.is_some() { LinePart::NewLine } else { LinePart::Within };
+                    (bare || line.contains(&b'#'), line.len() + usize::from(end.is_some()))
+                }
+                LinePart::NewLine | LinePart::Header => {
+                    self.line = if end.is_some() { LinePart::NewLine } else { LinePart::Header };
+                    (bare, line.len() + usize::from(end.is_some()))
+                }
             };
             if fault {
                 self.turns.faulty.store(true, Ordering::Relaxed);
             }
+            self.last = rest[length - 1];
+            rest = &rest[length..];
         }
     }
 
