@@ -10,7 +10,7 @@ local peers = {
   lockkeeper = {
     take = function(n)
       local header = CYCLE and "Lock-Token: " .. token(n) .. "\r\n" or ""
-      return "POST /locks/" .. key(n) .. (SHARED and "?shared=true&ttl=60s" or "?ttl=60s") .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
+      return "POST /locks/" .. key(n) .. (SHARED and "?shared=true&ttl=10m" or "?ttl=10m") .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
     end,
     give = function(n)
       return "DELETE /locks/" .. key(n) .. END .. "Lock-Token: " .. token(n) .. "\r\n\r\n"

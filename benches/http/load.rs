@@ -141,6 +141,17 @@ impl<'a> Load<'a> {
     /// If any answer was not what the work asks for.
     pub(crate) fn run(&mut self, server: &Server, peer: Peer, work: Work, seconds: u64) -> Sample {
         self.redis.flush();
+        self.go_on(server, peer, work, seconds)
+    }
+
+    /// The same, beside the keys that there are.
+    pub(crate) fn go_on(
+        &mut self,
+        server: &Server,
+        peer: Peer,
+        work: Work,
+        seconds: u64,
+    ) -> Sample {
         let tag = format!("bench-{}", self.runs);
         if let Work::Beside(others) = work {
             server.share(&tag, others);

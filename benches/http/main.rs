@@ -8,6 +8,7 @@
 
 mod bare;
 mod cpu;
+mod growth;
 mod line;
 mod load;
 mod report;
@@ -26,8 +27,9 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The argument that makes this program the bare route.
 const BARE: &str = "--bare-route";
 
-/// The argument with which only those who wait are measured.
+/// The arguments with which only those who wait, or only growth, are measured.
 const LINE: &str = "line";
+const GROWTH: &str = "growth";
 
 /// Below the build, which is on a disk: a temporary directory may be in memory.
 const ON_DISK: &str = env!("CARGO_TARGET_TMPDIR");
@@ -108,10 +110,14 @@ fn main() {
     match &arguments[..] {
         [first, port] if first == BARE => bare::serve(port.parse().unwrap()),
         _ if arguments.iter().any(|argument| argument == "--bench") => {
-            if !arguments.iter().any(|argument| argument == LINE) {
-                measure();
+            match arguments.iter().find(|argument| [LINE, GROWTH].contains(&argument.as_str())) {
+                Some(only) if only == LINE => measure_line(),
+                Some(_) => measure_growth(),
+                None => {
+                    measure();
+                    measure_line();
+                }
             }
-            measure_line();
         }
         _ => println!("measures nothing as a test: `make bench` does"),
     }
@@ -161,6 +167,18 @@ fn measure_line() {
             Server::lockkeeper(&[&format!("embedded:{}", directory.display())], &[])
         }
     });
+}
+
+/// Measures growth.
+fn measure_growth() {
+    report::print_machine();
+    let redis = Redis::start();
+    let disk = tempfile::tempdir_in(ON_DISK).unwrap();
+    let mut load = Load::new(&redis);
+    for store in [redis.url(), format!("embedded:{}", disk.path().display())] {
+        let name = store.split(':').next().unwrap_or_default();
+        growth::measure(name, &Server::lockkeeper(&[&store], &[]), &mut load);
+    }
 }
 
 impl Servers {
