@@ -51,7 +51,8 @@ const HURRY: Duration = Duration::from_secs(1);
 ///
 /// The command inherits standard input, output and error, and gets LOCK_KEY, LOCK_TOKEN,
 /// LOCK_FENCING_TOKEN and LOCK_URL, with --slots also LOCK_SLOT: a number from 1 that no other
-/// holder has. If the lease cannot be kept, it is killed before the lease ends.
+/// holder has, and with --also LOCK_FENCING_TOKENS: a line for each key, "NUMBER KEY". If a lease
+/// cannot be kept, it is killed before the lease ends.
 ///
 /// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
 /// key; 69 the service is unreachable; 79 the lease was lost, and the command killed; 124 it ran
