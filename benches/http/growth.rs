@@ -17,7 +17,7 @@ pub(crate) fn measure(store: &str, server: &Server, load: &mut Load<'_>) {
     );
     let mut leases = 0.0;
     while leases < LIVE {
-        let sample = load.go_on(server, Peer::Lockkeeper, Work::Acquire, STEP);
+        let sample = load.go_on(server, Peer::Lockkeeper, Work::Keep, STEP);
         println!(
             "{:<10} {leases:>12.0} {:>12.0} {:>12.1} {:>12.1} {:>12.0}",
             "",

@@ -1,5 +1,5 @@
 -- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
--- Before it stands: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared).
+-- Before it stand: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared), TTL.
 
 local END = " HTTP/1.1\r\nHost: localhost\r\n"
 
@@ -10,7 +10,7 @@ local peers = {
   lockkeeper = {
     take = function(n)
       local header = CYCLE and "Lock-Token: " .. token(n) .. "\r\n" or ""
-      return "POST /locks/" .. key(n) .. (SHARED and "?shared=true&ttl=10m" or "?ttl=10m") .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
+      return "POST /locks/" .. key(n) .. "?ttl=" .. TTL .. (SHARED and "&shared=true" or "") .. END .. "Content-Length: 0\r\n" .. header .. "\r\n"
     end,
     give = function(n)
       return "DELETE /locks/" .. key(n) .. END .. "Lock-Token: " .. token(n) .. "\r\n\r\n"

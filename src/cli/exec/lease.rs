@@ -169,16 +169,27 @@ impl LeaseKeeper {
         let alarm = Alarm::new()?;
         loop {
             alarm.at(Some(lease.get().renew)).await?;
-            let end = limit(&lease.get());
-            match self.refresh(&alarm, lease.get().fencing_token, end).await? {
-                Ok(next) => {
-                    self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
-                    lease.set(next);
-                    refreshed();
-                }
-                Err(loss) => return Ok(loss),
+            if let Some(loss) = self.renew(lease, limit).await? {
+                return Ok(loss);
             }
+            refreshed();
         }
+    }
+
+    /// Refreshes the lease now, as [`keep`](Self::keep) does; `None` once it is.
+    pub(super) async fn renew(
+        &self,
+        lease: &Cell<KnownLease>,
+        limit: fn(&KnownLease) -> Moment,
+    ) -> io::Result<Option<LossReason>> {
+        let end = limit(&lease.get());
+        let refreshed = self.refresh(&Alarm::new()?, lease.get().fencing_token, end).await?;
+        Ok(refreshed
+            .map(|next| {
+                self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
+                lease.set(next);
+            })
+            .err())
     }
 
     /// Tries to refresh until `end`, with short pauses after failures.
@@ -188,7 +199,7 @@ impl LeaseKeeper {
         number: FencingToken,
         end: Moment,
     ) -> io::Result<Result<KnownLease, LossReason>> {
-        let mut why = "this process was suspended".to_owned();
+        let mut why = "no time was left for it".to_owned();
         loop {
             let left = end.left();
             if left.is_zero() {

@@ -1,9 +1,8 @@
 //! The leases of COMMAND: one, several with `--also`, or none with `--if-down run`. COMMAND needs
 //! all of them, so the earliest end counts.
 
-use std::cell::Cell;
+use std::cell::{Cell, OnceCell};
 use std::io;
-use std::pin::pin;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -12,6 +11,9 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use crate::cli::claimant::NoLease;
 use crate::cli::clock::Moment;
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
+
+/// The moment up to which a lease is refreshed before COMMAND runs.
+const END: fn(&KnownLease) -> Moment = |lease| lease.end;
 
 /// The leases, in the order in which they were acquired.
 #[derive(Debug, Default)]
@@ -24,7 +26,20 @@ struct KeptLease<'a> {
     lost: Cell<bool>,
 }
 
-impl KeptLease<'_> {
+impl From<LossReason> for NoLease {
+    fn from(loss: LossReason) -> Self {
+        match loss {
+            LossReason::Told(why) => Self::Cancelled(why),
+            LossReason::Late(why) => Self::Unreachable(why),
+        }
+    }
+}
+
+impl<'a> KeptLease<'a> {
+    fn new(keeper: &'a LeaseKeeper, lease: KnownLease) -> Self {
+        Self { keeper, lease: Cell::new(lease), lost: Cell::new(false) }
+    }
+
     /// Keeps the lease until it is lost.
     async fn keep(
         &self,
@@ -40,7 +55,7 @@ impl KeptLease<'_> {
 impl<'a> Leases<'a> {
     /// One lease.
     pub(super) fn of(keeper: &'a LeaseKeeper, lease: KnownLease) -> Self {
-        Self(vec![KeptLease { keeper, lease: Cell::new(lease), lost: Cell::new(false) }])
+        Self(vec![KeptLease::new(keeper, lease)])
     }
 
     /// Acquires a lease of every key, in their order: clients that take keys in one order never
@@ -53,30 +68,35 @@ impl<'a> Leases<'a> {
         wait: Option<Duration>,
     ) -> io::Result<Result<Self, NoLease>> {
         let until = wait.map(|wait| Moment::now().after(wait));
-        let mut leases = Self::default();
-        for keeper in keepers {
-            let lost = async {
-                let mut losses = pin!(leases.losses(|lease| lease.terminate, || ()));
-                match losses.next().await {
-                    Some(loss) => loss,
-                    None => std::future::pending().await,
-                }
-            };
+        let leases: Vec<_> = keepers.iter().map(|_| OnceCell::new()).collect();
+        let mut losses = FuturesUnordered::new();
+        for (keeper, lease) in keepers.iter().zip(&leases) {
             let refused = tokio::select! {
                 biased;
                 acquired = keeper.acquire(until.map(Moment::left)) => match acquired {
-                    Ok(lease) => {
-                        leases.0.extend(Self::of(keeper, lease).0);
+                    Ok(acquired) => {
+                        let kept: &KeptLease<'_> =
+                            lease.get_or_init(|| KeptLease::new(keeper, acquired));
+                        losses.push(kept.keep(END, || ()));
                         continue;
                     }
                     Err(why) => why,
                 },
-                loss = lost => NoLease::Cancelled(match loss? {
-                    LossReason::Told(why) | LossReason::Late(why) => why,
-                }),
+                Some(loss) = losses.next() => loss?.into(),
             };
             leave(keepers).await;
             return Ok(Err(refused));
+        }
+        drop(losses);
+        let leases = Self(leases.into_iter().filter_map(OnceCell::into_inner).collect());
+        // One may have been ended by force since its last refresh.
+        let earlier = leases.0.iter().take(keepers.len().saturating_sub(1));
+        let renewed = join_all(earlier.map(|held| held.keeper.renew(&held.lease, END))).await;
+        for loss in renewed {
+            if let Some(loss) = loss? {
+                leave(keepers).await;
+                return Ok(Err(loss.into()));
+            }
         }
         Ok(Ok(leases))
     }
@@ -111,9 +131,10 @@ impl<'a> Leases<'a> {
 
     /// Releases what was not lost, the last first, or lets it last until `earliest`.
     pub(super) async fn give_back(&self, earliest: Moment) {
-        for held in self.left() {
+        let give_back = async |held: &KeptLease<'_>| {
             held.keeper.give_back(held.lease.get().fencing_token, earliest).await;
-        }
+        };
+        join_all(self.left().map(give_back)).await;
     }
 
     /// Reports that what was not lost lasts until it expires.

@@ -80,23 +80,57 @@ async fn the_first_lease_is_kept_for_as_long_as_the_second_is_waited_for() {
 async fn a_lease_that_is_lost_ends_the_wait_for_the_next() {
     let stage = Stage::new();
     stage.hold(B).await;
-    let going = Going::start(stage.exec(&both(&["-t", "1s"], "echo ran")));
+    let mut going = Going::start(stage.exec(&both(&["-t", "1s"], "echo ran")));
     stage.waited_for(B, 1).await;
     assert_eq!(stage.service.http().delete(&format!("/admin/locks/{A}")).await.status, 200);
+    let said = going.line();
     let ran = going.end();
-    assert_eq!((ran.code, ran.out.as_str()), (Some(79), ""), "{ran:?}");
+    assert_eq!((ran.code, said.as_str()), (Some(79), ""), "{ran:?}");
     stage.let_go(B).await;
     free(&stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_command_is_not_started_without_a_lease_that_was_lost_since_its_last_refresh() {
+    let stage = Stage::new();
+    stage.hold(B).await;
+    // The next refresh is in 20 seconds.
+    let mut going = Going::start(stage.exec(&both(&["-t", "1m"], "echo ran")));
+    stage.waited_for(B, 1).await;
+    assert_eq!(stage.service.http().delete(&format!("/admin/locks/{A}")).await.status, 200);
+    stage.hold(A).await;
+    stage.let_go(B).await;
+    let said = going.line();
+    let ran = going.end();
+    assert_eq!((ran.code, said.as_str()), (Some(79), ""), "{ran:?}");
+    stage.let_go(A).await;
+    free(&stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_dies_during_the_wait_for_the_second_is_unreachable() {
+    for (if_down, ends) in [("fail", (Some(69), "")), ("run", (Some(0), "ran"))] {
+        let stage = Stage::new();
+        stage.hold(B).await;
+        let words = both(&["-t", "1s", "--if-down", if_down], "echo ran");
+        let mut going = Going::start(stage.exec(&words));
+        stage.waited_for(B, 1).await;
+        stage.service.signal("KILL");
+        let said = going.line();
+        let ran = going.end();
+        assert_eq!((ran.code, said.as_str()), ends, "{ran:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_signal_during_the_wait_leaves_no_lease_and_no_place_in_line() {
     let stage = Stage::new();
     stage.hold(B).await;
-    let going = Going::start(stage.exec(&both(&[], "echo ran")));
+    let mut going = Going::start(stage.exec(&both(&[], "echo ran")));
     stage.waited_for(B, 1).await;
     assert_eq!(stage.look(A).await["held"], true);
     going.signal("TERM");
+    assert_eq!(going.line(), "");
     assert_eq!(going.end().code, Some(143));
     stage.let_go(B).await;
     free(&stage).await;
