@@ -60,7 +60,8 @@ impl<'a> Leases<'a> {
 
     /// Acquires a lease of every key, in their order: clients that take keys in one order never
     /// wait for each other in a circle. Refreshes those it has while it waits for the next, forever
-    /// without `wait`, which is the limit of all. After an error it has tried to leave nothing.
+    /// without `wait`, which is the limit of all, and once more at the end. After an error it has
+    /// tried to leave nothing.
     ///
     /// Dropping the future leaves the line, but may leave leases: see [`leave`].
     pub(super) async fn acquire(
