@@ -10,6 +10,7 @@ use tokio::task::JoinSet;
 use crate::redis_faults::{
     LONG, PATIENCE, acquire, look, lost, refresh, release, service, unavailable,
 };
+use crate::support::process::unread;
 use crate::support::{Answer, Http, Redis, eventually};
 use crate::waiting::{has_stopped, process};
 
@@ -172,7 +173,7 @@ async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
         let (client, path) = (http.clone(), format!("/locks/{key}?{options}"));
         asking.spawn(async move { client.post(&path, "").await });
         // It has sent its question to Redis, and sleeps over the answer.
-        eventually(PATIENCE, async || unread(&redis).then_some(())).await;
+        eventually(PATIENCE, async || is_left(&redis).then_some(())).await;
         service.signal("STOP");
         eventually(PATIENCE, async || has_stopped(service.pid()).then_some(())).await;
         redis.resume();
@@ -189,14 +190,8 @@ async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
 }
 
 /// Whether a Redis that stands still has a script to read, which is longer than any heartbeat.
-fn unread(redis: &Redis) -> bool {
-    let port = format!(":{:04X}", redis.port());
-    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
-    sockets.lines().skip(1).any(|line| {
-        let words: Vec<_> = line.split_whitespace().collect();
-        let unread = words[4].split_once(':').unwrap().1;
-        words[1].ends_with(&port) && u64::from_str_radix(unread, 16).unwrap() > 100
-    })
+fn is_left(redis: &Redis) -> bool {
+    unread(redis.port()).into_iter().any(|(_, bytes)| bytes > 100)
 }
 
 /// Whether Redis has answered a call now.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+use crate::support::process::until_read;
 use crate::support::{Process, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -31,22 +32,6 @@ impl Line {
 
     fn say(&mut self, text: &str) {
         self.0.write_all(text.as_bytes()).unwrap();
-    }
-
-    /// Waits until the service has read what was said.
-    fn is_read(&self) {
-        let ends = [self.0.peer_addr(), self.0.local_addr()];
-        let [service, client] = ends.map(|end| format!(":{:04X}", end.unwrap().port()));
-        let began = Instant::now();
-        let read = |line: &str| {
-            let words: Vec<_> = line.split_whitespace().collect();
-            let ours = words[1].ends_with(&service) && words[2].ends_with(&client);
-            ours && words[4].ends_with(":00000000")
-        };
-        while !std::fs::read_to_string("/proc/net/tcp").unwrap().lines().any(read) {
-            assert!(began.elapsed() < PATIENCE, "it does not read");
-            std::thread::yield_now();
-        }
     }
 
     /// The status of the next answer, which has to come whole.
@@ -361,7 +346,7 @@ fn half_a_request_does_not_keep_the_service_from_ending() {
         let (service, _directory) = start(&limits);
         let mut client = Line::to(&service);
         client.say(half);
-        client.is_read();
+        until_read(&client.0);
         let began = Instant::now();
         service.signal("TERM");
         // Whoever looks at the exit code can tell that somebody was cut off.

@@ -2,11 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::support::{Http, PATIENCE, eventually};
 
@@ -154,6 +154,30 @@ impl Drop for Process {
 pub(crate) fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
     assert!(sent.success());
+}
+
+/// The bytes that are not read yet of each connection to a port of this machine, with the port of the
+/// other end.
+pub(crate) fn unread(port: u16) -> Vec<(u16, u64)> {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let sockets = sockets.lines().skip(1).map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let number = |word: usize| words[word].split_once(':').unwrap().1;
+        [1, 2, 4].map(|word| u64::from_str_radix(number(word), 16).unwrap())
+    });
+    let of_port = sockets.filter(|[local, ..]| *local == u64::from(port));
+    of_port.map(|[_, other, bytes]| (u16::try_from(other).unwrap(), bytes)).collect()
+}
+
+/// Waits until the other end has read all that was written to a connection.
+pub(crate) fn until_read(stream: &TcpStream) {
+    let [service, client] =
+        [stream.peer_addr(), stream.local_addr()].map(|end| end.unwrap().port());
+    let began = Instant::now();
+    while !unread(service).contains(&(client, 0)) {
+        assert!(began.elapsed() < PATIENCE, "it does not read");
+        std::thread::yield_now();
+    }
 }
 
 /// What a command prints, if all goes well.
