@@ -22,6 +22,10 @@ const OPERATIONS: u64 = 20_000;
 /// What is a matter of time as well is left to longer campaigns, which say under what it was broken.
 const SAFETY: [&str; 7] = ["I1 ", "I2 ", "S1 ", "S2 ", "S3 ", "no ", "fence "];
 
+/// How much of a failed trial's log is printed.
+const MOST_LINES: usize = 50;
+const MOST_CHARS: usize = 320;
+
 /// What a trial printed.
 struct Trial {
     store: Store,
@@ -32,9 +36,22 @@ struct Trial {
 
 impl Trial {
     fn is_safe(&self) -> bool {
-        let log = std::fs::read_to_string(&self.log).unwrap();
+        let log = self.log();
         let broken = |line: &str| SAFETY.iter().any(|rule| line.starts_with(rule));
         self.passed || operations(&self.out) > 0 && !log.lines().any(broken)
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap()
+    }
+
+    /// Prints what was broken and what happened around it: elsewhere the file is soon gone.
+    fn print_broken(&self) {
+        let promised = |line: &&str| !line.starts_with("not promised");
+        for line in self.log().lines().filter(promised).take(MOST_LINES) {
+            let cut: String = line.chars().take(MOST_CHARS).collect();
+            eprintln!("{cut}");
+        }
     }
 }
 
@@ -58,8 +75,9 @@ fn what_is_promised_holds_on_every_store_while_something_fails_all_the_time() {
     for Trial { store, out, log, .. } in &trials {
         eprintln!("{}: {}, log {}", store.name(), out.lines().last().unwrap_or(""), log.display());
     }
-    let failed: Vec<_> =
-        trials.iter().filter(|trial| !trial.is_safe()).map(|trial| trial.store.name()).collect();
+    let failed: Vec<_> = trials.iter().filter(|trial| !trial.is_safe()).collect();
+    failed.iter().for_each(|trial| trial.print_broken());
+    let failed: Vec<_> = failed.iter().map(|trial| trial.store.name()).collect();
     assert_eq!(failed, [""; 0], "seed {seed}");
     let kinds: BTreeSet<_> = trials
         .iter()

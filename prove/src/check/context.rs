@@ -196,6 +196,11 @@ impl<'a> Context<'a> {
         self.outages.get(first).is_some_and(|&at| at <= until) || self.disturbed(from, until)
     }
 
+    /// Returns whether a store's answer to an instance may have been lost in that time.
+    pub(super) fn loses_answers(&self, from: Nanos, until: Nanos) -> bool {
+        self.outage(from, until) || self.slowest(from, until) >= self.run.deadline
+    }
+
     /// Returns whether a link to clients was made to fail in that time.
     pub(super) fn client_disturbed(&self, from: Nanos, until: Nanos) -> bool {
         self.faults_in(from, until).any(is_client)

@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, flush, grant, lines, look, no, refresh, release, rules, run, waited,
+    MS, ask, breaks, flush, grant, lines, look, no, refresh, release, rules, run, stopped, waited,
 };
-use crate::history::{Fault, NO_TOKEN};
+use crate::history::NO_TOKEN;
 
 #[test]
 fn what_is_not_promised_is_counted_and_no_failure() {
@@ -102,11 +102,7 @@ fn a_look_on_redlock_may_take_a_vote_for_a_lease_while_a_node_does_not_answer() 
     let with = |store, faults: &[u64]| {
         let all =
             [grant(1, 10, (0, 2), 1_000), release(1, 20, 22), look(1, (300, 310), Some(11), true)];
-        let cut = |&at| match flush(at) {
-            Line::Fault(fault) => Line::Fault(Fault { forgets: false, ..fault }),
-            line => line,
-        };
-        let faults = faults.iter().map(cut).collect();
+        let faults = faults.iter().map(|&at| stopped(at, at + 1)).collect();
         [vec![run(store)], faults, all.map(Line::Operation).to_vec()].concat()
     };
     assert_eq!(rules(&with("redlock", &[])), ["I12"]);
@@ -139,6 +135,14 @@ fn redlock_may_tell_a_higher_number() {
     let report = check(&with(12));
     assert!(report.passed() && report.counted.renumbered == 1, "{report}");
     assert_eq!(report.counted.grants, 1);
+}
+
+#[test]
+fn redlock_may_tell_a_higher_number_of_a_lease_whose_stream_has_no_end() {
+    let hold = Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 990) };
+    let all = [hold, refresh(1, 12, (100, 110), 990)];
+    let report = check(&[vec![run("redlock")], all.map(Line::Operation).to_vec()].concat());
+    assert!(report.passed() && report.counted.renumbered == 1, "{report}");
 }
 
 #[test]

@@ -75,13 +75,6 @@ impl<'a> Key<'a> {
         self.operations[number as usize]
     }
 
-    /// Returns whether a claim was told that its token does not hold the key.
-    pub(super) fn denies(&self, operation: &Operation) -> bool {
-        // An instance that ends grants nothing, whatever the token has: clients of shared keys ask again
-        // while they have a lease.
-        is_definite_no(operation) && !(self.shared && operation.code == "draining")
-    }
-
     pub(super) fn settled(&self, number: Number) -> Nanos {
         self.settled[number as usize]
     }

@@ -10,7 +10,9 @@ use std::ops::Range;
 
 use super::context::{Context, DEFAULT_TTL, MS};
 use super::ends::{ends, streams_of};
-use super::key::{Key, Number, Stream, asked_ttl, began, is_claim, is_lost, is_release};
+use super::key::{
+    Key, Number, Stream, asked_ttl, began, is_claim, is_definite_no, is_lost, is_release,
+};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
@@ -89,7 +91,7 @@ pub(super) fn collect(context: &Context<'_>, key: &mut Key<'_>) {
         key.evidence.push(Evidence { fence, token, from, to, ttl, end, rely, number, kind });
     }
     key.evidence.sort_by_key(|evidence| (evidence.fence, evidence.token, evidence.from));
-    group(key);
+    group(context, key);
     for lease in 0..key.leases.len() {
         bound(context, key, lease);
     }
@@ -141,7 +143,7 @@ pub(super) fn push_alive(
     });
 }
 
-fn group(key: &mut Key<'_>) {
+fn group(context: &Context<'_>, key: &mut Key<'_>) {
     let mut start = 0;
     let mut last: Option<(u64, Token)> = None;
     for group in key.evidence.chunk_by(|a, b| (a.fence, a.token) == (b.fence, b.token)) {
@@ -156,7 +158,13 @@ fn group(key: &mut Key<'_>) {
             group.iter().filter(|one| is_claim(operation(one)) && operation(one).status == 201);
         let first = group.iter().min_by_key(|one| one.to).map_or(0, |one| one.number);
         let begun = created.clone().next().is_some();
-        let lo = created.map(|one| one.from).min();
+        // Of a lease that one question began and the next one was told, the wait is too long; others
+        // share the key meanwhile.
+        let since = |one: &Evidence| match operation(one).sent {
+            sent if key.shared && context.loses_answers(sent, one.to) => sent,
+            _ => one.from,
+        };
+        let lo = created.map(since).min();
         key.leases.push(Lease {
             fence,
             token,
@@ -227,7 +235,7 @@ fn find_beginning(key: &Key<'_>, lease: &mut Lease) {
     // Whatever its token had before it was told that it has nothing is another lease.
     let told = |&number: &Number| {
         let operation = key.operation(number);
-        let nothing = is_release(operation) || is_lost(operation) || key.denies(operation);
+        let nothing = is_release(operation) || is_lost(operation) || is_definite_no(operation);
         nothing && operation.answered.is_some_and(|answered| answered <= lease.lo)
     };
     let nothing = key.near(lease.token, 0, lease.hi).find(told);
@@ -299,7 +307,7 @@ fn merge(context: &Context<'_>, key: &mut Key<'_>) {
                 // A lease that was begun after the earlier one was over is another one.
                 if last.token == lease.token
                     && !(lease.begun && lease.lo > last.hi && lease.lo >= last.sure)
-                    && last.latest() + context.late(lease.lo) >= lease.lo =>
+                    && last.latest().saturating_add(context.late(lease.lo)) >= lease.lo =>
             {
                 last.evidence.end = lease.evidence.end;
                 last.lo = last.lo.min(lease.lo);

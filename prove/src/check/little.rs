@@ -110,6 +110,12 @@ pub(super) fn flush(at: u64) -> Line {
     Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: true })
 }
 
+/// A process of the service that stands still, and loses nothing.
+pub(super) fn stopped(from: u64, until: u64) -> Line {
+    let (kind, target) = ("instance_stop".to_owned(), "instance-0".to_owned());
+    Line::Fault(Fault { kind, target, from: from * MS, until: until * MS, forgets: false })
+}
+
 #[test]
 fn two_who_rely_on_a_key_are_found() {
     let first = || grant(1, 10, (0, 2), 1_000);
@@ -270,9 +276,7 @@ fn a_lease_that_is_told_when_it_is_over_is_found() {
     };
     breaks("I9", with(500), with(240));
     let mut suspended = lines(with(500));
-    let (kind, target) = ("instance_stop".to_owned(), "instance-0".to_owned());
-    let stop = Fault { kind, target, from: 100 * MS, until: 490 * MS, forgets: false };
-    suspended.push(Line::Fault(stop));
+    suspended.push(stopped(100, 490));
     assert_eq!(rules(&suspended), [""; 0]);
 }
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::check::little::{
-    ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules, waited,
+    ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules, stopped, waited,
 };
 use crate::history::{NO_TOKEN, SHARED, Token};
 
@@ -85,6 +85,9 @@ fn a_lease_may_be_older_than_the_answer_that_tells_of_it_again() {
         vec![late, holder(2, 5, 2, 300)]
     };
     breaks("S3", told(201), told(200));
+    let mut suspended = lines(told(201));
+    suspended.push(stopped(100, 200));
+    assert_eq!(rules(&suspended), [""; 0]);
 }
 
 #[test]
@@ -221,16 +224,6 @@ fn a_definite_no_that_a_holder_is_told_is_found() {
 }
 
 #[test]
-fn an_instance_that_ends_says_nothing_of_a_lease() {
-    let told = |code| vec![holder(1, 5, 1, 0), no(holder(1, 3, 0, 50), code)];
-    breaks("I8", told("store_unavailable/not_acquired"), told("draining"));
-    let mut look = look(1, (70, 72), Some(11), true);
-    look.said.holders = Some(1);
-    let seen = |code| [told(code), vec![look.clone()]];
-    assert_eq!(rules(&lines(seen("draining").concat())), [""; 0]);
-}
-
-#[test]
 fn a_look_that_counts_other_holders_is_found() {
     let counts = |holders| {
         let mut look = look(NO_TOKEN, (50, 52), None, false);
@@ -274,4 +267,42 @@ fn leases_that_share_a_key_break_no_rule_of_exclusion_and_are_counted() {
     let exclusive = lines(vec![grant(1, 10, (0, 2), 100)]);
     assert!(check_wanted(&exclusive, &wanted).passed(), "nothing is shared in it");
     assert!(!check_wanted(&lines(readers(4)), &wanted).passed(), "too little is");
+}
+
+#[test]
+fn a_claim_that_passes_another_one_is_found() {
+    let waits = |number, slot, from: u64, until| {
+        shared(2, slot, waited(grant(number, 20 - number, (from, until), 1_000)))
+    };
+    let full = || vec![holder(1, 2, 1, 0), holder(2, 2, 2, 10)];
+    let over = || vec![release(1, 900, 903), release(2, 930, 933)];
+    let passed = |first, second| {
+        let two = vec![waits(4, 1, first, 910), waits(3, 2, second, 940)];
+        [full(), over(), two].concat()
+    };
+    breaks("I3", passed(500, 200), passed(200, 500));
+    // Its place was given up while it was asked for.
+    let given_up = vec![release(3, 210, 215)];
+    assert_eq!(rules(&lines([passed(500, 200), given_up].concat())), [""; 0]);
+}
+
+#[test]
+fn a_claim_that_waits_while_there_is_room_is_found() {
+    let waits = |number, slot, until| {
+        shared(3, slot, waited(grant(number, 10 + number, (100, until), 1_000)))
+    };
+    let two = || vec![holder(1, 3, 1, 0), holder(2, 3, 2, 10)];
+    let third = |until| [two(), vec![waits(3, 3, until)]].concat();
+    breaks("S5", third(900), third(250));
+    // One of those who wait has to wait for all others.
+    let writer = shared(1, 0, gone(waited(holder(4, 1, 0, 50)), 800));
+    assert_eq!(rules(&lines([third(900), vec![writer]].concat())), [""; 0]);
+    // The key is full until a lease is given back, or over.
+    let full = |until| [two(), vec![holder(3, 3, 3, 20), waits(4, 1, until)]].concat();
+    assert_eq!(rules(&lines(full(1_100))), [""; 0]);
+    let given = |until| {
+        let release = release(1, 300, 305);
+        [full(until), vec![release]].concat()
+    };
+    breaks("S5", given(900), given(450));
 }

@@ -43,7 +43,7 @@ impl Client {
 
     /// Hands a key that nobody else wants to its second voice: nothing but the release wakes that one.
     pub(super) async fn hand_over_to_itself(&mut self) {
-        let key = self.shared.amount.keys + self.asker.client;
+        let key = self.shared.amount.own_key(self.asker.client);
         let ttl_ms = self.chance.u64(1_000..2_000);
         let wish = Wish { key, token: None, ttl_ms, wait_ms: 0, slots: None };
         let Some(lease) = self.acquire(&wish).await else { return };

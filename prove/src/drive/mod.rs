@@ -45,7 +45,13 @@ impl Amount {
     /// Returns how many keys there are.
     pub fn all_keys(self) -> u32 {
         let shared = if self.sharers > 0 { SHARED_KEYS } else { 0 };
-        self.keys + self.clients + shared
+        self.keys + self.clients + shared + self.sharers
+    }
+
+    /// Returns a key that no client but this one wants.
+    fn own_key(self, client: u32) -> u32 {
+        let shared = if client < self.clients { 0 } else { SHARED_KEYS };
+        self.keys + shared + client
     }
 
     /// Returns the keys that leases share, which exclusive clients leave alone.

@@ -32,6 +32,7 @@ impl Client {
             95 => self.meddle().await,
             96 => self.trespass(key).await,
             97 => self.force().await,
+            98 => self.wait_beside_its_own().await,
             _ => self.look_at(key).await,
         }
     }
@@ -73,6 +74,29 @@ impl Client {
             0 => (),
             1 => self.force_one(&lease).await,
             _ => self.work(lease).await,
+        }
+    }
+
+    /// Waits for a key that nobody else wants beside two leases of its own: a short one that it leaves,
+    /// and one that would last, which it keeps or gives back. There is room once the short one is over.
+    async fn wait_beside_its_own(&mut self) {
+        let key = self.shared.amount.own_key(self.asker.client);
+        let ttl_ms = self.chance.u64(100..250);
+        let mut wish = Wish { key, token: None, ttl_ms, wait_ms: 0, slots: Some(2) };
+        let lasts = Wish { ttl_ms: self.chance.u64(2_000..3_000), ..wish.clone() };
+        let Some(lasting) = self.acquire(&lasts).await else { return };
+        if self.acquire(&wish).await.is_some() {
+            wish.wait_ms = 1_500;
+            if self.chance.bool() {
+                self.release(&lasting).await;
+                wish.slots = Some(1);
+            }
+            if let Some(lease) = self.acquire(&wish).await {
+                self.release(&lease).await;
+            }
+        }
+        if wish.slots != Some(1) {
+            self.release(&lasting).await;
         }
     }
 

@@ -6,6 +6,7 @@ mod fencing;
 mod order;
 pub(super) mod resource;
 mod room;
+mod served;
 mod shared;
 mod tokens;
 mod wakeup;
@@ -38,8 +39,8 @@ pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, report: &mut Report) {
         shared::judge(&mut court);
     } else {
         exclusion::judge(&mut court);
-        order::judge(&mut court);
     }
+    order::judge(&mut court);
     tokens::judge(&mut court);
     let coverage = wakeup::judge(&mut court);
     answers::judge(&mut court, &coverage);

@@ -1,10 +1,12 @@
 //! I3: first in line, first served; on Redlock for each instance.
 
+use std::collections::HashMap;
+
 use super::Court;
 use crate::check::context::{MS, PLACE_KEPT};
-use crate::check::key::{is_claim, is_definite_no};
+use crate::check::key::{is_claim, is_definite_no, is_release};
 use crate::check::lease::Lease;
-use crate::history::{NO_TOKEN, Nanos, Outcome};
+use crate::history::{NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// A grant as the line saw it.
 #[derive(Clone, Copy)]
@@ -23,7 +25,19 @@ struct Turn {
 }
 
 pub(super) fn judge(court: &mut Court<'_>) {
-    let turns: Vec<Turn> = court.key.leases.iter().map(|lease| turn(court, lease)).collect();
+    let mut had: HashMap<Token, Nanos> = HashMap::new();
+    let mut turns = Vec::new();
+    for lease in &court.key.leases {
+        let before = had.insert(lease.token, lease.latest());
+        // Who holds the key and shares it otherwise from now on was not in line.
+        let changed = court.key.shared && before.is_some_and(|latest| latest >= lease.lo);
+        let turn = turn(court, lease);
+        turns.push(if changed {
+            Turn { in_line: Nanos::MAX, not_before: 0, ..turn }
+        } else {
+            turn
+        });
+    }
     for pair in turns.windows(2) {
         let unordered = pair[1].waited && pair[1].in_line >= pair[0].not_before;
         let behind = pair[0].in_line <= pair[1].not_before;
@@ -73,19 +87,25 @@ fn turn(court: &Court<'_>, lease: &Lease) -> Turn {
     let waited = is_claim(operation) && operation.asked.wait_ms > 0;
     let arrived = || {
         let arrival = court.context.arrival(operation.sent)?;
-        Some(operation.sent + arrival)
+        // On a shared key the rounds of those who are there come before its first question.
+        Some(operation.sent + if court.key.shared { 2 * arrival } else { arrival })
     };
     let in_line = operation.said.queued_at.or_else(arrived);
-    let near = court.key.near(lease.token, operation.sent, lease.hi);
-    let mut elsewhere = near.map(|number| court.key.operation(number));
+    let near = || {
+        let near = court.key.near(lease.token, operation.sent, lease.hi);
+        near.map(|number| court.key.operation(number))
+    };
+    let gives_up = |other: &Operation| court.key.shared && is_release(other);
+    // A place that was given up meanwhile is another one from then on.
+    let in_line = in_line.filter(|_| waited && !near().any(gives_up));
     Turn {
         fence: lease.fence,
         instance: operation.instance,
-        in_line: in_line.filter(|_| waited).unwrap_or(Nanos::MAX),
+        in_line: in_line.unwrap_or(Nanos::MAX),
         not_before: first_asked(court, lease),
         hi: lease.hi,
         waited,
-        elsewhere: elsewhere.any(|other| is_claim(other) && other.instance != operation.instance),
+        elsewhere: near().any(|other| is_claim(other) && other.instance != operation.instance),
         ttl: lease.ttl,
     }
 }

@@ -1,12 +1,12 @@
 //! Keys that leases share. S1: all who hold the key allow so many. S2: a slot has one holder. S3: a lease
 //! that begins anew has another number, and no other has. S4: a change of share is refused for a reason.
 //!
-//! The order in which shares are granted to those who wait is not judged.
+//! S5: nobody waits while there is room.
 
 use std::collections::{HashMap, HashSet};
 
 use super::tokens::{Holder, ROLLED_BACK, unknown_lease};
-use super::{Court, room};
+use super::{Court, room, served};
 use crate::check::key::{is_claim, is_refused_change};
 use crate::check::lease::Lease;
 use crate::check::share::{Bounds, Share, bounds, shares, successors};
@@ -24,6 +24,7 @@ pub(super) fn judge(court: &mut Court<'_>) {
         as_asked(court, operation);
     }
     room::judge(court, &told);
+    served::judge(court, &told);
 }
 
 fn count(court: &mut Court<'_>, told: &[Vec<Share>]) {

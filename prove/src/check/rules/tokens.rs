@@ -5,7 +5,7 @@ use super::Court;
 use super::fencing::ms;
 use super::shared;
 use crate::check::context::SECOND;
-use crate::check::key::{Number, is_claim, is_lost, is_release};
+use crate::check::key::{Number, is_claim, is_definite_no, is_lost, is_release};
 use crate::check::lease::{Evidence, Lease};
 use crate::history::{Kind, Nanos, Operation, Outcome, Token};
 
@@ -72,7 +72,7 @@ impl<'l> Holder<'l> {
             if is_release(operation) {
                 self.released(court, operation);
             }
-            if is_lost(operation) || court.key.denies(operation) {
+            if is_lost(operation) || is_definite_no(operation) {
                 self.refused(court, operation);
             }
             if let Some(no) = no.filter(|no| no.answered < Some(operation.sent)) {
@@ -82,7 +82,7 @@ impl<'l> Holder<'l> {
             if court.key.shared {
                 shared::of_token(court, self, operation);
             }
-            if court.key.denies(operation) && no.is_none_or(|no| no.answered < operation.answered) {
+            if is_definite_no(operation) && no.is_none_or(|no| no.answered < operation.answered) {
                 no = Some(operation);
             }
         }

@@ -31,9 +31,9 @@ impl Coverage {
 }
 
 /// Somebody who stood in line from then until then.
-struct Waiter {
-    from: Nanos,
-    until: Nanos,
+pub(super) struct Waiter {
+    pub(super) from: Nanos,
+    pub(super) until: Nanos,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,7 +108,7 @@ fn waiters(court: &Court<'_>) -> Vec<Waiter> {
     waiters
 }
 
-fn waiter(court: &Court<'_>, number: Number) -> Option<Waiter> {
+pub(super) fn waiter(court: &Court<'_>, number: Number) -> Option<Waiter> {
     let operation = court.key.operation(number);
     if !is_claim(operation) || operation.asked.wait_ms == 0 {
         return None;
