@@ -140,8 +140,8 @@ impl KnownLease {
 pub(super) enum LossReason {
     /// The service answered that it is lost.
     Told(String),
-    /// It could not be refreshed in time.
-    Late(String),
+    /// It could not be refreshed in time, because the service did not answer if `unanswered`.
+    Late { why: String, unanswered: bool },
 }
 
 /// Acquires, keeps and releases the lease.
@@ -169,7 +169,7 @@ impl LeaseKeeper {
         let alarm = Alarm::new()?;
         loop {
             alarm.at(Some(lease.get().renew)).await?;
-            if let Some(loss) = self.renew(lease, limit).await? {
+            if let Some(loss) = self.renew(&alarm, lease, limit).await? {
                 return Ok(loss);
             }
             refreshed();
@@ -179,17 +179,19 @@ impl LeaseKeeper {
     /// Refreshes the lease now, as [`keep`](Self::keep) does; `None` once it is.
     pub(super) async fn renew(
         &self,
+        alarm: &Alarm,
         lease: &Cell<KnownLease>,
         limit: fn(&KnownLease) -> Moment,
     ) -> io::Result<Option<LossReason>> {
         let end = limit(&lease.get());
-        let refreshed = self.refresh(&Alarm::new()?, lease.get().fencing_token, end).await?;
-        Ok(refreshed
-            .map(|next| {
+        match self.refresh(alarm, lease.get().fencing_token, end).await? {
+            Ok(next) => {
                 self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
                 lease.set(next);
-            })
-            .err())
+                Ok(None)
+            }
+            Err(loss) => Ok(Some(loss)),
+        }
     }
 
     /// Tries to refresh until `end`, with short pauses after failures.
@@ -199,11 +201,11 @@ impl LeaseKeeper {
         number: FencingToken,
         end: Moment,
     ) -> io::Result<Result<KnownLease, LossReason>> {
-        let mut why = "no time was left for it".to_owned();
+        let (mut why, mut unanswered) = ("no time was left for it".to_owned(), false);
         loop {
             let left = end.left();
             if left.is_zero() {
-                return Ok(Err(LossReason::Late(why)));
+                return Ok(Err(LossReason::Late { why, unanswered }));
             }
             // Half of the rest: a stuck attempt leaves time for the next.
             let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
@@ -224,12 +226,15 @@ impl LeaseKeeper {
                         return Ok(Ok(lease));
                     }
                     // Also if the service grants a much shorter TTL than requested.
-                    why = "the answer leaves too little time".to_owned();
+                    (why, unanswered) = ("the answer leaves too little time".to_owned(), false);
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
                     return Ok(Err(LossReason::Told(refusal.detail)));
                 }
-                Err(error) => why = error.to_string(),
+                Err(ClientError::Refused(refusal)) => {
+                    (why, unanswered) = (refusal.to_string(), refusal.may_pass());
+                }
+                Err(ClientError::NoAnswer(no_answer)) => (why, unanswered) = (no_answer, true),
             }
             self.claimant.voice.tell(|| format!("not refreshed: {why}"));
             let (least, most) = REFRESH_PAUSE;

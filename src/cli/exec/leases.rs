@@ -9,7 +9,7 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 
 use crate::cli::claimant::NoLease;
-use crate::cli::clock::Moment;
+use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 
 /// The moment up to which a lease is refreshed before COMMAND runs.
@@ -29,8 +29,8 @@ struct KeptLease<'a> {
 impl From<LossReason> for NoLease {
     fn from(loss: LossReason) -> Self {
         match loss {
-            LossReason::Told(why) => Self::Cancelled(why),
-            LossReason::Late(why) => Self::Unreachable(why),
+            LossReason::Late { why, unanswered: true } => Self::Unreachable(why),
+            LossReason::Told(why) | LossReason::Late { why, .. } => Self::Cancelled(why),
         }
     }
 }
@@ -90,10 +90,11 @@ impl<'a> Leases<'a> {
         }
         drop(losses);
         let leases = Self(leases.into_iter().filter_map(OnceCell::into_inner).collect());
-        // One may have been ended by force since its last refresh.
-        let earlier = leases.0.iter().take(keepers.len().saturating_sub(1));
-        let renewed = join_all(earlier.map(|held| held.keeper.renew(&held.lease, END))).await;
-        for loss in renewed {
+        // One may have been ended by force since its last refresh, or while another is renewed.
+        let several = leases.0.iter().filter(|_| keepers.len() > 1);
+        let renew =
+            async |held: &KeptLease<'_>| held.keeper.renew(&Alarm::new()?, &held.lease, END).await;
+        for loss in join_all(several.map(renew)).await {
             if let Some(loss) = loss? {
                 leave(keepers).await;
                 return Ok(Err(loss.into()));

@@ -165,7 +165,7 @@ impl Supervisor<'_> {
         let (why, end) = match loss {
             // Another client may already hold the key.
             LossReason::Told(why) => (why, Moment::now()),
-            LossReason::Late(why) => {
+            LossReason::Late { why, .. } => {
                 (late(&why), self.leases.earliest(|lease| lease.kill).unwrap_or_else(Moment::now))
             }
         };

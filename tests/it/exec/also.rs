@@ -13,6 +13,19 @@ fn both<'a>(options: &[&'a str], command: &'a str) -> Vec<&'a str> {
     words
 }
 
+/// Waits for the second key, which somebody holds; COMMAND tells that it ran.
+async fn waiting(stage: &Stage, options: &[&str]) -> Going {
+    stage.hold(B).await;
+    let going = Going::start(stage.exec(&both(options, "echo ran")));
+    stage.waited_for(B, 1).await;
+    going
+}
+
+/// Ends the lease of a key by force.
+async fn force(stage: &Stage, key: &str) {
+    assert_eq!(stage.service.http().delete(&format!("/admin/locks/{key}")).await.status, 200);
+}
+
 const A: &str = "a%20key";
 const B: &str = "b";
 
@@ -79,10 +92,8 @@ async fn the_first_lease_is_kept_for_as_long_as_the_second_is_waited_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_that_is_lost_ends_the_wait_for_the_next() {
     let stage = Stage::new();
-    stage.hold(B).await;
-    let mut going = Going::start(stage.exec(&both(&["-t", "1s"], "echo ran")));
-    stage.waited_for(B, 1).await;
-    assert_eq!(stage.service.http().delete(&format!("/admin/locks/{A}")).await.status, 200);
+    let mut going = waiting(&stage, &["-t", "1s"]).await;
+    force(&stage, A).await;
     let said = going.line();
     let ran = going.end();
     assert_eq!((ran.code, said.as_str()), (Some(79), ""), "{ran:?}");
@@ -93,11 +104,9 @@ async fn a_lease_that_is_lost_ends_the_wait_for_the_next() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_is_not_started_without_a_lease_that_was_lost_since_its_last_refresh() {
     let stage = Stage::new();
-    stage.hold(B).await;
     // The next refresh is in 20 seconds.
-    let mut going = Going::start(stage.exec(&both(&["-t", "1m"], "echo ran")));
-    stage.waited_for(B, 1).await;
-    assert_eq!(stage.service.http().delete(&format!("/admin/locks/{A}")).await.status, 200);
+    let mut going = waiting(&stage, &["-t", "1m"]).await;
+    force(&stage, A).await;
     stage.hold(A).await;
     stage.let_go(B).await;
     let said = going.line();
@@ -111,10 +120,7 @@ async fn a_command_is_not_started_without_a_lease_that_was_lost_since_its_last_r
 async fn a_service_that_dies_during_the_wait_for_the_second_is_unreachable() {
     for (if_down, ends) in [("fail", (Some(69), "")), ("run", (Some(0), "ran"))] {
         let stage = Stage::new();
-        stage.hold(B).await;
-        let words = both(&["-t", "1s", "--if-down", if_down], "echo ran");
-        let mut going = Going::start(stage.exec(&words));
-        stage.waited_for(B, 1).await;
+        let mut going = waiting(&stage, &["-t", "1s", "--if-down", if_down]).await;
         stage.service.signal("KILL");
         let said = going.line();
         let ran = going.end();
@@ -123,11 +129,23 @@ async fn a_service_that_dies_during_the_wait_for_the_second_is_unreachable() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_ends_during_the_wait_for_the_second_is_no_service_that_is_down() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = directory.path().join("lockkeeper.toml");
+    std::fs::write(&settings, "[[prefixes]]\nprefix = \"a\"\nmax_hold = \"1s\"\n").unwrap();
+    let stage = Stage::with(&[("LOCKKEEPER_CONFIG", &settings.display().to_string())]);
+    let mut going = waiting(&stage, &["-t", "1s", "--if-down", "run"]).await;
+    let said = going.line();
+    let ran = going.end();
+    assert_eq!((ran.code, said.as_str()), (Some(79), ""), "{ran:?}");
+    stage.let_go(B).await;
+    free(&stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_signal_during_the_wait_leaves_no_lease_and_no_place_in_line() {
     let stage = Stage::new();
-    stage.hold(B).await;
-    let mut going = Going::start(stage.exec(&both(&[], "echo ran")));
-    stage.waited_for(B, 1).await;
+    let mut going = waiting(&stage, &[]).await;
     assert_eq!(stage.look(A).await["held"], true);
     going.signal("TERM");
     assert_eq!(going.line(), "");
@@ -142,7 +160,7 @@ async fn the_loss_of_one_lease_ends_the_command_and_releases_the_other() {
     for lost in [A, B] {
         let mut going = Going::start(stage.exec(&both(&["-t", "3s"], "echo ready; exec sleep 60")));
         assert_eq!(going.line(), "ready");
-        assert_eq!(stage.service.http().delete(&format!("/admin/locks/{lost}")).await.status, 200);
+        force(&stage, lost).await;
         let ran = going.end();
         assert_eq!(ran.code, Some(79), "{ran:?}");
         assert_eq!(ran.err.lines().count(), 1, "{}", ran.err);
@@ -158,7 +176,7 @@ async fn a_command_that_goes_on_without_one_lease_keeps_the_other() {
     command.stdin(Stdio::piped());
     let mut going = Going::start(command);
     assert_eq!(going.line(), "ready");
-    assert_eq!(stage.service.http().delete(&format!("/admin/locks/{A}")).await.status, 200);
+    force(&stage, A).await;
     let mut told = String::new();
     BufReader::new(going.child.stderr.take().unwrap()).read_line(&mut told).unwrap();
     assert!(told.contains("COMMAND runs without its lease"), "{told}");
