@@ -181,6 +181,9 @@ pub struct Waiting {
     pub new: bool,
     /// The longest sleep before asking again.
     pub recheck_after: Duration,
+    /// The time until the key is free unless somebody gives it up: an instance with many lines may
+    /// ask later than `recheck_after` within it. Zero if questions cost too little for that.
+    pub lasts: Duration,
     /// A claim of this instance that was handed the key and has not asked since; in a store without
     /// hand-offs, the claim whose turn it is.
     pub handed: Option<LeaseToken>,

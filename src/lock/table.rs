@@ -146,6 +146,7 @@ impl Table {
             ahead: line.ahead(place),
             new,
             recheck_after: holder.left.unwrap_or_default(),
+            lasts: Duration::ZERO,
             handed: line.handed().map(|(token, _)| token.clone()),
         }))
     }

@@ -19,22 +19,28 @@ use tokio_util::task::TaskTracker;
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, KeyLine, Told, WaitingRequest, Work};
-use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::lease::{Claim, Origin};
 use crate::lock::owed::{Answer, Owed, Undelivered};
 use crate::lock::slots::Share;
-use crate::lock::store::{Attempt, Keep, Store, Turn, Win};
+use crate::lock::store::{Attempt, Keep, Store, Turn, Waiting, Win};
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
 
 /// The most claims that join in one round of a key.
 const ROUND: usize = 256;
 
-/// The pause after a grant before the next claim asks. A client that sends no hint may release
-/// soon; where there are hints, one comes sooner.
+/// The longest pause after a grant before the next claim asks: a client that sends no hint may
+/// release soon, and a lease that expires sends none.
 const AFTER_A_GRANT: Duration = Duration::from_millis(200);
 
 /// The pause after a store call without an answer.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(500);
+
+/// What each line adds to the pause between two questions of a line: the store has other work.
+const FOR_EACH_LINE: Duration = Duration::from_micros(500);
+
+/// The longest pause because of other lines: an instance that is silent for 3 s is passed over.
+const AMONG_MANY_LINES: Duration = Duration::from_secs(1);
 
 /// The limits of waiting requests.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +67,13 @@ struct Lines {
     keys: HashMap<LockKey, KeyLine>,
     requests: usize,
     next_request: u64,
+}
+
+/// The pause until the head of one of so many lines asks again.
+fn pause(waiting: &Waiting, lines: usize) -> Duration {
+    let lines = u32::try_from(lines).unwrap_or(u32::MAX);
+    let crowded = FOR_EACH_LINE.saturating_mul(lines).min(AMONG_MANY_LINES);
+    waiting.recheck_after.max(crowded.min(waiting.lasts))
 }
 
 impl Waiters {
@@ -275,7 +288,8 @@ impl Waiters {
             Ok(Turn::Won(win)) => self.granted(&claim, asked, win),
             Ok(Turn::Waiting(waiting)) => {
                 self.with_line(key, |line| line.note(token, &waiting));
-                Instant::now() + waiting.recheck_after
+                let lines = self.with(|lines| lines.keys.len());
+                Instant::now() + pause(&waiting, lines)
             }
             Ok(Turn::Held(status)) => {
                 let told = self.with_line(key, |line| line.take_out(token));
@@ -331,7 +345,7 @@ impl Waiters {
             let fresh = take(&mut fresh);
             Ok(Attempt::Won(Win { lease: lease.clone(), fresh, replaces }))
         });
-        asked + after_a_grant(&lease)
+        asked + AFTER_A_GRANT.min(lease.ttl.as_duration())
     }
 
     /// Tells requests the answer to their claim. With no request left, a grant to a token of the
@@ -379,7 +393,27 @@ impl Answered {
     }
 }
 
-/// The longest pause before the next claim asks: a lease that expires sends no hint.
-fn after_a_grant(lease: &Lease) -> Duration {
-    AFTER_A_GRANT.min(lease.ttl.as_duration())
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::lock::store::Waiting;
+    use crate::lock::waiting::pause;
+
+    #[test]
+    fn many_lines_ask_less_often_but_not_after_a_lease_may_be_over() {
+        let pause = |recheck_after, lasts, lines| {
+            let [recheck_after, lasts] = [recheck_after, lasts].map(Duration::from_millis);
+            let (place, ahead, new, handed) = (1, 0, false, None);
+            let waiting = Waiting { place, ahead, new, recheck_after, lasts, handed };
+            pause(&waiting, lines).as_millis()
+        };
+        assert_eq!(pause(210, 60_000, 1), 210);
+        assert_eq!(pause(210, 60_000, 400), 210);
+        assert_eq!(pause(210, 60_000, 1_000), 500);
+        assert_eq!(pause(210, 60_000, 50_000), 1_000);
+        assert_eq!(pause(210, 300, 50_000), 300, "the lease is over then");
+        assert_eq!(pause(40, 40, 50_000), 40);
+        assert_eq!(pause(5_000, 0, 50_000), 5_000, "questions are cheap");
+    }
 }

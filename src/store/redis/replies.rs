@@ -12,8 +12,8 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::failure;
 use crate::store::redis::script::Reply;
 
-/// The longest sleep of a waiter: a direct Redis client releases without a hint, a hint may be
-/// lost, and a shortened lease ends sooner than told.
+/// The longest sleep of a waiter beside few others: a direct Redis client releases without a hint,
+/// a hint may be lost, and a shortened lease ends sooner than told.
 const ASK_EVERY: Duration = Duration::from_millis(210);
 
 /// Added to the end of a lease, where a question would come a moment too early.
@@ -96,8 +96,10 @@ pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
     let ahead = u64::try_from(reply.number()?).ok()?;
     let handed = reply.text()?;
     let margin = if reply.number()? == 1 { PAST_THE_END } else { BEHIND_THE_HEAD };
-    let recheck_after = ASK_EVERY.min(left.unwrap_or(ASK_EVERY) + margin);
-    Some(Waiting { place, ahead, new, recheck_after, handed: LeaseToken::parse(&handed).ok() })
+    // -1 left: a lock of a direct Redis client without a TTL.
+    let lasts = left.map_or(Duration::MAX, |left| left + margin);
+    let (recheck_after, handed) = (ASK_EVERY.min(lasts), LeaseToken::parse(&handed).ok());
+    Some(Waiting { place, ahead, new, recheck_after, lasts, handed })
 }
 
 /// Reads milliseconds left, fencing token, owner and milliseconds held.

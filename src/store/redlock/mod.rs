@@ -251,6 +251,7 @@ impl Store for RedlockStore {
             }
             Ok(Attempted::Lost(poll)) => {
                 waiting.recheck_after = self.recheck_after(&poll);
+                waiting.lasts = poll.left().filter(|_| poll.held()).unwrap_or_default();
                 Ok(Turn::Waiting(waiting))
             }
             Err(error) if waiting.new => {

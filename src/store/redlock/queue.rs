@@ -39,7 +39,8 @@ impl Queues {
         let head = line.head().map(|(_, head)| head.clone());
         // A claim behind learns whose turn it is: that claim may have no waiting request any more.
         let handed = head.filter(|head| *head != claim.token);
-        Waiting { place, ahead: line.ahead(place), new, recheck_after: RECHECK, handed }
+        let (ahead, lasts) = (line.ahead(place), Duration::ZERO);
+        Waiting { place, ahead, new, recheck_after: RECHECK, lasts, handed }
     }
 
     /// Returns true if another claim comes first.
