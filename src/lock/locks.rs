@@ -272,11 +272,7 @@ impl Locks {
     ) -> Result<Listing, LockError> {
         let prefixes = prefixes.into_iter().collect();
         let page = Page { prefixes, after, limit: limit + 1 };
-        let mut locks = self.store.list(&page).instrument(Verb::List.span()).await?;
-        let more = locks.len() > limit;
-        locks.truncate(limit);
-        let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
-        Ok(Listing { locks, cursor })
+        Ok(Listing::of(self.store.list(&page).instrument(Verb::List.span()).await?, limit))
     }
 
     /// The nodes of the store; empty if it does not count votes.

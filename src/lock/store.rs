@@ -248,6 +248,16 @@ pub struct Listing {
     pub cursor: Option<String>,
 }
 
+impl Listing {
+    /// The first `limit` of these keys, which are all or at least one more.
+    pub(crate) fn of(mut locks: Vec<LockStatus>, limit: usize) -> Self {
+        let more = locks.len() > limit;
+        locks.truncate(limit);
+        let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
+        Self { locks, cursor }
+    }
+}
+
 /// A page of the list of held keys.
 #[derive(Clone, Debug)]
 pub struct Page {
