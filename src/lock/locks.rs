@@ -77,10 +77,10 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`LockError::Draining`] after [`Locks::drain`]; [`LockError::TooManyWaiters`] if there is no
-    /// room to wait; [`LockError::WaitCancelled`] if the claim was released; [`LockError::Store`]
-    /// without an answer. A possible grant to a token of the service is then undone in the
-    /// background.
+    /// [`LockError::Draining`] after [`Locks::drain`], but for a token that has a lease;
+    /// [`LockError::TooManyWaiters`] if there is no room to wait; [`LockError::WaitCancelled`] if
+    /// the claim was released; [`LockError::Store`] without an answer. A possible grant to a token
+    /// of the service is then undone in the background.
     ///
     /// # Cancel safety
     ///
@@ -121,7 +121,7 @@ impl Locks {
 
     /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
-        if self.draining.is_cancelled() {
+        if self.draining.is_cancelled() && !self.store.has_lease(&claim).await? {
             return Err(LockError::Draining);
         }
         let (store, owed, token) = (self.store.clone(), self.owed.clone(), claim.token.clone());

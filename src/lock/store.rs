@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::lock::error::StoreError;
+use crate::lock::error::{StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::slots::Slots;
@@ -91,6 +91,16 @@ pub trait Store: Send + Sync + 'static {
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
         self.inspect_line(key, token, 0).await
+    }
+
+    /// Returns true if a client's claim has a lease of the key from an earlier call.
+    async fn has_lease(&self, claim: &Claim) -> Result<bool, StoreError> {
+        if claim.origin == Origin::Service {
+            return Ok(false);
+        }
+        let status = self.inspect(&claim.key, Some(&claim.token)).await;
+        let error = |error| StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin);
+        Ok(status.map_err(error)?.mine == Some(true))
     }
 
     /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of

@@ -15,7 +15,8 @@ mod tests {
     use std::time::Duration;
 
     use lockkeeper::lock::error::LockError;
-    use lockkeeper::lock::lease::{Claim, Origin};
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::lease::{Acquired, Claim, Origin};
     use lockkeeper::lock::locks::Locks;
 
     use crate::conformance::{LIMITS, Stage, claim, key, token};
@@ -78,6 +79,16 @@ mod tests {
         let refused = locks.acquire(claim("b", "one", 60_000), Duration::ZERO).await;
         assert!(matches!(refused, Err(LockError::Draining)), "{refused:?}");
         assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder, None);
+        // Whoever has the lease is not told that it has nothing.
+        let again = locks.acquire(claim("a", "one", 60_000), Duration::ZERO).await;
+        assert!(matches!(again, Ok(Acquired::Again(_))), "{again:?}");
+        let other = locks.acquire(claim("a", "two", 60_000), Duration::from_secs(60)).await;
+        assert!(matches!(other, Err(LockError::Draining)), "{other:?}");
+        let wish = HoldWish { claim: claim("a", "one", 60_000), patience: None, linger: None };
+        let Ok(HoldStart::Hold(mut hold)) = locks.hold(wish).await else { panic!("no stream") };
+        assert!(matches!(hold.next().await, Some(HoldEvent::Acquired(_))));
+        assert!(matches!(hold.next().await, Some(HoldEvent::Draining)));
+        drop(hold);
         assert!(locks.refresh(key("a"), token("one"), None, None).await.unwrap().is_some());
     }
 }
