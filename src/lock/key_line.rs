@@ -36,14 +36,17 @@ struct WaitingClaim {
     claim: Claim,
     /// True once the store may have it in line.
     asked: bool,
+    /// True while it is among those that are to join.
+    queued: bool,
     /// True once the store has told its place.
     joined: bool,
     place: Option<u64>,
     /// The number of claims ahead of it in the store's last answer.
     ahead: u64,
     requests: Vec<WaitingRequest>,
-    /// The releasing call, which gets its requests.
-    released: Option<oneshot::Sender<Vec<WaitingRequest>>>,
+    /// The releasing call, which gets its requests, and whether the place is kept for the store's
+    /// release.
+    released: Option<(oneshot::Sender<Vec<WaitingRequest>>, Keep)>,
 }
 
 /// A waiting request.
@@ -126,6 +129,7 @@ impl KeyLine {
             WaitingClaim {
                 claim: claim.clone(),
                 asked: false,
+                queued: true,
                 joined: false,
                 place: None,
                 ahead: 0,
@@ -154,10 +158,11 @@ impl KeyLine {
     pub(super) fn release(
         &mut self,
         token: &LeaseToken,
+        keep: Keep,
     ) -> Option<oneshot::Receiver<Vec<WaitingRequest>>> {
         let waiting = self.claims.get_mut(token)?;
         let (tell, told) = oneshot::channel();
-        waiting.released = Some(tell);
+        waiting.released = Some((tell, keep));
         self.stopping.push(token.clone());
         self.bell.notify_one();
         Some(told)
@@ -177,9 +182,12 @@ impl KeyLine {
         let mut work = Work::default();
         for token in take(&mut self.stopping) {
             let Some(waiting) = self.claims.get_mut(&token) else { continue };
-            if let Some(released) = waiting.released.take() {
+            if let Some((released, keep)) = waiting.released.take() {
                 // If the releasing call is gone, the requests are told by being dropped.
                 drop(released.send(self.take_requests(&token, |_| true)));
+                if let Some(leaving) = self.leaving.get_mut(&token) {
+                    *leaving = keep;
+                }
                 continue;
             }
             for request in self.take_requests(&token, |one| one.stop == Some(Stop::Draining)) {
@@ -192,9 +200,9 @@ impl KeyLine {
         while work.joining.len() < at_most
             && let Some(token) = self.joining.pop_front()
         {
+            let Some(waiting) = self.claims.get_mut(&token) else { continue };
             // A claim that stops before it has joined need not join.
-            let to_join = |one: &&mut WaitingClaim| one.place.is_none() && !one.stops();
-            if let Some(waiting) = self.claims.get_mut(&token).filter(to_join) {
+            if take(&mut waiting.queued) && waiting.place.is_none() && !waiting.stops() {
                 waiting.asked = true;
                 work.joining.push(waiting.claim.clone());
             }
@@ -263,7 +271,19 @@ impl KeyLine {
     pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<WaitingRequest>, u64) {
         let stood = self.claims.get(token).is_some_and(|waiting| waiting.place.is_some());
         let requests = self.take_requests(token, |request| request.stop.is_some());
+        // A request that came during the last question still has to join.
+        self.join(token);
         (requests, u64::from(stood && !self.claims.contains_key(token)))
+    }
+
+    /// Makes a claim without a place join in the next round.
+    fn join(&mut self, token: &LeaseToken) {
+        let without = |one: &&mut WaitingClaim| one.place.is_none() && !one.queued;
+        if let Some(waiting) = self.claims.get_mut(token).filter(without) {
+            waiting.queued = true;
+            self.joining.push_back(token.clone());
+            self.bell.notify_one();
+        }
     }
 
     /// Notes the place of a claim. If the store did not know a claim that was in line, it has lost
@@ -288,10 +308,11 @@ impl KeyLine {
     /// the store's data joins again.
     pub(super) fn is_joining(&mut self, token: &LeaseToken) -> bool {
         let Some(waiting) = self.claims.get(token) else { return false };
-        if waiting.joined && waiting.place.is_none() {
-            self.joining.push_back(token.clone());
+        let joined = waiting.joined;
+        if joined {
+            self.join(token);
         }
-        !waiting.joined
+        !joined
     }
 
     /// Takes out some requests of a claim, and the claim with the last one.
@@ -328,7 +349,11 @@ impl KeyLine {
     fn rejoin_but(&mut self, token: &LeaseToken) {
         let others = self.claims.iter_mut().filter(|(other, _)| *other != token);
         let mut again: Vec<_> = others
-            .filter_map(|(other, waiting)| Some((waiting.place.take()?, other.clone())))
+            .filter_map(|(other, waiting)| {
+                let place = waiting.place.take()?;
+                waiting.queued = true;
+                Some((place, other.clone()))
+            })
             .collect();
         again.sort_unstable_by_key(|(place, _)| *place);
         self.order.retain(|_, there| there == token);
@@ -349,5 +374,55 @@ impl WaitingRequest {
     /// Tells the request. If it is gone, dropping the message undoes a grant in it.
     pub(super) fn tell(self, told: Told) {
         drop(self.tell.send(told));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use tokio::sync::{Notify, oneshot};
+
+    use crate::lock::key::LockKey;
+    use crate::lock::key_line::{KeyLine, Stop};
+    use crate::lock::lease::{Claim, Origin};
+    use crate::lock::time::Ttl;
+    use crate::lock::token::LeaseToken;
+
+    fn claim() -> Claim {
+        Claim {
+            key: LockKey::parse("key").unwrap(),
+            token: LeaseToken::parse("token-of-a-client-1").unwrap(),
+            origin: Origin::Client,
+            ttl: Ttl::from_millis(1_000),
+            owner: None,
+            slots: None,
+        }
+    }
+
+    fn enter(line: &mut KeyLine, number: u64) {
+        line.enter(claim(), number, oneshot::channel().0);
+    }
+
+    #[test]
+    fn a_request_that_comes_during_the_last_question_of_its_claim_joins() {
+        let mut line = KeyLine::new(Arc::new(Notify::new()));
+        enter(&mut line, 1);
+        line.stop(&claim().token, 1, Stop::LastQuestion);
+        let work = line.take_work(10, true);
+        assert_eq!((work.joining.len(), work.last_questions.len()), (0, 1));
+        enter(&mut line, 2);
+        assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
+        assert_eq!(line.take_work(10, true).joining.len(), 1);
+        assert_eq!(line.requests(), 1);
+    }
+
+    #[test]
+    fn a_claim_whose_client_went_and_came_back_joins_once() {
+        let mut line = KeyLine::new(Arc::new(Notify::new()));
+        enter(&mut line, 1);
+        line.withdraw(&claim().token, 1);
+        enter(&mut line, 2);
+        assert_eq!(line.take_work(10, true).joining.len(), 1);
     }
 }

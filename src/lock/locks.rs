@@ -23,7 +23,7 @@ use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockSta
 use crate::lock::owed::{Answering, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    Attempt, Guarantees, Kept, Listing, NodeReport, Page, Released, Store, Win,
+    Attempt, Guarantees, Keep, Kept, Listing, NodeReport, Page, Released, Store, Win,
 };
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
@@ -192,7 +192,7 @@ impl Locks {
             // again.
             let waiting = match named {
                 Some(_) => None,
-                None => Some(waiters.release(&key, &token).await),
+                None => Some(waiters.release(&key, &token, Keep::Place).await),
             };
             let released = store.release(&key, &token, named).await;
             match &released {
@@ -205,6 +205,10 @@ impl Locks {
             }
             if let (Ok(_), Some(waiting)) = (&released, waiting) {
                 waiting.told();
+            }
+            // The place may have been that of a request which came meanwhile.
+            if let (Ok(Released::Place), None) = (&released, named) {
+                waiters.release(&key, &token, Keep::Nothing).await.told();
             }
             released
         };

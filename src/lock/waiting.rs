@@ -119,13 +119,15 @@ impl Waiters {
     /// # Cancel safety
     ///
     /// The claim is still taken out, and its requests are told that the outcome is unknown.
-    pub(crate) async fn release(&self, key: &LockKey, token: &LeaseToken) -> ReleasedRequests {
-        let taken_out = self.with_line(key, |line| line.release(token)).flatten();
-        let requests = match taken_out {
-            Some(taken_out) => taken_out.await.unwrap_or_default(),
-            None => Vec::new(),
-        };
-        ReleasedRequests(requests)
+    pub(crate) async fn release(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        keep: Keep,
+    ) -> ReleasedRequests {
+        let taken_out = self.with_line(key, |line| line.release(token, keep)).flatten();
+        let Some(taken_out) = taken_out else { return ReleasedRequests(Vec::new()) };
+        ReleasedRequests(taken_out.await.unwrap_or_default())
     }
 
     pub(super) fn with_line<T>(

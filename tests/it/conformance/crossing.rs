@@ -8,6 +8,7 @@ on_every_store!(tests:
     a_wait_that_is_cut_short_as_it_is_granted_passes_the_key_on,
     a_claim_that_is_dropped_while_it_joins_leaves_no_ghost,
     a_claim_that_comes_back_while_it_joins_is_served,
+    a_claim_whose_place_a_release_took_as_it_joined_is_cancelled,
     a_store_that_fails_does_not_end_a_wait,
     a_join_that_is_refused_is_told,
     a_join_whose_outcome_is_unknown_is_taken_back,
@@ -26,7 +27,8 @@ mod tests {
     use lockkeeper::lock::error::{LockError, Verb};
     use lockkeeper::lock::lease::Acquired;
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::Store;
+    use lockkeeper::lock::store::{Released, Store};
+    use tokio::task::JoinSet;
 
     use crate::conformance::toy::{Toy, Way};
     use crate::conformance::waiting::{
@@ -169,12 +171,37 @@ mod tests {
         }
     }
 
+    pub(super) async fn a_claim_whose_place_a_release_took_as_it_joined_is_cancelled(stage: Stage) {
+        let (locks, toy) = with_toy(&stage).await;
+        // The head of the line is asked for all the time; the next one is not.
+        let head = Request::of(&locks, chosen("head"));
+        waiting(&stage.store, 1).await;
+        toy.let_go(Verb::Release, Way::Before);
+        let (one, mut releasing) = (chosen("one"), JoinSet::new());
+        let (releaser, key, token) = (locks.clone(), one.key.clone(), one.token.clone());
+        releasing.spawn(async move { releaser.release(key, token, None).await });
+        toy.called(Verb::Release, 0).await;
+        let one = Request::of(&locks, one);
+        waiting(&stage.store, 2).await;
+        toy.let_go(Verb::Release, Way::Straight);
+        assert_eq!(releasing.join_next().await.unwrap().unwrap().unwrap(), Released::Place);
+        let answer = one.answer().await;
+        assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
+        waiting(&stage.store, 1).await;
+        release(&stage.store, "holder").await;
+        let answer = head.answer().await.unwrap();
+        assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+        release(&stage.store, "head").await;
+        deserted(&stage.store, AT_ONCE).await;
+    }
+
     pub(super) async fn a_store_that_fails_does_not_end_a_wait(stage: Stage) {
         for (name, way) in [("one", Way::Refused), ("two", Way::Lost)] {
             let (locks, toy) = with_toy(&stage).await;
             let request = Request::of(&locks, made(name));
             waiting(&stage.store, 1).await;
-            toy.let_go(Verb::WaitTurn, way);
+            // A question that is under way would be granted the key.
+            toy.all_go(Verb::WaitTurn, way).await;
             release(&stage.store, "holder").await;
             let asked = toy.calls(Verb::WaitTurn);
             toy.called(Verb::WaitTurn, asked + 1).await;
