@@ -34,14 +34,15 @@ pub(crate) enum Way {
 pub(crate) struct Toy {
     store: Arc<dyn Store>,
     ways: watch::Sender<HashMap<Verb, Way>>,
+    begun: watch::Sender<HashMap<Verb, u64>>,
     calls: watch::Sender<HashMap<Verb, u64>>,
 }
 
 impl Toy {
     pub(crate) fn over(store: Arc<dyn Store>) -> Arc<Self> {
-        let (ways, calls) =
-            (watch::Sender::new(HashMap::new()), watch::Sender::new(HashMap::new()));
-        Arc::new(Self { store, ways, calls })
+        let ways = watch::Sender::new(HashMap::new());
+        let (begun, calls) = (watch::Sender::default(), watch::Sender::default());
+        Arc::new(Self { store, ways, begun, calls })
     }
 
     /// From here on calls of this verb go this way.
@@ -61,11 +62,22 @@ impl Toy {
         tokio::time::timeout(PATIENCE, more).await.unwrap().unwrap();
     }
 
+    /// From here on calls of this verb go this way, and none goes another way any more. No call of
+    /// this verb may stand still or be dropped meanwhile.
+    pub(crate) async fn all_go(&self, verb: Verb, way: Way) {
+        self.let_go(verb, way);
+        let begun = self.begun.borrow().get(&verb).copied().unwrap_or_default();
+        if begun > 0 {
+            self.called(verb, begun - 1).await;
+        }
+    }
+
     async fn go<T>(
         &self,
         verb: Verb,
         call: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, StoreError> {
+        self.begun.send_modify(|begun| *begun.entry(verb).or_default() += 1);
         let way = self.ways.borrow().get(&verb).copied().unwrap_or(Way::Straight);
         let come = || self.calls.send_modify(|calls| *calls.entry(verb).or_default() += 1);
         let stand_still = async || {

@@ -14,6 +14,9 @@ use crate::support::{PATIENCE, eventually};
 /// What a start of PHP and a busy machine add.
 const SLACK: Duration = Duration::from_secs(20);
 
+/// How often it may give up after its first question.
+const TRIES: usize = 5;
+
 /// What a service that does not answer costs at most, as the page says: `tests/php/legacy.php` has a patience of one.
 const MOST: Duration = Duration::from_secs(2 + 3);
 
@@ -86,17 +89,22 @@ async fn who_gives_up_says_in_time_what_is_known_and_leaves_nothing_held() {
             (Mode::Answer(UNKNOWN), "unknown"),
             (Mode::Answer(NOT_ACQUIRED), "not_acquired"),
         ] {
-            proxy.set(fault);
-            let began = Instant::now();
-            let said = php.says(&["failing", &proxy.url()]);
-            assert!(began.elapsed() < MOST + SLACK, "{:?}", began.elapsed());
-            let told = format!("unavailable, {outcome}: 'key': ");
-            assert!(said.starts_with(&told), "{php:?} {fault:?}: {said}");
-            let requests = proxy.requests();
-            assert!(count(&requests, "POST") >= 2, "{php:?} {fault:?}: {requests:?}");
-            assert_eq!(count(&requests, "DELETE"), usize::from(outcome == "unknown"));
-            assert!(tokens(&requests).iter().all(|token| !said.contains(token)));
-            assert_eq!(http.get("/locks/key").await.field("held"), false, "{php:?} {fault:?}");
+            let mut tries = Vec::new();
+            // On a busy machine its patience may be over with the first answer.
+            while tries.len() < TRIES && tries.iter().all(|posts| *posts < 2) {
+                proxy.set(fault);
+                let began = Instant::now();
+                let said = php.says(&["failing", &proxy.url()]);
+                assert!(began.elapsed() < MOST + SLACK, "{:?}", began.elapsed());
+                let told = format!("unavailable, {outcome}: 'key': ");
+                assert!(said.starts_with(&told), "{php:?} {fault:?}: {said}");
+                let requests = proxy.requests();
+                tries.push(count(&requests, "POST"));
+                assert_eq!(count(&requests, "DELETE"), usize::from(outcome == "unknown"));
+                assert!(tokens(&requests).iter().all(|token| !said.contains(token)));
+                assert_eq!(http.get("/locks/key").await.field("held"), false, "{php:?} {fault:?}");
+            }
+            assert!(tries.iter().any(|posts| *posts >= 2), "{php:?} {fault:?}: {tries:?}");
         }
     }
 }

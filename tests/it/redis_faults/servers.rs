@@ -5,7 +5,7 @@ use std::path::Path;
 use crate::redis_faults::{LONG, PATIENCE, acquire, held, look, refresh, release, unavailable};
 use crate::support::fleet::Clustered;
 use crate::support::packages::{unpacked, venv};
-use crate::support::{Process, Redis, eventually};
+use crate::support::{Http, Process, Redis, eventually};
 
 const FIRST: &str = "token-of-the-first-one";
 const SECOND: &str = "token-of-the-second-one";
@@ -39,9 +39,24 @@ async fn all_verbs_work(url: &str, variables: &[(&str, &str)], flush: impl Fn())
         let listed = http.get("/locks").await.field("locks").to_string();
         assert!(listed.contains(&format!("\"{key}\"")), "{listed}");
         assert_eq!(http.delete(&format!("/admin/locks/{key}")).await.status, 200);
+        shared_verbs_work(&http, key).await;
     }
     let log = service.log();
     assert!(!log.contains("\"WARN\"") && !log.contains("\"ERROR\""), "{log}");
+}
+
+async fn shared_verbs_work(http: &Http, key: &str) {
+    let path = format!("/locks/{key}?slots=2");
+    for token in [FIRST, SECOND] {
+        let granted = http.token(token).post(&path, "").await;
+        assert_eq!(granted.status, 201, "{granted:?}");
+    }
+    let full = http.post(&format!("{path}&wait=10ms"), "").await;
+    assert_eq!((full.told(), full.number("holders")), (held(), 2), "{full:?}");
+    assert_eq!(refresh(http, key, FIRST).await.status, 200);
+    assert_eq!(release(http, key, FIRST).await.status, 204);
+    assert_eq!(look(http, key).await.number("holders"), 1);
+    assert_eq!(http.delete(&format!("/admin/locks/{key}")).await.status, 200);
 }
 
 /// What goes on, and what does not, when a server has no memory left.

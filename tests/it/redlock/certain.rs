@@ -146,8 +146,17 @@ async fn releases_without_one_node_warn_once_at_most() {
             for round in 0..RELEASES / CLIENTS {
                 let key = format!("owed/{client}/{round}");
                 let token = format!("token-of-{client}-{round:06}");
-                granted(&http, &key, &token, LONG).await;
-                assert_eq!(release(&http, &key, &token).await.status, 204);
+                // On a busy machine a second node may be slow as well, and the outcome unknown.
+                eventually(PATIENCE, async || {
+                    let answer = acquire(&http, &key, &token, LONG).await;
+                    [200, 201].contains(&answer.status).then_some(())
+                })
+                .await;
+                eventually(PATIENCE, async || {
+                    let answer = release(&http, &key, &token).await;
+                    [204, 409].contains(&answer.status).then_some(())
+                })
+                .await;
             }
         });
     }
