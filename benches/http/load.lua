@@ -29,6 +29,29 @@ local peers = {
     end,
   },
 }
+
+local LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+local function base64(text)
+  local out = {}
+  for i = 1, #text, 3 do
+    local a, b, c = text:byte(i, i + 2)
+    local n = a * 65536 + (b or 0) * 256 + (c or 0)
+    for shift = 18, 0, -6 do
+      local letter = math.floor(n / 2 ^ shift) % 64 + 1
+      out[#out + 1] = LETTERS:sub(letter, letter)
+    end
+    if not b then out[#out - 1] = "=" end
+    if not c then out[#out] = "=" end
+  end
+  return table.concat(out)
+end
+local function post(path, body)
+  return "POST " .. path .. END .. "Content-Length: " .. #body .. "\r\n\r\n" .. body
+end
+peers.etcd = {
+  take = function(n) return post("/v3/lock/lock", '{"name":"' .. base64(key(n)) .. '","lease":1}') end,
+  give = function(n) return post("/v3/lock/unlock", '{"key":"' .. base64(key(n) .. "/1") .. '"}') end,
+}
 local peer = peers[PEER]
 
 local threads = 0

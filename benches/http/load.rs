@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use crate::cpu;
 use crate::servers::{Redis, Server, command};
 
-/// Clients at a time, but for those that take turns.
+/// Clients at a time that acquire.
 pub(crate) const CONNECTIONS: u64 = 64;
 
 /// A release follows its acquire by so many acquires. Each connection is answered some eight times
@@ -26,17 +26,19 @@ pub(crate) enum Work {
     Acquire,
     /// The same for ten minutes, so that none ends meanwhile.
     Keep,
-    /// Each key is given up again.
-    Cycle,
-    /// The same over one connection.
-    Turns,
+    /// Each key is given up again, over so many connections.
+    Cycle(u64),
     /// Over one connection, readers of one key that so many others share.
     Beside(u16),
 }
 
 impl Work {
     fn connections(self) -> u64 {
-        if matches!(self, Self::Turns | Self::Beside(_)) { 1 } else { CONNECTIONS }
+        match self {
+            Self::Acquire | Self::Keep => CONNECTIONS,
+            Self::Cycle(connections) => connections,
+            Self::Beside(_) => 1,
+        }
     }
 
     fn ttl(self) -> &'static str {
@@ -44,7 +46,7 @@ impl Work {
     }
 
     fn lag(self) -> u64 {
-        if self == Self::Cycle { LAG } else { 0 }
+        if self.connections() > 1 { LAG } else { 0 }
     }
 }
 
@@ -59,6 +61,8 @@ pub(crate) enum Peer {
     Script,
     /// `POST` and `DELETE`.
     Lockkeeper,
+    /// `lock` and `unlock` of etcd, which are JSON over HTTP as well. All keys have one lease.
+    Etcd,
 }
 
 impl Peer {
@@ -67,6 +71,7 @@ impl Peer {
         match self {
             Self::Webdis => "webdis",
             Self::Script => "script",
+            Self::Etcd => "etcd",
             Self::Bare | Self::Lockkeeper => "lockkeeper",
         }
     }
@@ -166,8 +171,10 @@ impl<'a> Load<'a> {
         }
         let outcomes = || match peer {
             Peer::Lockkeeper => server.outcomes(),
-            Peer::Bare | Peer::Webdis | Peer::Script => BTreeMap::new(),
+            Peer::Bare | Peer::Webdis | Peer::Script | Peer::Etcd => BTreeMap::new(),
         };
+        let revision = || if peer == Peer::Etcd { server.revision() } else { 0 };
+        let first = revision();
         let before = outcomes();
         let began = Used::until_now(server, self.redis);
         let answered = self.wrk(server.port, (peer, work), &tag, seconds);
@@ -177,6 +184,7 @@ impl<'a> Load<'a> {
             Peer::Webdis => webdis_operations(answered.requests, self.redis.keys(), work),
             Peer::Script => script_operations(answered.requests, self.redis.keys()),
             Peer::Lockkeeper => operations(&answered, &before, &outcomes(), work),
+            Peer::Etcd => etcd_operations(answered.requests, revision() - first),
         };
         let requests = answered.requests as f64;
         Sample {
@@ -243,6 +251,12 @@ fn script_operations(requests: u64, keys: u64) -> u64 {
     let what = format!("webdis answered {requests} requests and left {keys} keys");
     assert!(most_of(requests).contains(&grants), "{what}");
     grants.min(requests)
+}
+
+/// What etcd has done: each lock and each unlock is a revision of its own.
+fn etcd_operations(requests: u64, revisions: u64) -> u64 {
+    assert!(settled(requests).contains(&revisions), "{requests} requests, {revisions} revisions");
+    requests / 2
 }
 
 /// What the service has done by its own count, which has to be all that was answered.

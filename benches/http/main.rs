@@ -8,15 +8,19 @@
 
 mod bare;
 mod cpu;
+mod disk;
 mod growth;
 mod line;
 mod load;
+mod picture;
+mod rate;
 mod report;
 mod servers;
 
 use std::path::Path;
 
 use crate::load::{Load, Peer, Sample, Work};
+use crate::rate::Asked;
 use crate::report::Row;
 use crate::servers::{Redis, Server};
 
@@ -27,9 +31,14 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// The argument that makes this program the bare route.
 const BARE: &str = "--bare-route";
 
-/// The arguments with which only those who wait, or only growth, are measured.
-const LINE: &str = "line";
-const GROWTH: &str = "growth";
+/// The arguments with which only one thing is measured: those who wait; leases that pile up; leases
+/// that come and go; latency at given rates.
+const ONLY: [(&str, fn()); 4] = [
+    ("line", measure_line),
+    ("growth", measure_growth),
+    ("churn", measure_churn),
+    ("rate", measure_rate),
+];
 
 /// Below the build, which is on a disk: a temporary directory may be in memory.
 const ON_DISK: &str = env!("CARGO_TARGET_TMPDIR");
@@ -43,54 +52,47 @@ struct Scenario {
 }
 
 /// Where it is measured.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Target {
     Bare,
     Webdis,
     Redis,
     /// The service that logs no line for each request.
     RedisQuiet,
+    Etcd,
     /// A new service on an empty directory for each run.
     Embedded,
     /// A new service on three new Redis nodes for each run.
     Redlock,
 }
 
-const SCENARIOS: [Scenario; 19] = [
+const SCENARIOS: [Scenario; 26] = [
     scenario("bare axum route", Target::Bare, Peer::Bare, Work::Acquire),
     scenario("webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Acquire),
     scenario("webdis, the service's script", Target::Webdis, Peer::Script, Work::Acquire),
     scenario("lockkeeper/redis acquire", Target::Redis, Peer::Lockkeeper, Work::Acquire),
     scenario("  the same, log.level = warn", Target::RedisQuiet, Peer::Lockkeeper, Work::Acquire),
     scenario("lockkeeper/embedded acquire", Target::Embedded, Peer::Lockkeeper, Work::Acquire),
-    scenario(
-        "lockkeeper/redlock, 3 nodes, acquire",
-        Target::Redlock,
-        Peer::Lockkeeper,
-        Work::Acquire,
-    ),
-    scenario("webdis SET NX PX + DEL", Target::Webdis, Peer::Webdis, Work::Cycle),
-    scenario("lockkeeper/redis acquire + release", Target::Redis, Peer::Lockkeeper, Work::Cycle),
-    scenario(
-        "lockkeeper/embedded acquire + release",
-        Target::Embedded,
-        Peer::Lockkeeper,
-        Work::Cycle,
-    ),
-    scenario("webdis, one connection", Target::Webdis, Peer::Webdis, Work::Turns),
-    scenario("lockkeeper/redis, one connection", Target::Redis, Peer::Lockkeeper, Work::Turns),
-    scenario("  a reader beside 1", Target::Redis, Peer::Lockkeeper, Work::Beside(1)),
-    scenario("  a reader beside 100", Target::Redis, Peer::Lockkeeper, Work::Beside(100)),
-    scenario("  a reader beside 999", Target::Redis, Peer::Lockkeeper, Work::Beside(999)),
-    scenario(
-        "lockkeeper/embedded, one connection",
-        Target::Embedded,
-        Peer::Lockkeeper,
-        Work::Turns,
-    ),
-    scenario("  a reader beside 1", Target::Embedded, Peer::Lockkeeper, Work::Beside(1)),
-    scenario("  a reader beside 100", Target::Embedded, Peer::Lockkeeper, Work::Beside(100)),
-    scenario("  a reader beside 999", Target::Embedded, Peer::Lockkeeper, Work::Beside(999)),
+    scenario("lockkeeper/redlock acquire", Target::Redlock, Peer::Lockkeeper, Work::Acquire),
+    scenario("webdis SET + DEL, 64", Target::Webdis, Peer::Webdis, Work::Cycle(64)),
+    scenario("lockkeeper/redis, 64", Target::Redis, Peer::Lockkeeper, Work::Cycle(64)),
+    scenario("lockkeeper/embedded, 64", Target::Embedded, Peer::Lockkeeper, Work::Cycle(64)),
+    scenario("etcd lock + unlock, 64", Target::Etcd, Peer::Etcd, Work::Cycle(64)),
+    scenario("webdis SET + DEL, 16", Target::Webdis, Peer::Webdis, Work::Cycle(16)),
+    scenario("lockkeeper/redis, 16", Target::Redis, Peer::Lockkeeper, Work::Cycle(16)),
+    scenario("lockkeeper/embedded, 16", Target::Embedded, Peer::Lockkeeper, Work::Cycle(16)),
+    scenario("etcd lock + unlock, 16", Target::Etcd, Peer::Etcd, Work::Cycle(16)),
+    scenario("webdis SET + DEL, 1", Target::Webdis, Peer::Webdis, Work::Cycle(1)),
+    scenario("lockkeeper/redis, 1", Target::Redis, Peer::Lockkeeper, Work::Cycle(1)),
+    scenario("lockkeeper/embedded, 1", Target::Embedded, Peer::Lockkeeper, Work::Cycle(1)),
+    scenario("etcd lock + unlock, 1", Target::Etcd, Peer::Etcd, Work::Cycle(1)),
+    scenario("lockkeeper/redlock, 1", Target::Redlock, Peer::Lockkeeper, Work::Cycle(1)),
+    scenario("redis, a reader beside 1", Target::Redis, Peer::Lockkeeper, Work::Beside(1)),
+    scenario("  beside 100", Target::Redis, Peer::Lockkeeper, Work::Beside(100)),
+    scenario("  beside 999", Target::Redis, Peer::Lockkeeper, Work::Beside(999)),
+    scenario("embedded, a reader beside 1", Target::Embedded, Peer::Lockkeeper, Work::Beside(1)),
+    scenario("  beside 100", Target::Embedded, Peer::Lockkeeper, Work::Beside(100)),
+    scenario("  beside 999", Target::Embedded, Peer::Lockkeeper, Work::Beside(999)),
 ];
 
 const fn scenario(name: &'static str, target: Target, peer: Peer, work: Work) -> Scenario {
@@ -103,6 +105,7 @@ struct Servers {
     webdis: Server,
     service: Server,
     quiet: Server,
+    etcd: Server,
 }
 
 fn main() {
@@ -110,12 +113,12 @@ fn main() {
     match &arguments[..] {
         [first, port] if first == BARE => bare::serve(port.parse().unwrap()),
         _ if arguments.iter().any(|argument| argument == "--bench") => {
-            match arguments.iter().find(|argument| [LINE, GROWTH].contains(&argument.as_str())) {
-                Some(only) if only == LINE => measure_line(),
-                Some(_) => measure_growth(),
+            match ONLY.iter().find(|(name, _)| arguments.iter().any(|argument| argument == name)) {
+                Some((_, measure)) => measure(),
                 None => {
                     measure();
                     measure_line();
+                    measure_rate();
                 }
             }
         }
@@ -128,12 +131,15 @@ fn measure() {
     let seconds = number("LOCKKEEPER_BENCH_SECONDS", 3);
     report::print_machine();
     println!(
-        "{} connections, {rounds} rounds of {seconds} s each after a warm-up, interleaved",
+        "{rounds} rounds of {seconds} s each after a warm-up, interleaved. Acquires are sent over {} \n\
+         connections, cycles of acquire and release over as many as the row says.",
         load::CONNECTIONS
     );
+    println!("a page of 4 KiB written and synchronised: {:.0} us", disk::sync_micros());
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
-    let servers = Servers::start(&redis, directory.path());
+    let disk = tempfile::tempdir_in(ON_DISK).unwrap();
+    let servers = Servers::start(&redis, directory.path(), disk.path());
     let mut load = Load::new(&redis);
     let mut rows: Vec<Row<'_>> =
         SCENARIOS.iter().map(|scenario| Row { scenario, samples: Vec::new() }).collect();
@@ -169,24 +175,59 @@ fn measure_line() {
     });
 }
 
-/// Measures growth.
+/// Measures growth, and draws it.
 fn measure_growth() {
+    on_each_store(growth::measure);
+}
+
+/// Measures what is left of leases that come and go.
+fn measure_churn() {
+    on_each_store(|stores, load| {
+        stores.iter().for_each(|(name, server)| growth::churn(name, server, load))
+    });
+}
+
+fn on_each_store(measure: impl Fn(&[(&'static str, Server)], &mut Load<'_>)) {
     report::print_machine();
     let redis = Redis::start();
     let disk = tempfile::tempdir_in(ON_DISK).unwrap();
-    let mut load = Load::new(&redis);
-    for store in [redis.url(), format!("embedded:{}", disk.path().display())] {
-        let name = store.split(':').next().unwrap_or_default();
-        growth::measure(name, &Server::lockkeeper(&[&store], &[]), &mut load);
-    }
+    let embedded = format!("embedded:{}", disk.path().display());
+    let stores = [("redis", redis.url()), ("embedded", embedded)];
+    let stores = stores.map(|(name, store)| (name, Server::lockkeeper(&[&store], &[])));
+    measure(&stores, &mut Load::new(&redis));
+}
+
+/// Measures latency at given rates.
+fn measure_rate() {
+    let rounds = number("LOCKKEEPER_BENCH_ROUNDS", 5);
+    let seconds = number("LOCKKEEPER_BENCH_SECONDS", 3);
+    report::print_machine();
+    let redis = Redis::start();
+    let (directory, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in(ON_DISK).unwrap());
+    let servers = Servers::start(&redis, directory.path(), disk.path());
+    let store = format!("embedded:{}", disk.path().join("embedded").display());
+    let embedded = Server::lockkeeper(&[&store], &[]);
+    let acquire = |key: &str| {
+        format!("POST /locks/{key}?ttl=5s HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n")
+    };
+    let set =
+        |key: &str| format!("GET /SET/{key}/1/NX/PX/5000 HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    let all = [
+        Asked { name: "bare axum route", server: &servers.bare, request: acquire },
+        Asked { name: "webdis, SET NX PX", server: &servers.webdis, request: set },
+        Asked { name: "lockkeeper on Redis", server: &servers.service, request: acquire },
+        Asked { name: "lockkeeper, embedded store", server: &embedded, request: acquire },
+    ];
+    rate::measure(&all, (rounds, seconds), Path::new(ON_DISK));
 }
 
 impl Servers {
-    fn start(redis: &Redis, directory: &Path) -> Self {
+    fn start(redis: &Redis, directory: &Path, disk: &Path) -> Self {
         Self {
             bare: Server::bare(),
             webdis: Server::webdis(redis, directory),
             service: Server::lockkeeper(&[&redis.url()], &[]),
+            etcd: Server::etcd(disk),
             quiet: Server::lockkeeper(&[&redis.url()], &[("LOCKKEEPER_LOG_LEVEL", "warn")]),
         }
     }
@@ -198,6 +239,7 @@ impl Servers {
             Target::Webdis => run(&self.webdis),
             Target::Redis => run(&self.service),
             Target::RedisQuiet => run(&self.quiet),
+            Target::Etcd => run(&self.etcd),
             Target::Embedded => {
                 let directory = tempfile::tempdir_in(ON_DISK).unwrap();
                 let store = format!("embedded:{}", directory.path().display());

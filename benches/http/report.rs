@@ -49,14 +49,14 @@ pub(crate) fn print(rows: &[Row<'_>]) {
     let bare = samples_of(rows, Peer::Bare, Work::Acquire);
     for row in rows {
         let Scenario { name, target, work, .. } = row.scenario;
-        let of_webdis = if matches!(work, Work::Beside(_)) { Work::Turns } else { *work };
+        let of_webdis = if matches!(work, Work::Beside(_)) { Work::Cycle(1) } else { *work };
         let webdis = samples_of(rows, Peer::Webdis, of_webdis);
         let over = |peers: &[Sample], figure: fn(&Sample) -> f64| {
             let pairs = row.samples.iter().zip(peers);
             spread(pairs.map(|(ours, theirs)| figure(ours) / figure(theirs)), 2)
         };
         let redis = match target {
-            Target::Bare | Target::Embedded | Target::Redlock => "-".to_owned(),
+            Target::Bare | Target::Etcd | Target::Embedded | Target::Redlock => "-".to_owned(),
             Target::Webdis | Target::Redis | Target::RedisQuiet => {
                 format!("{:.1}", median(row.samples.iter().map(|sample| sample.redis_micros)))
             }
@@ -69,20 +69,7 @@ pub(crate) fn print(rows: &[Row<'_>]) {
             median(row.samples.iter().map(|sample| sample.server_micros)),
         );
     }
-    let acquires = |wanted: fn(Target) -> bool| {
-        let mut rows = rows.iter().filter(|row| row.scenario.work == Work::Acquire);
-        let row = rows.find(|row| wanted(row.scenario.target));
-        &row.expect("it is among the scenarios").samples
-    };
-    let ratio = |ours: &[Sample], theirs: &[Sample]| {
-        let pairs = ours.iter().zip(theirs);
-        spread(pairs.map(|(ours, theirs)| ours.operations / theirs.operations), 2)
-    };
-    let redis = acquires(|target| matches!(target, Target::Redis));
-    let redlock = acquires(|target| matches!(target, Target::Redlock));
-    let script = samples_of(rows, Peer::Script, Work::Acquire);
-    println!("\nAcquires on Redis over webdis with the same script: {}", ratio(redis, script));
-    println!("Acquires on three nodes over those on one Redis: {}", ratio(redlock, redis));
+    print_ratios(rows);
     let others = rows.iter().flat_map(|row| row.samples.iter().map(|sample| sample.others));
     println!("\nOther processes kept {} processors busy.", spread(others, 2));
     println!(
@@ -90,6 +77,35 @@ pub(crate) fn print(rows: &[Row<'_>]) {
          compared by requests. The last two columns are processor time for a request.\n\
          Ratios count, each taken within one round: absolute figures are noise on a shared machine."
     );
+}
+
+fn print_ratios(rows: &[Row<'_>]) {
+    let print = |what: &str, ours: &[Sample], theirs: &[Sample]| {
+        let pairs = ours.iter().zip(theirs);
+        let ratios = pairs.map(|(ours, theirs)| ours.operations / theirs.operations);
+        println!("{what}: {}", spread(ratios, 2));
+    };
+    let redis = of(rows, Target::Redis, Work::Acquire);
+    println!();
+    let script = samples_of(rows, Peer::Script, Work::Acquire);
+    print("Acquires on Redis over webdis with the same script", redis, script);
+    let embedded = of(rows, Target::Embedded, Work::Acquire);
+    print("Acquires on the embedded store over Redis", embedded, redis);
+    let (one, three) = (Target::Redis, Target::Redlock);
+    print("Acquires on three nodes over those on one Redis", of(rows, three, Work::Acquire), redis);
+    let turns = Work::Cycle(1);
+    print("  cycles at one connection", of(rows, three, turns), of(rows, one, turns));
+    for connections in [64, 16, 1] {
+        let cycles = |target| of(rows, target, Work::Cycle(connections));
+        let what = format!("Embedded over etcd, {connections} connections");
+        print(&what, cycles(Target::Embedded), cycles(Target::Etcd));
+    }
+}
+
+/// The samples of the first scenario of this target and work.
+fn of<'a>(rows: &'a [Row<'_>], target: Target, work: Work) -> &'a [Sample] {
+    let row = rows.iter().find(|row| (row.scenario.target, row.scenario.work) == (target, work));
+    &row.expect("it is among the scenarios").samples
 }
 
 fn samples_of<'a>(rows: &'a [Row<'_>], peer: Peer, work: Work) -> &'a [Sample] {
@@ -111,7 +127,7 @@ pub(crate) fn percentile(figures: &[f64], percent: usize) -> f64 {
     sorted[(sorted.len() * percent).div_ceil(100) - 1]
 }
 
-fn median(figures: impl Iterator<Item = f64>) -> f64 {
+pub(crate) fn median(figures: impl Iterator<Item = f64>) -> f64 {
     let sorted = sorted(figures);
     let (low, high) = (sorted[(sorted.len() - 1) / 2], sorted[sorted.len() / 2]);
     f64::midpoint(low, high)

@@ -75,6 +75,31 @@ impl Server {
         })
     }
 
+    /// etcd with its data in `directory`, and a lease for all locks.
+    pub(crate) fn etcd(directory: &Path) -> Self {
+        let server = Self::start("/health", |port| {
+            let url = format!("http://127.0.0.1:{port}");
+            let mut command = command("etcd");
+            command.args(["--listen-client-urls", &url, "--advertise-client-urls", &url]);
+            command.args(["--listen-peer-urls", "http://127.0.0.1:0", "--log-level", "error"]);
+            // It may have begun on a port that somebody else had.
+            command.arg("--data-dir").arg(directory.join(port.to_string()));
+            command
+        });
+        let lease = server.ask("POST", "/v3/lease/grant", r#"{"TTL":86400,"ID":1}"#);
+        lease.expect("etcd grants a lease");
+        server
+    }
+
+    /// How often etcd has changed.
+    pub(crate) fn revision(&self) -> u64 {
+        let answer = self.ask("POST", "/v3/kv/range", r#"{"key":"AA=="}"#);
+        let answer = answer.expect("etcd reads a key");
+        let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+        let body: serde_json::Value = serde_json::from_str(body).unwrap();
+        body["header"]["revision"].as_str().unwrap().parse().unwrap()
+    }
+
     /// The bare route: this program once more.
     pub(crate) fn bare() -> Self {
         Self::start("/readyz", |port| {
@@ -109,7 +134,7 @@ impl Server {
     pub(crate) fn share(&self, key: &str, readers: u16) {
         for _ in 0..readers {
             let path = format!("/locks/{key}?shared=true&ttl=10m");
-            self.ask("POST", &path).expect("there is room for another reader");
+            self.ask("POST", &path, "").expect("there is room for another reader");
         }
     }
 
@@ -142,15 +167,16 @@ impl Server {
 
     /// The answer to a GET, if it is 200.
     fn get(&self, path: &str) -> Option<String> {
-        self.ask("GET", path).filter(|answer| answer.starts_with("HTTP/1.1 200 "))
+        self.ask("GET", path, "").filter(|answer| answer.starts_with("HTTP/1.1 200 "))
     }
 
-    /// The answer to a request without a body, if it is 200 or 201.
-    fn ask(&self, method: &str, path: &str) -> Option<String> {
+    /// The answer to a request, if it is 200 or 201.
+    fn ask(&self, method: &str, path: &str, body: &str) -> Option<String> {
         let mut connection = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
         connection.set_read_timeout(Some(PATIENCE)).ok()?;
-        let head = "Host: localhost\r\nContent-Length: 0\r\nConnection: close";
-        write!(connection, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n").ok()?;
+        let head =
+            format!("Host: localhost\r\nContent-Length: {}\r\nConnection: close", body.len());
+        write!(connection, "{method} {path} HTTP/1.1\r\n{head}\r\n\r\n{body}").ok()?;
         let mut answer = String::new();
         connection.read_to_string(&mut answer).ok()?;
         answer.starts_with("HTTP/1.1 20").then_some(answer)
