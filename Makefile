@@ -1,15 +1,22 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test prove fuzz check deny bench image dist
+.PHONY: run test test-clients prove fuzz check deny bench image dist
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
 	cargo run --release -- serve
 
-# Everything that can fail, with the servers that it needs; on Debian it installs what is missing.
+# All tests but those of `test-clients`, with the servers that they need; on Debian it installs what
+# is missing.
 test: tools
-	cargo test --workspace --all-targets -- --test-threads=4
+	cargo test --workspace --all-targets -- --test-threads=4 $(CLIENTS:%=--skip %)
 	cargo test --workspace --doc
+
+# Tests by clients that are generated from openapi.yaml, or compiled: they take Go, Java and npm, and
+# as long as all others.
+CLIENTS = api::schemathesis api::sdk examples::keep_alive fenced::
+test-clients: tools
+	cargo test --test it -- --test-threads=4 $(CLIENTS)
 
 # Clients against all stores while things fail, for PROVE_SECONDS, and a judgement on what they were told.
 prove: tools
