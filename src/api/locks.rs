@@ -213,7 +213,9 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ope
         Err(unsure) => unsure,
     };
     for (key, token) in unsure {
-        if app.locks.inspect(&key, Some(&token), 0).await?.mine != Some(true) {
+        let status = app.locks.inspect(&key, Some(&token), 0).await;
+        let status = status.map_err(|error| error.before_claim(claim.origin))?;
+        if status.mine != Some(true) {
             app.quotas.is_not_there(&key, &token);
         }
     }

@@ -25,6 +25,16 @@ pub enum LockError {
     Store(#[from] StoreError),
 }
 
+impl LockError {
+    /// See [`StoreError::before_claim`].
+    pub(crate) fn before_claim(self, origin: Origin) -> Self {
+        match self {
+            Self::Store(error) => Self::Store(error.before_claim(origin)),
+            other => other,
+        }
+    }
+}
+
 /// A store call without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{verb} failed")]
@@ -47,6 +57,11 @@ impl StoreError {
             Origin::Client => Effect::Unknown,
         };
         Self { effect, ..self }
+    }
+
+    /// The error of a claim that the store was not asked for, because a look at it failed.
+    pub(crate) fn before_claim(self, origin: Origin) -> Self {
+        Self { verb: Verb::TryAcquire, effect: Effect::None, ..self }.of_claim(origin)
     }
 
     /// The same error for another request that waited for the same answer.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::lock::error::{StoreError, Verb};
+use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::slots::Slots;
@@ -99,8 +99,7 @@ pub trait Store: Send + Sync + 'static {
             return Ok(false);
         }
         let status = self.inspect(&claim.key, Some(&claim.token)).await;
-        let error = |error| StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin);
-        Ok(status.map_err(error)?.mine == Some(true))
+        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
     }
 
     /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of

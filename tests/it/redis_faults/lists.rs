@@ -12,7 +12,7 @@ use crate::support::{Http, Redis, Service, eventually};
 const TOKEN: &str = "token-of-the-client";
 
 /// The key of a caller with several prefixes.
-const API_KEYS: &str = "
+pub(super) const API_KEYS: &str = "
 [[api_keys]]
 name = 'shop'
 sha256 = 'd0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272'
