@@ -98,7 +98,7 @@ impl Locks {
             Acquired::Held(status, _) if status.mine != Some(true) && !patience.is_zero() => (),
             _ => return Ok(first),
         }
-        let (token, mut ticket) = (claim.token.clone(), self.enter(claim)?);
+        let mut ticket = self.enter(claim.clone())?;
         let in_line = async {
             let stop = tokio::select! {
                 biased;
@@ -108,13 +108,13 @@ impl Locks {
             };
             ticket.stopped(stop).await
         };
-        let told = in_line.instrument(Verb::WaitTurn.span()).await;
-        match told {
+        match in_line.instrument(Verb::WaitTurn.span()).await {
             Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.deliver()? {
-                Attempt::Won(win) => self.won(win, token, asked - began),
+                Attempt::Won(win) => self.won(win, claim.token, asked - began),
                 Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
             }),
-            Told::Out => Err(LockError::Draining),
+            // Another instance may have granted it.
+            Told::Out => self.try_acquire(claim).await,
             Told::Cancelled => Err(LockError::WaitCancelled(began.elapsed())),
         }
     }

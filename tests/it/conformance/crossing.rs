@@ -9,6 +9,7 @@ on_every_store!(tests:
     a_claim_that_is_dropped_while_it_joins_leaves_no_ghost,
     a_claim_that_comes_back_while_it_joins_is_served,
     a_claim_whose_place_a_release_took_as_it_joined_is_cancelled,
+    a_request_that_a_draining_instance_lets_go_is_told_what_another_instance_granted,
     a_store_that_fails_does_not_end_a_wait,
     a_join_that_is_refused_is_told,
     a_join_whose_outcome_is_unknown_is_taken_back,
@@ -193,6 +194,21 @@ mod tests {
         assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
         release(&stage.store, "head").await;
         deserted(&stage.store, AT_ONCE).await;
+    }
+
+    pub(super) async fn a_request_that_a_draining_instance_lets_go_is_told_what_another_instance_granted(
+        stage: Stage,
+    ) {
+        let (locks, toy) = with_toy(&stage).await;
+        let request = Request::of(&locks, chosen("one"));
+        waiting(&stage.store, 1).await;
+        toy.all_go(Verb::WaitTurn, Way::Refused).await;
+        release(&stage.store, "holder").await;
+        stage.granted(&chosen("one")).await;
+        locks.drain();
+        let answer = request.answer().await;
+        assert!(matches!(answer, Ok(Acquired::Again(_))), "{answer:?}");
+        locks.finish(PATIENCE).await;
     }
 
     pub(super) async fn a_store_that_fails_does_not_end_a_wait(stage: Stage) {
