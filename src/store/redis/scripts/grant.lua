@@ -17,9 +17,13 @@ end
 local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
   end_elsewhere(token, instance)
   redis.call('HDEL', crew, 'to', 'by')
-  drop(token)
-  local index = marked and string.match(redis.call('HGET', crew, instance) or '', '^(%d+):') -- A grant proves that the instance is alive, too.
-  if index then redis.call('HSET', crew, instance, string.format('%s:%.0f', index, now + window)) end
+  drop(token, true)
+  for _, man in ipairs(marked and crewmen() or {}) do -- A grant proves that the instance is alive, too.
+    if man.id == instance then
+      man.deadline = now + window
+      redis.call('HSET', crew, instance, string.format('%d:%.0f', man.index, man.deadline))
+    end
+  end
   return again and fence or math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
 end
 local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
