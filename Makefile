@@ -16,7 +16,7 @@ test: tools
 # as long as all others.
 CLIENTS = api::schemathesis api::sdk examples::keep_alive fenced::
 test-clients: tools
-	cargo test --test it -- --test-threads=4 $(CLIENTS)
+	cargo test --workspace --test it -- --test-threads=4 $(CLIENTS)
 
 # Clients against all stores while things fail, for PROVE_SECONDS, and a judgement on what they were told.
 prove: tools

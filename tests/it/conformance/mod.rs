@@ -33,7 +33,7 @@ use lockkeeper::store::{OpenError, StoreSettings, open};
 use tempfile::TempDir;
 
 use crate::conformance::nodes::Nodes;
-use crate::support::{PATIENCE, Redis, eventually, fleet};
+use crate::support::{PATIENCE, Redis, eventually, fleet, in_memory};
 
 /// How long a claim that is away keeps its place.
 pub(crate) const KEPT: Ttl = Ttl::from_millis(5_000);
@@ -98,7 +98,7 @@ impl Stage {
     }
 
     fn embedded_keeping(kept: Ttl) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = in_memory();
         let store = store_in(&directory, kept, limits(CAPPED)).unwrap();
         Self { store, ground: Ground::Directory(directory) }
     }

@@ -61,6 +61,11 @@ impl Request {
         answer.expect("answered in time").unwrap().unwrap()
     }
 
+    /// Waits until the request was answered, and drops its answer.
+    pub(crate) async fn ended(&mut self) {
+        tokio::time::timeout(PATIENCE, self.0.join_next()).await.expect("answered in time");
+    }
+
     /// Drops the request; says whether it had been told that it has the lease by then.
     pub(crate) async fn gone(mut self) -> bool {
         self.0.abort_all();

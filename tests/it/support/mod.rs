@@ -23,8 +23,15 @@ pub(crate) use crate::support::service::Service;
 
 use std::time::{Duration, Instant};
 
+use tempfile::TempDir;
+
 /// How long a test waits for what should come at once, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A directory in memory, where there is room: what writes to the disk holds up no store in it.
+pub(crate) fn in_memory() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
+}
 
 /// Asks again until `question` is answered with something, for at most `patience`.
 pub(crate) async fn eventually<T, F: Future<Output = Option<T>>>(

@@ -16,7 +16,7 @@ use std::time::Duration;
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 
-use crate::support::{Answer, Http, Process, Redis, Service, eventually, fleet};
+use crate::support::{Answer, Http, Process, Redis, Service, eventually, fleet, in_memory};
 
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -54,7 +54,7 @@ impl Stage {
 
     /// One on an embedded store, with these variables.
     pub(crate) async fn embedded_with(variables: &[(&str, &str)]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = in_memory();
         let store = format!("embedded:{}", directory.path().display());
         let services = vec![start(&store, variables).await];
         Self { services, redis: None, _directory: Some(directory) }
