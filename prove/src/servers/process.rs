@@ -2,7 +2,11 @@
 
 use std::ffi::OsStr;
 use std::io;
+use std::net::TcpListener;
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -99,12 +103,19 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
     command
 }
 
-/// Returns a free port of loopback that no outgoing connection can take, and whose Cluster bus has
-/// room above it.
+/// Returns a port of loopback that no outgoing connection can take, and that is free with that of a
+/// Cluster bus above it. It is this process's until its end, also while its server is down.
 pub fn free_port() -> u16 {
+    static OURS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
+    let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {
-        let port = fastrand::u16(10_000..22_700);
-        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok() {
+        let port = fastrand::u16(10_000..20_000);
+        let name = SocketAddr::from_abstract_name(format!("prove-port-{port}"));
+        if let Ok(ours) = name.and_then(|name| UnixListener::bind_addr(&name))
+            && free(port)
+            && free(port + 10_000)
+        {
+            OURS.lock().unwrap_or_else(PoisonError::into_inner).push(ours);
             return port;
         }
     }

@@ -144,7 +144,10 @@ impl Server {
             }
             sleep(Duration::from_millis(10)).await;
         }
-        Err(io::Error::other(format!("redis-server on port {} does not start", self.port)))
+        let log = std::fs::read_to_string(self.directory.join("log")).unwrap_or_default();
+        let (last, status) = (log.lines().last().unwrap_or_default(), process.ended());
+        let what = format!("redis-server on port {} does not start", self.port);
+        Err(io::Error::other(format!("{what} ({status:?}): {last}")))
     }
 
     /// Runs a command.
