@@ -1,13 +1,15 @@
 //! The clock of Redis steps.
 
+use std::ops::Range;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
 
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::{acquire, preloaded, service};
-use crate::support::{Process, Redis};
+use crate::redis_faults::{PATIENCE, acquire, preloaded, service};
+use crate::support::{Http, Process, Redis, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_step_of_the_clock_of_redis_leads_to_no_wrong_answer() {
@@ -55,6 +57,58 @@ async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
     // A clock that is far ahead is not believed: it would use up the protection.
     let micros = wall_clock_micros();
     assert!(last < micros + 10_000_000, "{last} is ahead of {micros}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_day_after_its_last_lock_redis_has_what_it_had_before() {
+    const KEYS: usize = 4_000;
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    let a_day_later = async |day: i64| {
+        clock.step(day * 25 * 3600);
+        eventually(PATIENCE, async || (redis.run::<i64>("DBSIZE") == 0).then_some(())).await;
+    };
+    let memory = || {
+        let info: String = redis.run("INFO memory");
+        let used = info.lines().find_map(|line| line.strip_prefix("used_memory:")).unwrap();
+        used.trim().parse::<i64>().unwrap()
+    };
+    // Once, so that Redis has the scripts.
+    lock(&http, 0..256).await;
+    a_day_later(1).await;
+    let before = memory();
+    lock(&http, 256..256 + KEYS).await;
+    let (records, full) = (redis.run::<i64>("DBSIZE"), memory());
+    assert!(records > KEYS as i64, "each key keeps its number: {records}");
+    assert!(full - before > KEYS as i64 * 100, "{before} {full}");
+    a_day_later(2).await;
+    eventually(PATIENCE, async || (memory() - before < (full - before) / 4).then_some(())).await;
+    eprintln!("{records} records, {} bytes; a day later {}", full - before, memory() - before);
+}
+
+/// Has leases of all kinds come and go: released, expired, shared, and a few that were waited for.
+async fn lock(http: &Http, numbers: Range<usize>) {
+    const CLIENTS: usize = 16;
+    let clients = (0..CLIENTS).map(async |client| {
+        for number in numbers.clone().skip(client).step_by(CLIENTS) {
+            let path = format!("/locks/day/{number}");
+            let kind = ["?ttl=1m", "?ttl=1m&slots=5", "?ttl=1s"][number / CLIENTS % 3];
+            let mut granted = http.post(&format!("{path}{kind}"), "").await;
+            assert_eq!(granted.status, 201, "{granted:?}");
+            if kind == "?ttl=1s" {
+                if number % 64 > 0 {
+                    continue;
+                }
+                granted = http.post(&format!("{path}?wait=20s"), "").await;
+                assert_eq!(granted.status, 201, "{granted:?}");
+            }
+            let released = http.token(&granted.text("token")).delete(&path).await;
+            assert_eq!(released.status, 204, "{released:?}");
+        }
+    });
+    join_all(clients).await;
 }
 
 /// A clock that a process goes by.
