@@ -1,14 +1,14 @@
 <?php
 
 // What applications do with clients/php/legacy/lockkeeper.php, on PHP 7.2 and newer.
-// Usage: php legacy.php SCENARIO URL [KEY [WAIT [API_KEY]]]
+// Usage: php legacy.php SCENARIO URL [KEY [WAIT [API_KEY [PATIENCE]]]]
 
 declare(strict_types=1);
 
 require __DIR__ . '/../../clients/php/legacy/lockkeeper.php';
 
-[, $scenario, $url, $key, $wait, $api_key] = $argv + [3 => 'key', '0', ''];
-$locks = new Lockkeeper($url, $api_key === '' ? null : $api_key, '', 1.0);
+[, $scenario, $url, $key, $wait, $api_key, $patience] = $argv + [3 => 'key', '0', '', '10'];
+$locks = new Lockkeeper($url, $api_key === '' ? null : $api_key, '', (float) $patience);
 $scenario($locks, $key, (float) $wait, $url);
 
 function verbs(Lockkeeper $locks): void

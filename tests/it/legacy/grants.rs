@@ -32,7 +32,7 @@ async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
             proxy.plan(&[Mode::Pass, Mode::LoseAnswer]);
             proxy.plan(&[Mode::Answer(answer); 20]);
             let key = format!("{php:?}/{told}");
-            let said = php.says(&["shortening", &proxy.url(), &key]);
+            let said = php.gives_up("shortening", &proxy.url(), &key);
             assert_eq!(said, format!("{told}, at most 5 s"), "{php:?}");
             proxy.clear();
         }
@@ -49,7 +49,8 @@ async fn nothing_is_refreshed_behind_a_release() {
     for php in Php::ALL {
         proxy.plan(&[Mode::Pass]);
         proxy.plan(&[Mode::LoseAnswer; 20]);
-        let said = php.says(&["refreshing_what_was_released", &proxy.url(), &format!("{php:?}")]);
+        let key = format!("{php:?}");
+        let said = php.gives_up("refreshing_what_was_released", &proxy.url(), &key);
         assert_eq!(said, "LockkeeperLost, 0 s", "{php:?}");
         let asked = proxy.requests();
         assert!(asked.iter().all(|request| !request.starts_with("PUT")), "{php:?}: {asked:?}");
@@ -101,13 +102,13 @@ async fn only_the_files_own_exceptions_come_out_whatever_the_answer() {
     for php in Php::NATIVE {
         for answer in [HALF_A_GRANT, DETAILED, ODD, RATE_LIMITED, endless] {
             proxy.set(Mode::Answer(answer));
-            let said = php.says(&["strict", &proxy.url()]);
+            let said = php.gives_up("strict", &proxy.url(), "key");
             assert!(said.starts_with("a LockkeeperException: "), "{php:?}: {said}");
             assert!(!said.contains("Array"), "{php:?}: {said}");
             proxy.set(Mode::Pass);
             proxy.plan(&[Mode::Pass]);
             proxy.plan(&[Mode::Answer(answer); 20]);
-            let said = php.says(&["strict_refresh", &proxy.url()]);
+            let said = php.gives_up("strict_refresh", &proxy.url(), "key");
             assert_eq!(said, "a LockkeeperException, not released", "{php:?}");
             proxy.clear();
             service.http().delete("/admin/locks/key").await;

@@ -10,7 +10,7 @@ use crate::api::api_keys;
 use crate::legacy::php::{Php, root};
 use crate::readme::{SERVICE, blocks};
 use crate::support::process::command;
-use crate::support::{Process, Redis};
+use crate::support::{Process, Redis, in_memory};
 
 const FILE: &str = "clients/php/legacy/lockkeeper.php";
 
@@ -19,9 +19,9 @@ const HOLDER: &str = "somebody-elses-token";
 
 const PAGE: &str = include_str!("../../../clients/php/legacy/README.md");
 
-/// A service on an embedded store, and the directory of that.
+/// A service on an embedded store in memory, and the directory of that.
 fn embedded(variables: &[(&str, &str)]) -> (Process, tempfile::TempDir) {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = in_memory();
     let store = format!("embedded:{}", directory.path().display());
     (Process::start(&store, variables), directory)
 }
