@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, flush, grant, lines, look, no, refresh, release, rules, run, stopped, waited,
+    MS, ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules, run, stopped,
+    waited,
 };
 use crate::history::NO_TOKEN;
 
@@ -175,6 +176,23 @@ fn a_forced_release_on_redlock_ends_more_than_it_tells() {
     };
     assert_eq!(rules(&with("redlock")), [""; 0]);
     assert_eq!(rules(&with("redis")), ["I1", "I9"]);
+}
+
+#[test]
+fn an_answer_that_redlock_lost_may_have_told_a_higher_number() {
+    let with = |store, crossed, named| {
+        let mut refused = no(release(1, 50, 60), "lock_lost");
+        refused.asked.fencing_token = named;
+        let mut all = vec![grant(1, 10, (0, 2), 1_000), refused];
+        if crossed {
+            all.push(gone(ask(Kind::Acquire, 1, 0, 2), 40));
+        }
+        rules(&[vec![run(store)], all.into_iter().map(Line::Operation).collect()].concat())
+    };
+    assert_eq!(with("redlock", true, Some(10)), [""; 0]);
+    assert_eq!(with("redlock", true, None), ["I9"]);
+    assert_eq!(with("redlock", false, Some(10)), ["I9"]);
+    assert_eq!(with("redis", true, Some(10)), ["I9"]);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::redis_faults::clock::Clock;
-use crate::redlock::{PATIENCE, PATIENT, Site, Way, acquire, release, serves};
+use crate::redlock::{PATIENCE, PATIENT, Site, Way, acquire, look, release, serves};
 use crate::support::{Http, Process, eventually};
 
 /// What an instance lags behind, which is far more than a test takes.
@@ -71,4 +71,32 @@ async fn a_node_that_forgot_draws_no_number_below_those_it_knew() {
     site.all_vote().await;
     let next = had_without(&mut site, 0, &late.http(), "token-of-the-second").await;
     assert!(next > first, "{next} after {first}");
+}
+
+/// A repeat whose answer was lost may have raised the number: its client knows the lower one.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_numbers_of_a_lease_the_higher_one_names_it() {
+    let mut site = Site::of(3).await;
+    let (key, token) = ("number", "token-of-this-client");
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    site.away(1, Way::Dropped);
+    let lower = acquire(&http, key, token, site.longest).await.number("fencing_token");
+    site.back(1, Way::Dropped);
+    site.away(2, Way::Dropped);
+    let higher = eventually(PATIENCE, async || {
+        let repeated = acquire(&http, key, token, site.longest).await;
+        [200, 201].contains(&repeated.status).then(|| repeated.number("fencing_token"))
+    })
+    .await;
+    assert!(higher > lower, "{higher} after {lower}");
+    let named = |number: u64| format!("/locks/{key}?fencing_token={number}");
+    let holder = http.token(token);
+    let refused = holder.delete(&named(lower)).await;
+    assert_eq!((refused.status, refused.text("code").as_str()), (409, "lock_lost"));
+    assert_eq!(look(&http, key).await.field("fencing_token"), higher);
+    assert_eq!(holder.delete(&named(higher)).await.status, 204);
+    site.back(2, Way::Dropped);
+    site.bare().await;
 }

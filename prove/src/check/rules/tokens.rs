@@ -155,6 +155,9 @@ impl<'l> Holder<'l> {
         if named.is_some_and(|named| named != lease.fence || lease.told != lease.fence) {
             return;
         }
+        if named.is_some() && may_be_renumbered(court, lease, answered) {
+            return;
+        }
         let (from, code) = (lease.lo, &operation.code);
         let promised = court.context.promises_keeping(from, answered);
         let what = format!("token {} holds lease {} and was told {code}", lease.token, lease.fence);
@@ -220,6 +223,14 @@ pub(super) fn unknown_lease(
         let prolongs = is_claim(operation) || operation.kind == Kind::Refresh;
         unknown && prolongs && key.perhaps(court.context, number).1 >= from
     }) || key.near(token, 0, until).nth(256).is_some()
+}
+
+/// Returns whether an answer that was lost may have told a lease by a higher number, which Redlock may do.
+fn may_be_renumbered(court: &Court<'_>, lease: &Lease, until: Nanos) -> bool {
+    let key = court.key;
+    let mut near = key.near(lease.token, lease.lo, until).map(|number| key.operation(number));
+    let tells = |one: &Operation| is_claim(one) || one.kind == Kind::Refresh;
+    court.context.redlock() && near.any(|one| tells(one) && one.outcome == Outcome::Unknown)
 }
 
 /// `no`: after a definite no its token has nothing, unless another question with it was under way.
