@@ -10,6 +10,8 @@ pub enum Kind {
     InstanceStop,
     /// An instance runs for a fifth of the time.
     InstanceStarved,
+    /// An instance gets next to no more memory, and may end for that.
+    InstanceMemory,
     /// An instance is killed and restarted.
     InstanceKill,
     /// An instance is told to end and restarted.
@@ -154,6 +156,7 @@ pub enum Target {
 const EVERYWHERE: &[Kind] = &[
     Kind::InstanceStop,
     Kind::InstanceStarved,
+    Kind::InstanceMemory,
     Kind::InstanceKill,
     Kind::InstanceTerm,
     Kind::InstanceRoll,
@@ -282,6 +285,7 @@ impl Kind {
             Self::InstanceRoll | Self::ListChange => Target::Instances,
             Self::InstanceStop
             | Self::InstanceStarved
+            | Self::InstanceMemory
             | Self::InstanceKill
             | Self::InstanceTerm
             | Self::LogClosed

@@ -22,6 +22,9 @@ const FLOOD: usize = 300;
 /// deadline of a call.
 const HELD: Duration = Duration::from_millis(400);
 
+/// The most KiB of memory that an instance still gets where it gets next to none.
+const MORE_KIB: u64 = 64;
+
 const ETIMEDOUT: i64 = 110;
 const ECONNRESET: i64 = 104;
 
@@ -103,6 +106,10 @@ impl Nemesis<'_> {
                     self.starving.insert(number, starving);
                 }
             }
+            Kind::InstanceMemory => {
+                let more = self.chance.u64(..MORE_KIB);
+                instance.process().map_or(Ok(()), |process| process.limit_memory(Some(more)))?;
+            }
             Kind::InstanceTerm => {
                 instance.end().await;
             }
@@ -129,6 +136,9 @@ impl Nemesis<'_> {
         let instance = &mut self.site.instances[number];
         match kind {
             Kind::InstanceStop | Kind::InstanceStarved => instance.signal(Signal::CONT),
+            Kind::InstanceMemory => {
+                instance.process().map_or(Ok(()), |process| process.limit_memory(None))?;
+            }
             Kind::LogClosed | Kind::LogFull | Kind::LogUnread => {
                 instance.end().await;
                 instance.restart(Errors::File).await?;

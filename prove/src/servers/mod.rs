@@ -214,6 +214,8 @@ impl Site {
             ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "1s"),
             ("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "150ms"),
             ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", LONGEST_LEASE),
+            // Its allocator asks for memory when it needs it, so that a limit is felt.
+            ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
         ];
         for number in 0..self.store.instances() {
             let store = self.url(number).await?;

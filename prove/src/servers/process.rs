@@ -9,7 +9,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use tokio::time::{Instant, sleep};
 
 /// How often a process is asked whether it has ended.
@@ -78,9 +79,28 @@ impl Process {
 
     /// Returns how many KiB of memory it has.
     pub fn memory_kib(&self) -> u64 {
+        self.status("VmRSS:")
+    }
+
+    /// Lets it have so many KiB more than it has asked for by now, or as many as it likes.
+    ///
+    /// # Errors
+    /// It may not be limited.
+    pub fn limit_memory(&self, more_kib: Option<u64>) -> io::Result<()> {
+        let most = more_kib.map(|more| (self.status("VmData:") + more) * 1_024);
+        let limit = Rlimit { current: most, maximum: None };
+        match prlimit(Some(Pid::from_child(&self.0)), Resource::Data, limit) {
+            // It has ended by itself.
+            Ok(_) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// A number of its status; 0 if it has ended.
+    fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
         let status = status.unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let line = status.lines().find_map(|line| line.strip_prefix(name));
         line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
     }
 }
