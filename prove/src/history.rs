@@ -92,7 +92,8 @@ pub fn write<'a>(mut to: impl Sink, lines: impl IntoIterator<Item = &'a Line>) -
 /// How a run was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// `embedded`, `redis`, `redis-3` (three instances), `sentinel`, `cluster`, `redlock`.
+    /// `embedded`, `redis`, `redis-3` (three instances), `sentinel`, `cluster`,
+    /// `cluster-replicas`, `redlock`.
     pub store: String,
     /// From which everything that was left to chance follows.
     pub seed: u64,

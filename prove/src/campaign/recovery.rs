@@ -32,18 +32,22 @@ enum Killed {
     Redis,
     /// The master of a Sentinel set, which stays away.
     Master,
+    /// A master of a Cluster with replicas, which stays away.
+    MasterOfCluster,
     /// One of three nodes of Redlock, which stays away.
     Node,
 }
 
 impl Killed {
-    const ALL: [Self; 4] = [Self::Instance, Self::Redis, Self::Master, Self::Node];
+    const ALL: [Self; 5] =
+        [Self::Instance, Self::Redis, Self::Master, Self::MasterOfCluster, Self::Node];
 
     fn store(self) -> Store {
         match self {
             Self::Instance => Store::Embedded,
             Self::Redis => Store::Redis,
             Self::Master => Store::Sentinel,
+            Self::MasterOfCluster => Store::ClusterReplicas,
             Self::Node => Store::Redlock,
         }
     }
@@ -53,6 +57,7 @@ impl Killed {
             Self::Instance => "embedded: the process with 100 000 leases, restarted",
             Self::Redis => "Redis, restarted",
             Self::Master => "Sentinel: the master, noticed after 1 s",
+            Self::MasterOfCluster => "Cluster: the master of the key, noticed after 1 s",
             Self::Node => "Redlock: one node of three",
         }
     }
@@ -97,6 +102,10 @@ async fn one(killed: Killed, binary: &Path, directory: &Path) -> io::Result<Dura
         }
         // The first is the master.
         Killed::Master | Killed::Node => site.servers[0].kill(),
+        Killed::MasterOfCluster => {
+            let master = site.master_of("lock:first").map_err(io::Error::other)?;
+            site.servers[master].kill();
+        }
     }
     while began.elapsed() < PATIENCE {
         if let Ok(Ok(201)) = timeout(QUESTION, acquire(address, "first", 1_000)).await {

@@ -41,7 +41,7 @@ impl Nemesis<'_> {
                     server.restart().await?;
                 }
             }
-            (Kind::Failover, _) => self.site.fail_over(),
+            (Kind::Failover, _) => self.site.fail_over(self.chance.usize(..3)),
             (Kind::SlotsMoved, _) => {
                 let key = self.chance.u32(..32);
                 self.site.move_slot(key).await?;

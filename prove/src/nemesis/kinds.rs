@@ -118,7 +118,7 @@ pub enum Kind {
     ClockBack,
     /// A server has as much in memory as it may.
     MemoryFull,
-    /// A master is replaced by order.
+    /// A replica takes over by order.
     Failover,
     /// A sentinel is killed and restarted.
     SentinelKill,
@@ -224,6 +224,7 @@ impl Kind {
             Store::Redis | Store::Redis3 => &[SERVERS, SAFE],
             Store::Sentinel => &[SERVERS, SAFE, &[Self::Failover, Self::SentinelKill]],
             Store::Cluster => &[SERVERS, SAFE, &[Self::SlotsMoved, Self::ServersKill]],
+            Store::ClusterReplicas => &[SERVERS, SAFE, &[Self::Failover, Self::ServersKill]],
             Store::Redlock => &[SERVERS, &[Self::ServerRoll, Self::ServersKill, Self::ListChange]],
         };
         EVERYWHERE.iter().chain(own.iter().copied().flatten()).copied().collect()
@@ -234,7 +235,7 @@ impl Kind {
     pub fn of_run(store: Store, seed: u64) -> Vec<Self> {
         let mut kinds = Self::of(store);
         // A failover is a loss, and whatever lasts may cause one.
-        let steady = store == Store::Sentinel || seed & 1 == 1;
+        let steady = store.fails_over() || seed & 1 == 1;
         let strange = store == Store::Embedded || store == Store::Redlock;
         kinds.retain(|kind| match kind {
             Self::ClockForward | Self::ClockBack => !steady,

@@ -180,6 +180,10 @@ impl<'a> Nemesis<'a> {
                 Ok(self.site.master() != master)
             }
             Store::Cluster => self.site.until_whole().await.map(|()| false),
+            Store::ClusterReplicas => {
+                self.site.until_whole().await?;
+                Ok(self.site.master() != master)
+            }
             _ => Ok(false),
         }
     }

@@ -6,15 +6,20 @@ use std::time::Duration;
 use redis::{RedisResult, Value};
 use tokio::time::{Instant, sleep};
 
+use crate::servers::redis::Server;
 use crate::servers::topology::MASTER;
-use crate::servers::{PATIENCE, Site};
+use crate::servers::{PATIENCE, Site, Store};
 
 /// How many keys of a slot move at once.
 const BATCH: &str = "100";
 
 impl Site {
-    /// Returns the address of the master that the sentinels name.
+    /// Returns the address of the master that the sentinels name, or the epoch of a Cluster with replicas;
+    /// it changes whenever a replica takes over.
     pub fn master(&self) -> Option<String> {
+        if self.store == Store::ClusterReplicas {
+            return self.servers.iter().filter_map(epoch).max().map(|epoch| epoch.to_string());
+        }
         let asked = self.sentinels.iter().find_map(|sentinel| {
             let told: RedisResult<Vec<String>> =
                 sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
@@ -23,9 +28,17 @@ impl Site {
         asked.map(|told| told.join(":"))
     }
 
-    /// Has the sentinels replace the master; they may refuse.
-    pub fn fail_over(&self) {
-        let _: RedisResult<Value> = self.sentinels[0].run(&["SENTINEL", "FAILOVER", MASTER]);
+    /// Has the sentinels replace the master, or a replica of the Cluster, chosen by this number, its own;
+    /// they may refuse.
+    pub fn fail_over(&self, chosen: usize) {
+        let _: RedisResult<Value> = if self.store == Store::ClusterReplicas {
+            let replicas: Vec<_> = self.servers.iter().filter(is_replica).collect();
+            let Some(replica) = replicas.get(chosen % replicas.len().max(1)) else { return };
+            // One whose master does not have to agree.
+            replica.run(&["CLUSTER", "FAILOVER", "FORCE"])
+        } else {
+            self.sentinels[0].run(&["SENTINEL", "FAILOVER", MASTER])
+        };
     }
 
     /// Waits until there is one master, and the other server is its replica and in step.
@@ -77,7 +90,16 @@ impl Site {
         }
     }
 
-    fn try_move_slot(&self, key: &str) -> RedisResult<()> {
+    /// Returns the server that has a key's slot.
+    ///
+    /// # Errors
+    /// A node does not answer.
+    pub fn master_of(&self, key: &str) -> RedisResult<usize> {
+        self.slot_and_owner(key).map(|(_, owner, _)| owner)
+    }
+
+    /// The slot of a key, the server that has it, and the names of all servers in the Cluster.
+    fn slot_and_owner(&self, key: &str) -> RedisResult<(String, usize, Vec<String>)> {
         let slot: u32 = self.servers[0].run(&["CLUSTER", "KEYSLOT", key])?;
         let slot = slot.to_string();
         let mut ids = Vec::new();
@@ -86,6 +108,11 @@ impl Site {
         }
         let nodes: String = self.servers[0].run(&["CLUSTER", "NODES"])?;
         let owner = owner(&nodes, &slot, &ids).unwrap_or(0);
+        Ok((slot, owner, ids))
+    }
+
+    fn try_move_slot(&self, key: &str) -> RedisResult<()> {
+        let (slot, owner, ids) = self.slot_and_owner(key)?;
         let next = (owner + 1) % self.servers.len();
         let (from, to) = (&self.servers[owner], &self.servers[next]);
         to.run::<Value>(&["CLUSTER", "SETSLOT", &slot, "IMPORTING", &ids[owner]])?;
@@ -105,6 +132,19 @@ impl Site {
         }
         Ok(())
     }
+}
+
+fn is_replica(server: &&Server) -> bool {
+    let told: RedisResult<String> = server.run(&["INFO", "replication"]);
+    told.is_ok_and(|told| told.contains("role:slave\r"))
+}
+
+/// Returns the greatest epoch that a node of a Cluster knows: each replica that takes over has a new one.
+fn epoch(server: &Server) -> Option<u64> {
+    let told: RedisResult<String> = server.run(&["CLUSTER", "INFO"]);
+    let told = told.ok()?;
+    let line = told.lines().find_map(|line| line.strip_prefix("cluster_current_epoch:"))?;
+    line.trim().parse().ok()
 }
 
 /// Returns which of these nodes has a slot.

@@ -43,14 +43,23 @@ pub enum Store {
     Sentinel,
     /// Three masters, two instances.
     Cluster,
+    /// Three masters with a replica each, two instances.
+    ClusterReplicas,
     /// Three independent nodes that keep nothing, two instances.
     Redlock,
 }
 
 impl Store {
     /// All of them.
-    pub const ALL: [Self; 6] =
-        [Self::Embedded, Self::Redis, Self::Redis3, Self::Sentinel, Self::Cluster, Self::Redlock];
+    pub const ALL: [Self; 7] = [
+        Self::Embedded,
+        Self::Redis,
+        Self::Redis3,
+        Self::Sentinel,
+        Self::Cluster,
+        Self::ClusterReplicas,
+        Self::Redlock,
+    ];
 
     /// Returns its name in a history.
     pub fn name(self) -> &'static str {
@@ -60,6 +69,7 @@ impl Store {
             Self::Redis3 => "redis-3",
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
+            Self::ClusterReplicas => "cluster-replicas",
             Self::Redlock => "redlock",
         }
     }
@@ -74,8 +84,13 @@ impl Store {
         match self {
             Self::Embedded | Self::Redis => 1,
             Self::Redis3 => 3,
-            Self::Sentinel | Self::Cluster | Self::Redlock => 2,
+            Self::Sentinel | Self::Cluster | Self::ClusterReplicas | Self::Redlock => 2,
         }
+    }
+
+    /// Returns whether a replica may take over, and forget what it had not received.
+    pub fn fails_over(self) -> bool {
+        matches!(self, Self::Sentinel | Self::ClusterReplicas)
     }
 
     /// Returns the longest that a request to the store may take.

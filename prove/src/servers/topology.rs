@@ -16,8 +16,9 @@ use crate::servers::{Link, PATIENCE, Site, Store};
 /// What the sentinels call the master.
 pub(super) const MASTER: &str = "locks";
 
-/// The slots of a Cluster.
+/// The slots of a Cluster, and the masters that share them.
 const SLOTS: usize = 16_384;
+const MASTERS: usize = 3;
 
 /// A server that has on disk what it has answered.
 const SAFE: &[&str] = &["--save", "", "--appendonly", "yes", "--appendfsync", "always"];
@@ -48,7 +49,8 @@ impl Site {
                 Ok(())
             }
             Store::Sentinel => self.start_sentinels().await,
-            Store::Cluster => self.start_cluster().await,
+            Store::Cluster => self.start_cluster(0).await,
+            Store::ClusterReplicas => self.start_cluster(MASTERS).await,
         }
     }
 
@@ -68,7 +70,7 @@ impl Site {
                 let hosts: Vec<_> = self.sentinels.iter().map(Server::address).collect();
                 format!("redis-sentinel://{}/{MASTER}", hosts.join(","))
             }
-            Store::Cluster => {
+            Store::Cluster | Store::ClusterReplicas => {
                 let hosts = self.links.iter().map(|link| link.proxy.address().to_string());
                 format!("redis-cluster://{}", hosts.collect::<Vec<_>>().join(","))
             }
@@ -153,9 +155,9 @@ impl Site {
         .await
     }
 
-    /// Three masters, which all others know by the ports of the links to them.
-    async fn start_cluster(&mut self) -> io::Result<()> {
-        for number in 0..3 {
+    /// Three masters and so many replicas, which all others know by the ports of the links to them.
+    async fn start_cluster(&mut self, replicas: usize) -> io::Result<()> {
+        for number in 0..MASTERS + replicas {
             let link = free_port();
             let announced = link.to_string();
             let port = free_port();
@@ -172,7 +174,7 @@ impl Site {
         }
         for (number, node) in self.servers.iter().enumerate() {
             let epoch = (number + 1).to_string();
-            let (first, end) = (number * SLOTS / 3, (number + 1) * SLOTS / 3 - 1);
+            let (first, end) = (number * SLOTS / MASTERS, (number + 1) * SLOTS / MASTERS - 1);
             let range = [first.to_string(), end.to_string()];
             let (port, bus) = (node.port().to_string(), (node.port() + 10_000).to_string());
             let commands: [&[&str]; 3] = [
@@ -181,23 +183,47 @@ impl Site {
                 &["CLUSTER", "MEET", "127.0.0.1", &port, &bus],
             ];
             for (command, server) in commands.into_iter().zip([number, number, 0]) {
-                if command[1] != "MEET" || number > 0 {
+                let meant = match command[1] {
+                    "ADDSLOTSRANGE" => number < MASTERS,
+                    "MEET" => number > 0,
+                    _ => true,
+                };
+                if meant {
                     let done: RedisResult<()> = self.servers[server].run(command);
                     done.map_err(io::Error::other)?;
                 }
             }
         }
-        self.until("the nodes of the Cluster do not find one another", Self::is_whole).await
+        let lonely = "the nodes of the Cluster do not find one another";
+        self.until(lonely, Self::is_connected).await?;
+        for number in MASTERS..MASTERS + replicas {
+            let id: RedisResult<String> = self.servers[number - MASTERS].run(&["CLUSTER", "MYID"]);
+            let replicate = ["CLUSTER", "REPLICATE", &id.map_err(io::Error::other)?];
+            let done: RedisResult<()> = self.servers[number].run(&replicate);
+            done.map_err(io::Error::other)?;
+        }
+        self.until("the replicas of the Cluster are not in step", Self::is_whole).await
     }
 
-    /// Whether all nodes of the Cluster see it whole.
-    pub fn is_whole(&self) -> bool {
+    /// Whether all nodes of the Cluster see all slots and one another.
+    fn is_connected(&self) -> bool {
+        let all = format!("cluster_known_nodes:{}\r", self.servers.len());
         self.servers.iter().all(|node| {
             let info: RedisResult<String> = node.run(&["CLUSTER", "INFO"]);
-            info.is_ok_and(|info| {
-                info.contains("cluster_state:ok\r") && info.contains("cluster_known_nodes:3\r")
-            })
+            info.is_ok_and(|info| info.contains("cluster_state:ok\r") && info.contains(&all))
         })
+    }
+
+    /// Whether all nodes of the Cluster see it whole, and each master has its replica in step.
+    pub fn is_whole(&self) -> bool {
+        let replicas = self.servers.len() - MASTERS;
+        let infos = self.servers.iter().map(|node| node.run(&["INFO", "replication"]));
+        let infos: Vec<String> = infos.map(RedisResult::unwrap_or_default).collect();
+        let count = |text: &str| infos.iter().filter(|told| told.contains(text)).count();
+        self.is_connected()
+            && count("role:master\r") == MASTERS
+            && count("master_link_status:up\r") == replicas
+            && count("state=online") == replicas
     }
 
     pub(super) async fn until(
