@@ -28,7 +28,7 @@ async fn what_timed_out_while_redis_stood_still_leaves_no_lease_behind() {
         for (answer, took) in at_once(&http).await {
             assert_eq!(answer.told(), unavailable(), "{answer:?}");
             assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
-            assert!(took < Duration::from_secs(2), "answered only after {took:?}");
+            assert!(took < Duration::from_secs(10), "answered only after {took:?}");
         }
         redis.resume();
     }

@@ -72,7 +72,7 @@ async fn a_hold_without_a_majority_is_told_lost_before_another_can_have_the_key(
     }
     let began = Instant::now();
     let lost = listener.hears_after_all("lost").await;
-    assert!(began.elapsed() < Duration::from_millis(3_000), "{:?} {lost}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?} {lost}", began.elapsed());
     for node in 0..2 {
         site.back(node, Way::Dropped);
     }

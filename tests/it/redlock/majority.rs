@@ -7,8 +7,11 @@ use crate::redlock::{
 };
 use crate::support::{Answer, Http, eventually};
 
-/// Within what everything is answered.
-const AT_ONCE: Duration = Duration::from_secs(2);
+/// So short that nodes which forgot come back within a test.
+const SHORT: Duration = Duration::from_secs(2);
+
+/// Within what everything is answered on a machine that is busy; nobody waits for the nodes.
+const AT_ONCE: Duration = Duration::from_secs(10);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn without_two_nodes_of_three_that_were_killed_nothing_is_granted_and_nothing_is_left() {
@@ -31,8 +34,7 @@ async fn without_two_nodes_of_four_nothing_is_granted_and_nothing_is_left() {
 }
 
 async fn nothing_is_granted(nodes: usize, way: Way) {
-    // So short that nodes which forgot come back within a test.
-    let mut site = Site::lasting(nodes, AT_ONCE).await;
+    let mut site = Site::lasting(nodes, SHORT).await;
     let service = site.service_with(&[]).await;
     site.all_vote().await;
     let http = service.http();
@@ -43,7 +45,7 @@ async fn nothing_is_granted(nodes: usize, way: Way) {
     for number in 0..10 {
         let (key, token) = (format!("never/{number}"), format!("token-of-nobody-{number}"));
         let began = Instant::now();
-        let answer = acquire(&http, &key, &token, AT_ONCE).await;
+        let answer = acquire(&http, &key, &token, SHORT).await;
         slowest = slowest.max(began.elapsed());
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
         // An earlier call with the client's token may have got a lease.

@@ -121,7 +121,7 @@ async fn a_master_that_stands_still_holds_up_only_its_own_keys_and_those_for_the
     let began = Instant::now();
     let answer = acquire(&http, &keys[0], TOKEN, LONG).await;
     assert_eq!((answer.status, &*answer.text("outcome")), (503, "unknown"), "{answer:?}");
-    assert!(began.elapsed() < Duration::from_secs(2), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     clustered.masters[0].resume();
     eventually(PATIENCE, async || {
         (refresh(&http, &keys[0], TOKEN).await.status == 200).then_some(())

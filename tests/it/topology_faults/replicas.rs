@@ -51,7 +51,7 @@ async fn a_grant_that_no_replica_has_is_taken_back() {
             assert_eq!(answer.told(), unavailable());
             assert_eq!(answer.text("outcome"), "not_acquired");
         }
-        assert!(began.elapsed() < Duration::from_secs(4), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
         eventually(PATIENCE, async || (master.run::<u8>("EXISTS lock:cut") == 0).then_some(()))
             .await;
     }

@@ -89,7 +89,7 @@ async fn a_call_is_sent_on_to_where_a_slot_goes_and_waits_while_it_is_torn() {
     let began = Instant::now();
     let torn = release(&http, "moving", TOKEN).await;
     assert_eq!(torn.told(), unavailable(), "{torn:?}");
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     assert!(figure(&http, &format!("{REROUTED}{{kind=\"try_again\"}}")).await > 5);
     // One that waits for it is served when it has.
     let to = moving.to;

@@ -78,7 +78,7 @@ async fn an_instance_that_ends_tells_its_waiters_and_keeps_the_leases() {
         assert_eq!(told.header("retry-after"), Some("0"));
     }
     assert_eq!(ends.wait(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
     until_waiters(&http, "ends", 1).await;
     let again = wait_as(&http, "ends", TOKEN, "25s");
     until_waiters(&http, "ends", 2).await;
@@ -105,5 +105,5 @@ async fn waiters_of_the_embedded_store_are_told_that_it_ends() {
         assert_eq!(answer(request).await.told(), (503, "draining".to_owned()));
     }
     assert_eq!(ends.wait(), Some(0));
-    assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
 }

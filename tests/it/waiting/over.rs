@@ -66,13 +66,13 @@ async fn a_line_that_is_full_refuses_the_next() {
             for key in ["one", "two"] {
                 until_waiters(&http, key, 0).await;
             }
-            // What was full has room again, at once or nearly so.
+            // What was full has room again, long before those who waited would have ended.
             let began = Instant::now();
             eventually(PATIENCE, async || {
                 (answer(wait(&http, keys[2], "1ms")).await.told() == held()).then_some(())
             })
             .await;
-            assert!(began.elapsed() < Duration::from_secs(1), "{name}: {:?}", began.elapsed());
+            assert!(began.elapsed() < Duration::from_secs(10), "{name}: {:?}", began.elapsed());
         }
     }
 }
