@@ -16,6 +16,7 @@ on_every_store_that_shares!(tests:
     a_refusal_tells_whose_end_makes_room,
     a_look_names_the_leases_and_the_list_counts_them,
     each_lease_ends_when_its_own_ttl_is_over,
+    a_lease_lasts_for_its_whole_ttl_from_its_request_on,
     a_release_that_names_a_lease_ends_no_other,
     a_forced_release_ends_all_leases_or_the_one_it_names,
     a_change_of_the_share_makes_a_lease_last_no_longer,
@@ -234,6 +235,31 @@ mod tests {
         let refreshed = stage.store.refresh(&key("a"), &token("long"), None, ttl).await.unwrap();
         assert_eq!(refreshed.unwrap().fencing_token, long.fencing_token);
         assert_eq!(holders(&stage).await, Some((2, 2)));
+    }
+
+    pub(super) async fn a_lease_lasts_for_its_whole_ttl_from_its_request_on(stage: Stage) {
+        const TTL: Duration = Duration::from_millis(100);
+        let mut looks = 0;
+        for round in 0..10 {
+            for slots in [1, 3, READER] {
+                let name = format!("{round}-{slots}");
+                let claim = Claim { ttl: Ttl::lasting(TTL), key: key(&name), ..of("it", slots) };
+                let asked = Instant::now();
+                // Nothing is granted that is over by then.
+                let Ok(Attempt::Won(_)) = stage.store.try_acquire(&claim).await else { continue };
+                loop {
+                    let status = stage.store.inspect(&claim.key, None).await.unwrap();
+                    let after = asked.elapsed();
+                    if after >= TTL {
+                        break;
+                    }
+                    let is_held = status.holder.is_some() || status.sharers.is_some();
+                    assert!(is_held, "{slots} slots: over after {after:?}");
+                    looks += 1;
+                }
+            }
+        }
+        assert!(looks > 0);
     }
 
     pub(super) async fn a_release_that_names_a_lease_ends_no_other(stage: Stage) {

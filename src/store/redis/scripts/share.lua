@@ -1,5 +1,5 @@
 -- share.lua: the leases that share the lock; runs after line.lua.
--- KEYS: 6 share: token -> end (ms)  7 facts: token -> "<slots> <slot, or 0> <fencing token> <ttl ms> <renewals> <start (ms), or -> <owner>", # -> "<for each slot 1 if it is taken, else 0> <slots>:<number of leases> ..."; both mean nothing unless the lock's value is SHARED
+-- KEYS: 6 share: token -> last millisecond of its lease  7 facts: token -> "<slots> <slot, or 0> <fencing token> <ttl ms> <renewals> <start (ms), or -> <owner>", # -> "<for each slot 1 if it is taken, else 0> <slots>:<number of leases> ..."; both mean nothing unless the lock's value is SHARED
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local share, facts = KEYS[6], KEYS[7]
@@ -25,7 +25,7 @@ local function sharing() -- Removes the leases that are over. A function: exclus
     local text = taken
     for slots, number in pairs(sums) do text = string.format('%s %.0f:%.0f', text, slots, number) end
     redis.call('HSET', facts, '#', text)
-    for _, name in ipairs({ lock, share, facts }) do redis.call('PEXPIREAT', name, last) end
+    for _, name in ipairs({ lock, share, facts }) do redis.call('PEXPIREAT', name, math.max(last, now + 1)) end -- Redis ends a key once its end has passed, but at once if it is set to the present.
   end
   function us.lease(token) -- The lease of a token.
     local ends = shared and redis.call('ZSCORE', share, token)
@@ -65,7 +65,7 @@ local function sharing() -- Removes the leases that are over. A function: exclus
     note()
   end
   function us.depart(token) forget(token) note() end
-  local all, over = shared and redis.pcall('HGET', facts, '#') or '', shared and redis.pcall('ZRANGEBYSCORE', share, '-inf', now) or {}
+  local all, over = shared and redis.pcall('HGET', facts, '#') or '', shared and redis.pcall('ZRANGEBYSCORE', share, '-inf', '(' .. string.format('%.0f', now)) or {}
   if type(all) == 'table' then redis.call('DEL', facts) all = '' end -- Another type: the records are lost.
   if over.err then redis.call('DEL', share) over = {} end
   taken = string.match(all, '^[01]*')
