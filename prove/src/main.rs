@@ -17,7 +17,7 @@ use prove::servers::Store;
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED
        | prove check FILE | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_SHRINK=1, PROVE_KEEP=1 and
-LOCKKEEPER_BIN are what a campaign follows.";
+LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -89,7 +89,9 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
 fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
     let usage = || io::Error::other(USAGE);
     let seconds = seconds.parse().map_err(|_| usage())?;
-    hunt_all(names, seconds, trials.parse().map_err(|_| usage())?)
+    let jobs = std::env::var("PROVE_JOBS").map_or(Ok(1), |jobs| jobs.parse());
+    let trials = trials.parse().ok().filter(|trials| *trials > 0).ok_or_else(usage)?;
+    hunt_all(names, seconds, trials, jobs.map_err(|_| usage())?)
 }
 
 /// Measures how soon the service grants again.
