@@ -19,7 +19,7 @@ use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
-use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::owed::{Answering, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
@@ -38,6 +38,8 @@ const LET_GO_PAUSE: Duration = Duration::from_millis(500);
 pub struct Locks {
     store: Arc<dyn Store>,
     tasks: TaskTracker,
+    /// The calls of `try_acquire` in flight.
+    attempts: TaskTracker,
     owed: Arc<Owed>,
     waiters: Arc<Waiters>,
     holds: Arc<Holds>,
@@ -64,13 +66,13 @@ impl Locks {
         prefixes: Prefixes,
         observe: ObserveHeld,
     ) -> Self {
-        let tasks = TaskTracker::new();
+        let (tasks, attempts) = (TaskTracker::new(), TaskTracker::new());
         let owed = Arc::new(Owed::new(store.clone(), tasks.clone()));
         let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
         let waiters = Arc::new(waiters);
         let (holds, draining) = (Arc::default(), CancellationToken::new());
         let ends = Arc::new(Ends::new(store.shared(), prefixes, observe));
-        Self { store, tasks, owed, waiters, holds, ends, draining }
+        Self { store, tasks, attempts, owed, waiters, holds, ends, draining }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -121,7 +123,7 @@ impl Locks {
 
     /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
-        if self.draining.is_cancelled() && !self.store.has_lease(&claim).await? {
+        if self.draining.is_cancelled() && !self.has_lease(&claim).await? {
             return Err(LockError::Draining);
         }
         let (store, owed, token) = (self.store.clone(), self.owed.clone(), claim.token.clone());
@@ -129,11 +131,30 @@ impl Locks {
             let attempt = store.try_acquire(&claim).await;
             owed.undelivered(claim, attempt)
         };
-        let attempt = self.hear_out(attempt.instrument(Verb::TryAcquire.span()));
-        Ok(match attempt.await.deliver()? {
+        let attempt = self.attempts.track_future(attempt.instrument(Verb::TryAcquire.span()));
+        Ok(match self.hear_out(attempt).await.deliver()? {
             Attempt::Won(win) => self.won(win, token, Duration::ZERO),
             Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
         })
+    }
+
+    /// Returns whether a client's claim has a lease, once no call that this instance made before it
+    /// drained can grant it one.
+    async fn has_lease(&self, claim: &Claim) -> Result<bool, LockError> {
+        if claim.origin == Origin::Service {
+            return Ok(false);
+        }
+        self.attempts.close();
+        self.attempts.wait().await;
+        if self.waiters.has(claim) {
+            // Another request waits with it; this one stops as that one does.
+            let told = self.enter(claim.clone())?.stopped(Stop::Draining).await;
+            if let Told::Answer(delivery) = told {
+                delivery.answer.deliver()?;
+            }
+        }
+        let status = self.store.inspect(&claim.key, Some(&claim.token)).await;
+        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
     }
 
     /// The number of requests in line.

@@ -93,15 +93,6 @@ pub trait Store: Send + Sync + 'static {
         self.inspect_line(key, token, 0).await
     }
 
-    /// Returns true if a client's claim has a lease of the key from an earlier call.
-    async fn has_lease(&self, claim: &Claim) -> Result<bool, StoreError> {
-        if claim.origin == Origin::Service {
-            return Ok(false);
-        }
-        let status = self.inspect(&claim.key, Some(&claim.token)).await;
-        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
-    }
-
     /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of
     /// consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;

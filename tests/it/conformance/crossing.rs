@@ -10,6 +10,8 @@ on_every_store!(tests:
     a_claim_that_comes_back_while_it_joins_is_served,
     a_claim_whose_place_a_release_took_as_it_joined_is_cancelled,
     a_request_that_a_draining_instance_lets_go_is_told_what_another_instance_granted,
+    a_draining_instance_is_sure_that_its_own_calls_grant_a_token_nothing_more,
+    a_draining_instance_is_sure_that_a_token_in_its_line_gets_nothing_more,
     a_store_that_fails_does_not_end_a_wait,
     a_join_that_is_refused_is_told,
     a_join_whose_outcome_is_unknown_is_taken_back,
@@ -41,6 +43,9 @@ mod tests {
     fn locks(stage: &Stage) -> Locks {
         Locks::new(stage.store.clone(), LIMITS)
     }
+
+    /// Long enough for an answer that is not to come.
+    const A_WHILE: Duration = Duration::from_millis(200);
 
     /// How far a wait is followed: a few polls more than any has.
     const MOST_POLLS: usize = 40;
@@ -207,6 +212,45 @@ mod tests {
         stage.granted(&chosen("one")).await;
         locks.drain();
         let answer = request.answer().await;
+        assert!(matches!(answer, Ok(Acquired::Again(_))), "{answer:?}");
+        locks.finish(PATIENCE).await;
+    }
+
+    pub(super) async fn a_draining_instance_is_sure_that_its_own_calls_grant_a_token_nothing_more(
+        stage: Stage,
+    ) {
+        let toy = Toy::over(stage.store.clone());
+        let locks = Locks::new(toy.clone() as Arc<dyn Store>, LIMITS);
+        toy.let_go(Verb::TryAcquire, Way::Before);
+        let first = Request::of(&locks, chosen("one"));
+        toy.called(Verb::TryAcquire, 0).await;
+        locks.drain();
+        // A repeat of the client, which has given the first one up.
+        let mut repeat = Request::of(&locks, chosen("one"));
+        repeat.is_open_for(A_WHILE).await;
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        assert!(matches!(first.answer().await, Ok(Acquired::Granted(_))));
+        let answer = repeat.answer().await;
+        assert!(matches!(answer, Ok(Acquired::Again(_))), "{answer:?}");
+        let answer = Request::of(&locks, chosen("two")).answer().await;
+        assert!(matches!(answer, Err(LockError::Draining)), "{answer:?}");
+        locks.finish(PATIENCE).await;
+    }
+
+    pub(super) async fn a_draining_instance_is_sure_that_a_token_in_its_line_gets_nothing_more(
+        stage: Stage,
+    ) {
+        let (locks, toy) = with_toy(&stage).await;
+        toy.let_go(Verb::WaitTurn, Way::Before);
+        let first = Request::of(&locks, chosen("one"));
+        toy.called(Verb::WaitTurn, 0).await;
+        release(&stage.store, "holder").await;
+        locks.drain();
+        let mut repeat = Request::of(&locks, chosen("one"));
+        repeat.is_open_for(A_WHILE).await;
+        toy.let_go(Verb::WaitTurn, Way::Straight);
+        assert!(matches!(first.answer().await, Ok(Acquired::Granted(_))));
+        let answer = repeat.answer().await;
         assert!(matches!(answer, Ok(Acquired::Again(_))), "{answer:?}");
         locks.finish(PATIENCE).await;
     }

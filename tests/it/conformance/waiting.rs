@@ -61,6 +61,12 @@ impl Request {
         answer.expect("answered in time").unwrap().unwrap()
     }
 
+    /// Waits this long for an answer that must not come yet.
+    pub(crate) async fn is_open_for(&mut self, time: Duration) {
+        let answer = tokio::time::timeout(time, self.0.join_next()).await;
+        assert!(answer.is_err(), "answered too early: {answer:?}");
+    }
+
     /// Waits until the request was answered, and drops its answer.
     pub(crate) async fn ended(&mut self) {
         tokio::time::timeout(PATIENCE, self.0.join_next()).await.expect("answered in time");
