@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 
 use crate::campaign::bugs::{Bug, SeededTree, bugs};
 use crate::campaign::directory;
+use crate::campaign::show::FIRST;
 use crate::servers::Store;
 
 /// The trials of a hunt, one after another, each with its percentage of the hunt's time: the first that
@@ -120,7 +121,7 @@ impl Hunt {
             }
             let said = trial.stdout(Stdio::null()).stderr(Stdio::piped()).output()?;
             let log = String::from_utf8_lossy(&said.stderr).into_owned();
-            let first = hunt.first(&log);
+            let first = hunt.first(&log, lasts as f64);
             if said.status.code() == Some(2) {
                 hunt.broken_off += 1;
                 eprintln!("{} seed {seed} was broken off: {log}", bug.name);
@@ -138,20 +139,16 @@ impl Hunt {
         Ok(hunt)
     }
 
-    /// Counts what a trial said of its violations; returns when the first was.
-    fn first(&mut self, said: &str) -> Option<f64> {
-        let mut first: Option<f64> = None;
-        for line in said.lines() {
-            let Some((rule, rest)) =
-                line.strip_prefix("--- ").and_then(|rest| rest.split_once(' '))
-            else {
-                continue;
-            };
-            *self.rules.entry(rule.to_owned()).or_default() += 1;
-            let at = rest.rsplit(' ').next().and_then(|at| at.trim_end_matches('s').parse().ok());
-            first = first.into_iter().chain(at).reduce(f64::min);
+    /// Counts what a trial said of its violations; returns when the first was, which is at its end
+    /// for what is left then.
+    fn first(&mut self, said: &str, end: f64) -> Option<f64> {
+        let shown = said.lines().filter_map(|line| line.strip_prefix("--- ")?.split(' ').next());
+        let rules: Vec<_> = shown.collect();
+        for rule in &rules {
+            *self.rules.entry((*rule).to_owned()).or_default() += 1;
         }
-        first
+        let first = said.lines().find_map(|line| line.strip_prefix(FIRST)?.parse().ok());
+        (!rules.is_empty()).then(|| first.unwrap_or(end))
     }
 
     fn add(&mut self, more: Self) {
@@ -191,10 +188,11 @@ mod tests {
     #[test]
     fn the_first_violation_of_each_trial_counts() {
         let mut hunt = Hunt { trials: 3, ..Hunt::default() };
-        let told = "a\n--- I1 of key 3 at 2.500\n  x\n--- I2 of key 4 at 1.250\n";
-        assert_eq!(hunt.first(told), Some(1.25));
-        assert_eq!(hunt.first("nothing\n"), None);
-        assert_eq!(hunt.first("--- I2 of key 3 at 7.000\n"), Some(7.0));
+        let told =
+            "first violation at 1.25\n--- I1 of key 3 at 2.5\n  x\n--- I2 of key 4 at 1.25\n";
+        assert_eq!(hunt.first(told, 6.0), Some(1.25));
+        assert_eq!(hunt.first("nothing\n", 6.0), None);
+        assert_eq!(hunt.first("--- I2 of key 0 at 0.0\n", 6.0), Some(6.0));
         hunt.found_at = vec![1.25, 7.0];
         let row = hunt.row("Bug", Store::Redis);
         assert_eq!(row, "| Bug | redis | 2 of 3 | I2 I1 | 7.0 | 7.0 |");
@@ -205,7 +203,7 @@ mod tests {
         let mut all = Hunt::default();
         for at in [3.0, 1.0] {
             let mut one = Hunt { trials: 1, found_at: vec![at], ..Hunt::default() };
-            one.first("--- I1 of key 3 at 2.500\n");
+            one.first("--- I1 of key 3 at 2.500\n", 6.0);
             all.add(one);
         }
         all.add(Hunt { trials: 1, broken_off: 1, ..Hunt::default() });

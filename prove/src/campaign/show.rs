@@ -3,6 +3,9 @@
 use crate::check::{Report, Violation};
 use crate::history::{Line, Nanos, Operation};
 
+/// What stands before the moment of the first violation, in seconds.
+pub(super) const FIRST: &str = "first violation at ";
+
 /// How many violations of a trial are shown.
 const SHOWN: usize = 5;
 
@@ -24,6 +27,10 @@ pub fn report(report: &Report, lines: &[Line]) {
             let Violation { key, at, what, .. } = violation;
             eprintln!("not promised: {rule} key {key} at {}: {what}", seconds(*at));
         }
+    }
+    // What is left at the end has no moment.
+    if let Some(first) = report.broken().map(|one| one.at).filter(|at| *at > 0).min() {
+        eprintln!("{FIRST}{}", seconds(first));
     }
     for violation in report.broken().take(SHOWN) {
         eprintln!("--- {} of key {} at {}", violation.rule, violation.key, seconds(violation.at));
