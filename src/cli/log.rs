@@ -168,7 +168,7 @@ impl<W: Write> Write for Output<W> {
     }
 
     /// Writes the lines and pauses. A line that wakes this thread costs its request a third more
-    /// processor time; while the thread pauses, lines wake nobody.
+    /// processor time; while the thread pauses, lines wake no thread.
     #[expect(clippy::disallowed_methods, reason = "a pause is what saves the wake-ups")]
     fn flush(&mut self) -> io::Result<()> {
         if self.lines > 0 {

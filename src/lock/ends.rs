@@ -481,7 +481,7 @@ mod tests {
         ends.granted(&token(), &win("a", 1), Duration::ZERO);
         ends.granted(&token(), &win("b", 2), Duration::ZERO);
         ends.renewed(&Lease { capped: true, ..lease("b", 2) });
-        // Whoever repeats a claim does not know when its lease began.
+        // A repeated claim does not know when its lease began.
         ends.granted(&token(), &Win { fresh: false, ..win("c", 3) }, Duration::ZERO);
         assert_eq!(ends.living()[0].1.count, 2);
         advance(Duration::from_secs(11)).await;

@@ -99,7 +99,7 @@ pub enum Verb {
     LetGo,
     /// Give up a lease.
     Release,
-    /// End the lease of a key, whoever its holder is.
+    /// End the lease of a key, without its token.
     ForceRelease,
     /// Look at one key.
     Inspect,

@@ -36,7 +36,7 @@ use crate::metrics::Counting;
 
 pub use crate::api::ui::pulse::Pulse;
 
-/// The parts of the page; the tools of whoever changes them know files of these kinds.
+/// The parts of the page, in files of kinds that editors know.
 const HEAD: &str = include_str!("head.html");
 const STYLE: &str = include_str!("style.css");
 const BODY: &str = include_str!("body.html");

@@ -38,7 +38,7 @@ local function sharing() -- Removes the leases that are over. A function: exclus
       holders = holders + number
       if number > 1 or not own or own.slots ~= slots then least = math.min(least, slots) end
     end
-    if holders == 0 or holders ~= redis.call('ZCARD', share) then return 1, 1 end -- Records were lost: whoever is there shares with nobody.
+    if holders == 0 or holders ~= redis.call('ZCARD', share) then return 1, 1 end -- Records were lost: the holders are unknown and share with none.
     return own and holders - 1 or holders, least
   end
   function us.edge(at) return us.lease(redis.call('ZRANGE', share, at, at)[1] or '') end -- The first lease to end, 0, or the last, -1.
