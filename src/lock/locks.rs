@@ -1,7 +1,10 @@
 //! The verbs over one store, for callers that may vanish at any moment.
 //!
 //! It completes every call once sent, undoes grants that no client received, and refuses claims
-//! while it drains. The store decides who holds a lock; the waiting loop is in `waiting.rs`.
+//! while it drains (`shutdown.rs`). The store decides who holds a lock; the waiting loop is in
+//! `waiting.rs`.
+
+mod shutdown;
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,7 +22,7 @@ use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
-use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus};
 use crate::lock::owed::{Answering, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
@@ -136,25 +139,6 @@ impl Locks {
             Attempt::Won(win) => self.won(win, token, Duration::ZERO),
             Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
         })
-    }
-
-    /// Returns whether a client's claim has a lease, once no call that this instance made before it
-    /// drained can grant it one.
-    async fn has_lease(&self, claim: &Claim) -> Result<bool, LockError> {
-        if claim.origin == Origin::Service {
-            return Ok(false);
-        }
-        self.attempts.close();
-        self.attempts.wait().await;
-        if self.waiters.has(claim) {
-            // Another request waits with it; this one stops as that one does.
-            let told = self.enter(claim.clone())?.stopped(Stop::Draining).await;
-            if let Told::Answer(delivery) = told {
-                delivery.answer.deliver()?;
-            }
-        }
-        let status = self.store.inspect(&claim.key, Some(&claim.token)).await;
-        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
     }
 
     /// The number of requests in line.
@@ -310,31 +294,6 @@ impl Locks {
         self.store.guarantees()
     }
 
-    /// Returns true once the store has answered, until the shutdown begins.
-    pub fn ready(&self) -> bool {
-        self.store.contacted() && !self.draining.is_cancelled()
-    }
-
-    /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.
-    pub fn drain(&self) {
-        self.draining.cancel();
-    }
-
-    /// Waits, at most `patience`, for calls whose callers are gone and for pending undos. Returns
-    /// true if all are done.
-    ///
-    /// # Cancel safety
-    ///
-    /// Stops waiting; the tasks go on.
-    pub async fn finish(&self, patience: Duration) -> bool {
-        self.tasks.close();
-        let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
-        if !done {
-            tracing::warn!(open = self.tasks.len(), "shutting down with store calls still open");
-        }
-        done
-    }
-
     /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
     /// service made is undone, because no client has received it.
     pub fn answering(&self, claim: &Claim) -> Answering {
@@ -352,10 +311,6 @@ impl Locks {
     /// The ends of leases that this instance has seen.
     pub(crate) fn ends(&self) -> &Ends {
         &self.ends
-    }
-
-    pub(crate) async fn drained(&self) {
-        self.draining.cancelled().await;
     }
 
     /// Refreshes the lease of a hold. The lease is let go only after the answer.

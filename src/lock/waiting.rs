@@ -90,11 +90,6 @@ impl Waiters {
         self.with(|lines| lines.requests)
     }
 
-    /// Returns whether a request waits with the token of this claim.
-    pub(super) fn has(&self, claim: &Claim) -> bool {
-        self.with_line(&claim.key, |line| line.claim(&claim.token)).flatten().is_some()
-    }
-
     /// Adds a request behind its claim, and returns its number. It waits until it is told or is
     /// withdrawn.
     pub(super) fn enter(
