@@ -12,9 +12,9 @@ use crate::lock::time::Timestamp;
 use crate::lock::token::{FencingToken, LeaseToken};
 
 impl Table {
-    /// The number of leases.
+    /// The number of held keys.
     pub fn len(&self) -> usize {
-        self.ends.len()
+        self.leases.len()
     }
 
     /// Returns true if no key is held.

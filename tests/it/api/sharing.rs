@@ -53,6 +53,9 @@ async fn a_look_at_a_shared_key_names_its_leases_and_a_list_does_not() {
     assert_eq!(mine.field("fencing_token"), leases[1]["fencing_token"]);
     let listed = http.get("/locks").await.field("locks")[0].clone();
     assert_eq!((&listed["holders"], &listed["leases"]), (&2.into(), &().into()));
+    let metrics = http.get("/metrics").await;
+    let metrics = String::from_utf8(metrics.body.to_vec()).unwrap();
+    assert!(metrics.contains("lockkeeper_locks_held 1\n"), "a shared key counts once: {metrics}");
     let free = http.get("/locks/other").await;
     assert_members(&free, &["key", "held", "waiters"]);
 }
