@@ -17,7 +17,7 @@ use crate::servers::Store;
 
 /// The trials of a hunt, one after another, each with its percentage of the hunt's time: the first that
 /// fails ends it. Most bugs show within seconds. Trials of odd and of even seeds strike other faults.
-const PARTS: [u64; 4] = [10, 15, 25, 50];
+const PARTS: [u64; 4] = [5, 10, 25, 60];
 
 /// The name of the sound service among the bugs, on each store.
 const CONTROL: &str = "control";
