@@ -178,6 +178,16 @@ impl Claimant {
                     sleep(sent.after(PAUSE).left()).await;
                     continue;
                 }
+                Err(ClientError::Refused(refusal)) if refusal.is_of_quota() => {
+                    // The service is there, so this is no reason to go on without it.
+                    if left().is_zero() {
+                        break NoLease::Refused(refusal.detail);
+                    }
+                    (heard, patience) = (Moment::now(), SILENCE_IN_LINE);
+                    self.voice.tell(|| refusal.detail);
+                    sleep(sent.after(PAUSE).left()).await;
+                    continue;
+                }
                 Err(ClientError::Refused(refusal)) if refusal.is_cancelled() => {
                     break NoLease::Cancelled(format!(
                         "the claim on '{}' was released while it waited",

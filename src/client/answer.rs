@@ -88,6 +88,11 @@ impl Refusal {
         [Code::LockHeld, Code::TooManyWaiters].iter().any(|code| self.code == code.row().0)
     }
 
+    /// Returns whether the caller has used up what it may have.
+    pub fn is_of_quota(&self) -> bool {
+        self.status == 429 && !self.is_busy()
+    }
+
     /// Returns whether the token itself shares the key, and is not given more of it.
     pub fn is_of_holder(&self) -> bool {
         #[derive(Deserialize)]

@@ -1,6 +1,7 @@
 //! Exit codes.
 
-use crate::exec::{Going, Ran, Stage, exec};
+use crate::api::api_keys;
+use crate::exec::{Going, HOLDER, Ran, Stage, exec};
 use crate::support::redis::free_port;
 
 const SILENT: &str = "";
@@ -62,6 +63,35 @@ fn a_service_that_does_not_answer_is_69_unless_the_command_is_to_run_anyway() {
     let ran = failing.end();
     assert_eq!(ran.code, Some(69));
     assert!(ran.err.contains("no answer from http://127.0.0.1:"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_api_key_without_room_is_125_and_no_service_that_does_not_answer() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = directory.path().join("lockkeeper.toml");
+    let everything = [("secret", r#"[""]"#, r#"["acquire"]"#)];
+    std::fs::write(&settings, format!("[quotas]\nleases = 1\n{}", api_keys(&everything))).unwrap();
+    let stage = Stage::with(&[("LOCKKEEPER_CONFIG", &settings.display().to_string())]);
+    let http = stage.service.http().with("Authorization", "Bearer secret").token(HOLDER);
+    assert_eq!(http.post("/locks/mine?ttl=1h", "").await.status, 201);
+    let run = |flags: &[&str]| {
+        let words = [flags, &["--if-down", "run", "other", "echo", "started"]].concat();
+        let mut exec = stage.exec(&words);
+        exec.env("LOCKKEEPER_API_KEY", "secret");
+        Going::start(exec)
+    };
+    for flags in [&["-n"][..], &["-w", "500ms"]] {
+        let ran = run(flags).end();
+        assert_eq!(ran.code, Some(125), "{flags:?}: {ran:?}");
+        assert!(!ran.out.contains("started"), "{flags:?}: {ran:?}");
+        assert!(ran.err.contains("has reached its limit of 1 leases"), "{}", ran.err);
+    }
+    // Room that comes while it waits is used.
+    let waiting = run(&["-w", "1m"]);
+    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    assert_eq!(http.delete("/locks/mine").await.status, 204);
+    let ran = waiting.end();
+    assert_eq!(ran.code, Some(0), "{ran:?}");
 }
 
 #[test]
