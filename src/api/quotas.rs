@@ -2,7 +2,8 @@
 //!
 //! A lease is counted from its request until its release or the end of its TTL; releases through
 //! other instances are not seen. If a client disconnects before its answer, its lease is unsure; it
-//! is looked up only when the API key has no room left. Without API keys nothing is counted.
+//! is looked up only when the API key has no room left, and so is a lease that the claim may have
+//! from another instance. Without API keys nothing is counted.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -174,9 +175,20 @@ impl Quotas {
                 return Err(state.unsure(name, now));
             }
             used.asked += 1;
-            let open = Open { quotas: self.clone(), caller: name.clone(), claim: claim.clone() };
-            Ok(OpenClaim(Some(open)))
+            Ok(self.open(name, claim))
         })
+    }
+
+    /// Takes a place for a lease that the claim has by now, also if none is free.
+    pub(super) fn ask_again(self: &Arc<Self>, caller: &Caller, claim: &Claim) -> OpenClaim {
+        let Some(name) = caller.counted_as() else { return OpenClaim(None) };
+        self.with(|state| state.used.entry(name.clone()).or_default().asked += 1);
+        self.open(name, claim)
+    }
+
+    fn open(self: &Arc<Self>, name: &CallerName, claim: &Claim) -> OpenClaim {
+        let (quotas, caller, claim) = (self.clone(), name.clone(), claim.clone());
+        OpenClaim(Some(Open { quotas, caller, claim }))
     }
 
     /// The error of one lease too many.

@@ -5,7 +5,7 @@ use tokio::net::TcpStream;
 
 use crate::api::{Lockkeeper, OTHER, TOKEN, api_keys};
 use crate::support::raw::read_until;
-use crate::support::{PATIENCE, Service, eventually};
+use crate::support::{PATIENCE, Redis, Service, eventually};
 
 /// Settings with these quotas and two API keys.
 fn two(quotas: &str) -> String {
@@ -103,6 +103,29 @@ async fn the_leases_of_an_api_key_are_counted_over_a_restart() {
     assert_eq!(bearer("victim").post("/locks/victim/1", "").await.status, 201);
     assert_eq!(bearer("noisy").delete("/admin/locks/noisy/0").await.status, 200);
     assert_eq!(bearer("noisy").post("/locks/noisy/2", "").await.status, 201);
+}
+
+#[tokio::test]
+async fn a_token_with_a_lease_is_told_of_it_by_an_instance_that_has_no_room_for_its_api_key() {
+    let (redis, settings) = (Redis::start(), two("[quotas]\nleases = 1"));
+    let one = Lockkeeper::on(&redis.url(), &settings).await;
+    let other = Lockkeeper::on(&redis.url(), &settings).await;
+    let granted = one.bearer("noisy").token(TOKEN).post("/locks/noisy/1", "").await;
+    assert_eq!(granted.status, 201);
+    let beside = other.bearer("noisy").token(OTHER);
+    assert_eq!(beside.post("/locks/noisy/2", "").await.status, 201);
+    let mine = other.bearer("noisy").token(TOKEN);
+    let again = mine.post("/locks/noisy/1", "").await;
+    assert_eq!(again.status, 200, "{again:?}");
+    assert_eq!(again.field("fencing_token"), granted.field("fencing_token"));
+    drop(open(&other, "noisy", "/hold/noisy/3", "quota_exceeded").await);
+    let stream = mine.post("/locks/noisy/3", "").await;
+    assert_eq!(stream.told(), (429, "quota_exceeded".into()), "another key is one lease more");
+    for (lease, path) in [(mine, "/locks/noisy/1"), (beside, "/locks/noisy/2")] {
+        assert_eq!(lease.delete(path).await.status, 204);
+    }
+    let next = other.bearer("noisy").post("/locks/noisy/3", "").await;
+    assert_eq!(next.status, 201, "what was told again is counted once: {next:?}");
 }
 
 #[tokio::test]
