@@ -34,7 +34,7 @@ use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
-use crate::cli::exec::words::Words;
+use crate::cli::exec::words::{SHELL, Words};
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
@@ -323,13 +323,16 @@ fn told_by(text: &str) -> Result<Signal, String> {
     parse_signal(text).map_err(|error| format!("{error}; {hint}"))
 }
 
-/// The default owner. It has only the name of COMMAND, because its arguments may be secret.
+/// The default owner. It has only the name of COMMAND, because its arguments may be secret, as may
+/// the variables that a STRING begins with.
 fn ourselves_as_owner(program: &OsStr) -> String {
     let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
     let user = user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let what = program.to_string_lossy();
-    let what = what.split(' ').next().and_then(|path| path.rsplit('/').next()).unwrap_or_default();
+    let what = what.split_whitespace().next().unwrap_or_default();
+    let what = if what.contains('=') { SHELL } else { what };
+    let what = what.rsplit('/').next().unwrap_or_default();
     let text = format!("{user}@{host}:{} {what}", std::process::id());
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }

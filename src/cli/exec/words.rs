@@ -7,7 +7,7 @@ use crate::cli::remote::key;
 use crate::lock::key::LockKey;
 
 /// The shell that runs a STRING.
-const SHELL: &str = "/bin/sh";
+pub(super) const SHELL: &str = "/bin/sh";
 
 /// Ends the options; COMMAND may begin with a dash then.
 const END: &str = "--";

@@ -54,6 +54,24 @@ async fn the_owner_is_who_runs_what_without_its_arguments() {
     assert!(owner.starts_with("jane@") && owner.ends_with(&ends), "{owner}");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn the_owner_has_no_variable_of_the_string_that_a_shell_runs() {
+    let stage = Stage::new();
+    for (string, name) in [
+        ("PASSWORD='very secret' sh -c 'echo ready; read LINE'", "sh"),
+        ("/bin/echo ready; read LINE", "echo"),
+    ] {
+        let mut exec = stage.exec(&["owned", "-c", string]);
+        exec.stdin(Stdio::piped());
+        let mut going = Going::start(exec);
+        assert_eq!(going.line(), "ready");
+        let owner = stage.look("owned").await["owner"].as_str().unwrap().to_owned();
+        assert!(owner.ends_with(&format!(":{} {name}", going.child.id())), "{owner}");
+        drop(going.child.stdin.take());
+        going.end();
+    }
+}
+
 #[test]
 fn standard_input_output_and_error_pass_through() {
     let stage = Stage::new();
