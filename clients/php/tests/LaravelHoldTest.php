@@ -21,6 +21,7 @@ use Lockkeeper\Laravel\WithoutOverlapping;
 use Lockkeeper\Tests\Scheduler\Application;
 use Lockkeeper\Tests\Scheduler\Job;
 use Lockkeeper\Tests\Scheduler\UniqueJob;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 use function Lockkeeper\Tests\Scheduler\application;
 use function Lockkeeper\Tests\Scheduler\clear;
@@ -133,6 +134,7 @@ final class LaravelHoldTest extends TestCase
     }
 
     /** @dataProvider grounds */
+    #[DataProvider('grounds')]
     public function testACommandKeepsItsLockUntilItHasEndedItself(string $where, bool $isKilled): void
     {
         $pid = tempnam(sys_get_temp_dir(), 'pid');
@@ -150,7 +152,7 @@ final class LaravelHoldTest extends TestCase
         self::eventually(fn () => !$this->isHeld($event));
     }
 
-    public function grounds(): array
+    public static function grounds(): array
     {
         return [
             'in the background' => ['->runInBackground()', false],
