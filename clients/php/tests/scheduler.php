@@ -61,6 +61,11 @@ namespace Lockkeeper\Tests\Scheduler {
         {
             return false;
         }
+
+        public function basePath(): string
+        {
+            return sys_get_temp_dir();
+        }
     }
 
     /** Laravel's context for logs since version 11, which a task gets along. */
