@@ -14,6 +14,8 @@ use Illuminate\Console\Scheduling\EventMutex;
 use Illuminate\Console\Scheduling\Schedule;
 use Illuminate\Console\Scheduling\SchedulingMutex;
 use Illuminate\Container\Container;
+use Illuminate\Events\CallQueuedListener;
+use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Laravel\LockkeeperCacheStore;
 use Lockkeeper\Laravel\LockkeeperEventMutex;
 use Lockkeeper\Laravel\LockkeeperSchedulingMutex;
@@ -207,6 +209,24 @@ final class LaravelHoldTest extends TestCase
         self::assertSame(['work'], $work((new WithoutOverlapping('7'))->shared()));
         $holder->release();
         self::assertSame(['work'], $work(new WithoutOverlapping('7')));
+    }
+
+    public function testTheLockOfAJobHasItsNameItsKeyAndThePrefix(): void
+    {
+        $job = new Job([]);
+        self::assertSame('laravel-queue-overlap:' . Job::class . ':7', (new WithoutOverlapping(7))->getLockKey($job));
+        $shared = (new WithoutOverlapping('7'))->withPrefix('mine:')->shared();
+        self::assertSame('mine:shared:7', $shared->getLockKey($job));
+        $key = (new WithoutOverlapping(Outcome::Unknown))->getLockKey($job);
+        self::assertSame('laravel-queue-overlap:' . Job::class . ':' . Outcome::Unknown->name, $key);
+    }
+
+    public function testListenersOfOneClassOfJobsDoNotExcludeEachOther(): void
+    {
+        $through = new WithoutOverlapping('7');
+        $name = fn (string $listener) => $through->getLockKey(new CallQueuedListener($listener, '', []));
+        self::assertSame('laravel-queue-overlap:' . hash('xxh128', 'Bill') . ':7', $name('Bill'));
+        self::assertNotSame($name('Bill'), $name('Ship'));
     }
 
     public function testAJobThatFindsTheLockHeldIsReleasedToTheQueue(): void
