@@ -102,7 +102,36 @@ final class LaravelHoldTest extends TestCase
         $other->mutex->forget($other);
         self::assertTrue($other->mutex->exists($other));
         $mine->mutex->forget($mine);
-        self::assertFalse($other->mutex->exists($other));
+        self::eventually(fn () => !$other->mutex->exists($other));
+    }
+
+    public function testATaskThatIsForgottenBeforeItsEndKeepsItsLockWhileAProgramOfItRuns(): void
+    {
+        $event = (new Schedule())->exec('a command')->withoutOverlapping();
+        $event->exitCode = 0; // Of its last run.
+        self::assertTrue($event->mutex->create($event));
+        $command = proc_open(['sleep', '600'], [], $none);
+        $event->mutex->forget($event); // As Laravel 13 does on SIGTERM.
+        sleep(2);
+        $isHeld = $this->isHeld($event);
+        proc_terminate($command, SIGKILL);
+        proc_close($command);
+        self::assertTrue($isHeld);
+        self::eventually(fn () => !$this->isHeld($event));
+    }
+
+    public function testATaskInTheForegroundFreesItsLockAtItsEndAlsoIfItLeavesADaemonBehind(): void
+    {
+        $pid = tempnam(sys_get_temp_dir(), 'pid');
+        $schedule = new Schedule();
+        $event = $schedule->exec("sleep 600 & echo \$! > $pid; true")->withoutOverlapping();
+        run($this->app, $schedule);
+        $isHeld = $this->isHeld($event);
+        $daemon = (int) file_get_contents($pid);
+        unlink($pid);
+        self::assertGreaterThan(0, $daemon);
+        self::assertTrue(posix_kill($daemon, SIGKILL)); // It was there.
+        self::assertFalse($isHeld);
     }
 
     public function testATaskThatLostItsLockDoesNotFreeThatOfTheNext(): void
