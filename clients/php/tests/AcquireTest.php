@@ -7,6 +7,7 @@ namespace Lockkeeper\Tests;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Exception\RequestRefused;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 final class AcquireTest extends TestCase
 {
@@ -162,6 +163,7 @@ final class AcquireTest extends TestCase
     }
 
     /** @dataProvider keys */
+    #[DataProvider('keys')]
     public function testAKeyIsTheOneThatWasMeant(string $name): void
     {
         $key = self::key($name);
@@ -172,7 +174,7 @@ final class AcquireTest extends TestCase
         self::assertTrue($lease->release());
     }
 
-    public function keys(): array
+    public static function keys(): array
     {
         return array_map(fn ($name) => [$name], [
             'a/b', 'a%2Fb', 'with space', 'plus+', '100%', 'Zürich/☃', 'a?b=c#d', "it's", 'x;y,z&w=1', '~.-_', 'a\\b',
@@ -180,6 +182,7 @@ final class AcquireTest extends TestCase
     }
 
     /** @dataProvider noKeys */
+    #[DataProvider('noKeys')]
     public function testWhatIsNoKeyIsRefused(string $key): void
     {
         $refused = $this->thrown(RequestRefused::class, fn () => $this->client()->acquire($key));
@@ -187,7 +190,7 @@ final class AcquireTest extends TestCase
         self::assertDoesNotMatchRegularExpression('/[\x00-\x1f]/', $refused->getMessage());
     }
 
-    public function noKeys(): array
+    public static function noKeys(): array
     {
         return [[''], ['a//b'], ['a/../b'], ['a/.'], ["a\nb"], ["a\xff"], ['a/refresh'], [str_repeat('a', 513)]];
     }

@@ -8,11 +8,13 @@ use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 /** What a client makes of lost answers, proxies, and services that are away. */
 final class FaultsTest extends TestCase
 {
     /** @dataProvider passing */
+    #[DataProvider('passing')]
     public function testAnAcquireIsRepeatedWithTheSameToken(string ...$faults): void
     {
         $key = self::key();
@@ -27,7 +29,7 @@ final class FaultsTest extends TestCase
         self::assertTrue($lease->release());
     }
 
-    public function passing(): array
+    public static function passing(): array
     {
         $one = ['lose', 'cut', 'html', 'lose-html', 'lose-unknown', 'draining', 'swallow'];
         $one = [...$one, 'later', 'gateway', 'nothing'];

@@ -11,11 +11,13 @@ use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Exception\WaitCancelled;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 /** No client claims more than the service has granted, whatever it is answered. */
 final class GrantTest extends TestCase
 {
     /** @dataProvider refusals */
+    #[DataProvider('refusals')]
     public function testAShorterRefreshThatMayHaveHappenedKeepsTheShorterEnd(string ...$faults): void
     {
         $proxy = self::faults('pass', ...$faults);
@@ -26,7 +28,7 @@ final class GrantTest extends TestCase
         $this->assertNoMoreRemains($key, fn () => $lease->remaining());
     }
 
-    public function refusals(): array
+    public static function refusals(): array
     {
         return [
             'the API key was changed' => ['lose', 'unauthenticated'],
@@ -158,6 +160,7 @@ final class GrantTest extends TestCase
     }
 
     /** @dataProvider strange */
+    #[DataProvider('strange')]
     public function testOnlyItsOwnExceptionsComeOutWhateverTheAnswer(string $fault): void
     {
         set_error_handler(static function (int $level, string $message): never {
@@ -186,7 +189,7 @@ final class GrantTest extends TestCase
         self::assertDoesNotMatchRegularExpression('/Array|[\x00-\x1f]/', implode($this->warnings));
     }
 
-    public function strange(): array
+    public static function strange(): array
     {
         $all = ['gateway-422', 'gateway-429', 'gateway-200', 'half', 'odd', 'odd-held', 'html', 'page', 'endless'];
         return array_map(fn ($fault) => [$fault], array_combine($all, $all));
@@ -202,6 +205,7 @@ final class GrantTest extends TestCase
     }
 
     /** @dataProvider elsewhere */
+    #[DataProvider('elsewhere')]
     public function testNoSegmentLeavesTheClientThatIsResolvedOnTheWay(string $key): void
     {
         $proxy = self::faults();
@@ -218,10 +222,10 @@ final class GrantTest extends TestCase
         self::assertSame([], $proxy->requests());
     }
 
-    public function elsewhere(): array
+    public static function elsewhere(): array
     {
         $keys = ['..', '.', '../admin/locks/victim', 'a/../b', 'a/..', 'a/./b', 'a//b', '/a', 'a/', ''];
-        return array_map(fn ($key) => [$key], array_combine($keys, $keys));
+        return array_map(fn ($key) => [$key], $keys);
     }
 
     public function testAKeyGoesOutWithNothingThatMeansSomethingElse(): void

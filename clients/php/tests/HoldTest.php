@@ -10,6 +10,7 @@ use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\HeldLease;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 /** Leases that another process refreshes while this one lives. */
 final class HoldTest extends TestCase
@@ -59,6 +60,7 @@ final class HoldTest extends TestCase
     }
 
     /** @dataProvider kills */
+    #[DataProvider('kills')]
     public function testTheKeyIsFreeSoonAfterTheProcessWasKilled(string $end): void
     {
         $key = self::key();
@@ -68,7 +70,7 @@ final class HoldTest extends TestCase
         $this->becomesFree($key);
     }
 
-    public function kills(): array
+    public static function kills(): array
     {
         return [
             'kill -9' => ['posix_kill(getmypid(), SIGKILL);'],
@@ -88,6 +90,7 @@ final class HoldTest extends TestCase
     }
 
     /** @dataProvider ends */
+    #[DataProvider('ends')]
     public function testALeaseEndsWithItsProcess(string $end, int $code): void
     {
         $key = self::key();
@@ -95,7 +98,7 @@ final class HoldTest extends TestCase
         self::assertFalse($this->client()->inspect($key)->isHeld);
     }
 
-    public function ends(): array
+    public static function ends(): array
     {
         return [
             'the end' => ['', 0],
@@ -139,6 +142,7 @@ final class HoldTest extends TestCase
     }
 
     /** @dataProvider losses */
+    #[DataProvider('losses')]
     public function testALossIsToldAtTheNextCallAndOnce(string $call): void
     {
         $told = [];
@@ -159,7 +163,7 @@ final class HoldTest extends TestCase
         self::assertTrue($next->release());
     }
 
-    public function losses(): array
+    public static function losses(): array
     {
         return ['check' => ['check'], 'release' => ['release']];
     }
@@ -238,6 +242,7 @@ final class HoldTest extends TestCase
     }
 
     /** @dataProvider children */
+    #[DataProvider('children')]
     public function testWhatTheProcessHasStartedKeepsItTooIfItIsMeantTo(string $start, string $end): void
     {
         $key = self::key();
@@ -251,7 +256,7 @@ final class HoldTest extends TestCase
         $this->becomesFree($key);
     }
 
-    public function children(): array
+    public static function children(): array
     {
         $program = '$started = proc_open(["sleep", "600"], [1 => ["file", "/dev/null", "w"]], $none);
             $child = proc_get_status($started)["pid"];';

@@ -14,6 +14,8 @@ use Illuminate\Console\Scheduling\EventMutex;
 use Illuminate\Console\Scheduling\Schedule;
 use Illuminate\Console\Scheduling\SchedulingMutex;
 use Illuminate\Container\Container;
+use Illuminate\Events\CallQueuedListener;
+use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Laravel\LockkeeperCacheStore;
 use Lockkeeper\Laravel\LockkeeperEventMutex;
 use Lockkeeper\Laravel\LockkeeperSchedulingMutex;
@@ -21,6 +23,7 @@ use Lockkeeper\Laravel\WithoutOverlapping;
 use Lockkeeper\Tests\Scheduler\Application;
 use Lockkeeper\Tests\Scheduler\Job;
 use Lockkeeper\Tests\Scheduler\UniqueJob;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 use function Lockkeeper\Tests\Scheduler\application;
 use function Lockkeeper\Tests\Scheduler\clear;
@@ -99,7 +102,36 @@ final class LaravelHoldTest extends TestCase
         $other->mutex->forget($other);
         self::assertTrue($other->mutex->exists($other));
         $mine->mutex->forget($mine);
-        self::assertFalse($other->mutex->exists($other));
+        self::eventually(fn () => !$other->mutex->exists($other));
+    }
+
+    public function testATaskThatIsForgottenBeforeItsEndKeepsItsLockWhileAProgramOfItRuns(): void
+    {
+        $event = (new Schedule())->exec('a command')->withoutOverlapping();
+        $event->exitCode = 0; // Of its last run.
+        self::assertTrue($event->mutex->create($event));
+        $command = proc_open(['sleep', '600'], [], $none);
+        $event->mutex->forget($event); // As Laravel 13 does on SIGTERM.
+        sleep(2);
+        $isHeld = $this->isHeld($event);
+        proc_terminate($command, SIGKILL);
+        proc_close($command);
+        self::assertTrue($isHeld);
+        self::eventually(fn () => !$this->isHeld($event));
+    }
+
+    public function testATaskInTheForegroundFreesItsLockAtItsEndAlsoIfItLeavesADaemonBehind(): void
+    {
+        $pid = tempnam(sys_get_temp_dir(), 'pid');
+        $schedule = new Schedule();
+        $event = $schedule->exec("sleep 600 & echo \$! > $pid; true")->withoutOverlapping();
+        run($this->app, $schedule);
+        $isHeld = $this->isHeld($event);
+        $daemon = (int) file_get_contents($pid);
+        unlink($pid);
+        self::assertGreaterThan(0, $daemon);
+        self::assertTrue(posix_kill($daemon, SIGKILL)); // It was there.
+        self::assertFalse($isHeld);
     }
 
     public function testATaskThatLostItsLockDoesNotFreeThatOfTheNext(): void
@@ -133,6 +165,7 @@ final class LaravelHoldTest extends TestCase
     }
 
     /** @dataProvider grounds */
+    #[DataProvider('grounds')]
     public function testACommandKeepsItsLockUntilItHasEndedItself(string $where, bool $isKilled): void
     {
         $pid = tempnam(sys_get_temp_dir(), 'pid');
@@ -150,7 +183,7 @@ final class LaravelHoldTest extends TestCase
         self::eventually(fn () => !$this->isHeld($event));
     }
 
-    public function grounds(): array
+    public static function grounds(): array
     {
         return [
             'in the background' => ['->runInBackground()', false],
@@ -205,6 +238,24 @@ final class LaravelHoldTest extends TestCase
         self::assertSame(['work'], $work((new WithoutOverlapping('7'))->shared()));
         $holder->release();
         self::assertSame(['work'], $work(new WithoutOverlapping('7')));
+    }
+
+    public function testTheLockOfAJobHasItsNameItsKeyAndThePrefix(): void
+    {
+        $job = new Job([]);
+        self::assertSame('laravel-queue-overlap:' . Job::class . ':7', (new WithoutOverlapping(7))->getLockKey($job));
+        $shared = (new WithoutOverlapping('7'))->withPrefix('mine:')->shared();
+        self::assertSame('mine:shared:7', $shared->getLockKey($job));
+        $key = (new WithoutOverlapping(Outcome::Unknown))->getLockKey($job);
+        self::assertSame('laravel-queue-overlap:' . Job::class . ':' . Outcome::Unknown->name, $key);
+    }
+
+    public function testListenersOfOneClassOfJobsDoNotExcludeEachOther(): void
+    {
+        $through = new WithoutOverlapping('7');
+        $name = fn (string $listener) => $through->getLockKey(new CallQueuedListener($listener, '', []));
+        self::assertSame('laravel-queue-overlap:' . hash('xxh128', 'Bill') . ':7', $name('Bill'));
+        self::assertNotSame($name('Bill'), $name('Ship'));
     }
 
     public function testAJobThatFindsTheLockHeldIsReleasedToTheQueue(): void
@@ -274,10 +325,10 @@ final class LaravelHoldTest extends TestCase
         Job::$does = fn () => throw new \Exception('of the job');
         $this->thrown(\Exception::class, fn () => work($this->app, new UniqueJob('7')));
         self::assertTrue($isQueued());
-        $key = "{$this->prefix}laravel_unique_job:" . UniqueJob::class . '7';
-        self::assertLasts(3600.0, $this->client()->inspect($key)->remaining);
+        [$look] = iterator_to_array($this->client()->list("{$this->prefix}laravel_unique_job:"), false);
+        self::assertLasts(3600.0, $look->remaining);
         $other = new LockkeeperCacheStore($this->client(), new ArrayStore(), $this->prefix, 'other jobs');
-        self::assertFalse($other->lock('laravel_unique_job:' . UniqueJob::class . '7')->release());
+        self::assertFalse($other->lock(substr($look->key, strlen($this->prefix)))->release());
     }
 
     /** @return array{resource, resource} */

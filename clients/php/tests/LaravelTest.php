@@ -16,6 +16,7 @@ use Lockkeeper\Exception\ServiceUnavailable;
 use Lockkeeper\Laravel\LockkeeperCacheStore;
 use Lockkeeper\Laravel\LockkeeperLock;
 use Lockkeeper\Laravel\LockkeeperServiceProvider;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 final class LaravelTest extends TestCase
 {
@@ -104,6 +105,7 @@ final class LaravelTest extends TestCase
     }
 
     /** @dataProvider owners */
+    #[DataProvider('owners')]
     public function testALockIsRestoredByItsOwner(?string $owner): void
     {
         $cache = $this->cache();
@@ -119,7 +121,7 @@ final class LaravelTest extends TestCase
         self::assertFalse($lock->release());
     }
 
-    public function owners(): array
+    public static function owners(): array
     {
         $uuid = 'f47ac10b-58cc-4372-a567-0e02b2c3d479';
         return [[null], [''], ['me'], ["a line\nand \xff"], [str_repeat('ü', 2000)], [$uuid]];

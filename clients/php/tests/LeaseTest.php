@@ -6,6 +6,7 @@ namespace Lockkeeper\Tests;
 
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\LockClient;
+use PHPUnit\Framework\Attributes\DataProvider;
 
 /** How a lease ends with its object, its process, or not at all. */
 final class LeaseTest extends TestCase
@@ -21,6 +22,7 @@ final class LeaseTest extends TestCase
     }
 
     /** @dataProvider ends */
+    #[DataProvider('ends')]
     public function testALeaseEndsWithItsProcess(string $end, int $code): void
     {
         $key = self::key();
@@ -28,7 +30,7 @@ final class LeaseTest extends TestCase
         self::assertFalse($this->client()->inspect($key)->isHeld);
     }
 
-    public function ends(): array
+    public static function ends(): array
     {
         $eat = '$all = []; while (true) $all[] = ';
         return [
@@ -112,6 +114,7 @@ final class LeaseTest extends TestCase
     }
 
     /** @dataProvider handlers */
+    #[DataProvider('handlers')]
     public function testAnAcquireThatASignalHandlerEndsLeavesNothingBehind(string $handler): void
     {
         $key = self::key();
@@ -131,7 +134,7 @@ final class LeaseTest extends TestCase
         self::assertFalse($this->client()->inspect($key)->isHeld);
     }
 
-    public function handlers(): array
+    public static function handlers(): array
     {
         return ['exit' => ['exit(3)'], 'an error' => ['nothing()'], 'an exception' => ['throw new Exception()']];
     }

@@ -19,7 +19,8 @@ use Symfony\Component\Messenger\Handler\HandlersLocator;
 use Symfony\Component\Messenger\MessageBus;
 use Symfony\Component\Messenger\Middleware\HandleMessageMiddleware;
 use Symfony\Component\Messenger\Retry\MultiplierRetryStrategy;
-use Symfony\Component\Messenger\Transport\InMemoryTransport;
+use Symfony\Component\Messenger\Transport\InMemory\InMemoryTransport;
+use Symfony\Component\Messenger\Transport\InMemoryTransport as OlderTransport;
 use Symfony\Component\Messenger\Worker;
 
 /** Components of Symfony with locks that last while their process lives, as the page says. */
@@ -37,7 +38,7 @@ final class SymfonyComponentsTest extends TestCase
             }
             $handled++;
         };
-        $transport = new InMemoryTransport();
+        $transport = class_exists(InMemoryTransport::class) ? new InMemoryTransport() : new OlderTransport();
         $transport->send(new Envelope(new \stdClass()));
         $of = static fn (object $one) => new ServiceLocator(['queue' => static fn () => $one]);
         $events = new EventDispatcher();

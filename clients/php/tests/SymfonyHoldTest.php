@@ -5,6 +5,7 @@ declare(strict_types=1);
 namespace Lockkeeper\Tests;
 
 use Lockkeeper\Symfony\LockkeeperHoldStore;
+use PHPUnit\Framework\Attributes\DataProvider;
 use Symfony\Component\Lock\Exception\LockConflictedException;
 use Symfony\Component\Lock\Exception\UnserializableKeyException;
 use Symfony\Component\Lock\Key;
@@ -61,6 +62,7 @@ final class SymfonyHoldTest extends TestCase
     }
 
     /** @dataProvider ends */
+    #[DataProvider('ends')]
     public function testAKilledProcessFreesItsLockAndAForkedChildDoesNot(string $end): void
     {
         $name = self::key();
@@ -81,7 +83,7 @@ final class SymfonyHoldTest extends TestCase
         self::eventually(fn () => !$this->client()->inspect($name)->isHeld);
     }
 
-    public function ends(): array
+    public static function ends(): array
     {
         return ['kill -9' => ['posix_kill(getmypid(), SIGKILL);'], 'the end' => ['']];
     }

@@ -6,6 +6,7 @@ namespace Lockkeeper\Tests;
 
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Symfony\LockkeeperStore;
+use PHPUnit\Framework\Attributes\DataProvider;
 use Symfony\Component\Lock\Exception\LockAcquiringException;
 use Symfony\Component\Lock\Exception\LockConflictedException;
 use Symfony\Component\Lock\Key;
@@ -94,6 +95,7 @@ final class SymfonySharedTest extends TestCase
     }
 
     /** @dataProvider waits */
+    #[DataProvider('waits')]
     public function testARefusedPromotionConflictsAtOnceAndTheReadLockStays(bool $waits): void
     {
         $name = self::key();
@@ -120,7 +122,7 @@ final class SymfonySharedTest extends TestCase
         self::assertFalse($this->client()->inspect($name)->isHeld);
     }
 
-    public function waits(): array
+    public static function waits(): array
     {
         return ['acquire' => [false], 'acquire and wait' => [true]];
     }

@@ -5,6 +5,7 @@ declare(strict_types=1);
 namespace Lockkeeper\Tests;
 
 use Lockkeeper\Symfony\LockkeeperStore;
+use PHPUnit\Framework\Attributes\DataProvider;
 use Symfony\Component\Lock\Exception\InvalidTtlException;
 use Symfony\Component\Lock\Exception\LockAcquiringException;
 use Symfony\Component\Lock\Exception\LockConflictedException;
@@ -104,6 +105,7 @@ final class SymfonyTest extends TestCase
     }
 
     /** @dataProvider names */
+    #[DataProvider('names')]
     public function testAResourceMayBeAnything(string $name, bool $isHashed): void
     {
         $prefix = self::key('');
@@ -120,7 +122,7 @@ final class SymfonyTest extends TestCase
         self::assertTrue($same->acquire());
     }
 
-    public function names(): array
+    public static function names(): array
     {
         $fit = ['invoice/42', 'App\Job:7', 'Zürich ☃', '%2F', 'refresh/a', 'a b+c', str_repeat('a', 400)];
         $unfit = ['', '/', 'a//b', 'a/', '../a', 'a/./b', "line\nfeed", "\0", "\xff\xfe", "\u{85}"];

@@ -1,7 +1,7 @@
 <?php
 
-// Laravel's scheduler and queue as Debian has them, on lockkeeper. Stand-ins: an application that is never down,
-// and cron expressions, which Debian lacks: every task is due.
+// Laravel's scheduler and queue on lockkeeper. Stand-ins: an application that is never down, and, where they are not
+// installed, cron expressions: every task is due.
 
 // phpcs:disable PSR1.Classes.ClassDeclaration.MultipleClasses
 
@@ -25,6 +25,8 @@ namespace Cron {
 
 namespace Lockkeeper\Tests\Scheduler {
     use Illuminate\Bus\Dispatcher;
+    use Illuminate\Cache\ArrayStore;
+    use Illuminate\Cache\Repository as Cache;
     use Illuminate\Config\Repository;
     use Illuminate\Console\Scheduling\Schedule;
     use Illuminate\Console\Scheduling\ScheduleClearCacheCommand;
@@ -53,6 +55,25 @@ namespace Lockkeeper\Tests\Scheduler {
         public function environment(): string
         {
             return 'production';
+        }
+
+        public function runningUnitTests(): bool
+        {
+            return false;
+        }
+
+        public function basePath(): string
+        {
+            return sys_get_temp_dir();
+        }
+    }
+
+    /** Laravel's context for logs since version 11, which a task gets along. */
+    final class Context
+    {
+        public function dehydrate(): ?array
+        {
+            return null;
         }
     }
 
@@ -91,6 +112,8 @@ namespace Lockkeeper\Tests\Scheduler {
         $app->singleton(EventsContract::class, fn ($app) => new Events($app));
         $app->singleton(DispatcherContract::class, fn ($app) => new Dispatcher($app));
         $app->instance(ExceptionHandler::class, new Thrown());
+        $app->instance(CacheContract::class, new Cache(new ArrayStore()));
+        $app->instance('Illuminate\Log\Context\Repository', new Context());
         (new LockkeeperServiceProvider($app))->register();
         return $app;
     }

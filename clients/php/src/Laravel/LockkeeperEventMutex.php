@@ -14,7 +14,7 @@ use Lockkeeper\LockClient;
  * The mutex of `withoutOverlapping()`. It is held while this process or a program that the task has started
  * lives, so a task in the background has it until its end, and one that was killed frees it within seconds;
  * after the minutes of `withoutOverlapping()` it ends in any case. Nobody frees another's: `forget()` of a
- * process that does not hold it, as of `schedule:clear-cache`, does nothing.
+ * process that does not hold it, as of `schedule:clear-cache`, does nothing. A task that has not ended keeps it.
  */
 final class LockkeeperEventMutex implements EventMutex
 {
@@ -52,6 +52,7 @@ final class LockkeeperEventMutex implements EventMutex
             return false;
         }
         $this->leases[$name] = $lease;
+        $event->exitCode = null; // That of its last run, if it runs several times a minute.
         if ($event->runInBackground) {
             $this->inBackground[$name] = true;
         }
@@ -78,7 +79,9 @@ final class LockkeeperEventMutex implements EventMutex
         $name = $event->mutexName();
         $lease = $this->leases[$name] ?? null;
         unset($this->leases[$name], $this->inBackground[$name]);
-        $lease?->giveBack();
+        // Without an exit code it has not ended: Laravel 13 forgets the mutex on SIGTERM, whatever the task has
+        // started. The lease lasts until the last of these programs has ended.
+        $event->exitCode === null || $lease?->giveBack();
     }
 
     private function key(Event $event): string

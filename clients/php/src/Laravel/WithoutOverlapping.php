@@ -15,21 +15,28 @@ use Lockkeeper\LockClient;
  */
 final class WithoutOverlapping
 {
-    private string $group = '';
+    private readonly string $key;
+    private string $prefix = 'laravel-queue-overlap:';
+    private bool $isShared = false;
     private ?float $longest = null;
 
     /**
-     * @param string                     $key          which jobs of a class exclude each other
+     * @param \UnitEnum|string|int       $key          which jobs of a class exclude each other
      * @param DateTimeInterface|int|null $releaseAfter when another job is tried again; null: never
      * @param float                      $ttl          seconds that the lock outlives a machine that goes down
      * @param float                      $wait         seconds to wait in line before it is released
      */
     public function __construct(
-        private readonly string $key = '',
+        \UnitEnum|string|int $key = '',
         private DateTimeInterface|int|null $releaseAfter = 0,
         private readonly float $ttl = 15.0,
         private readonly float $wait = 0.0,
     ) {
+        $this->key = match (true) {
+            $key instanceof \BackedEnum => (string) $key->value,
+            $key instanceof \UnitEnum => $key->name,
+            default => (string) $key,
+        };
     }
 
     /** @param callable $next */
@@ -37,9 +44,9 @@ final class WithoutOverlapping
     {
         $container = Container::getInstance();
         $prefix = $container->bound('config') ? $container->make('config')->get('lockkeeper.prefix', '') : '';
-        $name = 'laravel-queue-overlap:' . ($this->group === '' ? get_class($job) . ':' : $this->group) . $this->key;
+        $key = Keys::fit($this->getLockKey($job), (string) $prefix);
         $lease = $container->make(LockClient::class)
-            ->tryHold(Keys::fit($name, (string) $prefix), $this->ttl, $this->wait, longest: $this->longest ?? INF);
+            ->tryHold($key, $this->ttl, $this->wait, longest: $this->longest ?? INF);
         if ($lease === null) {
             $this->releaseAfter === null || $job->release($this->releaseAfter);
             return null;
@@ -68,8 +75,25 @@ final class WithoutOverlapping
     /** Jobs of other classes with this key exclude each other as well. */
     public function shared(): self
     {
-        $this->group = 'shared:';
+        $this->isShared = true;
         return $this;
+    }
+
+    /** Stands before the name of the lock instead of `laravel-queue-overlap:`. */
+    public function withPrefix(string $prefix): self
+    {
+        $this->prefix = $prefix;
+        return $this;
+    }
+
+    /**
+     * The name of the lock. All queued listeners, mails and notifications are jobs of one class each, and have a
+     * displayName() that tells them apart: its hash stands for the class then, as in Laravel since version 12.
+     */
+    public function getLockKey(object $job): string
+    {
+        $name = method_exists($job, 'displayName') ? hash('xxh128', $job->displayName()) : get_class($job);
+        return $this->prefix . ($this->isShared ? 'shared' : $name) . ":$this->key";
     }
 
     /** After so many seconds the lock ends although the job goes on. */
