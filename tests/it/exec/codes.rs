@@ -1,8 +1,10 @@
 //! Exit codes.
 
+use std::io::{BufRead, BufReader};
+
 use crate::api::api_keys;
 use crate::exec::{Going, HOLDER, Ran, Stage, exec};
-use crate::support::redis::free_port;
+use crate::support::NOWHERE;
 
 const SILENT: &str = "";
 
@@ -49,7 +51,7 @@ async fn a_held_key_is_75_or_what_one_asks_for_and_nothing_is_said() {
 
 #[test]
 fn a_service_that_does_not_answer_is_69_unless_the_command_is_to_run_anyway() {
-    let url = format!("http://127.0.0.1:{}", free_port());
+    let url = format!("http://{NOWHERE}");
     let failing = Going::start(exec(&url, &["-n", "key", "true"]));
     let mut running = exec(&url, &["-n", "--if-down", "run", "key", "sh", "-c"]);
     // Those of an outer lease are not its own.
@@ -87,16 +89,17 @@ async fn an_api_key_without_room_is_125_and_no_service_that_does_not_answer() {
         assert!(ran.err.contains("has reached its limit of 1 leases"), "{}", ran.err);
     }
     // Room that comes while it waits is used.
-    let waiting = run(&["-w", "1m"]);
-    tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+    let mut waiting = run(&["-v", "-w", "1m"]);
+    let mut said = BufReader::new(waiting.child.stderr.take().unwrap()).lines();
+    assert!(said.any(|line| line.unwrap().contains("has reached its limit of 1 leases")));
     assert_eq!(http.delete("/locks/mine").await.status, 204);
-    let ran = waiting.end();
-    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert_eq!(waiting.line(), "started");
+    assert!(waiting.child.wait().unwrap().success());
 }
 
 #[test]
 fn wrong_usage_is_125_and_says_what_is_wrong() {
-    let url = format!("http://127.0.0.1:{}", free_port());
+    let url = format!("http://{NOWHERE}");
     for (arguments, told) in [
         (&[][..], "Usage: lockkeeper exec"),
         (&["key"], "no COMMAND after the key"),

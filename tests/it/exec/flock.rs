@@ -6,7 +6,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use crate::exec::{Going, Ran, Stage, exec};
-use crate::support::redis::free_port;
+use crate::support::NOWHERE;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_held_key_is_refused_in_every_spelling_that_flock_has() {
@@ -83,7 +83,7 @@ fn a_string_for_the_shell_may_stand_behind_the_key() {
 
 #[test]
 fn what_flock_can_and_exec_cannot_is_refused_before_anything_is_asked() {
-    let url = format!("http://127.0.0.1:{}", free_port());
+    let url = format!("http://{NOWHERE}");
     let directory = tempfile::tempdir().unwrap();
     let marker = directory.path().join("started").display().to_string();
     for (words, told) in [

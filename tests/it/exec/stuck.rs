@@ -7,7 +7,7 @@ use rustix::io::ioctl_fionbio;
 
 use crate::exec::ticker::{Manners, Ticker};
 use crate::exec::{Going, Stage, exec, lives};
-use crate::support::redis::free_port;
+use crate::support::NOWHERE;
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lost_lease_ends_the_command_whoever_reads_of_it() {
@@ -38,7 +38,7 @@ async fn a_command_that_runs_for_too_long_is_ended_whoever_reads_of_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_without_a_lease_starts_whoever_reads_of_it() {
-    let url = format!("http://127.0.0.1:{}", free_port());
+    let url = format!("http://{NOWHERE}");
     let flags = ["-n", "--if-down", "run", "key", "sh", "-c", "echo started"];
     let (mut going, _unread) = stuck(exec(&url, &flags));
     assert_eq!(going.line(), "started");

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use crate::exec::{Ran, Stage, exec};
+use crate::support::NOWHERE;
 use crate::support::process::{BINARY, command};
-use crate::support::redis::free_port;
 
 /// Prints a line at its start and at an INT, which ends it.
 const HEARS_INT: &str =
@@ -51,7 +51,7 @@ fn a_command_that_is_deaf_is_killed_after_its_delay_and_verbose_says_so() {
 
 #[test]
 fn parameters_that_cannot_be_meant_are_125() {
-    let url = format!("http://127.0.0.1:{}", free_port());
+    let url = format!("http://{NOWHERE}");
     for flags in [
         &["-T", "invalid"][..],
         &["-T", "42D"],

@@ -8,8 +8,7 @@ use serde_json::Value;
 use crate::exec::proxy::{Mode, Proxy};
 use crate::exec::{Going, Ran, Stage};
 use crate::support::process::{BINARY, command};
-use crate::support::redis::free_port;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{NOWHERE, PATIENCE, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_script_acquires_refreshes_and_releases() {
@@ -125,7 +124,7 @@ async fn exec_names_its_lease_by_the_fencing_token() {
 #[test]
 fn what_cannot_be_done_has_the_codes_of_exec() {
     let stage = Stage::new();
-    let nowhere = format!("http://127.0.0.1:{}", free_port());
+    let nowhere = format!("http://{NOWHERE}");
     for (arguments, code, told) in [
         (&["refresh", "key"][..], 125, "no lease token: set LOCK_TOKEN or --token-file"),
         (&["release", "--token-file", "/no/such/file", "key"], 125, "no token in /no/such/file"),

@@ -8,8 +8,7 @@ use tokio::task::spawn_blocking;
 use crate::exec::proxy::{Mode, Proxy};
 use crate::legacy::php::Php;
 use crate::legacy::{HOLDER, embedded};
-use crate::support::redis::free_port;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{NOWHERE, PATIENCE, eventually};
 
 /// What a start of PHP and a busy machine add.
 const SLACK: Duration = Duration::from_secs(20);
@@ -117,7 +116,7 @@ async fn who_gives_up_says_in_time_what_is_known_and_leaves_nothing_held() {
 #[test]
 fn where_nobody_listens_nothing_was_acquired() {
     for php in Php::ALL {
-        let url = format!("http://127.0.0.1:{}", free_port());
+        let url = format!("http://{NOWHERE}");
         let said = php.gives_up("failing", &url, "key");
         // What is PHP 7.2 here does not tell streams that a connection was refused.
         let outcome = if php == Php::OldWithoutCurl { "unknown" } else { "not_acquired" };

@@ -25,6 +25,10 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 
+/// An address at which nothing listens, whatever else is on the machine; a port that is free may not
+/// stay so.
+pub(crate) const NOWHERE: &str = "127.0.0.1:1";
+
 /// How long a test waits for what should come at once, on a machine that is busy.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
