@@ -17,7 +17,6 @@ use crate::api::quotas::{OpenClaim, RequestKind};
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
-use crate::lock::key::LockKey;
 use crate::lock::lease::{Acquired, Claim, Grant, Origin};
 use crate::lock::store::Released;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -214,7 +213,7 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ope
         Err(unsure) => unsure,
     };
     for (key, token) in unsure {
-        if !has_lease(app, claim, &key, &token).await? {
+        if !app.locks.has_lease(&key, &token, claim.origin).await? {
             app.quotas.is_not_there(&key, &token);
         }
     }
@@ -223,23 +222,12 @@ pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<Ope
         // Another instance may have granted it, or this one before it was started.
         Err(_)
             if claim.origin == Origin::Client
-                && has_lease(app, claim, &claim.key, &claim.token).await? =>
+                && app.locks.has_lease(&claim.key, &claim.token, claim.origin).await? =>
         {
             Ok(app.quotas.ask_again(caller, claim))
         }
         Err(_) => Err(app.quotas.no_lease()),
     }
-}
-
-/// Returns whether a token has a lease, before `claim` is acquired.
-async fn has_lease(
-    app: &App,
-    claim: &Claim,
-    key: &LockKey,
-    token: &LeaseToken,
-) -> Result<bool, ApiError> {
-    let status = app.locks.inspect(key, Some(token), 0).await;
-    Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
 }
 
 /// The answer to a grant; the token is in a header too, for shells.

@@ -25,16 +25,6 @@ pub enum LockError {
     Store(#[from] StoreError),
 }
 
-impl LockError {
-    /// See [`StoreError::before_claim`].
-    pub(crate) fn before_claim(self, origin: Origin) -> Self {
-        match self {
-            Self::Store(error) => Self::Store(error.before_claim(origin)),
-            other => other,
-        }
-    }
-}
-
 /// A store call without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("{verb} failed")]

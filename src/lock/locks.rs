@@ -22,7 +22,7 @@ use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
-use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::owed::{Answering, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
@@ -126,7 +126,7 @@ impl Locks {
 
     /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
-        if self.draining.is_cancelled() && !self.has_lease(&claim).await? {
+        if self.draining.is_cancelled() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
         let (store, owed, token) = (self.store.clone(), self.owed.clone(), claim.token.clone());
@@ -262,6 +262,17 @@ impl Locks {
         most: usize,
     ) -> Result<LockStatus, LockError> {
         Ok(self.store.inspect_line(key, token, most).instrument(Verb::Inspect.span()).await?)
+    }
+
+    /// Returns whether `token` has a lease of a key, which decides about a claim of this origin.
+    pub(crate) async fn has_lease(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        origin: Origin,
+    ) -> Result<bool, LockError> {
+        let status = self.store.inspect(key, Some(token)).instrument(Verb::Inspect.span()).await;
+        Ok(status.map_err(|error| error.before_claim(origin))?.mine == Some(true))
     }
 
     /// The held keys under any of `prefixes` that come after `after`, at most `limit` of them.

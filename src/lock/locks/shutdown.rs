@@ -39,7 +39,7 @@ impl Locks {
 
     /// Returns whether a client's claim has a lease, once no call that this instance made before it
     /// drained can grant it one.
-    pub(super) async fn has_lease(&self, claim: &Claim) -> Result<bool, LockError> {
+    pub(super) async fn has_lease_at_last(&self, claim: &Claim) -> Result<bool, LockError> {
         if claim.origin == Origin::Service {
             return Ok(false);
         }
@@ -53,7 +53,6 @@ impl Locks {
                 delivery.answer.deliver()?;
             }
         }
-        let status = self.store.inspect(&claim.key, Some(&claim.token)).await;
-        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
+        self.has_lease(&claim.key, &claim.token, claim.origin).await
     }
 }
