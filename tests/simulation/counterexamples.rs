@@ -104,3 +104,30 @@ fn without_its_return_a_lease_is_lost_node_by_node() {
 fn without_the_order_of_attempts_two_hold_one_key() {
     is_missed(Rule::AttemptOrder, Wrong::TwoHolders, 60, |seed| Plan::rough(5, seed + 16));
 }
+
+#[test]
+fn in_short_runs_a_rule_is_missed_as_well() {
+    for (rule, wrong) in [
+        (Rule::MoreThanHalf, Wrong::TwoHolders),
+        (Rule::RunId, Wrong::TwoHolders),
+        (Rule::WholeWait, Wrong::TwoHolders),
+        (Rule::AttemptName, Wrong::TwoHolders),
+        (Rule::NoRevival, Wrong::Revived),
+    ] {
+        is_missed(rule, wrong, 400, Plan::short);
+    }
+}
+
+#[test]
+fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
+    is_missed(Rule::DeadlineFirst, Wrong::NumberFell, 10_000, |seed| Plan {
+        nodes: 1,
+        keys: 1,
+        loss: 0,
+        pauses_every: 0,
+        cuts_every: 0,
+        restarts_every: 0,
+        stalls_every: 1_000,
+        ..Plan::short(seed)
+    });
+}

@@ -44,8 +44,15 @@ const GIVEN_WITHIN_MS: u64 = 2_000;
 /// The grants of each test with the full rules; `GRANTS` in the environment overrides it.
 const GRANTS: u64 = 2_000;
 
+/// The seeds of the test with short runs; `SEEDS` in the environment overrides it.
+const SEEDS: u64 = 1_000;
+
+fn number(variable: &str, otherwise: u64) -> u64 {
+    std::env::var(variable).map_or(otherwise, |text| text.parse().expect("a number"))
+}
+
 fn grants() -> u64 {
-    std::env::var("GRANTS").map_or(GRANTS, |text| text.parse().expect("a number"))
+    number("GRANTS", GRANTS)
 }
 
 struct Run {
@@ -157,6 +164,22 @@ fn the_full_rules_hold_on_four_nodes() {
 #[test]
 fn the_full_rules_hold_on_five_nodes() {
     the_full_rules_hold(5);
+}
+
+/// Many beginnings find what a long run does not: each seed has another order of its first faults.
+#[test]
+fn the_full_rules_hold_from_each_of_many_seeds() {
+    let mut counts = Counts::default();
+    let seeds = number("SEEDS", SEEDS);
+    for seed in 0..seeds {
+        let run = run(Plan::short(seed));
+        run.has_nothing_wrong();
+        counts += run.counts;
+    }
+    eprintln!("{seeds} seeds: {counts:?}");
+    let enough = counts.enough(3);
+    assert!(enough.is_empty(), "too few {enough:?} in {counts:?}");
+    assert!(counts.grants > 2 * seeds, "{counts:?}");
 }
 
 #[test]

@@ -136,10 +136,14 @@ impl World {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
         let now = self.now();
-        // A paused process sends when it continues.
+        // A paused process sends when it continues, and tells the deadline that it had before.
         let sent = now.max(state.instances[instance].stands_until);
-        let deadline = sent + u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        if when == When::InTime {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let deadline = match when {
+            When::Until(moment) if !Rule::DeadlineFirst.is_left_out() => millis(moment),
+            _ => sent + millis(patience),
+        };
+        if matches!(when, When::Until(_)) {
             let not_after = state.nodes[node].clock(deadline) / 1_000;
             command.words.insert(command.keys, not_after.to_string());
         }

@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use fastrand::Rng;
+
 use crate::lock::time::Ttl;
 use crate::store::redlock::Rules;
 use crate::store::redlock::simulation::rule::Rule;
@@ -56,6 +58,8 @@ pub(super) struct Plan {
     /// The nodes restart without their data, each once all vote, while every client refreshes a
     /// lease of its own key.
     pub(super) rolling: bool,
+    /// The nodes vote from the beginning, as after a long time without leases.
+    pub(super) served: bool,
 }
 
 /// Settings that differ from those of the first instance.
@@ -93,6 +97,7 @@ impl Plan {
             others: None,
             changes_every: 0,
             rolling: false,
+            served: false,
         }
     }
 
@@ -142,6 +147,26 @@ impl Plan {
             restarts_every: often(7, 25_000),
             stalls_every: often(4, 20_000),
             ..Self::calm(nodes, seed)
+        }
+    }
+
+    /// A run of seconds, with a few clients of one or two keys, and faults as often as clients ask.
+    pub(super) fn short(seed: u64) -> Self {
+        let mut rng = Rng::with_seed(seed);
+        let plan = Self::rough(rng.usize(1..=5), seed);
+        let faster = |every: u64| every / 8;
+        Self {
+            instances: rng.usize(2..=3),
+            keys: rng.usize(1..=2),
+            workers: rng.usize(2..=4),
+            length: rng.u64(500..3_000),
+            served: true,
+            forgets_every: faster(plan.forgets_every),
+            pauses_every: faster(plan.pauses_every),
+            cuts_every: faster(plan.cuts_every),
+            restarts_every: faster(plan.restarts_every),
+            stalls_every: faster(plan.stalls_every),
+            ..plan
         }
     }
 

@@ -107,11 +107,13 @@ local function enter(number, us)
   node.us, now = us, math.floor(us / 1000)
 end
 
--- Makes new nodes without data.
-function nodes.begin(count)
+-- Makes new nodes without leases, which wait at first, or have served these settings for long.
+function nodes.begin(count, guard, settings)
   all = {}
   for number = 1, count do
-    all[number] = { data = {}, run = 'f' .. number }
+    local run = 'f' .. number
+    local data = settings and { [guard] = { value = run .. '|0|' .. settings } } or {}
+    all[number] = { data = data, run = run }
   end
 end
 

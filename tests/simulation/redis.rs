@@ -58,9 +58,10 @@ struct Redis {
     scripts: RefCell<HashMap<(usize, Option<Rule>), Function>>,
 }
 
-/// Replaces the nodes of this thread by new ones without data.
-pub(super) fn begin(nodes: usize) {
-    REDIS.with(|redis| redis.does::<()>("begin", nodes));
+/// Replaces the nodes of this thread by new ones without data, or by nodes that have served these
+/// settings for long and have no leases.
+pub(super) fn begin(nodes: usize, served: Option<String>) {
+    REDIS.with(|redis| redis.does::<()>("begin", (nodes, guard(LOCKS), served)));
 }
 
 /// Runs a script on a node whose clock shows `us`.

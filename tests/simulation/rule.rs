@@ -37,6 +37,8 @@ pub(in crate::store::redlock) enum Rule {
     AttemptOrder,
     /// A call does not act after its caller has given up.
     NotAfter,
+    /// The deadline of a call is fixed before its arguments.
+    DeadlineFirst,
     /// A refresh fails if the lock is gone.
     NoRevival,
 }

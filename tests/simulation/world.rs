@@ -97,7 +97,8 @@ impl NodeState {
 
 impl World {
     pub(super) fn new(plan: Plan) -> Arc<Self> {
-        redis::begin(plan.all_nodes());
+        let served = plan.served.then(|| format!("{LONGEST_TTL_MS}|{}", plan.nodes));
+        redis::begin(plan.all_nodes(), served);
         let mut rng = Rng::with_seed(plan.seed);
         let skew = plan.node_skew_us;
         let nodes = std::iter::repeat_with(|| NodeState {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
 use crate::metrics::{ClockLead, Metrics};
+use crate::platform::clock::since_boot;
 
 /// The lead over the service's clock up to which the store's clock proposes fencing tokens: a node
 /// an hour ahead would use up an hour of the protection against loss.
@@ -70,8 +71,20 @@ impl StoreClock {
 
     /// The store's time about now, in milliseconds.
     pub(in crate::store) fn now(&self) -> u64 {
-        let now = self.local(Instant::now()).saturating_add(self.offset.load(Ordering::Relaxed));
-        u64::try_from(now).unwrap_or(0)
+        self.store_time(Instant::now())
+    }
+
+    /// The store's time, in milliseconds, at a moment since boot that is not over.
+    pub(in crate::store) fn at(&self, moment: Duration) -> Option<u64> {
+        // A pause between the two readings only makes it earlier.
+        let now = Instant::now();
+        let left = moment.checked_sub(since_boot())?;
+        Some(self.store_time(now + left))
+    }
+
+    fn store_time(&self, at: Instant) -> u64 {
+        let at = self.local(at).saturating_add(self.offset.load(Ordering::Relaxed));
+        u64::try_from(at).unwrap_or(0)
     }
 
     fn local(&self, at: Instant) -> i64 {
@@ -119,6 +132,7 @@ mod tests {
 
     use super::StoreClock;
     use crate::metrics::Metrics;
+    use crate::platform::clock::since_boot;
 
     /// The offset after calls, each sent and answered so many milliseconds after the beginning,
     /// with what the store's clock showed.
@@ -139,6 +153,15 @@ mod tests {
         // The first call was the slow one.
         assert_eq!(offset(&[(10, 1_010, 6_010)]), 6_000);
         assert_eq!(offset(&[(10, 1_010, 6_010), (1_020, 1_021, 6_020)]), 5_000);
+    }
+
+    #[test]
+    fn a_moment_that_is_over_is_none_of_the_stores() {
+        let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
+        let (moment, before) = (since_boot() + Duration::from_secs(60), clock.now());
+        let then = clock.at(moment).expect("it is to come");
+        assert!((before + 59_999..=clock.now() + 60_000).contains(&then), "{before} {then}");
+        assert_eq!(clock.at(since_boot() - Duration::from_millis(1)), None);
     }
 
     #[test]

@@ -46,6 +46,7 @@ use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
+use crate::platform::clock::since_boot;
 use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
@@ -140,6 +141,11 @@ impl RedisStore {
         self.topology.call(&call, self.patience).await
     }
 
+    /// The deadline of a call whose arguments are made after this.
+    fn in_time(&self) -> When {
+        When::Until(since_boot() + self.patience)
+    }
+
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
     async fn run_claim(
         &self,
@@ -147,7 +153,7 @@ impl RedisStore {
         claim: &Claim,
         rest: &[&str],
     ) -> Result<Reply, StoreError> {
-        let ttl = claim.ttl.as_millis();
+        let (ttl, when) = (claim.ttl.as_millis(), self.in_time());
         let common = [
             claim.token.expose(),
             &ttl.to_string(),
@@ -159,7 +165,7 @@ impl RedisStore {
         ];
         let began = Instant::now();
         let args = [&common[..], rest].concat();
-        let answered = self.run(script, &claim.key, &args, When::InTime).await;
+        let answered = self.run(script, &claim.key, &args, when).await;
         let answered = answered.map_err(|error| error.of_claim(claim.origin))?;
         self.replicated(script, claim, &answered, began).await?;
         Ok(answered.0)

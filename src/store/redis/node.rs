@@ -16,7 +16,6 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::time::millis_down;
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
@@ -68,8 +67,11 @@ pub(in crate::store) struct ScriptCall<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum When {
     AnyTime,
-    /// Not after the caller's deadline, which is its first argument in the store's time.
-    InTime,
+    /// Not after this moment since boot; the script's first argument tells it in the store's time.
+    ///
+    /// The moment is fixed before the other arguments are made: what they tell of the wall clock is
+    /// then no older than the call's patience when the script acts, even if the process is paused.
+    Until(Duration),
 }
 
 /// The common parts of every node.
@@ -202,11 +204,14 @@ impl Node {
         patience: Duration,
     ) -> Result<Reply, NodeError> {
         let until = Instant::now() + patience;
-        if call.when == When::AnyTime {
+        let When::Until(deadline) = call.when else {
             return self.run_until(until, call, way).await;
-        }
+        };
         for _ in 0..2 {
-            let not_after = (self.clock().now() + millis_down(patience)).to_string();
+            let Some(not_after) = self.clock().at(deadline) else {
+                return Err(self.unreachable(Effect::None, "no time is left"));
+            };
+            let not_after = not_after.to_string();
             let mut args = vec![not_after.as_str()];
             args.extend_from_slice(call.args);
             let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await?;

@@ -35,6 +35,7 @@ impl RedisStore {
         target: &Target<'_>,
         ttl: Option<Ttl>,
     ) -> Result<Kept, StoreError> {
+        let when = self.in_time();
         let args = [
             target.token.expose(),
             &or_empty(ttl.map(Ttl::as_millis)),
@@ -48,7 +49,7 @@ impl RedisStore {
             &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
         ];
         let asked = Uptime::now();
-        let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when: When::InTime };
+        let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when };
         let mut reply = self.either(target.key, &call, None).await?;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),

@@ -46,7 +46,8 @@ impl RedlockStore {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
         let args = self.claim_args(claim, &name, position);
-        let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience).in_time();
+        let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience);
+        let question = question.until(began + patience);
         let poll = self.nodes.poll(&question, Poll::decided).await;
         if poll.won()
             && let Some(lease) = self.confirm(claim, &poll, began).await
@@ -91,6 +92,8 @@ impl RedlockStore {
         poll: &Poll,
         refreshed: Option<Renewals>,
     ) -> Question {
+        let patience = self.patience(claim.ttl);
+        let until = self.time.monotonic() + patience;
         let limited = self.prefixes.max_hold(&claim.key).is_some();
         let oldest = if limited { poll.oldest() } else { None };
         let args = vec![
@@ -103,7 +106,7 @@ impl RedlockStore {
             or_empty(oldest.or_else(|| poll.age())),
             or_empty(oldest),
         ];
-        self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl)).in_time()
+        self.nodes.question(&CONFIRM, &claim.key, args, patience).until(until)
     }
 
     /// The lease of a claim that was requested at `began`, with the time left now.

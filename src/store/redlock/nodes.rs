@@ -161,9 +161,9 @@ impl Nodes {
 }
 
 impl Question {
-    /// The same question, to be refused by a node after the deadline, its first argument.
-    pub(super) fn in_time(self) -> Self {
-        Self { when: When::InTime, ..self }
+    /// The same question, to be refused by a node after this moment, its first argument.
+    pub(super) fn until(self, moment: Duration) -> Self {
+        Self { when: When::Until(moment), ..self }
     }
 
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {

@@ -29,7 +29,8 @@ impl RedlockStore {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let args = self.refresh_args(target, ttl);
-        let question = self.nodes.question(&REFRESH, target.key, args, patience).in_time();
+        let question = self.nodes.question(&REFRESH, target.key, args, patience);
+        let question = question.until(began + patience);
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
