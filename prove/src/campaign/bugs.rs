@@ -145,6 +145,7 @@ fn copy(from: &Path, to: &Path, left_out: &[&str]) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nemesis::kinds::Kind;
 
     #[test]
     fn every_seeded_bug_has_its_right_lines_in_one_place() {
@@ -155,6 +156,16 @@ mod tests {
                 let text = fs::read_to_string(workspace().join(file)).unwrap();
                 replaced(&text, right, wrong, bug.name).unwrap();
             }
+        }
+    }
+
+    #[test]
+    fn a_seeded_bug_names_kinds_of_faults_of_its_store() {
+        for bug in bugs().unwrap() {
+            let known: Vec<_> = Kind::of(bug.store).into_iter().map(Kind::name).collect();
+            let named = bug.kinds.split(',').filter(|kind| !kind.is_empty());
+            let unknown: Vec<_> = named.filter(|kind| !known.iter().any(|k| k == kind)).collect();
+            assert!(unknown.is_empty(), "{}: {unknown:?}", bug.name);
         }
     }
 

@@ -45,12 +45,13 @@ pub struct Trial {
 }
 
 impl Trial {
-    /// Prepares a trial with all kinds of faults, or with those that `PROVE_KINDS` names; its files go
-    /// below this directory.
+    /// Prepares a trial with the kinds of faults of its seed, or with those that `PROVE_KINDS` names; its
+    /// files go below this directory.
     pub fn new(store: Store, lasts: Duration, seed: u64, binary: &Path, below: &Path) -> Self {
         let directory = below.join(seed.to_string());
         let mut kinds = Kind::of_run(store, seed);
         if let Ok(wanted) = std::env::var("PROVE_KINDS") {
+            kinds = Kind::of(store);
             kinds.retain(|kind| wanted.split(',').any(|name| name == kind.name()));
         }
         Self { store, lasts, seed, binary: binary.to_owned(), directory, kinds }
