@@ -9,7 +9,7 @@ run:
 # All tests but those of `test-clients`, with the servers that they need; on Debian it installs what
 # is missing.
 test: tools
-	cargo test --workspace --all-targets -- --test-threads=4 $(CLIENTS:%=--skip %)
+	cargo test --workspace --all-targets -- --test-threads=8 $(CLIENTS:%=--skip %)
 	cargo test --workspace --doc
 
 # Tests by clients that are generated from openapi.yaml, or compiled: they take Go, Java and npm, and
