@@ -1,9 +1,21 @@
 //! The faults without each rule: the checks find them, and find none with the rule.
 
+use std::time::Duration;
+
+use fastrand::Rng;
+use tokio::runtime::Builder;
+use tokio::time::sleep;
+
+use crate::lock::lease::Origin;
+use crate::lock::store::Store;
+use crate::lock::time::Ttl;
 use crate::store::redlock::simulation::history::Wrong;
 use crate::store::redlock::simulation::plan::Plan;
-use crate::store::redlock::simulation::rule::Rule;
+use crate::store::redlock::simulation::redis::Forgets;
+use crate::store::redlock::simulation::rule::{Rule, leave_out};
 use crate::store::redlock::simulation::run;
+use crate::store::redlock::simulation::wish::Wish;
+use crate::store::redlock::simulation::world::World;
 
 /// Leaves a rule out, in one run after another, until a fault is found; the same run with the rule
 /// has none.
@@ -130,4 +142,42 @@ fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
         stalls_every: 1_000,
         ..Plan::short(seed)
     });
+}
+
+/// An instance is paused after a node has told it that it misses the lease that it refreshes; then
+/// the lease ends, and another client has the key for a moment.
+fn is_brought_back(without: Option<Rule>) -> bool {
+    leave_out(without);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
+        let [paused, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+        let ttl = Ttl::from_millis(1_000);
+        let [claim, later] = [1, 2].map(|token| Wish::of(0, token, (Origin::Client, ttl)).claim);
+        let refreshed = async {
+            sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+            paused.try_acquire(&claim).await.expect("a lease");
+            world.forget(2, Forgets::Empty, &mut Rng::with_seed(1));
+            let refresh = paused.refresh(&claim.key, &claim.token, None, None);
+            let meanwhile = async {
+                world.state().instances[0].stands_until = world.now() + 1_300;
+                sleep(Duration::from_millis(1_100)).await;
+                other.try_acquire(&later).await.expect("a lease");
+                other.release(&later.key, &later.token, None).await.expect("a release");
+            };
+            assert!(!matches!(tokio::join!(refresh, meanwhile).0, Ok(Some(_))), "it is over");
+            other.refresh(&claim.key, &claim.token, None, None).await.expect("an answer").is_some()
+        };
+        tokio::select! {
+            biased;
+            () = world.carry() => unreachable!("it carries for ever"),
+            is_back = refreshed => is_back,
+        }
+    })
+}
+
+#[test]
+fn without_a_look_whether_it_lasts_a_refresh_brings_back_a_lease_that_is_over() {
+    assert!(is_brought_back(Some(Rule::WhileItLasts)));
+    assert!(!is_brought_back(None));
 }

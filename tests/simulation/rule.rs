@@ -31,6 +31,8 @@ pub(in crate::store::redlock) enum Rule {
     Rivals,
     /// A refresh brings the lease to the nodes that miss it.
     BringBack,
+    /// It brings none that may have ended.
+    WhileItLasts,
     /// The clean-up of an attempt takes only the votes of that attempt.
     AttemptName,
     /// An attempt that arrives after a later one of its claim does nothing.

@@ -75,7 +75,8 @@ impl RedlockStore {
             Number::Agreed(number) => number,
             Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
-                let question = self.confirmation(claim, number, poll, None);
+                let until = self.time.monotonic() + self.patience(claim.ttl);
+                let question = self.confirmation(claim, number, poll, None).until(until);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 confirmed.won().then_some(number)?
             }
@@ -83,8 +84,9 @@ impl RedlockStore {
         self.lease(claim, poll, number, began)
     }
 
-    /// The question to confirm the fencing token of a lease that has these votes. With the renewals
-    /// of a `refreshed` lease, the nodes also take the lease if they miss it.
+    /// The question to confirm the fencing token of a lease that has these votes; it lacks its
+    /// deadline. With the renewals of a `refreshed` lease, the nodes also take the lease if they
+    /// miss it.
     pub(super) fn confirmation(
         &self,
         claim: &Claim,
@@ -92,8 +94,6 @@ impl RedlockStore {
         poll: &Poll,
         refreshed: Option<Renewals>,
     ) -> Question {
-        let patience = self.patience(claim.ttl);
-        let until = self.time.monotonic() + patience;
         let limited = self.prefixes.max_hold(&claim.key).is_some();
         let oldest = if limited { poll.oldest() } else { None };
         let args = vec![
@@ -106,7 +106,7 @@ impl RedlockStore {
             or_empty(oldest.or_else(|| poll.age())),
             or_empty(oldest),
         ];
-        self.nodes.question(&CONFIRM, &claim.key, args, patience).until(until)
+        self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl))
     }
 
     /// The lease of a claim that was requested at `began`, with the time left now.

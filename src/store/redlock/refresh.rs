@@ -91,11 +91,14 @@ impl RedlockStore {
             }
         };
         let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
-        let in_time = self.time.monotonic().saturating_sub(began) < BRING_WITHIN;
+        let now = self.time.monotonic();
+        let (elapsed, until) = (now.saturating_sub(began), now + self.patience(claim.ttl));
+        let in_time =
+            elapsed < BRING_WITHIN && lasts(claim.ttl.as_duration(), until.saturating_sub(began));
         let missed = poll.how_many(misses) > 0 && in_time;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
-            let question = self.confirmation(claim, number, poll, refreshed);
+            let question = self.confirmation(claim, number, poll, refreshed).until(until);
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
             (agreed || confirmed.won()).then_some(())?;
         }
@@ -117,4 +120,14 @@ impl RedlockStore {
             or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
         ]
     }
+}
+
+/// Returns true if a lease still lasts on all nodes that refreshed it, so long after the refresh:
+/// nobody else can have had the key since.
+fn lasts(ttl: Duration, elapsed: Duration) -> bool {
+    #[cfg(test)]
+    if crate::store::redlock::simulation::Rule::WhileItLasts.is_left_out() {
+        return true;
+    }
+    remaining(ttl, elapsed).is_some()
 }
