@@ -34,6 +34,7 @@ const SPAWNS: &[(&str, &str)] = &[
 /// Where tests may sleep, and why that is no signal.
 const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
+    ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
     ("tests/simulation/mod.rs", "virtual time"),
     ("tests/simulation/worker.rs", "virtual time"),
