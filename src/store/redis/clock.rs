@@ -74,12 +74,13 @@ impl StoreClock {
         self.store_time(Instant::now())
     }
 
-    /// The store's time, in milliseconds, at a moment since boot that is not over.
-    pub(in crate::store) fn at(&self, moment: Duration) -> Option<u64> {
+    /// The store's time, in milliseconds, at a moment since boot, or `patience` from now if that is
+    /// earlier. `None` if the moment is over.
+    pub(in crate::store) fn at(&self, moment: Duration, patience: Duration) -> Option<u64> {
         // A pause between the two readings only makes it earlier.
         let now = Instant::now();
         let left = moment.checked_sub(since_boot())?;
-        Some(self.store_time(now + left))
+        Some(self.store_time(now + left.min(patience)))
     }
 
     fn store_time(&self, at: Instant) -> u64 {
@@ -159,9 +160,13 @@ mod tests {
     fn a_moment_that_is_over_is_none_of_the_stores() {
         let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
         let (moment, before) = (since_boot() + Duration::from_secs(60), clock.now());
-        let then = clock.at(moment).expect("it is to come");
-        assert!((before + 59_999..=clock.now() + 60_000).contains(&then), "{before} {then}");
-        assert_eq!(clock.at(since_boot() - Duration::from_millis(1)), None);
+        for (patience, most) in [(600, 60_000), (5, 5_000)] {
+            let then = clock.at(moment, Duration::from_secs(patience)).expect("it is to come");
+            let times = before + most - 1..=clock.now() + most;
+            assert!(times.contains(&then), "{then} of {times:?}");
+        }
+        let over = since_boot() - Duration::from_millis(1);
+        assert_eq!(clock.at(over, Duration::from_secs(5)), None);
     }
 
     #[test]

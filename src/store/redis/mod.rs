@@ -141,9 +141,9 @@ impl RedisStore {
         self.topology.call(&call, self.patience).await
     }
 
-    /// The deadline of a call whose arguments are made after this.
-    fn in_time(&self) -> When {
-        When::Until(since_boot() + self.patience)
+    /// The deadline of so many calls, whose arguments are made after this.
+    fn in_time(&self, calls: u32) -> When {
+        When::Until(since_boot() + self.patience * calls)
     }
 
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
@@ -153,7 +153,7 @@ impl RedisStore {
         claim: &Claim,
         rest: &[&str],
     ) -> Result<Reply, StoreError> {
-        let (ttl, when) = (claim.ttl.as_millis(), self.in_time());
+        let (ttl, when) = (claim.ttl.as_millis(), self.in_time(1));
         let common = [
             claim.token.expose(),
             &ttl.to_string(),

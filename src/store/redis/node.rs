@@ -67,10 +67,11 @@ pub(in crate::store) struct ScriptCall<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) enum When {
     AnyTime,
-    /// Not after this moment since boot; the script's first argument tells it in the store's time.
+    /// Not after this moment since boot, nor after its caller has given up; the script's first
+    /// argument tells it in the store's time.
     ///
-    /// The moment is fixed before the other arguments are made: what they tell of the wall clock is
-    /// then no older than the call's patience when the script acts, even if the process is paused.
+    /// The moment is fixed before the other arguments are made. What they tell of the wall clock is
+    /// then hardly older than that when the script acts, even if the process was stopped meanwhile.
     Until(Duration),
 }
 
@@ -208,8 +209,8 @@ impl Node {
             return self.run_until(until, call, way).await;
         };
         for _ in 0..2 {
-            let Some(not_after) = self.clock().at(deadline) else {
-                return Err(self.unreachable(Effect::None, "no time is left"));
+            let Some(not_after) = self.clock().at(deadline, patience) else {
+                return Err(NodeError::Unusable(Effect::None, "no time is left for the call"));
             };
             let not_after = not_after.to_string();
             let mut args = vec![not_after.as_str()];

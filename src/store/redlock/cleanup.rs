@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
-use crate::lock::time::millis_down;
+use crate::lock::time::millis_up;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::nodes::{Nodes, Question};
 
@@ -46,7 +46,7 @@ impl Cleanup {
 
     /// The possible effect on `node` of a call that is sent now without an answer.
     pub(super) fn leftover(&self, node: usize, patience: Duration) -> Leftover {
-        let acts_until = self.nodes.peer(node).now().saturating_add(millis_down(patience));
+        let acts_until = self.nodes.peer(node).now().saturating_add(millis_up(patience));
         Leftover { node, acts_until }
     }
 
