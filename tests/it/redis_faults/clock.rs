@@ -8,7 +8,8 @@ use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
 
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::{PATIENCE, acquire, preloaded, service};
+use crate::redis_faults::{PATIENCE, acquire, preloaded, service, unavailable};
+use crate::support::process::unread;
 use crate::support::{Http, Process, Redis, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -57,6 +58,32 @@ async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
     // A clock that is far ahead is not believed: it would use up the protection.
     let micros = wall_clock_micros();
     assert!(last < micros + 10_000_000, "{last} is ahead of {micros}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_from_before_a_stop_of_the_machine_with_its_clocks_gives_no_old_number() {
+    const STOPPED: u64 = 60;
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let service = clock.service(&redis.url());
+    let http = service.http();
+    let before = acquire(&http, "before", "token-of-before-it", Duration::from_secs(1)).await;
+    assert_eq!(before.status, 201, "{before:?}");
+    redis.pause();
+    let meanwhile = async {
+        let is_sent = || unread(redis.port()).iter().any(|(_, bytes)| *bytes > 0);
+        eventually(PATIENCE, async || is_sent().then_some(())).await;
+        // The clock that deadlines go by has not moved.
+        clock.step(STOPPED as i64);
+        redis.resume();
+    };
+    let during = acquire(&http, "during", "token-of-during-it", Duration::from_secs(1));
+    let (during, ()) = tokio::join!(during, meanwhile);
+    assert_eq!(during.told(), unavailable(), "{during:?}");
+    let after = acquire(&http, "during", "token-of-during-it", Duration::from_secs(1)).await;
+    assert_eq!(after.status, 201, "{after:?}");
+    let apart = after.number("fencing_token") - before.number("fencing_token");
+    assert!(apart > (STOPPED - 1) * 1_000_000, "{after:?} after {before:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
