@@ -6,9 +6,10 @@ use fastrand::Rng;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-use crate::lock::lease::Origin;
-use crate::lock::store::Store;
+use crate::lock::lease::{Claim, Holding, Origin};
+use crate::lock::store::{Attempt, Store, Win};
 use crate::lock::time::Ttl;
+use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::Wrong;
 use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::redis::Forgets;
@@ -114,7 +115,7 @@ fn without_its_return_a_lease_is_lost_node_by_node() {
 
 #[test]
 fn without_the_order_of_attempts_two_hold_one_key() {
-    is_missed(Rule::AttemptOrder, Wrong::TwoHolders, 60, |seed| Plan::rough(5, seed + 16));
+    is_missed(Rule::AttemptOrder, Wrong::TwoHolders, 60, |seed| Plan::rough(5, seed + 70));
 }
 
 #[test]
@@ -144,40 +145,99 @@ fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
     });
 }
 
-/// An instance is paused after a node has told it that it misses the lease that it refreshes; then
-/// the lease ends, and another client has the key for a moment.
-fn is_brought_back(without: Option<Rule>) -> bool {
-    leave_out(without);
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
+/// A lease that its client refreshes, and that ends before the refresh is over.
+struct Crossed {
+    ttl_ms: u64,
+    /// The instance of the refresh is paused for so long after a node has told it that it misses
+    /// the lease.
+    paused_ms: u64,
+    /// The lease ends so long after `end`.
+    ends_ms: u64,
+}
+
+impl Crossed {
+    /// Returns true if the lease is there again after another client has had the key.
+    fn is_brought_back(
+        &self,
+        without: Option<Rule>,
+        end: impl AsyncFnOnce(&RedlockStore, &Claim),
+    ) -> bool {
+        leave_out(without);
+        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+        runtime.expect("a runtime").block_on(async {
+            let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
+            tokio::select! {
+                biased;
+                () = world.carry() => unreachable!("it carries for ever"),
+                is_back = self.run(&world, end) => is_back,
+            }
+        })
+    }
+
+    async fn run(&self, world: &World, end: impl AsyncFnOnce(&RedlockStore, &Claim)) -> bool {
         let [paused, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
-        let ttl = Ttl::from_millis(1_000);
-        let [claim, later] = [1, 2].map(|token| Wish::of(0, token, (Origin::Client, ttl)).claim);
-        let refreshed = async {
-            sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-            paused.try_acquire(&claim).await.expect("a lease");
-            world.forget(2, Forgets::Empty, &mut Rng::with_seed(1));
-            let refresh = paused.refresh(&claim.key, &claim.token, None, None);
-            let meanwhile = async {
-                world.state().instances[0].stands_until = world.now() + 1_300;
-                sleep(Duration::from_millis(1_100)).await;
-                other.try_acquire(&later).await.expect("a lease");
-                other.release(&later.key, &later.token, None).await.expect("a release");
-            };
-            assert!(!matches!(tokio::join!(refresh, meanwhile).0, Ok(Some(_))), "it is over");
-            other.refresh(&claim.key, &claim.token, None, None).await.expect("an answer").is_some()
+        let wish = (Origin::Client, Ttl::from_millis(self.ttl_ms));
+        let [claim, later] = [1, 2].map(|token| Wish::of(0, token, wish).claim);
+        let (key, token) = (&claim.key, &claim.token);
+        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+        paused.try_acquire(&claim).await.expect("a lease");
+        world.forget(2, Forgets::Empty, &mut Rng::with_seed(1));
+        let meanwhile = async {
+            let until = world.now() + self.paused_ms;
+            world.state().instances[0].stands_until = until;
+            sleep(Duration::from_millis(20)).await; // The other nodes have refreshed it.
+            end(&other, &claim).await;
+            sleep(Duration::from_millis(self.ends_ms + 100)).await;
+            let had = other.try_acquire(&later).await.expect("an answer");
+            other.release(key, &later.token, None).await.expect("an answer");
+            matches!(had, Attempt::Won(_))
         };
-        tokio::select! {
-            biased;
-            () = world.carry() => unreachable!("it carries for ever"),
-            is_back = refreshed => is_back,
-        }
-    })
+        let (_, had) = tokio::join!(paused.refresh(key, token, None, None), meanwhile);
+        let is_there = other.refresh(key, token, None, None).await.expect("an answer").is_some();
+        had && is_there
+    }
 }
 
 #[test]
 fn without_a_look_whether_it_lasts_a_refresh_brings_back_a_lease_that_is_over() {
+    let crossed = Crossed { ttl_ms: 1_000, paused_ms: 1_300, ends_ms: 1_000 };
+    let is_brought_back = |without| crossed.is_brought_back(without, async |_, _| ());
     assert!(is_brought_back(Some(Rule::WhileItLasts)));
+    assert!(!is_brought_back(None));
+}
+
+#[test]
+fn where_a_shortened_lease_ends_at_once_a_refresh_brings_it_back() {
+    let crossed = Crossed { ttl_ms: 4_000, paused_ms: 700, ends_ms: 400 };
+    let is_brought_back = |without| {
+        crossed.is_brought_back(without, async |other, claim| {
+            let ttl = Some(Ttl::from_millis(crossed.ends_ms));
+            let shortened = other.refresh(&claim.key, &claim.token, None, ttl).await;
+            assert!(shortened.expect("an answer").is_some());
+        })
+    };
+    assert!(is_brought_back(Some(Rule::ShortenedStays)));
+    assert!(!is_brought_back(None));
+}
+
+#[test]
+fn where_the_last_word_of_a_hold_leaves_no_mark_a_refresh_brings_back_its_lease() {
+    let crossed = Crossed { ttl_ms: 4_000, paused_ms: 700, ends_ms: 200 };
+    let is_brought_back = |without| {
+        crossed.is_brought_back(without, async |other, claim| {
+            let Ok(Attempt::Won(Win { lease, .. })) = other.try_acquire(claim).await else {
+                panic!("it is the token's");
+            };
+            let holding = Holding {
+                key: lease.key,
+                token: claim.token.clone(),
+                fencing_token: lease.fencing_token,
+                renewals: lease.renewals,
+            };
+            let linger = Some(Ttl::from_millis(crossed.ends_ms));
+            other.let_go(&holding, linger).await.expect("an answer");
+        })
+    };
+    assert!(is_brought_back(Some(Rule::LastWordMarks)));
     assert!(!is_brought_back(None));
 }

@@ -33,6 +33,10 @@ pub(in crate::store::redlock) enum Rule {
     BringBack,
     /// It brings none that may have ended.
     WhileItLasts,
+    /// A lease that is shortened stays for as long as a refresh of before may bring it.
+    ShortenedStays,
+    /// The last word of a hold leaves the mark of an ended lease, though the lease lingers.
+    LastWordMarks,
     /// The clean-up of an attempt takes only the votes of that attempt.
     AttemptName,
     /// An attempt that arrives after a later one of its claim does nothing.
@@ -76,6 +80,8 @@ impl Rule {
             Self::Settings => ("its_longest == longest and its_nodes == nodes", "of ~= nil"),
             Self::Unused => ("unused() >= its_longest / 10 + over(its_longest)", "true"),
             Self::BringBack => ("refreshed ~= '' and (value == token or kind == 'none')", "false"),
+            Self::ShortenedStays => ("ttl < BRING_WITHIN and", "false and"),
+            Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
             Self::AttemptName => ("ours and attempt == its_attempt", "true"),
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),

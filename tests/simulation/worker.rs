@@ -182,17 +182,13 @@ impl Worker {
     }
 
     fn failed(&self, error: &StoreError) -> Outcome {
-        let mut state = self.world.state();
-        match error.effect {
-            Effect::None => {
-                state.counts.refused += 1;
-                Outcome::Refused
-            }
-            Effect::Unknown => {
-                state.counts.unknown += 1;
-                Outcome::Unknown
-            }
-        }
+        let counts = &mut self.world.state().counts;
+        let (count, outcome) = match error.effect {
+            Effect::None => (&mut counts.refused, Outcome::Refused),
+            Effect::Unknown => (&mut counts.unknown, Outcome::Unknown),
+        };
+        *count += 1;
+        outcome
     }
 
     fn won(&self, wish: &mut Wish, asked: u64, win: &Win) -> Outcome {
@@ -230,7 +226,8 @@ impl Worker {
         let how = if self.world.plan.rolling { 13 } else { self.rng.u32(..20) };
         match how {
             0..10 => self.sleep(50).await,
-            10..13 => self.sleep(ttl * 9 / 10).await,
+            10..12 => self.sleep(ttl * 9 / 10).await,
+            12 => self.shorten(&mut wish).await,
             13..15 => self.prolong(&mut wish).await,
             15..17 if wish.claim.origin == Origin::Client => self.ask_again(&mut wish).await,
             _ => {
@@ -254,6 +251,25 @@ impl Worker {
             self.sleep(wish.claim.ttl.as_millis() * 2 / 3).await;
             self.refresh(wish).await;
         }
+    }
+
+    /// Refreshes a lease while another instance shortens it, so that it may end at once.
+    async fn shorten(&mut self, wish: &mut Wish) {
+        self.world.state().history.ends(wish.key, wish.token, self.world.now());
+        wish.until = 0;
+        let [one, two] = [self.instance(), self.instance()];
+        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        let pause = Duration::from_millis(self.rng.u64(..=20));
+        let refresh = async |instance, pause, ttl| {
+            sleep(pause).await;
+            self.ask(instance, async |store| store.refresh(key, token, None, ttl).await).await
+        };
+        tokio::join!(
+            refresh(one, Duration::ZERO, None),
+            refresh(two, pause, Some(Ttl::from_millis(400)))
+        );
+        self.sleep(2_000).await;
+        self.refresh(wish).await;
     }
 
     async fn ask_again(&mut self, wish: &mut Wish) {

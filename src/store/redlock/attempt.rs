@@ -75,7 +75,7 @@ impl RedlockStore {
             Number::Agreed(number) => number,
             Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
-                let until = self.time.monotonic() + self.patience(claim.ttl);
+                let until = self.deadline(self.patience(claim.ttl));
                 let question = self.confirmation(claim, number, poll, None).until(until);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 confirmed.won().then_some(number)?

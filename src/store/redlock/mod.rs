@@ -44,7 +44,7 @@ use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Node, When, failure};
+use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
 use crate::store::redis::target::{By, Target};
 use crate::store::redlock::attempt::{Attempted, Position};
@@ -171,8 +171,8 @@ impl RedlockStore {
     }
 
     /// The deadline of a question that is made after this.
-    fn until(&self, patience: Duration) -> When {
-        When::Until(self.time.monotonic() + patience)
+    fn deadline(&self, patience: Duration) -> Duration {
+        self.time.monotonic() + patience
     }
 
     /// A unique name for an attempt. A later attempt of this process has a greater name.

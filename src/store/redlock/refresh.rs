@@ -14,9 +14,9 @@ use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::REFRESH;
 use crate::store::redlock::vote::{Ballot, Number, Poll, remaining};
 
-/// The time after its question in which a refresh may bring a lease to nodes that miss it. The mark
-/// of a release in between outlives this and one more deadline.
-const BRING_WITHIN: Duration = Duration::from_secs(2);
+/// The time after its question in which a refresh may bring a lease to nodes that miss it: the marks
+/// of a release, and the lock of a lease that another request shortens, last for as long.
+const BRING_WITHIN: Duration = Duration::from_secs(1);
 
 impl RedlockStore {
     /// Refreshes a lease on all nodes.
@@ -91,11 +91,9 @@ impl RedlockStore {
             }
         };
         let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
-        let now = self.time.monotonic();
-        let (elapsed, until) = (now.saturating_sub(began), now + self.patience(claim.ttl));
-        let in_time =
-            elapsed < BRING_WITHIN && lasts(claim.ttl.as_duration(), until.saturating_sub(began));
-        let missed = poll.how_many(misses) > 0 && in_time;
+        let until = self.deadline(self.patience(claim.ttl));
+        let brings = lasts(claim.ttl.as_duration(), until.saturating_sub(began));
+        let missed = poll.how_many(misses) > 0 && brings;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
             let question = self.confirmation(claim, number, poll, refreshed).until(until);
@@ -122,12 +120,12 @@ impl RedlockStore {
     }
 }
 
-/// Returns true if a lease still lasts on all nodes that refreshed it, so long after the refresh:
-/// nobody else can have had the key since.
+/// Returns true if a lease still lasts on all nodes that refreshed it, so long after the refresh,
+/// also if another request has shortened it: nobody else can have had the key since.
 fn lasts(ttl: Duration, elapsed: Duration) -> bool {
     #[cfg(test)]
     if crate::store::redlock::simulation::Rule::WhileItLasts.is_left_out() {
         return true;
     }
-    remaining(ttl, elapsed).is_some()
+    remaining(ttl.min(BRING_WITHIN), elapsed).is_some()
 }

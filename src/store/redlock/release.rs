@@ -86,7 +86,8 @@ impl RedlockStore {
     /// then, and a late command would take its next lease.
     pub(super) async fn release_all(&self, target: &Target<'_>) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
-        let question = self.nodes.release(target, None, self.until(patience), patience);
+        let question =
+            self.nodes.release(target, None, When::Until(self.deadline(patience)), patience);
         let mut given = Given::default();
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);

@@ -39,8 +39,13 @@ impl Crossing {
     /// A refresh of a lease that one node has lost, once the others have refreshed it.
     async fn refreshing(&self, key: &str) -> JoinSet<Answer> {
         granted(&self.near.http(), key, MINE, SHORT).await;
-        self.site.nodes[2].run::<()>(&format!("DEL lock:{key}"));
         self.set(Flow::SlowThere(AWAY));
+        self.refreshing_of(key).await
+    }
+
+    /// The same of a lease that is there.
+    async fn refreshing_of(&self, key: &str) -> JoinSet<Answer> {
+        self.site.nodes[2].run::<()>(&format!("DEL lock:{key}"));
         let (http, path) = (self.far.http().token(MINE), format!("/locks/{key}/refresh"));
         let mut refreshing = JoinSet::new();
         refreshing.spawn(async move { http.put(&path, REFRESHED).await });
@@ -98,5 +103,37 @@ async fn a_refresh_that_crosses_a_take_over_leaves_it_alone() {
         for node in &crossing.site.nodes {
             assert!(left(node, &key) > LONG / 2, "round {round}: {:?}", left(node, &key));
         }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn of_two_refreshes_that_cross_the_shorter_one_cuts_no_node_that_missed_an_earlier_one() {
+    let crossing = Crossing::begin().await;
+    let nodes = &crossing.site.nodes;
+    for round in 0..ROUNDS / 2 {
+        let key = format!("twice/{round}");
+        let refresh = async |ttl: Duration| {
+            let (http, body) =
+                (crossing.near().token(MINE), format!(r#"{{"ttl_ms":{}}}"#, ttl.as_millis()));
+            let answer = http.put(&format!("/locks/{key}/refresh"), &body).await;
+            assert_eq!(answer.status, 200, "round {round}: {answer:?}");
+        };
+        granted(&crossing.near(), &key, MINE, SHORT).await;
+        nodes[1].pause();
+        refresh(SHORT).await;
+        nodes[1].resume();
+        crossing.set(Flow::SlowThere(AWAY * 4));
+        crossing.site.proxies[2].set(Flow::Passing);
+        let refreshing = crossing.refreshing_of(&key).await;
+        // Only the refresh from afar has been told that the lease is missed there.
+        nodes[2].pause();
+        refresh(LONG).await;
+        nodes[2].resume();
+        refreshing.join_all().await;
+        crossing.set(Flow::Passing);
+        for node in &nodes[..2] {
+            assert!(left(node, &key) > LONG / 2, "round {round}: {:?}", left(node, &key));
+        }
+        release(&crossing.near(), &key, MINE).await;
     }
 }

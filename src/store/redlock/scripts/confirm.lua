@@ -13,8 +13,9 @@ if late then since = since_ms(oldest) end -- It joined the lease late, which mus
 local mark, keep = string.match(known, '^%+?'), math.max(redis.call('PTTL', record), ttl + retention)
 local brings = refreshed ~= '' and (value == token or kind == 'none') and redis.call('EXISTS', ended(token)) == 0
 if brings and not (holder == token and (number > fence or renewals > tonumber(refreshed))) then -- Not over a later take-over.
-  if value then redis.call('PEXPIRE', lock, ttl) end -- A write that adds nothing comes first, so that the rest runs even at maxmemory.
-  redis.call('SET', lock, token, 'PX', ttl)
+  local px = math.max(ttl, redis.call('PTTL', lock)) -- It ends no earlier here for that.
+  if value then redis.call('PEXPIRE', lock, px) end -- A write that adds nothing comes first, so that the rest runs even at maxmemory.
+  redis.call('SET', lock, token, 'PX', px)
   write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner, ours and since ~= '' and since or age ~= '' and since_ms(age) or '' }, keep)
   used()
 elseif last < fence or holds and number < fence or late then

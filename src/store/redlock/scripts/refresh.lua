@@ -20,7 +20,8 @@ else
   renewals = math.max(renewals, kept) -- This node may have missed some.
 end
 ttl = capped(math.min(tonumber(ttl == '' and its_ttl or ttl), longest), max_hold)
-redis.call('PEXPIRE', lock, ttl)
+redis.call('PEXPIRE', lock, last_word == '1' and ttl or expiry(ttl))
+if last_word == '1' then mark_ended(token) end
 -- A refreshed lease counts, so the clean-up of the attempt that began it must not take it.
 write(string.match(known, '^%+?'), { math.max(last, number), number, ttl, renewals, '-', token, owner, since }, ttl + retention)
 used()

@@ -17,7 +17,7 @@ if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then retur
 if ours then ttl = capped(ttl, max_hold) elseif max_hold ~= '' then ttl = math.min(ttl, max_hold) end
 local fence = ours and number or draw(proposal, floor)
 renewals = ours and renewals + TAKE_OVER or 0
-redis.call('SET', lock, token, 'PX', ttl)
+redis.call('SET', lock, token, 'PX', ours and expiry(ttl) or ttl)
 -- A vote from before the attempt may be a lease, which its clean-up must not take; unless its token is the service's, which no client knows yet.
 local whose = ours and made ~= '1' and '-' or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner, ours and since or since_ms(0) }, retention)

@@ -4,6 +4,7 @@
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
 local TAKE_OVER = 2 ^ 20 -- The weight of a take-over among the renewals, as in src/lock/lease.rs.
+local BRING_WITHIN = 1000 -- Milliseconds, as in src/store/redlock/refresh.rs.
 local kind = redis.call('TYPE', lock).ok
 local value = kind == 'string' and redis.call('GET', lock) -- Another type is the lock of a direct Redis client.
 local known = redis.pcall('GET', record)
@@ -17,6 +18,10 @@ local held = start and math.max(0, now - start) or -1 -- The time since the star
 local function capped(ttl, max_hold) -- The TTL, or the time until the lease has lasted for `max_hold` on this node, if given. It ends no earlier than it would.
   if max_hold == '' then return tonumber(ttl) end
   return math.min(ttl, math.max((start or now) + max_hold - now, redis.call('PTTL', lock), 1))
+end
+local function expiry(ttl) -- A TTL for the lock of a lease that is renewed. A shorter one than it had counts for its holder at once, but the lock stays for as long as a refresh of before may bring the lease to other nodes.
+  ttl = tonumber(ttl)
+  return ttl < BRING_WITHIN and math.max(ttl, math.min(redis.call('PTTL', lock), BRING_WITHIN)) or ttl
 end
 local function since_ms(age) -- The start of a lease of this age, as the record has it.
   return string.format('\n%.0f', now - age)
