@@ -107,6 +107,8 @@ async fn story(world: &Arc<World>) {
     all.push(Box::pin(faults::rolling(world.clone(), rng.fork())));
     while all.next().await.is_some() {}
     faults::end(world);
+    let go_on_at = world.state().instances.iter().map(|instance| instance.stands_until).max();
+    sleep(Duration::from_millis(go_on_at.unwrap_or_default().saturating_sub(world.now()))).await;
     if world.plan.others.is_some() {
         return; // The nodes now serve either of the two settings, by chance.
     }

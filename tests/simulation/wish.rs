@@ -13,6 +13,8 @@ pub(super) struct Wish {
     /// The time until which the client may rely on the lock.
     pub(super) until: u64,
     pub(super) fence: u64,
+    /// True once a request for it has been orphaned.
+    pub(super) orphaned: bool,
 }
 
 impl Wish {
@@ -20,7 +22,14 @@ impl Wish {
     pub(super) fn of(key: usize, token: u64, (origin, ttl): (Origin, Ttl)) -> Self {
         let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");
         let claim = Claim { key: name(key), token: secret, origin, ttl, owner: None, slots: None };
-        Self { key, token, claim, until: 0, fence: 0 }
+        Self { key, token, claim, until: 0, fence: 0, orphaned: false }
+    }
+
+    /// The outcome of a request whose instance has ended: what that has sent may still be on its
+    /// way, and nobody takes its effect back.
+    pub(super) fn orphaned(&mut self) -> Outcome {
+        self.orphaned = true;
+        Outcome::Unknown
     }
 }
 

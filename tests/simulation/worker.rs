@@ -126,7 +126,7 @@ impl Worker {
             Some(Ok(Attempt::Won(win))) => self.won(wish, asked, &win),
             Some(Ok(Attempt::Held(_))) => self.held(),
             Some(Err(error)) => self.failed(&error),
-            None => Outcome::Unknown,
+            None => wish.orphaned(),
         }
     }
 
@@ -157,7 +157,7 @@ impl Worker {
             Some((asked, Ok(Turn::Won(win)))) => self.won(wish, asked, &win),
             Some((_, Ok(Turn::Waiting(_) | Turn::Held(_) | Turn::Gone))) => self.held(),
             Some((_, Err(error))) => self.failed(&error),
-            None => Outcome::Unknown,
+            None => wish.orphaned(),
         }
     }
 
@@ -168,6 +168,7 @@ impl Worker {
         let mut same = Wish { claim: wish.claim.clone(), ..*wish };
         let (first, second) = tokio::join!(self.try_once(one, wish), self.try_once(two, &mut same));
         wish.until = wish.until.max(same.until);
+        wish.orphaned |= same.orphaned;
         match (first, second) {
             (Outcome::Granted, _) | (_, Outcome::Granted) => Outcome::Granted,
             (Outcome::Unknown, _) | (_, Outcome::Unknown) => Outcome::Unknown,
@@ -331,7 +332,7 @@ impl Worker {
         let (key, token) = (&wish.claim.key, &wish.claim.token);
         let answer = self.ask(instance, async |store| store.release(key, token, None).await).await;
         match answer {
-            Some(Ok(Released::Lease(_))) if self.rng.u32(..4) == 0 => {
+            Some(Ok(Released::Lease(_))) if self.rng.u32(..4) == 0 && !wish.orphaned => {
                 self.expect(wish, Wrong::Revived).await;
             }
             // The token may be used again, even if the outcome of the release is unknown.
