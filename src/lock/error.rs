@@ -81,6 +81,8 @@ pub enum Verb {
     Leave,
     /// Confirm the fencing token of a lease on several nodes.
     Confirm,
+    /// Tell a node the fencing token of a lease for which it drew a greater one.
+    Level,
     /// Make a lease last longer.
     Refresh,
     /// Refresh the lease of a hold.
@@ -112,6 +114,7 @@ impl Verb {
             Self::WaitTurn => "wait_turn",
             Self::Leave => "leave",
             Self::Confirm => "confirm",
+            Self::Level => "level",
             Self::Refresh => "refresh",
             Self::Keep => "keep",
             Self::LetGo => "let_go",

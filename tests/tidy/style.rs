@@ -25,6 +25,7 @@ const SPAWNS: &[(&str, &str)] = &[
     ("src/store/redis/cluster.rs", "the JoinSet of Cluster: its drop ends the surveyor"),
     ("src/store/redlock/background.rs", "Background: its guard, dropped with the store, ends them"),
     ("src/store/redlock/cleanup.rs", "Background, as above"),
+    ("src/store/redlock/level.rs", "Background, as above"),
     ("src/store/redlock/mod.rs", "Background, as above"),
     ("src/store/redlock/nodes.rs", "Background, as above"),
     ("src/store/redis/node.rs", "the JoinSet of Node: its drop ends the keepers"),

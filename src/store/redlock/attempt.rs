@@ -48,10 +48,11 @@ impl RedlockStore {
         let args = self.claim_args(claim, &name, position);
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience);
         let question = question.until(began + patience);
-        let poll = self.nodes.poll(&question, Poll::decided).await;
+        let (poll, late) = self.nodes.poll_open(&question, Poll::decided).await;
         if poll.won()
             && let Some(lease) = self.confirm(claim, &poll, began).await
         {
+            self.level(claim, &name, &lease, (&poll, late));
             self.metrics.redlock_attempt("granted");
             return Ok(Attempted::Won(Win { lease, fresh: !poll.was_held(), replaces: None }));
         }

@@ -9,6 +9,7 @@ mod attempt;
 mod background;
 mod cleanup;
 mod inspect;
+mod level;
 mod nodes;
 pub mod operator;
 mod peer;
@@ -78,6 +79,7 @@ pub struct RedlockStore {
     floor: FencingFloor,
     metrics: Arc<Metrics>,
     cleanup: Cleanup,
+    background: Background,
     queues: Queues,
     view: Arc<NodesView>,
     contacted: AtomicBool,
@@ -124,7 +126,8 @@ impl RedlockStore {
         };
         background.spawn(watch.watch());
         Self {
-            cleanup: Cleanup::new(nodes.clone(), background),
+            cleanup: Cleanup::new(nodes.clone(), background.clone()),
+            background,
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,
             prefixes: first.prefixes.clone(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use tokio::sync::oneshot;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
@@ -19,6 +20,7 @@ use crate::store::redlock::vote::{Ballot, Other, Poll, Quorum, Since, Yes};
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "vote.lua" "try_acquire.lua");
 script!(CONFIRM, Verb::Confirm, 3: "prelude.lua" "vote.lua" "confirm.lua");
+script!(LEVEL, Verb::Level, 3: "prelude.lua" "vote.lua" "level.lua");
 script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "vote.lua" "refresh.lua");
 script!(RELEASE, Verb::Release, 3: "prelude.lua" "vote.lua" "release.lua");
 script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "vote.lua" "force_release.lua");
@@ -33,6 +35,9 @@ pub(super) struct Nodes {
     settings: String,
     background: Option<Background>,
 }
+
+/// The answers to a poll that come after its result, all at once.
+pub(super) type Late = oneshot::Receiver<Vec<(usize, Ballot)>>;
 
 /// A question about one lock, to all nodes.
 #[derive(Clone)]
@@ -138,9 +143,18 @@ impl Nodes {
         self.peers[node].call(&call, patience).await
     }
 
-    /// Asks all nodes at once until `enough` have answered. The other calls still run, unheard: a
-    /// late vote makes the lease more robust.
+    /// Asks all nodes at once until `enough` have answered. The other calls still run: a late vote
+    /// makes the lease more robust.
     pub(super) async fn poll(&self, question: &Question, enough: impl Fn(&Poll) -> bool) -> Poll {
+        self.poll_open(question, enough).await.0
+    }
+
+    /// The same, with the answers that come late, if some do.
+    pub(super) async fn poll_open(
+        &self,
+        question: &Question,
+        enough: impl Fn(&Poll) -> bool,
+    ) -> (Poll, Option<Late>) {
         let mut poll = Poll::new(self.quorum());
         let calls = self.peers.iter().cloned().enumerate().map(|(node, peer)| {
             let question = question.clone();
@@ -153,10 +167,16 @@ impl Nodes {
                 break;
             }
         }
-        if let Some(background) = self.background.as_ref().filter(|_| !open.is_empty()) {
-            background.spawn(async move { while open.next().await.is_some() {} });
-        }
-        poll
+        let background = self.background.as_ref().filter(|_| !open.is_empty());
+        let late = background.map(|background| {
+            let (sender, late) = oneshot::channel();
+            background.spawn(async move {
+                let heard = open.map(|(node, reply)| (node, ballot(reply))).collect().await;
+                let _ = sender.send(heard); // Most polls need no more.
+            });
+            late
+        });
+        (poll, late)
     }
 }
 

@@ -100,3 +100,40 @@ async fn of_two_numbers_of_a_lease_the_higher_one_names_it() {
     site.back(2, Way::Dropped);
     site.bare().await;
 }
+
+/// A node that missed a lease votes for its repeat with a greater number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_missed_a_lease_serves_it_by_its_number_after_a_repeat() {
+    let mut site = Site::lasting(3, Duration::from_secs(60)).await;
+    let (key, token) = ("number", "token-of-this-client");
+    let service = site.service().await;
+    let http = service.http();
+    let holder = http.token(token);
+    for round in 0..6 {
+        site.all_vote().await;
+        site.away(2, Way::Dropped);
+        let first = acquire(&http, key, token, site.longest).await;
+        assert_eq!(first.status, 201, "{first:?}");
+        let number = first.number("fencing_token");
+        site.back(2, Way::Dropped);
+        let has_it = || site.nodes[2].run::<i64>(&format!("EXISTS lock:{key}")) == 1;
+        eventually(PATIENCE, async || {
+            let repeated = acquire(&http, key, token, site.longest).await;
+            assert_eq!(repeated.number("fencing_token"), number, "round {round}: {repeated:?}");
+            has_it().then_some(())
+        })
+        .await;
+        let path = |verb: &str| format!("/locks/{key}{verb}?fencing_token={number}");
+        // In the other rounds the release overtakes what the node is told.
+        if round % 2 == 0 {
+            let named = async || holder.put(&path("/refresh"), "").await;
+            assert_eq!(named().await.status, 200, "round {round}");
+            site.away(0, Way::Dropped);
+            eventually(PATIENCE, async || (named().await.status == 200).then_some(())).await;
+            site.back(0, Way::Dropped);
+            site.all_vote().await;
+        }
+        assert_eq!(holder.delete(&path("")).await.status, 204, "round {round}");
+        site.bare().await;
+    }
+}

@@ -11,7 +11,7 @@ local holds = value == token and ours and number <= fence
 local late = holds and oldest ~= '' and start and start > now - oldest
 if late then since = since_ms(oldest) end -- It joined the lease late, which must not last longer for that.
 local mark, keep = string.match(known, '^%+?'), math.max(redis.call('PTTL', record), ttl + retention)
-local brings = refreshed ~= '' and (value == token or kind == 'none') and redis.call('EXISTS', ended(token)) == 0
+local brings = refreshed ~= '' and (value == token or kind == 'none') and ended_up_to(token) < fence
 if brings and not (holder == token and (number > fence or renewals > tonumber(refreshed))) then -- Not over a later take-over.
   local px = math.max(ttl, redis.call('PTTL', lock)) -- It ends no earlier here for that.
   if value then redis.call('PEXPIRE', lock, px) end -- A write that adds nothing comes first, so that the rest runs even at maxmemory.

@@ -4,12 +4,14 @@
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing" | "taken"}, the latter if another token has the lock | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, kept, its_attempt, most = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
-local meant = value == token
-  and (kept == '' or renewals <= tonumber(kept))
-  and (its_attempt == '' or ours and attempt == its_attempt)
-  and (most == '' or ours and number <= tonumber(most))
+local asked = value == token and (kept == '' or renewals <= tonumber(kept)) and (its_attempt == '' or ours and attempt == its_attempt)
+local meant = asked and (most == '' or ours and number <= tonumber(most))
 if meant then free() end -- A write that adds nothing comes first, so that the mark is set even at maxmemory.
-if its_attempt == '' and (meant or value ~= token) then mark_ended(token) end
+if its_attempt == '' and (meant or value ~= token) then
+  mark_ended(token)
+elseif its_attempt == '' and asked then
+  mark_ended(token, tonumber(most)) -- It may be a vote for that lease, which is about to be leveled.
+end
 if meant then
   return { now, 'lease', ours and number or 0, ours and owner or '', ours and tonumber(its_ttl) or longest }
 end
