@@ -5,7 +5,6 @@
 //! lease. The attempt that asked for the vote tells the node the number, unless somebody else has
 //! been told of the vote meanwhile: a number that was answered never falls.
 
-use crate::lock::error::Effect;
 use crate::lock::lease::{Claim, Lease};
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{LEVEL, Late};
@@ -24,24 +23,24 @@ impl RedlockStore {
         let number = lease.fencing_token.number();
         let mut uneven: Vec<_> = poll
             .ballots()
-            .filter_map(|(node, ballot)| ballot.filter(|one| may_differ(one, number)).map(|_| node))
+            .filter_map(|(node, ballot)| Some((node, greater(ballot?, number)?)))
             .collect();
         if uneven.is_empty() && late.is_none() {
             return;
         }
-        let args = [claim.token.expose(), attempt, &number.to_string()].map(str::to_owned);
-        let question =
-            self.nodes.question(&LEVEL, &claim.key, args.into(), self.rules.node_timeout);
-        let nodes = self.nodes.clone();
+        let (nodes, patience) = (self.nodes.clone(), self.rules.node_timeout);
+        let (key, token, attempt) = (claim.key.clone(), claim.token.clone(), attempt.to_owned());
         self.background.spawn(async move {
             let late = match late {
                 Some(late) => late.await.unwrap_or_default(),
                 None => Vec::new(),
             };
-            uneven.extend(
-                late.iter().filter(|(_, one)| may_differ(one, number)).map(|(node, _)| node),
-            );
-            for node in uneven {
+            uneven
+                .extend(late.iter().filter_map(|(node, one)| Some((*node, greater(one, number)?))));
+            for (node, drawn) in uneven {
+                let args = [token.expose(), &attempt, &drawn.to_string(), &number.to_string()];
+                let args = args.map(str::to_owned).into();
+                let question = nodes.question(&LEVEL, &key, args, patience);
                 // Without an answer the node is as it was: it refuses what names the lease.
                 let _ = nodes.ask(node, &question).await;
             }
@@ -49,11 +48,10 @@ impl RedlockStore {
     }
 }
 
-/// Returns true if a node with this answer may have another number than the lease.
-fn may_differ(ballot: &Ballot, number: u64) -> bool {
+/// The number of this vote, if it is greater than the lease's.
+fn greater(ballot: &Ballot, number: u64) -> Option<u64> {
     match ballot {
-        Ballot::Yes(yes) => yes.number > number,
-        Ballot::Blank | Ballot::Silent(Effect::Unknown) => true,
-        Ballot::No(_) | Ballot::TakenOver | Ballot::Foreign | Ballot::Silent(Effect::None) => false,
+        Ballot::Yes(yes) => Some(yes.number).filter(|drawn| *drawn > number),
+        _ => None,
     }
 }
