@@ -19,13 +19,15 @@ const LIMITS: &[(&str, &str)] =
 
 #[test]
 fn the_php_package_does_what_its_tests_say_on_the_embedded_store() {
-    let directory = tempfile::tempdir().unwrap();
-    passes_phpunit(&format!("embedded:{}", directory.path().display()));
+    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let [store, patient] = directories.each_ref().map(|directory| directory.path().display());
+    passes_phpunit(&format!("embedded:{store}"), &format!("embedded:{patient}"));
 }
 
 #[test]
 fn the_php_package_does_what_its_tests_say_on_redis() {
-    passes_phpunit(&Redis::start().url());
+    let redis = Redis::start();
+    passes_phpunit(&redis.url(), &redis.url());
 }
 
 #[test]
@@ -53,16 +55,18 @@ fn a_lock_begins_in_a_request_and_ends_in_a_job_of_laravel() {
     follows("laravel-style", include_str!("../../examples/laravel-style/README.md"));
 }
 
-fn passes_phpunit(store: &str) {
+fn passes_phpunit(store: &str, of_the_patient: &str) {
     let settings = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(settings.path(), api_keys(&API_KEYS)).unwrap();
-    let arguments = ["--store", store, "--config", settings.path().to_str().unwrap()];
-    let service = Process::start_with(&arguments, LIMITS);
+    let arguments = |store| ["--store", store, "--config", settings.path().to_str().unwrap()];
+    let service = Process::start_with(&arguments(store), LIMITS);
+    let patient = Process::start_with(&arguments(of_the_patient), &[]);
     let mut phpunit = command("phpunit");
     phpunit
         .args(["--fail-on-skipped", "--fail-on-incomplete"])
         .current_dir(package())
         .env("LOCKKEEPER_URL", service.http().url())
+        .env("LOCKKEEPER_PATIENT_URL", patient.http().url())
         .env("LOCKKEEPER_PID", service.pid().to_string())
         .env("LOCKKEEPER_API_KEY", API_KEYS[0].0)
         .env("LOCKKEEPER_PLAIN_API_KEY", API_KEYS[1].0);

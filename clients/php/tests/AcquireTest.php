@@ -7,6 +7,7 @@ namespace Lockkeeper\Tests;
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Exception\RequestRefused;
+use Lockkeeper\Internal\Keys;
 use PHPUnit\Framework\Attributes\DataProvider;
 
 final class AcquireTest extends TestCase
@@ -49,15 +50,25 @@ final class AcquireTest extends TestCase
         $key = self::key();
         $holder = $this->client()->acquire($key);
         $proxy = self::faults();
-        $code = '(new Lockkeeper\LockClient($arguments[1], getenv("LOCKKEEPER_API_KEY")))'
-            . '->acquire($arguments[0], wait: INF); echo "first";';
-        [$first, $output] = self::start($code, $key, $proxy->url);
+        $code = '(new Lockkeeper\LockClient($arguments[1], getenv("LOCKKEEPER_API_KEY"), owner: $arguments[2]))
+            ->acquire($arguments[0], wait: INF);
+            echo $arguments[2];';
+        [$first, $output] = self::start($code, $key, $proxy->url, 'first');
+        self::eventually(fn () => $this->client()->inspect($key)->waiters === 1);
+        [$second, $later] = self::start($code, $key, self::env('URL'), 'second');
+        self::eventually(fn () => $this->client()->inspect($key)->waiters === 2);
+        $proxy->requests();
         $asked = 0;
         self::eventually(function () use ($proxy, &$asked): bool {
             return ($asked += count($proxy->requests())) > 1;
         });
-        [$second, $later] = self::start('$client->acquire($arguments[0], wait: INF); echo "second";', $key);
-        self::eventually(fn () => $this->client()->inspect($key)->waiters === 2);
+        $line = [];
+        self::eventually(function () use ($key, &$line): bool {
+            $path = Keys::path($key) . '?waiters=2';
+            $line = array_column($this->client()->service()->get($path, $key)->body['queue'], 'owner');
+            return count($line) === 2; // A claim that is away between two requests is not in it.
+        });
+        self::assertSame(['first', 'second'], $line);
         self::assertTrue($holder->release());
         self::assertSame(['first', 'second'], [stream_get_contents($output), stream_get_contents($later)]);
         proc_close($first);

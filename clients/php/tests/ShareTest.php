@@ -71,13 +71,16 @@ final class ShareTest extends TestCase
     public function testAWriterWaitsForAllReadersAndLaterReadersBehindIt(): void
     {
         $key = self::key();
-        $reader = $this->client()->acquire($key, shared: true);
-        [$writer, $written] = self::start('$client->acquire($arguments[0], wait: INF); echo microtime(true);', $key);
-        self::eventually(fn () => $this->client()->inspect($key)->waiters === 1);
-        self::assertNull($this->client()->tryAcquire($key, shared: true));
-        $code = '$client->acquire($arguments[0], wait: INF, shared: true); echo microtime(true);';
-        [$later, $read] = self::start($code, $key);
-        self::eventually(fn () => $this->client()->inspect($key)->waiters === 2);
+        $client = $this->client(self::env('PATIENT_URL'));
+        $reader = $client->acquire($key, shared: true);
+        $code = '$client = new Lockkeeper\LockClient(getenv("LOCKKEEPER_PATIENT_URL"), getenv("LOCKKEEPER_API_KEY"));
+            $client->acquire($arguments[0], wait: INF, shared: $arguments[1] === "shared");
+            echo microtime(true);';
+        [$writer, $written] = self::start($code, $key, 'exclusive');
+        self::eventually(fn () => $client->inspect($key)->waiters === 1);
+        self::assertNull($client->tryAcquire($key, shared: true));
+        [$later, $read] = self::start($code, $key, 'shared');
+        self::eventually(fn () => $client->inspect($key)->waiters === 2);
         self::assertTrue($reader->release());
         self::assertLessThan((float) stream_get_contents($read), (float) stream_get_contents($written));
         self::assertSame([0, 0], [proc_close($writer), proc_close($later)]);

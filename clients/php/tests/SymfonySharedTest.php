@@ -40,17 +40,21 @@ final class SymfonySharedTest extends TestCase
     public function testAWriterWaitsForReadersAndLaterReadersBehindIt(): void
     {
         $name = self::key();
-        $reader = $this->factory()->createLock($name, 20);
+        $client = $this->client(self::env('PATIENT_URL'));
+        $factory = new LockFactory(new LockkeeperStore($client));
+        $reader = $factory->createLock($name, 20);
         $reader->acquireRead();
-        $code = '$store = new Lockkeeper\Symfony\LockkeeperStore($client);
+        $code = '
+            $client = new Lockkeeper\LockClient(getenv("LOCKKEEPER_PATIENT_URL"), getenv("LOCKKEEPER_API_KEY"));
+            $store = new Lockkeeper\Symfony\LockkeeperStore($client);
             $lock = (new Symfony\Component\Lock\LockFactory($store))->createLock($arguments[0], 20);
             $lock->{$arguments[1]}(true);
             echo microtime(true);';
         [$writer, $written] = self::start($code, $name, 'acquire');
-        self::eventually(fn () => $this->client()->inspect($name)->waiters === 1);
-        self::assertFalse($this->factory()->createLock($name)->acquireRead());
+        self::eventually(fn () => $client->inspect($name)->waiters === 1);
+        self::assertFalse($factory->createLock($name)->acquireRead());
         [$later, $read] = self::start($code, $name, 'acquireRead');
-        self::eventually(fn () => $this->client()->inspect($name)->waiters === 2);
+        self::eventually(fn () => $client->inspect($name)->waiters === 2);
         $reader->release();
         self::assertLessThan((float) stream_get_contents($read), (float) stream_get_contents($written));
         self::assertSame([0, 0], [proc_close($writer), proc_close($later)]);

@@ -8,7 +8,8 @@ use Lockkeeper\LockClient;
 
 /**
  * A running service: LOCKKEEPER_URL, LOCKKEEPER_API_KEY that may do everything, LOCKKEEPER_PLAIN_API_KEY that
- * may only acquire. It waits for 400 ms at most, and its longest lease is an hour.
+ * may only acquire. It waits for 400 ms at most, and its longest lease is an hour. LOCKKEEPER_PATIENT_URL waits as
+ * long as services do, so that what waits is in line without a gap.
  */
 abstract class TestCase extends \PHPUnit\Framework\TestCase
 {

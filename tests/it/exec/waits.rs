@@ -4,6 +4,8 @@ use std::future::ready;
 use std::path::Path;
 use std::time::Instant;
 
+use serde_json::Value;
+
 use crate::exec::proxy::Proxy;
 use crate::exec::{Going, Stage, exec};
 use crate::support::process::signal;
@@ -14,24 +16,31 @@ async fn a_wait_goes_on_past_the_cap_of_the_service_in_its_place() {
     let stage = Stage::with(&[("LOCKKEEPER_LIMITS_MAX_WAIT", "200ms")]);
     stage.hold("key").await;
     let proxy = Proxy::before(stage.service.http().address).await;
-    let words = ["key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"];
-    let first = Going::start(exec(&proxy.url(), &words));
+    let words = |owner| ["--owner", owner, "key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"];
+    let first = Going::start(exec(&proxy.url(), &words("first")));
     stage.waited_for("key", 1).await;
+    let second = Going::start(stage.exec(&words("second")));
+    stage.waited_for("key", 2).await;
+    proxy.requests();
     let mut requests = 0;
     let asked = || {
         requests += proxy.requests().len();
         ready((requests >= 4).then_some(()))
     };
     eventually(PATIENCE, asked).await;
-    let second = Going::start(stage.exec(&words));
-    stage.waited_for("key", 2).await;
+    // A claim that is away between two requests is not in it.
+    let line = eventually(PATIENCE, async || {
+        let queue = stage.look("key?waiters=2").await["queue"].as_array().unwrap().clone();
+        (queue.len() == 2).then_some(queue)
+    });
+    let owners: Vec<Value> =
+        line.await.into_iter().map(|mut claim| claim["owner"].take()).collect();
+    assert_eq!(owners, ["first", "second"]);
     stage.let_go("key").await;
-    let fencing_token = |mut going: Going| {
-        let number: u64 = going.line().parse().unwrap();
+    for mut going in [first, second] {
+        assert!(going.line().parse::<u64>().is_ok());
         assert_eq!(going.end().code, Some(0));
-        number
-    };
-    assert!(fencing_token(first) < fencing_token(second));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
