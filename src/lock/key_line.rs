@@ -113,6 +113,11 @@ impl KeyLine {
         self.claims.is_empty()
     }
 
+    /// Returns true if claims are gone that the store may still have in line, or none waits.
+    pub(super) fn departs(&self) -> bool {
+        self.claims.is_empty() || !self.leaving.is_empty()
+    }
+
     /// Returns true if no claim waits and the store knows it.
     pub(super) fn is_over(&self) -> bool {
         self.claims.is_empty() && self.leaving.is_empty()
@@ -262,7 +267,6 @@ impl KeyLine {
     pub(super) fn take_failed(&mut self, claim: &Claim) -> Vec<WaitingRequest> {
         let requests = self.take_requests(&claim.token, |_| true);
         self.leaving.insert(claim.token.clone(), Keep::of(claim.origin));
-        self.bell.notify_one();
         requests
     }
 

@@ -184,12 +184,13 @@ impl Waiters {
             if Instant::now() >= ask_at {
                 ask_at = self.ask_for_head(&key, take(&mut rung)).await.max(leave_at);
             }
-            let Some(nobody) = self.with_line(&key, |line| line.is_empty()) else { continue };
+            let states = |line: &mut KeyLine| (line.is_empty(), line.departs());
+            let Some((nobody, departs)) = self.with_line(&key, states) else { continue };
             tokio::select! {
                 () = bell.notified() => (),
                 () = wakeup.rung(), if !nobody => (ask_at, rung) = (Instant::now(), true),
                 () = tokio::time::sleep_until(ask_at), if !nobody => (),
-                () = tokio::time::sleep_until(leave_at), if nobody => (),
+                () = tokio::time::sleep_until(leave_at), if departs => (),
             }
         }
     }

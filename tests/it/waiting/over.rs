@@ -24,6 +24,25 @@ async fn a_wait_that_is_over_says_how_long_it_was() {
     }
 }
 
+/// With a token that the client chose, whose place is kept, and with one of the service.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_over_is_out_of_the_count_while_others_wait() {
+    for stage in Stage::each().await {
+        for token in [Some("a-token-that-is-away"), None] {
+            let http = stage.http(0);
+            hold(&http, "over").await;
+            let first =
+                wait(&token.map_or(http.clone(), |token| http.token(token)), "over", "500ms");
+            until_waiters(&http, "over", 1).await;
+            let second = wait(&http, "over", "4s");
+            assert_eq!(answer(first).await.told(), held());
+            until_waiters(&http, "over", 1).await;
+            second.abort();
+            release(&http, "over", HOLDER).await;
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_beyond_the_cap_is_cut_and_says_so() {
     for stage in Stage::each_with(&[("LOCKKEEPER_LIMITS_MAX_WAIT", "300ms")]).await {
