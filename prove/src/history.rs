@@ -92,7 +92,7 @@ pub fn write<'a>(mut to: impl Sink, lines: impl IntoIterator<Item = &'a Line>) -
 /// How a run was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
-    /// `embedded`, `redis`, `redis-3` (three instances), `sentinel`, `cluster`,
+    /// `embedded`, `redis`, `redis-3` (three instances), `redis-far`, `sentinel`, `cluster`,
     /// `cluster-replicas`, `redlock`.
     pub store: String,
     /// From which everything that was left to chance follows.

@@ -42,6 +42,8 @@ struct Loss {
 
 #[derive(Debug)]
 struct Shared {
+    /// By how much each piece is always late, at least.
+    distance: Duration,
     flow: watch::Sender<Flow>,
     loss: Mutex<Option<Loss>>,
 }
@@ -60,10 +62,18 @@ impl Proxy {
     /// # Errors
     /// The port is taken.
     pub async fn start(port: u16, server: u16) -> io::Result<Self> {
+        Self::start_far(port, server, Duration::ZERO).await
+    }
+
+    /// Starts one to a server that is so far away, in each direction, at least.
+    ///
+    /// # Errors
+    /// The port is taken.
+    pub async fn start_far(port: u16, server: u16, distance: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr()?.port();
-        let shared =
-            Arc::new(Shared { flow: watch::Sender::new(Flow::default()), loss: Mutex::new(None) });
+        let (flow, loss) = (watch::Sender::new(Flow::default()), Mutex::new(None));
+        let shared = Arc::new(Shared { distance, flow, loss });
         let mut running = JoinSet::new();
         running.spawn(serve(listener, server, shared.clone()));
         Ok(Self { port, shared, _running: running })
@@ -121,6 +131,19 @@ impl Proxy {
 }
 
 impl Shared {
+    /// Returns how much may be on its way at a time: over a distance, all that comes meanwhile.
+    fn piece(&self) -> usize {
+        if self.distance.is_zero() { 1 << 14 } else { 1 << 20 }
+    }
+
+    async fn late(&self, flow: &Flow) {
+        let delay = self.distance + flow.delay;
+        if !delay.is_zero() {
+            let jitter = (self.distance / 4 + flow.jitter).mul_f64(fastrand::f64());
+            tokio::time::sleep(delay + jitter).await;
+        }
+    }
+
     /// Whether this piece begins a request of which the answer is to be lost.
     fn is_lost(&self, piece: &[u8]) -> bool {
         let mut loss = self.loss.lock().unwrap_or_else(PoisonError::into_inner);
@@ -229,7 +252,7 @@ async fn there(
 ) -> Ended {
     let mut flow = shared.flow.subscribe();
     let half_closes = flow.borrow_and_update().half_closes;
-    let mut piece = vec![0; 16_384];
+    let mut piece = vec![0; shared.piece()];
     loop {
         let read = tokio::select! {
             read = from.read(&mut piece) => read,
@@ -244,7 +267,7 @@ async fn there(
                 return Ended::Orderly;
             }
             Ok(length) => {
-                late(&treatment).await;
+                shared.late(&treatment).await;
                 if shared.is_lost(&piece[..length]) {
                     lost.next_answer.store(true, Ordering::Relaxed);
                 }
@@ -264,7 +287,7 @@ async fn back(
     lost: &Lost,
 ) -> Ended {
     let flow = shared.flow.subscribe();
-    let mut piece = vec![0; 16_384];
+    let mut piece = vec![0; shared.piece()];
     loop {
         let read = from.read(&mut piece).await;
         let treatment = flow.borrow().clone();
@@ -278,7 +301,7 @@ async fn back(
             }
             Ok(_) if lost.next_answer.load(Ordering::Relaxed) => return reset(lost),
             Ok(length) => {
-                late(&treatment).await;
+                shared.late(&treatment).await;
                 if to.write_all(&piece[..length]).await.is_err() {
                     return reset(lost);
                 }
@@ -299,13 +322,6 @@ async fn swallow(read: Option<usize>, lost: &Lost) {
 fn reset(lost: &Lost) -> Ended {
     lost.over.notify_one();
     Ended::Reset
-}
-
-async fn late(flow: &Flow) {
-    if !flow.delay.is_zero() {
-        let jitter = flow.jitter.mul_f64(fastrand::f64());
-        tokio::time::sleep(flow.delay + jitter).await;
-    }
 }
 
 #[cfg(test)]

@@ -148,6 +148,7 @@ impl Trial {
     fn amount(&self, shares: bool) -> Amount {
         let mut chance = fastrand::Rng::with_seed(self.seed);
         let sharers = if shares { SHARERS } else { 0 };
-        Amount { clients: 96, keys: chance.u32(32..65), sharers }
+        let far = self.store == Store::RedisFar;
+        Amount { clients: 96, keys: chance.u32(32..65), sharers, far }
     }
 }

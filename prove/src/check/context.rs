@@ -34,6 +34,9 @@ const PROMPT: [&str; 6] = [
     "server_disk_slow",
 ];
 
+/// Those of them that hold back no answer.
+const HARMLESS: [&str; 2] = ["scripts_flushed", "second_process"];
+
 /// Faults after which the line of the embedded store forms anew.
 const STANDSTILLS: [&str; 5] =
     ["file_moved", "directory_moved", "file_replaced", "disk_full", "disk_fails_once"];
@@ -174,7 +177,7 @@ impl<'a> Context<'a> {
     /// cannot be told.
     pub(super) fn arrival(&self, sent: Nanos) -> Option<Nanos> {
         let arrival = ARRIVAL.max(2 * self.slowest(sent, sent + ARRIVAL));
-        self.faults_in(sent, sent + arrival).next().is_none().then_some(arrival)
+        (!self.delayed(sent, sent + arrival)).then_some(arrival)
     }
 
     /// Returns the slowest answer to a question that does not wait, around that time.
@@ -182,6 +185,11 @@ impl<'a> Context<'a> {
         let from = second(from).saturating_sub(1).min(self.slowest.len());
         let until = (second(until) + 2).min(self.slowest.len());
         self.slowest[from..until.max(from)].iter().copied().max().unwrap_or_default()
+    }
+
+    /// Returns whether something was made to fail in that time that may hold back an answer.
+    pub(super) fn delayed(&self, from: Nanos, until: Nanos) -> bool {
+        self.faults_in(from, until).any(|fault| !HARMLESS.contains(&fault.kind.as_str()))
     }
 
     /// Returns whether anything was made to fail in that time.

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, flush, gone, grant, lines, look, no, refresh, release, rules, run, stopped,
-    waited,
+    MS, ask, breaks, flush, gone, grant, lines, lines_of, look, no, refresh, release, rules,
+    stopped, waited,
 };
 use crate::history::NO_TOKEN;
 
@@ -75,7 +75,7 @@ fn order_on_redlock_is_promised_within_an_instance_only() {
         let newer = waited(grant(3, 11, (300, 602), 50));
         let newer = Operation { instance, ..newer };
         let all = first.into_iter().chain([newer, release(3, 610, 611), passed]);
-        [vec![run("redlock")], all.map(Line::Operation).collect()].concat()
+        lines_of("redlock", all)
     };
     assert_eq!(rules(&with(0)), ["I3"]);
     let report = check(&with(1));
@@ -91,7 +91,7 @@ fn order_on_redlock_is_that_of_one_instance_where_several_are_asked_with_one_tok
         let other = no(waited(grant(3, 11, (310, 650), 50)), "store_unavailable/unknown");
         let other = Operation { instance: elsewhere, outcome: Outcome::Unknown, ..other };
         let all = first.into_iter().chain([newer, other, release(3, 610, 611), passed]);
-        [vec![run("redlock")], all.map(Line::Operation).collect()].concat()
+        lines_of("redlock", all)
     };
     assert_eq!(rules(&with(0)), ["I3"]);
     let report = check(&with(1));
@@ -104,7 +104,7 @@ fn a_look_on_redlock_may_take_a_vote_for_a_lease_while_a_node_does_not_answer() 
         let all =
             [grant(1, 10, (0, 2), 1_000), release(1, 20, 22), look(1, (300, 310), Some(11), true)];
         let faults = faults.iter().map(|&at| stopped(at, at + 1)).collect();
-        [vec![run(store)], faults, all.map(Line::Operation).to_vec()].concat()
+        [lines_of(store, all), faults].concat()
     };
     assert_eq!(rules(&with("redlock", &[])), ["I12"]);
     assert_eq!(rules(&with("redis", &[305])), ["I12"]);
@@ -131,7 +131,7 @@ fn a_stream_goes_on_in_an_outage_though_its_lease_was_released() {
 fn redlock_may_tell_a_higher_number() {
     let with = |fence| {
         let all = [grant(1, 10, (0, 2), 990), refresh(1, fence, (100, 110), 990)];
-        [vec![run("redlock")], all.map(Line::Operation).to_vec()].concat()
+        lines_of("redlock", all)
     };
     let report = check(&with(12));
     assert!(report.passed() && report.counted.renumbered == 1, "{report}");
@@ -142,7 +142,7 @@ fn redlock_may_tell_a_higher_number() {
 fn redlock_may_tell_a_higher_number_of_a_lease_whose_stream_has_no_end() {
     let hold = Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 990) };
     let all = [hold, refresh(1, 12, (100, 110), 990)];
-    let report = check(&[vec![run("redlock")], all.map(Line::Operation).to_vec()].concat());
+    let report = check(&lines_of("redlock", all));
     assert!(report.passed() && report.counted.renumbered == 1, "{report}");
 }
 
@@ -172,7 +172,7 @@ fn a_forced_release_on_redlock_ends_more_than_it_tells() {
         let mut forced = ask(Kind::ForceRelease, NO_TOKEN, 50, 60);
         forced.said.fencing_token = Some(11);
         let all = [grant(1, 10, (0, 2), 1_000), forced, grant(2, 12, (60, 70), 1_000)];
-        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
+        lines_of(store, all)
     };
     assert_eq!(rules(&with("redlock")), [""; 0]);
     assert_eq!(rules(&with("redis")), ["I1", "I9"]);
@@ -187,7 +187,7 @@ fn an_answer_that_redlock_lost_may_have_told_a_higher_number() {
         if crossed {
             all.push(gone(ask(Kind::Acquire, 1, 0, 2), 40));
         }
-        rules(&[vec![run(store)], all.into_iter().map(Line::Operation).collect()].concat())
+        rules(&lines_of(store, all))
     };
     assert_eq!(with("redlock", true, Some(10)), [""; 0]);
     assert_eq!(with("redlock", true, None), ["I9"]);
@@ -201,7 +201,7 @@ fn a_repeat_on_redlock_may_be_told_a_second_number() {
         let mut second = waited(grant(1, 12, (sent, 300), 1_000));
         second.said.waited_ms = Some(299 - sent);
         let all = [grant(1, 10, (0, 200), 1_000), second];
-        [vec![run(store)], all.map(Line::Operation).to_vec()].concat()
+        lines_of(store, all)
     };
     for sent in [100, 210] {
         assert!(check(&with("redlock", sent)).passed());

@@ -165,7 +165,7 @@ impl<'a> Key<'a> {
             return (operation.sent, until.min(self.over(operation.token, None, settled, until)));
         };
         let slack = SECOND + 2 * context.slowest(gone, gone + SECOND);
-        if context.disturbed(operation.sent, gone + slack) {
+        if context.delayed(operation.sent, gone + slack) {
             let until = context.stretched(operation.sent, settled.saturating_add(ttl));
             return (operation.sent, until.min(self.over(operation.token, None, settled, until)));
         }

@@ -87,7 +87,18 @@ pub(super) fn run(store: &str) -> Line {
 }
 
 pub(super) fn lines(operations: Vec<Operation>) -> Vec<Line> {
-    std::iter::once(run("redis")).chain(operations.into_iter().map(Line::Operation)).collect()
+    lines_of("redis", operations)
+}
+
+/// On Redlock grants tell a little less than was asked for.
+pub(super) fn lines_of(store: &str, operations: impl IntoIterator<Item = Operation>) -> Vec<Line> {
+    let asked = |mut operation: Operation| {
+        if store == "redlock" {
+            operation.asked.ttl_ms = operation.asked.ttl_ms.map(|ttl| ttl + ttl / 50);
+        }
+        Line::Operation(operation)
+    };
+    std::iter::once(run(store)).chain(operations.into_iter().map(asked)).collect()
 }
 
 pub(super) fn rules(lines: &[Line]) -> Vec<&'static str> {
@@ -204,6 +215,29 @@ fn a_ghost_that_keeps_a_key_is_found() {
     // Answers take longer just then: its own may have been on its way.
     let slow = no(grant(3, 0, (4, 9), 50), "lock_held");
     assert_eq!(rules(&lines([vec![slow], with(9_000)].concat())), [""; 0]);
+}
+
+#[test]
+fn a_grant_on_redlock_that_tells_more_than_is_safe_is_found() {
+    let with = |told| {
+        let mut granted = grant(1, 10, (0, 2), 1_000);
+        granted.said.ttl_ms = Some(told);
+        lines_of("redlock", [granted])
+    };
+    assert_eq!(rules(&with(1_010)), ["I1"]);
+    assert_eq!(rules(&with(1_009)), [""; 0]);
+}
+
+#[test]
+fn a_claim_that_is_counted_and_that_nobody_waits_with_is_found() {
+    let with = |at: u64, waiters| {
+        let ghost = gone(waited(grant(2, 0, (100, 150), 50)), 150);
+        let mut seen = look(1, (at, at + 1), Some(10), true);
+        seen.said.waiters = Some(waiters);
+        vec![grant(1, 10, (0, 2), 20_000), ghost, seen]
+    };
+    breaks("I5", with(9_000, 1), with(9_000, 0));
+    breaks("I5", with(200, 2), with(200, 1));
 }
 
 #[test]

@@ -8,6 +8,9 @@ use crate::drive::asker::Question;
 use crate::drive::client::{Client, Lease, Wish, granted, question};
 use crate::history::{Asked, Kind, Outcome};
 
+/// After this time a client that hung up is out of the line for certain, where nothing fails.
+const LEFT: Duration = Duration::from_millis(1_600);
+
 impl Client {
     /// Waits in line, works for a moment, and hands over by a release or by nothing at all.
     pub(super) async fn wait_once(&mut self, key: u32) {
@@ -61,6 +64,40 @@ impl Client {
         let (told, _) = tokio::join!(self.twin.ask(&waiting), release);
         if let Some(lease) = granted(&wish, &told) {
             self.twin.ask(&ended(&lease)).await;
+        }
+    }
+
+    /// Hangs up while it waits for a key that nobody else wants, and looks who waits once nobody does.
+    pub(super) async fn leave_its_own_line(&mut self) {
+        let key = self.shared.amount.own_key(self.asker.client);
+        let wish = Wish { key, token: None, ttl_ms: 4_000, wait_ms: 0, slots: None };
+        let Some(lease) = self.acquire(&wish).await else { return };
+        self.twin.turn_to(self.asker.instance);
+        if self.chance.bool() {
+            self.twin.turn();
+        }
+        let token = self.chance.bool().then(|| self.twin.choose());
+        let waiting = Wish { token, wait_ms: 3_000, ..wish }.question(Kind::Acquire);
+        let patience = Duration::from_millis(self.chance.u64(50..200));
+        self.twin.ask_for(&waiting, patience).await;
+        sleep(LEFT).await;
+        self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
+        self.release(&lease).await;
+    }
+
+    /// Hangs up before the answer of a store that is far away can come, and waits for what it may have been
+    /// granted.
+    pub(super) async fn hang_up_before_the_answer(&mut self) {
+        let key = self.shared.amount.own_key(self.asker.client);
+        let wish = Wish { key, token: None, ttl_ms: 3_000, wait_ms: 0, slots: None };
+        let patience = Duration::from_millis(self.chance.u64(21..39));
+        let told = self.asker.ask_for(&wish.question(Kind::Acquire), patience).await;
+        let lease = match granted(&wish, &told) {
+            Some(lease) => Some(lease),
+            None => self.acquire(&Wish { wait_ms: 4_000, ..wish }).await,
+        };
+        if let Some(lease) = lease {
+            self.release(&lease).await;
         }
     }
 

@@ -1,8 +1,9 @@
 //! The load: clients that do seeded random things with leases, and record what they are told.
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
-//! by a connection, `shared` has keys that several leases hold together. Every write to what a key guards goes through `resource`. `sequence` is one client
-//! alone, whose answers are held against the specification.
+//! by a connection, `shared` has keys that several leases hold together. Every write to what a key
+//! guards goes through `resource`. `sequence` is one client alone, whose answers are held against the
+//! specification.
 
 mod asker;
 mod client;
@@ -36,6 +37,8 @@ pub struct Amount {
     pub keys: u32,
     /// How many more clients have leases that share their keys; none on a store that cannot share.
     pub sharers: u32,
+    /// Whether the store is so far away that no answer comes within 40 ms.
+    pub far: bool,
 }
 
 /// How many keys leases share.

@@ -221,7 +221,7 @@ impl Kind {
     pub fn of(store: Store) -> Vec<Self> {
         let own: &[&[Self]] = match store {
             Store::Embedded => &[EMBEDDED],
-            Store::Redis | Store::Redis3 => &[SERVERS, SAFE],
+            Store::Redis | Store::Redis3 | Store::RedisFar => &[SERVERS, SAFE],
             Store::Sentinel => &[SERVERS, SAFE, &[Self::Failover, Self::SentinelKill]],
             Store::Cluster => &[SERVERS, SAFE, &[Self::SlotsMoved, Self::ServersKill]],
             Store::ClusterReplicas => &[SERVERS, SAFE, &[Self::Failover, Self::ServersKill]],

@@ -30,6 +30,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// The longest lease on Redlock: short, so that a run can contain nodes that forget and vote again.
 const LONGEST_LEASE: &str = "3s";
 
+/// How long a message takes to a Redis that is far away: a client may go long before it can be answered.
+const FAR: Duration = Duration::from_millis(20);
+
 /// A store, and how many instances are on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Store {
@@ -39,6 +42,8 @@ pub enum Store {
     Redis,
     /// The same with three instances.
     Redis3,
+    /// One Redis, one instance, and [`FAR`] between them.
+    RedisFar,
     /// A master, a replica, three sentinels, two instances.
     Sentinel,
     /// Three masters, two instances.
@@ -51,10 +56,11 @@ pub enum Store {
 
 impl Store {
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Embedded,
         Self::Redis,
         Self::Redis3,
+        Self::RedisFar,
         Self::Sentinel,
         Self::Cluster,
         Self::ClusterReplicas,
@@ -67,6 +73,7 @@ impl Store {
             Self::Embedded => "embedded",
             Self::Redis => "redis",
             Self::Redis3 => "redis-3",
+            Self::RedisFar => "redis-far",
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
             Self::ClusterReplicas => "cluster-replicas",
@@ -82,7 +89,7 @@ impl Store {
     /// Returns how many instances are on it.
     pub fn instances(self) -> usize {
         match self {
-            Self::Embedded | Self::Redis => 1,
+            Self::Embedded | Self::Redis | Self::RedisFar => 1,
             Self::Redis3 => 3,
             Self::Sentinel | Self::Cluster | Self::ClusterReplicas | Self::Redlock => 2,
         }

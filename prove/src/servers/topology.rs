@@ -11,7 +11,7 @@ use crate::proxy::Proxy;
 use crate::servers::instance::Errors;
 use crate::servers::process::free_port;
 use crate::servers::redis::Server;
-use crate::servers::{Link, PATIENCE, Site, Store};
+use crate::servers::{FAR, Link, PATIENCE, Site, Store};
 
 /// What the sentinels call the master.
 pub(super) const MASTER: &str = "locks";
@@ -41,7 +41,9 @@ impl Site {
     pub(super) async fn start_servers(&mut self) -> io::Result<()> {
         match self.store {
             Store::Embedded => std::fs::create_dir_all(self.data()),
-            Store::Redis | Store::Redis3 => self.start_server(SAFE, free_port()).await,
+            Store::Redis | Store::Redis3 | Store::RedisFar => {
+                self.start_server(SAFE, free_port()).await
+            }
             Store::Redlock => {
                 for _ in 0..3 {
                     self.start_server(FORGETFUL, free_port()).await?;
@@ -58,7 +60,7 @@ impl Site {
     pub(super) async fn url(&mut self, instance: usize) -> io::Result<String> {
         Ok(match self.store {
             Store::Embedded => format!("embedded:{}", self.data().display()),
-            Store::Redis | Store::Redis3 | Store::Redlock => {
+            Store::Redis | Store::Redis3 | Store::RedisFar | Store::Redlock => {
                 let mut urls = Vec::new();
                 for server in 0..self.servers.len() {
                     let port = self.link(free_port(), Some(instance), server).await?;
@@ -103,7 +105,8 @@ impl Site {
     }
 
     async fn link(&mut self, port: u16, instance: Option<usize>, server: usize) -> io::Result<u16> {
-        let proxy = Proxy::start(port, self.servers[server].port()).await?;
+        let distance = if self.store == Store::RedisFar { FAR } else { Duration::ZERO };
+        let proxy = Proxy::start_far(port, self.servers[server].port(), distance).await?;
         self.links.push(Link { instance, server, proxy });
         Ok(port)
     }

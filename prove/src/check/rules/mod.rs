@@ -9,6 +9,8 @@ mod room;
 mod served;
 mod shared;
 mod tokens;
+mod told;
+mod waiters;
 mod wakeup;
 
 use super::context::Context;
@@ -41,7 +43,9 @@ pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, report: &mut Report) {
         exclusion::judge(&mut court);
     }
     order::judge(&mut court);
+    told::judge(&mut court);
     tokens::judge(&mut court);
+    waiters::judge(&mut court);
     let coverage = wakeup::judge(&mut court);
     answers::judge(&mut court, &coverage);
 }

@@ -145,11 +145,12 @@ pub(super) fn fill(operation: &mut Operation, reply: &Reply, (token, arrived): (
             operation.status = 409;
             operation.code = (*code).to_owned();
         }
-        Reply::Seen { fence, mine } => {
+        Reply::Seen { fence, mine, waiters } => {
             operation.status = 200;
             operation.said.held = Some(fence.is_some());
             operation.said.fencing_token = *fence;
             operation.said.mine = Some(*mine);
+            operation.said.waiters = Some(*waiters);
         }
     }
 }

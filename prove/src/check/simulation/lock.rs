@@ -44,7 +44,7 @@ pub(super) enum Reply {
     Grant { fence: u64, ttl: Nanos, status: u16, at: Nanos },
     Done,
     No(&'static str),
-    Seen { fence: Option<u64>, mine: bool },
+    Seen { fence: Option<u64>, mine: bool, waiters: u64 },
 }
 
 #[derive(Clone, Debug)]
@@ -252,7 +252,8 @@ impl Lock {
         let fence = fence.filter(|_| !self.sometimes(Bug::LookSaysFree));
         let mine = self.holder.as_ref().is_some_and(|holder| holder.token == token);
         let mine = mine || self.holder.is_some() && self.sometimes(Bug::LookSaysMine);
-        self.say(request, Reply::Seen { fence, mine });
+        let waiters = self.line.iter().filter(|claim| !claim.waiting.is_empty()).count() as u64;
+        self.say(request, Reply::Seen { fence, mine, waiters });
     }
 
     /// The service refreshes the lease of a stream, unless another one has taken it over.
