@@ -31,8 +31,11 @@ async fn a_wait_that_is_over_is_out_of_the_count_while_others_wait() {
         for token in [Some("a-token-that-is-away"), None] {
             let http = stage.http(0);
             hold(&http, "over").await;
-            let first =
-                wait(&token.map_or(http.clone(), |token| http.token(token)), "over", "500ms");
+            let first = wait(
+                &token.map_or_else(|| http.clone(), |token| http.token(token)),
+                "over",
+                "500ms",
+            );
             until_waiters(&http, "over", 1).await;
             let second = wait(&http, "over", "4s");
             assert_eq!(answer(first).await.told(), held());
