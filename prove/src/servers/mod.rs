@@ -42,7 +42,7 @@ pub enum Store {
     Redis,
     /// The same with three instances.
     Redis3,
-    /// One Redis, one instance, and [`FAR`] between them.
+    /// One Redis that is 20 ms away, and one instance.
     RedisFar,
     /// A master, a replica, three sentinels, two instances.
     Sentinel,
