@@ -217,11 +217,15 @@ impl Claimant {
         Err(why)
     }
 
-    /// Leaves the line and releases a lease that was granted meanwhile.
-    pub(super) async fn leave(&self) {
+    /// Leaves the line and releases a lease that was granted meanwhile. Returns true if the service
+    /// answered.
+    pub(super) async fn leave(&self) -> bool {
         // The command ends now; a lease that cannot be released expires.
-        let told = timeout(LEAVE_TIME, async { self.client.release(self.lease(None)).await });
-        let _ = told.await;
+        match timeout(LEAVE_TIME, self.client.release(self.lease(None))).await {
+            Ok(Ok(())) => true,
+            Ok(Err(ClientError::Refused(refusal))) => !refusal.may_pass(),
+            Ok(Err(ClientError::NoAnswer(_))) | Err(_) => false,
+        }
     }
 
     /// The lease as requests name it.

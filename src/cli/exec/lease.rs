@@ -144,6 +144,11 @@ pub(super) enum LossReason {
     Late { why: String, unanswered: bool },
 }
 
+/// The message about a lease that was not refreshed.
+pub(super) fn late(why: &str) -> String {
+    format!("the lease could not be refreshed in time: {why}")
+}
+
 /// Acquires, keeps and releases the lease.
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {

@@ -10,7 +10,7 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 
 use crate::cli::claimant::NoLease;
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason, late};
 
 /// The moment up to which a lease is refreshed before COMMAND runs.
 const END: fn(&KnownLease) -> Moment = |lease| lease.end;
@@ -24,15 +24,6 @@ struct KeptLease<'a> {
     keeper: &'a LeaseKeeper,
     lease: Cell<KnownLease>,
     lost: Cell<bool>,
-}
-
-impl From<LossReason> for NoLease {
-    fn from(loss: LossReason) -> Self {
-        match loss {
-            LossReason::Late { why, unanswered: true } => Self::Unreachable(why),
-            LossReason::Told(why) | LossReason::Late { why, .. } => Self::Cancelled(why),
-        }
-    }
 }
 
 impl<'a> KeptLease<'a> {
@@ -72,21 +63,21 @@ impl<'a> Leases<'a> {
         let leases: Vec<_> = keepers.iter().map(|_| OnceCell::new()).collect();
         let mut losses = FuturesUnordered::new();
         for (keeper, lease) in keepers.iter().zip(&leases) {
-            let refused = tokio::select! {
+            tokio::select! {
                 biased;
                 acquired = keeper.acquire(until.map(Moment::left)) => match acquired {
                     Ok(acquired) => {
                         let kept: &KeptLease<'_> =
                             lease.get_or_init(|| KeptLease::new(keeper, acquired));
                         losses.push(kept.keep(END, || ()));
-                        continue;
                     }
-                    Err(why) => why,
+                    Err(why) => {
+                        leave(keepers).await;
+                        return Ok(Err(why));
+                    }
                 },
-                Some(loss) = losses.next() => loss?.into(),
-            };
-            leave(keepers).await;
-            return Ok(Err(refused));
+                Some(loss) = losses.next() => return Ok(Err(without(keepers, loss?).await)),
+            }
         }
         drop(losses);
         let leases = Self(leases.into_iter().filter_map(OnceCell::into_inner).collect());
@@ -96,8 +87,7 @@ impl<'a> Leases<'a> {
             async |held: &KeptLease<'_>| held.keeper.renew(&Alarm::new()?, &held.lease, END).await;
         for loss in join_all(several.map(renew)).await {
             if let Some(loss) = loss? {
-                leave(keepers).await;
-                return Ok(Err(loss.into()));
+                return Ok(Err(without(keepers, loss).await));
             }
         }
         Ok(Ok(leases))
@@ -149,7 +139,19 @@ impl<'a> Leases<'a> {
     }
 }
 
-/// Leaves all lines, and releases the leases that were granted.
-pub(super) async fn leave(keepers: &[LeaseKeeper]) {
-    join_all(keepers.iter().rev().map(|keeper| keeper.claimant.leave())).await;
+/// Leaves all lines, and releases the leases that were granted. Returns true if the service answered.
+pub(super) async fn leave(keepers: &[LeaseKeeper]) -> bool {
+    let leave = keepers.iter().rev().map(|keeper| keeper.claimant.leave());
+    join_all(leave).await.contains(&true)
+}
+
+/// Leaves all lines after a loss. The last attempts to refresh are short, so a service that did not
+/// answer them, but answers now, is not down.
+async fn without(keepers: &[LeaseKeeper], loss: LossReason) -> NoLease {
+    let answers = leave(keepers).await;
+    match loss {
+        LossReason::Late { why, unanswered: true } if !answers => NoLease::Unreachable(why),
+        LossReason::Late { why, .. } => NoLease::Cancelled(late(&why)),
+        LossReason::Told(why) => NoLease::Cancelled(why),
+    }
 }

@@ -42,7 +42,7 @@ pub(super) async fn acquire(
         for (place, keeper) in order.iter().enumerate() {
             let turn = left() / u32::try_from(order.len() - place).unwrap_or(u32::MAX);
             match keeper.acquire(Some(turn.min(TURN))).await {
-                Err(NoLease::Busy(_)) => keeper.claimant.leave().await,
+                Err(NoLease::Busy(_)) => _ = keeper.claimant.leave().await,
                 other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }

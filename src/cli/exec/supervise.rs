@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal};
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::OnLost;
 use crate::cli::exec::command::{Running, code};
-use crate::cli::exec::lease::{KnownLease, LossReason};
+use crate::cli::exec::lease::{KnownLease, LossReason, late};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exit;
@@ -223,8 +223,4 @@ impl Supervisor<'_> {
         }
         course
     }
-}
-
-fn late(why: &str) -> String {
-    format!("the lease could not be refreshed in time: {why}")
 }

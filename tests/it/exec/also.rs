@@ -3,7 +3,8 @@
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use crate::exec::{Going, Stage};
+use crate::exec::proxy::{Mode, Proxy};
+use crate::exec::{Going, Stage, exec};
 use crate::support::{PATIENCE, eventually};
 
 /// The words for both keys, not in their order.
@@ -135,6 +136,21 @@ async fn a_lease_that_ends_during_the_wait_for_the_second_is_no_service_that_is_
     std::fs::write(&settings, "[[prefixes]]\nprefix = \"a\"\nmax_hold = \"1s\"\n").unwrap();
     let stage = Stage::with(&[("LOCKKEEPER_CONFIG", &settings.display().to_string())]);
     let mut going = waiting(&stage, &["-t", "1s", "--if-down", "run"]).await;
+    let said = going.line();
+    let ran = going.end();
+    assert_eq!((ran.code, said.as_str()), (Some(79), ""), "{ran:?}");
+    stage.let_go(B).await;
+    free(&stage).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_answers_no_refresh_but_the_release_is_not_down() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    proxy.set(Mode::DeafTo("PUT"));
+    stage.hold(B).await;
+    let words = both(&["-t", "1s", "--if-down", "run"], "echo ran");
+    let mut going = Going::start(exec(&proxy.url(), &words));
     let said = going.line();
     let ran = going.end();
     assert_eq!((ran.code, said.as_str()), (Some(79), ""), "{ran:?}");

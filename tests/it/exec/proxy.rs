@@ -32,6 +32,8 @@ pub(crate) enum Mode {
     Instead(&'static str),
     /// Gives this answer, and passes nothing on.
     Answer(&'static str),
+    /// Swallows requests of this method, and passes all others on.
+    DeafTo(&'static str),
 }
 
 /// How late an answer is.
@@ -116,12 +118,16 @@ async fn serve(
         state.requests.push(String::from_utf8_lossy(&request).into_owned());
         state.next.pop_front()
     };
-    let mode = || planned.unwrap_or_else(|| state.lock().unwrap().mode);
+    let mode = || match planned.unwrap_or_else(|| state.lock().unwrap().mode) {
+        Mode::DeafTo(method) if request.starts_with(method.as_bytes()) => Mode::Swallow,
+        Mode::DeafTo(_) => Mode::Pass,
+        mode => mode,
+    };
     match mode() {
         Mode::HangUp => return Ok(()),
         Mode::Swallow => return silence(client).await,
         Mode::Answer(answer) => return client.write_all(answer.as_bytes()).await,
-        Mode::Pass | Mode::Late | Mode::LoseAnswer | Mode::KeepAnswer | Mode::Instead(_) => (),
+        _ => (),
     }
     let mut upstream = TcpStream::connect(service).await?;
     let passed_on = now();
@@ -133,7 +139,7 @@ async fn serve(
         _ = client.read_u8() => return Ok(()),
     }
     match mode() {
-        Mode::Pass => (),
+        Mode::Pass | Mode::DeafTo(_) => (),
         Mode::Late => {
             eventually(PATIENCE, async || (now() > passed_on + LATE).then_some(())).await;
         }
