@@ -226,6 +226,63 @@ fn where_a_shortened_lease_ends_at_once_a_refresh_brings_it_back() {
     assert!(!is_brought_back(None));
 }
 
+/// The number of a lease that another one came before, for a token whose release was half heard and
+/// whose vote on a third node comes late; and the number of that other lease.
+fn numbers_after_a_late_vote(without: Option<Rule>) -> (u64, u64) {
+    leave_out(without);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
+        tokio::select! {
+            biased;
+            () = world.carry() => unreachable!("it carries for ever"),
+            numbers = late_vote(&world) => numbers,
+        }
+    })
+}
+
+async fn late_vote(world: &World) -> (u64, u64) {
+    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+    let wish = (Origin::Client, Ttl::from_millis(4_000));
+    let [claim, later] = [1, 2].map(|token| Wish::of(0, token, wish).claim);
+    let won = async |store: &RedlockStore, claim| match store.try_acquire(claim).await {
+        Ok(Attempt::Won(win)) => win.lease.fencing_token.number(),
+        other => panic!("{other:?}"),
+    };
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.state().nodes[2].pauses = true;
+    won(&one, &claim).await;
+    let late = {
+        let node = &mut world.state().nodes[2];
+        node.pauses = false;
+        std::mem::take(&mut node.queue)
+    };
+    world.state().nodes[1].cut.push(1);
+    let meanwhile = async {
+        sleep(Duration::from_millis(10)).await; // The release has reached all nodes but one.
+        world.state().nodes[1].cut.clear();
+        let number = won(&other, &later).await;
+        other.release(&later.key, &later.token, None).await.expect("an answer");
+        for message in late {
+            world.state().arrive(world.now(), message);
+        }
+        sleep(Duration::from_millis(100)).await; // The attempt has heard of the vote.
+        number
+    };
+    let (released, before) =
+        tokio::join!(other.release(&claim.key, &claim.token, None), meanwhile);
+    assert!(released.is_err(), "{released:?}");
+    (won(&one, &claim).await, before)
+}
+
+#[test]
+fn where_a_vote_is_leveled_below_what_its_node_knew_a_number_falls() {
+    let (number, before) = numbers_after_a_late_vote(Some(Rule::LeveledUnseen));
+    assert!(number < before);
+    let (number, before) = numbers_after_a_late_vote(None);
+    assert!(number > before);
+}
+
 #[test]
 fn where_the_last_word_of_a_hold_leaves_no_mark_a_refresh_brings_back_its_lease() {
     let crossed = Crossed { ttl_ms: 4_000, paused_ms: 700, ends_ms: 200 };

@@ -47,6 +47,8 @@ pub(in crate::store::redlock) enum Rule {
     DeadlineFirst,
     /// A refresh fails if the lock is gone.
     NoRevival,
+    /// A vote is given the number of its lease only where no greater one was known.
+    LeveledUnseen,
 }
 
 /// Leaves a rule out on this thread from now on.

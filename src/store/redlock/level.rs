@@ -1,14 +1,14 @@
 //! The number of a lease on the nodes that drew a greater one.
 //!
-//! A node votes with a number of its own, so one that has seen more, or that missed the lease which
-//! a repeat is told of, may have a greater one than the majority. It would refuse what names the
-//! lease. The attempt that asked for the vote tells the node the number, unless somebody else has
-//! been told of the vote meanwhile: a number that was answered never falls.
+//! A node votes with a number of its own, so one that missed the lease which a repeat is told of may
+//! have a greater one than the majority. It would refuse what names the lease. The attempt that
+//! asked for the vote tells the node the number, unless the node knew a greater one before, or
+//! somebody else has been told of the vote meanwhile: a number that was answered never falls.
 
 use crate::lock::lease::{Claim, Lease};
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{LEVEL, Late};
-use crate::store::redlock::vote::{Ballot, Poll};
+use crate::store::redlock::vote::{Ballot, Poll, Yes};
 
 impl RedlockStore {
     /// Levels the votes of an attempt that has won a lease, in the background: those in its poll,
@@ -48,10 +48,20 @@ impl RedlockStore {
     }
 }
 
-/// The number of this vote, if it is greater than the lease's.
+/// The number of this vote, if it is greater than the lease's, and the first such number on its
+/// node. Another greater one may be that of a later lease, if the token's release was only half
+/// heard: a vote with the old number would then bring the old lease back.
 fn greater(ballot: &Ballot, number: u64) -> Option<u64> {
     match ballot {
-        Ballot::Yes(yes) => Some(yes.number).filter(|drawn| *drawn > number),
+        Ballot::Yes(yes) if yes.number > number && is_first(yes, number) => Some(yes.number),
         _ => None,
     }
+}
+
+fn is_first(yes: &Yes, number: u64) -> bool {
+    #[cfg(test)]
+    if crate::store::redlock::simulation::Rule::LeveledUnseen.is_left_out() {
+        return true;
+    }
+    yes.before.is_some_and(|before| before <= number)
 }

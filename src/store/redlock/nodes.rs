@@ -227,7 +227,8 @@ fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
     let number = natural(reply).unwrap_or_default();
     let renewals = natural(reply).unwrap_or_default();
     let asked = natural(reply).zip(reply.text());
-    Some(Yes { number, since, renewals, asked, held: natural(reply) })
+    let (held, before) = (natural(reply), natural(reply));
+    Some(Yes { number, since, renewals, asked, held, before })
 }
 
 /// Reads milliseconds left, holder, fencing token, owner and milliseconds held.

@@ -74,6 +74,8 @@ pub(super) struct Yes {
     pub(super) asked: Option<(u64, String)>,
     /// The milliseconds since its lease began on this node, if the question was for them.
     pub(super) held: Option<u64>,
+    /// The highest number that the node knew before it drew this one; absent unless it drew it now.
+    pub(super) before: Option<u64>,
 }
 
 /// The age of a node's vote for a token.
@@ -306,7 +308,7 @@ mod tests {
     use crate::lock::error::Effect;
 
     fn yes(number: u64, since: Since) -> Ballot {
-        Ballot::Yes(Yes { number, since, renewals: 0, asked: None, held: None })
+        Ballot::Yes(Yes { number, since, renewals: 0, asked: None, held: None, before: None })
     }
 
     fn taken(holder: &str, left_ms: u64) -> Ballot {

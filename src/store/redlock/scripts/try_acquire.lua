@@ -1,7 +1,7 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token  12 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
--- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
+-- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1, highest fencing token known before this one was drawn or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
 local not_after, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
@@ -23,4 +23,4 @@ local whose = ours and made ~= '1' and '-' or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner, ours and since or since_ms(0) }, retention)
 used()
 if not voting then return { now, silence } end
-return { now, ours and 'again' or 'yes', fence, renewals, tonumber(ttl), its_owner, held }
+return { now, ours and 'again' or 'yes', fence, renewals, tonumber(ttl), its_owner, held, ours and -1 or last }
