@@ -128,12 +128,12 @@ impl KeyLine {
         self.requests += 1;
         let token = claim.token.clone();
         // The claim is back before the store was told that it left, so it never did.
-        self.leaving.remove(&token);
+        let stands = self.leaving.remove(&token).is_some();
         let waiting = self.claims.entry(token.clone()).or_insert_with(|| {
             self.joining.push_back(token);
             WaitingClaim {
                 claim: claim.clone(),
-                asked: false,
+                asked: stands,
                 queued: true,
                 joined: false,
                 place: None,
@@ -223,8 +223,13 @@ impl KeyLine {
 
     /// Repeats the departure of these claims, which the store did not hear.
     pub(super) fn leave_again(&mut self, claims: Vec<(LeaseToken, Keep)>) {
-        let gone = claims.into_iter().filter(|(token, _)| !self.claims.contains_key(token));
-        self.leaving.extend(gone);
+        for (token, keep) in claims {
+            match self.claims.get_mut(&token) {
+                // It is back, and leaves when it stops waiting.
+                Some(waiting) => waiting.asked = true,
+                None => _ = self.leaving.insert(token, keep),
+            }
+        }
     }
 
     /// Notes the departure of a claim that was handed the key. Its place is kept because the client
@@ -406,6 +411,47 @@ mod tests {
 
     fn enter(line: &mut KeyLine, number: u64) {
         line.enter(claim(), number, oneshot::channel().0);
+    }
+
+    /// A claim that the store has in line, and whose client is gone.
+    fn left() -> KeyLine {
+        let mut line = KeyLine::new(Arc::new(Notify::new()));
+        enter(&mut line, 1);
+        assert_eq!(line.take_work(10, true).joining.len(), 1);
+        line.withdraw(&claim().token, 1);
+        line
+    }
+
+    /// Its client waits again, and stops before the claim joins.
+    fn waits_shortly(line: &mut KeyLine) {
+        enter(line, 2);
+        line.stop(&claim().token, 2, Stop::LastQuestion);
+        assert_eq!(line.take_work(10, false).joining.len(), 0);
+        assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
+    }
+
+    #[test]
+    fn a_claim_that_is_back_for_a_moment_still_leaves() {
+        let mut line = left();
+        waits_shortly(&mut line);
+        assert_eq!(line.take_work(10, true).leaving.len(), 1);
+    }
+
+    #[test]
+    fn a_claim_that_is_back_for_a_moment_while_its_departure_fails_still_leaves() {
+        for back_first in [true, false] {
+            let mut line = left();
+            let leaving = line.take_work(10, true).leaving;
+            if back_first {
+                enter(&mut line, 2);
+                line.leave_again(leaving);
+                line.withdraw(&claim().token, 2);
+            } else {
+                waits_shortly(&mut line);
+                line.leave_again(leaving);
+            }
+            assert_eq!(line.take_work(10, true).leaving.len(), 1);
+        }
     }
 
     #[test]
