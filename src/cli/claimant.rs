@@ -32,7 +32,7 @@ const SILENCE_AT_FIRST: Duration = Duration::from_secs(5);
 const SILENCE_IN_LINE: Duration = Duration::from_secs(60);
 
 /// The time limit for leaving the line.
-const LEAVE_TIME: Duration = Duration::from_secs(2);
+pub(super) const LEAVE_TIME: Duration = Duration::from_secs(2);
 
 /// The options for a key that is held.
 #[derive(Args, Debug)]
@@ -151,13 +151,14 @@ impl Claimant {
         wait: Option<Duration>,
     ) -> Result<(Moment, Granted), NoLease> {
         let mut patience = SILENCE_AT_FIRST;
-        let mut heard = began;
+        let mut silent_since = None;
         // A lease may exist whose answer was lost or came too late.
         let mut unsure = false;
         let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
             let (ttl, owner, slots) = (self.ttl, self.owner.clone(), self.slots);
-            let wish = Wish { ttl, wait: left().min(SLICE), owner, slots };
+            let slice = left().min(SLICE);
+            let wish = Wish { ttl, wait: slice, owner, slots };
             let sent = Moment::now();
             let why = match self.client.acquire(&self.key, &self.token, &wish).await {
                 Ok(granted) => {
@@ -174,7 +175,7 @@ impl Claimant {
                     if left().is_zero() || refusal.is_of_holder() {
                         break NoLease::Busy(refusal.detail);
                     }
-                    (heard, patience) = (Moment::now(), SILENCE_IN_LINE);
+                    (silent_since, patience) = (None, SILENCE_IN_LINE);
                     sleep(sent.after(PAUSE).left()).await;
                     continue;
                 }
@@ -183,7 +184,7 @@ impl Claimant {
                     if left().is_zero() {
                         break NoLease::Refused(refusal.detail);
                     }
-                    (heard, patience) = (Moment::now(), SILENCE_IN_LINE);
+                    (silent_since, patience) = (None, SILENCE_IN_LINE);
                     self.voice.tell(|| refusal.detail);
                     sleep(sent.after(PAUSE).left()).await;
                     continue;
@@ -202,10 +203,16 @@ impl Claimant {
                     error.to_string()
                 }
             };
+            // Only a service that has put the claim in line answers nothing for so long.
+            let waited = sent.after(SILENCE_AT_FIRST).has_come() && !sent.after(slice).has_come();
+            if waited {
+                patience = SILENCE_IN_LINE;
+            }
             if left().is_zero() {
                 patience = SILENCE_AT_FIRST;
             }
-            if heard.after(patience).has_come() {
+            let since = if waited { Moment::now() } else { sent };
+            if silent_since.get_or_insert(since).after(patience).has_come() {
                 break NoLease::Unreachable(why);
             }
             self.voice.tell(|| why);

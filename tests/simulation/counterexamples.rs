@@ -269,8 +269,7 @@ async fn late_vote(world: &World) -> (u64, u64) {
         sleep(Duration::from_millis(100)).await; // The attempt has heard of the vote.
         number
     };
-    let (released, before) =
-        tokio::join!(other.release(&claim.key, &claim.token, None), meanwhile);
+    let (released, before) = tokio::join!(other.release(&claim.key, &claim.token, None), meanwhile);
     assert!(released.is_err(), "{released:?}");
     (won(&one, &claim).await, before)
 }

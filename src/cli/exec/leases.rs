@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
+use tokio::time::sleep;
 
-use crate::cli::claimant::NoLease;
+use crate::cli::claimant::{LEAVE_TIME, NoLease, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason, late};
 
@@ -143,6 +144,19 @@ impl<'a> Leases<'a> {
 pub(super) async fn leave(keepers: &[LeaseKeeper]) -> bool {
     let leave = keepers.iter().rev().map(|keeper| keeper.claimant.leave());
     join_all(leave).await.contains(&true)
+}
+
+/// Returns true if the service answers within [`LEAVE_TIME`], now that nothing is asked of it but to
+/// leave all lines.
+pub(super) async fn answers(keepers: &[LeaseKeeper]) -> bool {
+    let until = Moment::now().after(LEAVE_TIME);
+    while !leave(keepers).await {
+        if until.has_come() {
+            return false;
+        }
+        sleep(PAUSE).await;
+    }
+    true
 }
 
 /// Leaves all lines after a loss. The last attempts to refresh are short, so a service that did not

@@ -218,10 +218,6 @@ impl<'a> Prepared<'a> {
                 return Ok(code.unwrap_or(exit::INTERNAL));
             }
             Ok(Ok(leases)) => leases,
-            Ok(Err(NoLease::Unreachable(why))) if exec.if_down == IfDown::Run => {
-                voice.complain(|| format!("{why}; COMMAND runs without a lease"));
-                Leases::default()
-            }
             Ok(Err(why)) => return Ok(why.say(voice, exec.contention.conflict_exit_code)),
         };
         for (keeper, lease) in leases.all() {
@@ -232,13 +228,24 @@ impl<'a> Prepared<'a> {
         self.supervise(&leases, &signals).await
     }
 
+    /// Acquires the leases; none with `--if-down run` if the service is down.
     async fn acquire(&self) -> io::Result<Result<Leases<'_>, NoLease>> {
-        let wait = self.exec.contention.wait();
-        if self.exec.also.is_empty() {
-            Ok(pool::acquire(&self.keepers, wait).await)
+        let Self { exec, keepers, .. } = self;
+        let wait = exec.contention.wait();
+        let acquired = if exec.also.is_empty() {
+            pool::acquire(keepers, wait).await
         } else {
-            Leases::acquire(&self.keepers, wait).await
-        }
+            Leases::acquire(keepers, wait).await?
+        };
+        Ok(match acquired {
+            Err(NoLease::Unreachable(why))
+                if exec.if_down == IfDown::Run && !leases::answers(keepers).await =>
+            {
+                exec.remote.voice().complain(|| format!("{why}; COMMAND runs without a lease"));
+                Ok(Leases::default())
+            }
+            acquired => acquired,
+        })
     }
 
     /// Runs COMMAND under its leases, and releases them.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 
 use crate::api::api_keys;
+use crate::exec::proxy::{Mode, Proxy};
 use crate::exec::{Going, HOLDER, Ran, Stage, exec};
 use crate::support::NOWHERE;
 
@@ -65,6 +66,16 @@ fn a_service_that_does_not_answer_is_69_unless_the_command_is_to_run_anyway() {
     let ran = failing.end();
     assert_eq!(ran.code, Some(69));
     assert!(ran.err.contains("no answer from http://127.0.0.1:"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_answers_no_acquire_but_the_release_is_not_down() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    proxy.set(Mode::DeafTo("POST"));
+    let words = ["-n", "--if-down", "run", "key", "echo", "ran"];
+    let ran = Going::start(exec(&proxy.url(), &words)).end();
+    assert_eq!((ran.code, ran.out.as_str()), (Some(69), ""), "{ran:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

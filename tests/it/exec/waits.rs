@@ -7,9 +7,9 @@ use std::time::Instant;
 use serde_json::Value;
 
 use crate::exec::proxy::Proxy;
-use crate::exec::{Going, Stage, exec};
+use crate::exec::{Going, HOLDER, Stage, exec, store};
 use crate::support::process::signal;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{PATIENCE, Process, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_goes_on_past_the_cap_of_the_service_in_its_place() {
@@ -122,4 +122,26 @@ async fn the_key_of_a_killed_wrapper_goes_to_the_next_when_its_lease_ends() {
 fn a_short_ttl_is_enough_without_another_option() {
     let stage = Stage::new();
     assert_eq!(stage.ran(&["-t", "8", "key", "sh", "-c", "exit 6"]).code, Some(6));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_wait_that_is_cut_after_more_than_five_seconds_goes_on() {
+    let Stage { directory, service } = Stage::new();
+    let address = service.http().address.to_string();
+    let held = service.http().token(HOLDER).post("/locks/key?ttl=1h", "").await;
+    assert_eq!(held.status, 201);
+    let words = ["--if-down", "run", "key", "sh", "-c", "echo $LOCK_FENCING_TOKEN"];
+    let mut going = Going::start(exec(&service.http().url(), &words));
+    eventually(PATIENCE, async || {
+        let look = service.http().get("/locks/key?waiters=1").await.json();
+        look["queue"][0]["waited_ms"].as_u64().filter(|ms| *ms > 5_500)
+    })
+    .await;
+    service.kill();
+    let service = Process::start_on(&address, &["--store", &store(&directory)], &[]);
+    let stage = Stage { directory, service };
+    stage.waited_for("key", 1).await;
+    stage.let_go("key").await;
+    assert_ne!(going.line(), "");
+    assert_eq!(going.end().code, Some(0));
 }
