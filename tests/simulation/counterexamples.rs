@@ -226,9 +226,8 @@ fn where_a_shortened_lease_ends_at_once_a_refresh_brings_it_back() {
     assert!(!is_brought_back(None));
 }
 
-/// The number of a lease that another one came before, for a token whose release was half heard and
-/// whose vote on a third node comes late; and the number of that other lease.
-fn numbers_after_a_late_vote(without: Option<Rule>) -> (u64, u64) {
+/// Runs a story of two leases of one key, of which the first has the numbers of tokens 1 and 2.
+fn in_a_world<T>(without: Option<Rule>, story: impl AsyncFnOnce(&World) -> T) -> T {
     leave_out(without);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
@@ -236,19 +235,53 @@ fn numbers_after_a_late_vote(without: Option<Rule>) -> (u64, u64) {
         tokio::select! {
             biased;
             () = world.carry() => unreachable!("it carries for ever"),
-            numbers = late_vote(&world) => numbers,
+            told = story(&world) => told,
         }
     })
 }
 
-async fn late_vote(world: &World) -> (u64, u64) {
-    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
-    let wish = (Origin::Client, Ttl::from_millis(4_000));
-    let [claim, later] = [1, 2].map(|token| Wish::of(0, token, wish).claim);
-    let won = async |store: &RedlockStore, claim| match store.try_acquire(claim).await {
+fn claims() -> [Claim; 2] {
+    [1, 2].map(|token| Wish::of(0, token, (Origin::Client, Ttl::from_millis(4_000))).claim)
+}
+
+async fn won(store: &RedlockStore, claim: &Claim) -> u64 {
+    match store.try_acquire(claim).await {
         Ok(Attempt::Won(win)) => win.lease.fencing_token.number(),
         other => panic!("{other:?}"),
+    }
+}
+
+/// Releases the first lease, which these nodes do not hear; then the second claim has the key for a
+/// moment. Returns its number.
+async fn half_released(world: &World, deaf: &[usize]) -> u64 {
+    let other = world.of(1).store.expect("a store");
+    let [claim, later] = claims();
+    let cut = |by: &[usize]| {
+        for &node in deaf {
+            world.state().nodes[node].cut = by.to_vec();
+        }
     };
+    cut(&[1]);
+    let between = async {
+        sleep(Duration::from_millis(10)).await; // The release has reached the others.
+        cut(&[]);
+        let number = won(&other, &later).await;
+        other.release(&later.key, &later.token, None).await.expect("an answer");
+        number
+    };
+    // What it leaves on the deaf nodes is released once more when it is over.
+    let released = other.release(&claim.key, &claim.token, None);
+    tokio::select! {
+        biased;
+        released = released => panic!("{released:?}"),
+        number = between => number,
+    }
+}
+
+/// A vote on the third node comes after that. Returns the number of a repeat, and that of the other.
+async fn late_vote(world: &World) -> (u64, u64) {
+    let one = world.of(0).store.expect("a store");
+    let [claim, _] = claims();
     sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
     world.state().nodes[2].pauses = true;
     won(&one, &claim).await;
@@ -257,29 +290,47 @@ async fn late_vote(world: &World) -> (u64, u64) {
         node.pauses = false;
         std::mem::take(&mut node.queue)
     };
-    world.state().nodes[1].cut.push(1);
-    let meanwhile = async {
-        sleep(Duration::from_millis(10)).await; // The release has reached all nodes but one.
-        world.state().nodes[1].cut.clear();
-        let number = won(&other, &later).await;
-        other.release(&later.key, &later.token, None).await.expect("an answer");
-        for message in late {
-            world.state().arrive(world.now(), message);
-        }
-        sleep(Duration::from_millis(100)).await; // The attempt has heard of the vote.
-        number
-    };
-    let (released, before) = tokio::join!(other.release(&claim.key, &claim.token, None), meanwhile);
-    assert!(released.is_err(), "{released:?}");
+    let before = half_released(world, &[1]).await;
+    for message in late {
+        world.state().arrive(world.now(), message);
+    }
+    sleep(Duration::from_millis(100)).await; // The attempt has heard of the vote.
     (won(&one, &claim).await, before)
 }
 
 #[test]
 fn where_a_vote_is_leveled_below_what_its_node_knew_a_number_falls() {
-    let (number, before) = numbers_after_a_late_vote(Some(Rule::LeveledUnseen));
+    let (number, before) = in_a_world(Some(Rule::LeveledUnseen), late_vote);
     assert!(number < before);
-    let (number, before) = numbers_after_a_late_vote(None);
+    let (number, before) = in_a_world(None, late_vote);
     assert!(number > before);
+}
+
+/// A refresh brings the lease to the third node after that. Returns true if the lease is there.
+async fn brought_late(world: &World) -> bool {
+    let one = world.of(0).store.expect("a store");
+    let [claim, _] = claims();
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.state().nodes[2].cut = vec![0];
+    won(&one, &claim).await;
+    sleep(Duration::from_millis(500)).await; // The vote is given up.
+    world.state().nodes[2].cut.clear();
+    let meanwhile = async {
+        let until = world.now() + 100;
+        world.state().instances[0].stands_until = until;
+        sleep(Duration::from_millis(20)).await; // The other nodes have refreshed it.
+        half_released(world, &[1, 2]).await
+    };
+    let refresh = one.refresh(&claim.key, &claim.token, None, None);
+    let (refreshed, _) = tokio::join!(refresh, meanwhile);
+    assert!(refreshed.is_ok(), "{refreshed:?}");
+    matches!(one.refresh(&claim.key, &claim.token, None, None).await, Ok(Some(_)))
+}
+
+#[test]
+fn where_a_refresh_brings_a_lease_to_a_node_that_has_had_another_it_is_back_after_that() {
+    assert!(in_a_world(Some(Rule::BroughtUnseen), brought_late));
+    assert!(!in_a_world(None, brought_late));
 }
 
 #[test]

@@ -4,6 +4,9 @@ use std::cell::Cell;
 
 use crate::store::redlock::Restarted;
 
+/// The look for another lease before one is brought, in a script.
+const SEEN: &str = "string.find(free_at, string.format(' %.0f ', last), 1, true)";
+
 thread_local! {
     static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
 }
@@ -33,6 +36,8 @@ pub(in crate::store::redlock) enum Rule {
     BringBack,
     /// It brings none that may have ended.
     WhileItLasts,
+    /// Nor to a node where another lease has come and gone since.
+    BroughtUnseen,
     /// A lease that is shortened stays for as long as a refresh of before may bring it.
     ShortenedStays,
     /// The last word of a hold leaves the mark of an ended lease, though the lease lingers.
@@ -81,16 +86,24 @@ impl Rule {
             Self::WholeWait => ("lease + math.ceil(lease / 100) + 2", "lease / 2"),
             Self::Settings => ("its_longest == longest and its_nodes == nodes", "of ~= nil"),
             Self::Unused => ("unused() >= its_longest / 10 + over(its_longest)", "true"),
-            Self::BringBack => ("refreshed ~= '' and (value == token or kind == 'none')", "false"),
+            Self::BringBack => ("refreshed ~= '' and (value == token or untouched)", "false"),
+            Self::BroughtUnseen => (SEEN, "true"),
             Self::ShortenedStays => ("ttl < BRING_WITHIN and", "false and"),
             Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
             Self::AttemptName => ("ours and attempt == its_attempt", "true"),
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
-            _ => return source.to_owned(),
+            _ => (SEEN, SEEN),
         };
-        source.replace(rule, instead)
+        let source = source.replace(rule, instead);
+        match self {
+            // It covers for these where another lease has come and gone.
+            Self::WhileItLasts | Self::ShortenedStays | Self::LastWordMarks => {
+                source.replace(SEEN, "true")
+            }
+            _ => source,
+        }
     }
 
     /// The trust in a restarted node, without the rule `without`.

@@ -106,6 +106,7 @@ impl RedlockStore {
             claim.owner.as_ref().map_or("", Owner::as_str).to_owned(),
             or_empty(oldest.or_else(|| poll.age())),
             or_empty(oldest),
+            poll.free_at(),
         ];
         self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl))
     }

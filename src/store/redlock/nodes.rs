@@ -214,6 +214,7 @@ fn read(mut reply: Reply) -> Option<Ballot> {
         "again" => Ballot::Yes(yes(&mut reply, Since::Before)?),
         "taken" | "held" => Ballot::No(Some(other(&mut reply)?)),
         "lost" | "no" | "free" => Ballot::No(None),
+        "missing" => Ballot::Missing(natural(&mut reply)?),
         "taken_over" => Ballot::TakenOver,
         "blank" => Ballot::Blank,
         "foreign" => Ballot::Foreign,

@@ -46,7 +46,7 @@ impl RedlockStore {
         if blocks(|ballot| *ballot == Ballot::TakenOver) {
             return Ok(Kept::TakenOver);
         }
-        if blocks(|ballot| matches!(ballot, Ballot::No(_))) {
+        if blocks(|ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_))) {
             return Ok(Kept::Lost);
         }
         // Nodes that did not answer may complete a majority; nodes that do not vote may have
@@ -90,7 +90,8 @@ impl RedlockStore {
                 (number, false)
             }
         };
-        let misses = |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Blank);
+        let misses =
+            |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_) | Ballot::Blank);
         let until = self.deadline(self.patience(claim.ttl));
         let brings = lasts(claim.ttl.as_duration(), until.saturating_sub(began));
         let missed = poll.how_many(misses) > 0 && brings;

@@ -52,6 +52,8 @@ pub(super) enum Ballot {
     Yes(Yes),
     /// The token does not have it.
     No(Option<Other>),
+    /// Nobody has it; the highest number that the node knows.
+    Missing(u64),
     /// The token has it, but another request has taken it over.
     TakenOver,
     /// The node may have forgotten leases, and does not count.
@@ -199,6 +201,15 @@ impl Poll {
         agreed.map_or(Number::Disputed(greatest), |yes| Number::Agreed(yes.number))
     }
 
+    /// The highest numbers that are known to the nodes where the key was free, a space around each.
+    pub(super) fn free_at(&self) -> String {
+        let known = self.ballots.iter().flatten().filter_map(|ballot| match ballot {
+            Ballot::Missing(known) => Some(format!(" {known} ")),
+            _ => None,
+        });
+        known.collect()
+    }
+
     /// The renewals of the lease, as far as the voters know.
     pub(super) fn renewals(&self) -> u64 {
         self.votes().iter().map(|yes| yes.renewals).max().unwrap_or_default()
@@ -206,7 +217,11 @@ impl Poll {
 
     /// The number of answers that count.
     pub(super) fn answered(&self) -> usize {
-        self.how_many(|ballot| matches!(ballot, Ballot::Yes(_) | Ballot::No(_) | Ballot::TakenOver))
+        let counts = |ballot: &Ballot| match ballot {
+            Ballot::Yes(_) | Ballot::No(_) | Ballot::Missing(_) | Ballot::TakenOver => true,
+            Ballot::Blank | Ballot::Foreign | Ballot::Silent(_) => false,
+        };
+        self.how_many(counts)
     }
 
     /// The number of ballots that match `so`.
