@@ -146,8 +146,7 @@ pub(super) async fn leave(keepers: &[LeaseKeeper]) -> bool {
     join_all(leave).await.contains(&true)
 }
 
-/// Returns true if the service answers within [`LEAVE_TIME`], now that nothing is asked of it but to
-/// leave all lines.
+/// Leaves all lines, repeatedly for [`LEAVE_TIME`], until the service answers. Returns true if it did.
 pub(super) async fn answers(keepers: &[LeaseKeeper]) -> bool {
     let until = Moment::now().after(LEAVE_TIME);
     while !leave(keepers).await {
