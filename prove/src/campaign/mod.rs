@@ -226,7 +226,7 @@ pub fn wanted(lasts: Duration) -> Wanted {
         unknowns: seconds / 2,
         shared_grants: 2 * seconds,
         shared_handoffs: seconds / 2,
-        shared_full: seconds,
+        shared_full: seconds / 4,
         shared_changes: seconds / 4,
         fault_kinds: 2,
         ..Wanted::default()
