@@ -77,7 +77,7 @@ fn differ(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
 fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
     let trial = trial(store, seconds, seed)?;
     let lines = runtime()?.block_on(trial.run())?;
-    let report = check_wanted(&lines, &wanted(trial.lasts));
+    let report = check_wanted(&lines, &wanted(trial.store, trial.lasts));
     show::report(&report, &lines);
     let mut outcome = Outcome::default();
     outcome.add(trial.store.name(), &report);

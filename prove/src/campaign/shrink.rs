@@ -36,6 +36,6 @@ async fn fails(trial: &Trial, kinds: &[Kind]) -> bool {
     directory.push("-smaller");
     let smaller = Trial { kinds: kinds.to_vec(), directory: directory.into(), ..trial.clone() };
     let lines = smaller.run().await;
-    let report = lines.map(|lines| check_wanted(&lines, &wanted(trial.lasts)));
+    let report = lines.map(|lines| check_wanted(&lines, &wanted(trial.store, trial.lasts)));
     report.is_ok_and(|report| report.broken().next().is_some())
 }
