@@ -151,6 +151,25 @@ fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
     });
 }
 
+/// Runs a story on three nodes, without a rule if one is given.
+fn in_a_world<T>(without: Option<Rule>, story: impl AsyncFnOnce(&World) -> T) -> T {
+    leave_out(without);
+    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
+    runtime.expect("a runtime").block_on(async {
+        let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
+        tokio::select! {
+            biased;
+            () = world.carry() => unreachable!("it carries for ever"),
+            told = story(&world) => told,
+        }
+    })
+}
+
+/// The claims of two clients on one key.
+fn claims(ttl_ms: u64) -> [Claim; 2] {
+    [1, 2].map(|token| Wish::of(0, token, (Origin::Client, Ttl::from_millis(ttl_ms))).claim)
+}
+
 /// A lease that its client refreshes, and that ends before the refresh is over.
 struct Crossed {
     ttl_ms: u64,
@@ -168,22 +187,12 @@ impl Crossed {
         without: Option<Rule>,
         end: impl AsyncFnOnce(&RedlockStore, &Claim),
     ) -> bool {
-        leave_out(without);
-        let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-        runtime.expect("a runtime").block_on(async {
-            let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
-            tokio::select! {
-                biased;
-                () = world.carry() => unreachable!("it carries for ever"),
-                is_back = self.run(&world, end) => is_back,
-            }
-        })
+        in_a_world(without, async |world| self.run(world, end).await)
     }
 
     async fn run(&self, world: &World, end: impl AsyncFnOnce(&RedlockStore, &Claim)) -> bool {
         let [paused, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
-        let wish = (Origin::Client, Ttl::from_millis(self.ttl_ms));
-        let [claim, later] = [1, 2].map(|token| Wish::of(0, token, wish).claim);
+        let [claim, later] = claims(self.ttl_ms);
         let (key, token) = (&claim.key, &claim.token);
         sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
         paused.try_acquire(&claim).await.expect("a lease");
@@ -226,24 +235,6 @@ fn where_a_shortened_lease_ends_at_once_a_refresh_brings_it_back() {
     assert!(!is_brought_back(None));
 }
 
-/// Runs a story of two leases of one key, of which the first has the numbers of tokens 1 and 2.
-fn in_a_world<T>(without: Option<Rule>, story: impl AsyncFnOnce(&World) -> T) -> T {
-    leave_out(without);
-    let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
-    runtime.expect("a runtime").block_on(async {
-        let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
-        tokio::select! {
-            biased;
-            () = world.carry() => unreachable!("it carries for ever"),
-            told = story(&world) => told,
-        }
-    })
-}
-
-fn claims() -> [Claim; 2] {
-    [1, 2].map(|token| Wish::of(0, token, (Origin::Client, Ttl::from_millis(4_000))).claim)
-}
-
 async fn won(store: &RedlockStore, claim: &Claim) -> u64 {
     match store.try_acquire(claim).await {
         Ok(Attempt::Won(win)) => win.lease.fencing_token.number(),
@@ -255,7 +246,7 @@ async fn won(store: &RedlockStore, claim: &Claim) -> u64 {
 /// moment. Returns its number.
 async fn half_released(world: &World, deaf: &[usize]) -> u64 {
     let other = world.of(1).store.expect("a store");
-    let [claim, later] = claims();
+    let [claim, later] = claims(4_000);
     let cut = |by: &[usize]| {
         for &node in deaf {
             world.state().nodes[node].cut = by.to_vec();
@@ -281,7 +272,7 @@ async fn half_released(world: &World, deaf: &[usize]) -> u64 {
 /// A vote on the third node comes after that. Returns the number of a repeat, and that of the other.
 async fn late_vote(world: &World) -> (u64, u64) {
     let one = world.of(0).store.expect("a store");
-    let [claim, _] = claims();
+    let [claim, _] = claims(4_000);
     sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
     world.state().nodes[2].pauses = true;
     won(&one, &claim).await;
@@ -309,7 +300,7 @@ fn where_a_vote_is_leveled_below_what_its_node_knew_a_number_falls() {
 /// A refresh brings the lease to the third node after that. Returns true if the lease is there.
 async fn brought_late(world: &World) -> bool {
     let one = world.of(0).store.expect("a store");
-    let [claim, _] = claims();
+    let [claim, _] = claims(4_000);
     sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
     world.state().nodes[2].cut = vec![0];
     won(&one, &claim).await;

@@ -78,6 +78,8 @@ impl Rule {
 
     /// A script without the rule, if the rule is a script's.
     pub(super) fn removed_from(self, source: &str) -> String {
+        // The look covers for some rules where another lease has come and gone.
+        let covered = source.replace(SEEN, "true");
         let (rule, instead) = match self {
             Self::WriteBack => ("local holds = ", "do return { now, 'yes' } end local holds = "),
             Self::HoldersConfirm => {
@@ -94,15 +96,12 @@ impl Rule {
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
-            _ => (SEEN, SEEN),
+            Self::WhileItLasts => return covered,
+            _ => return source.to_owned(),
         };
-        let source = source.replace(rule, instead);
         match self {
-            // It covers for these where another lease has come and gone.
-            Self::WhileItLasts | Self::ShortenedStays | Self::LastWordMarks => {
-                source.replace(SEEN, "true")
-            }
-            _ => source,
+            Self::ShortenedStays | Self::LastWordMarks => covered.replace(rule, instead),
+            _ => source.replace(rule, instead),
         }
     }
 
