@@ -127,7 +127,12 @@ async fn serve(
         Mode::HangUp => return Ok(()),
         Mode::Swallow => return silence(client).await,
         Mode::Answer(answer) => return client.write_all(answer.as_bytes()).await,
-        _ => (),
+        Mode::Pass
+        | Mode::Late
+        | Mode::LoseAnswer
+        | Mode::KeepAnswer
+        | Mode::Instead(_)
+        | Mode::DeafTo(_) => (),
     }
     let mut upstream = TcpStream::connect(service).await?;
     let passed_on = now();
