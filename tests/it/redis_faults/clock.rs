@@ -8,8 +8,7 @@ use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
 
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::{PATIENCE, acquire, preloaded, service, unavailable};
-use crate::support::process::unread;
+use crate::redis_faults::{PATIENCE, acquire, is_left, preloaded, service, unavailable};
 use crate::support::{Http, Process, Redis, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,8 +70,7 @@ async fn a_call_from_before_a_stop_of_the_machine_with_its_clocks_gives_no_old_n
     assert_eq!(before.status, 201, "{before:?}");
     redis.pause();
     let meanwhile = async {
-        let is_sent = || unread(redis.port()).iter().any(|(_, bytes)| *bytes > 0);
-        eventually(PATIENCE, async || is_sent().then_some(())).await;
+        eventually(PATIENCE, async || is_left(&redis).then_some(())).await;
         // The clock that deadlines go by has not moved.
         clock.step(STOPPED as i64);
         redis.resume();

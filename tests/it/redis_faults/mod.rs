@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::support::process::command;
+use crate::support::process::{command, unread};
 use crate::support::{Answer, Http, Redis, Service};
 
 /// Far more than anything here takes.
@@ -74,6 +74,11 @@ fn held() -> (u16, String) {
 
 pub(crate) fn lost() -> (u16, String) {
     (409, "lock_lost".to_owned())
+}
+
+/// Whether a Redis that stands still has a script to read, which is longer than any heartbeat.
+pub(crate) fn is_left(redis: &Redis) -> bool {
+    unread(redis.port()).into_iter().any(|(_, bytes)| bytes > 100)
 }
 
 pub(crate) fn unavailable() -> (u16, String) {

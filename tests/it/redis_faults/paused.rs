@@ -8,9 +8,8 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::redis_faults::{
-    LONG, PATIENCE, acquire, look, lost, refresh, release, service, unavailable,
+    LONG, PATIENCE, acquire, is_left, look, lost, refresh, release, service, unavailable,
 };
-use crate::support::process::unread;
 use crate::support::{Answer, Http, Redis, eventually};
 use crate::waiting::{has_stopped, process};
 
@@ -187,11 +186,6 @@ async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
         assert_eq!(answer.told(), unavailable(), "{answer:?}");
         assert_eq!(answer.text("outcome"), "unknown", "{answer:?}");
     }
-}
-
-/// Whether a Redis that stands still has a script to read, which is longer than any heartbeat.
-fn is_left(redis: &Redis) -> bool {
-    unread(redis.port()).into_iter().any(|(_, bytes)| bytes > 100)
 }
 
 /// Whether Redis has answered a call now.
