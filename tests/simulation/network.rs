@@ -13,7 +13,8 @@ use tokio::time::sleep_until;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::store::redis::node::{Node, ScriptCall, When, failure};
+use crate::store::redis::deadline::When;
+use crate::store::redis::node::{Node, ScriptCall, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::redis;
@@ -140,7 +141,9 @@ impl World {
         let sent = now.max(state.instances[instance].stands_until);
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let deadline = match when {
-            When::Until(moment) if !Rule::DeadlineFirst.is_left_out() => millis(moment),
+            When::Until(deadline) if !Rule::DeadlineFirst.is_left_out() => {
+                millis(deadline.moment())
+            }
             _ => sent + millis(patience),
         };
         if matches!(when, When::Until(_)) {

@@ -10,6 +10,7 @@
 pub(in crate::store) mod clock;
 mod cluster;
 mod connect;
+pub(in crate::store) mod deadline;
 mod grants;
 pub(in crate::store) mod keys;
 pub(in crate::store) mod link;
@@ -48,9 +49,10 @@ use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
 use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
+use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Node, NodeFactory, ScriptCall, When};
+use crate::store::redis::node::{Node, NodeFactory, ScriptCall};
 use crate::store::redis::replies::{
     ended, fencing_token, held, looked, malformed, owner, share, shared, waiting,
 };
@@ -143,7 +145,7 @@ impl RedisStore {
 
     /// The deadline of so many calls, whose arguments are made after this.
     fn in_time(&self, calls: u32) -> When {
-        When::Until(since_boot() + self.patience * calls)
+        When::Until(Deadline::at(since_boot() + self.patience * calls))
     }
 
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.

@@ -16,12 +16,12 @@ use tokio::task::JoinSet;
 use tokio::time::timeout_at;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::time::wall_clock_micros;
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{connection_info, pool};
+use crate::store::redis::deadline::When;
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
 use crate::store::redis::place::Scheme;
@@ -62,18 +62,6 @@ pub(in crate::store) struct ScriptCall<'a> {
     pub(in crate::store) keys: &'a [&'a str],
     pub(in crate::store) args: &'a [&'a str],
     pub(in crate::store) when: When,
-}
-
-/// The time when a script may act.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(in crate::store) enum When {
-    AnyTime,
-    /// Not after this moment since boot, nor after its caller has given up; the script's first
-    /// argument tells it in the store's time.
-    ///
-    /// The moment is fixed before the other arguments are made. What they tell of the wall clock is
-    /// then hardly older than that when the script acts, even if the process was stopped meanwhile.
-    Until(Duration),
 }
 
 /// The common parts of every node.
@@ -198,20 +186,20 @@ impl Node {
     /// Makes a call.
     ///
     /// If the estimate of the store's time was wrong, which a refusal shows, the script runs once
-    /// more: the first run did nothing. But where the wall clock has moved further than the call
-    /// may take, this machine was stopped with its clocks, and the arguments are of before.
+    /// more: the first run did nothing. But where the wall clock has leapt, this machine was stopped
+    /// with its clocks, and the arguments are of before.
     pub(in crate::store) async fn call(
         &self,
         call: &ScriptCall<'_>,
         way: Way,
         patience: Duration,
     ) -> Result<Reply, NodeError> {
-        let (until, began) = (Instant::now() + patience, wall_clock_micros());
+        let until = Instant::now() + patience;
         let When::Until(deadline) = call.when else {
             return self.run_until(until, call, way).await;
         };
         for _ in 0..2 {
-            let Some(not_after) = self.clock().at(deadline, patience) else {
+            let Some(not_after) = self.clock().at(deadline.moment(), patience) else {
                 return Err(NodeError::Unusable(Effect::None, "no time is left for the call"));
             };
             let not_after = not_after.to_string();
@@ -221,8 +209,7 @@ impl Node {
             if reply.word() != "late" {
                 return Ok(reply);
             }
-            let age = Duration::from_micros(wall_clock_micros().saturating_sub(began));
-            if age > patience {
+            if deadline.wall_clock_has_leapt() {
                 break;
             }
         }

@@ -7,8 +7,9 @@ use crate::lock::key::LockKey;
 use crate::lock::store::Kept;
 use crate::lock::time::{Ttl, Uptime};
 use crate::store::redis::clock::latest_believable_micros;
+use crate::store::redis::deadline::When;
 use crate::store::redis::grants::told;
-use crate::store::redis::node::{Node, ScriptCall, Way, When, failure};
+use crate::store::redis::node::{Node, ScriptCall, Way, failure};
 use crate::store::redis::replies::{malformed, refreshed};
 use crate::store::redis::script::{
     REFRESH, REFRESH_SHARE, RELEASE, RELEASE_SHARE, Reply, Script, or_empty,

@@ -10,7 +10,8 @@ use crate::lock::store::Win;
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION_MS;
-use crate::store::redis::node::{When, failure};
+use crate::store::redis::deadline::When;
+use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
@@ -45,9 +46,10 @@ impl RedlockStore {
     ) -> Result<Attempted, StoreError> {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
+        let deadline = self.deadline(patience);
         let args = self.claim_args(claim, &name, position);
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience);
-        let question = question.until(began + patience);
+        let question = question.until(deadline);
         let (poll, late) = self.nodes.poll_open(&question, Poll::decided).await;
         if poll.won()
             && let Some(lease) = self.confirm(claim, &poll, began).await

@@ -44,6 +44,7 @@ use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
 use crate::store::redis::clock::FencingFloor;
+use crate::store::redis::deadline::Deadline;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
@@ -174,8 +175,8 @@ impl RedlockStore {
     }
 
     /// The deadline of a question that is made after this.
-    fn deadline(&self, patience: Duration) -> Duration {
-        self.time.monotonic() + patience
+    fn deadline(&self, patience: Duration) -> Deadline {
+        Deadline::at(self.time.monotonic() + patience)
     }
 
     /// A unique name for an attempt. A later attempt of this process has a greater name.

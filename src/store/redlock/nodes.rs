@@ -9,8 +9,9 @@ use tokio::sync::oneshot;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
+use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
-use crate::store::redis::node::{ScriptCall, When};
+use crate::store::redis::node::ScriptCall;
 use crate::store::redis::script::{Reply, Script, or_empty, script};
 use crate::store::redis::target::Target;
 use crate::store::redlock::background::Background;
@@ -181,9 +182,9 @@ impl Nodes {
 }
 
 impl Question {
-    /// The same question, to be refused by a node after this moment, its first argument.
-    pub(super) fn until(self, moment: Duration) -> Self {
-        Self { when: When::Until(moment), ..self }
+    /// The same question, to be refused by a node after this deadline, its first argument.
+    pub(super) fn until(self, deadline: Deadline) -> Self {
+        Self { when: When::Until(deadline), ..self }
     }
 
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {

@@ -28,9 +28,10 @@ impl RedlockStore {
     ) -> Result<Kept, StoreError> {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
+        let deadline = self.deadline(patience);
         let args = self.refresh_args(target, ttl);
         let question = self.nodes.question(&REFRESH, target.key, args, patience);
-        let question = question.until(began + patience);
+        let question = question.until(deadline);
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
@@ -93,7 +94,7 @@ impl RedlockStore {
         let misses =
             |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_) | Ballot::Blank);
         let until = self.deadline(self.patience(claim.ttl));
-        let brings = lasts(claim.ttl.as_duration(), until.saturating_sub(began));
+        let brings = lasts(claim.ttl.as_duration(), until.moment().saturating_sub(began));
         let missed = poll.how_many(misses) > 0 && brings;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
