@@ -256,6 +256,7 @@ impl Store for RedisStore {
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         for some in claims.chunks(LEAVE_AT_ONCE) {
+            let when = self.in_time(1);
             let mut args = vec![self.instance.as_str(), &self.position_kept];
             for (token, keep) in some {
                 let kept = match keep {
@@ -264,7 +265,7 @@ impl Store for RedisStore {
                 };
                 args.extend([token.expose(), kept]);
             }
-            self.run(&LEAVE, key, &args, When::AnyTime).await?;
+            self.run(&LEAVE, key, &args, when).await?;
         }
         Ok(())
     }

@@ -2,8 +2,11 @@
 
 use std::time::Duration;
 
+use lockkeeper::lock::store::Keep;
 use tokio::task::JoinSet;
 
+use crate::conformance::line::waits;
+use crate::conformance::{Stage, claim, key, token};
 use crate::redis_faults::{LONG, PATIENCE, acquire, preloaded, refresh, service, unavailable};
 use crate::support::wire::Wire;
 use crate::support::{Http, Process, Redis, Service, eventually};
@@ -73,6 +76,35 @@ async fn hints_that_still_come_do_not_hide_that_nothing_is_sent_any_more() {
     });
     assert_eq!(acquire(&http, "between", TOKEN, LONG).await.told(), unavailable());
     all_are_served(&http, "after").await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_departure_that_arrives_late_touches_no_claim_that_is_back() {
+    type Call = (i64, i64, i64, Vec<String>, String, String);
+    let stage = Stage::redis().await;
+    let (store, redis) = (&stage.store, stage.server().unwrap());
+    stage.granted(&claim("a", "holder", 600_000)).await;
+    let one = claim("a", "one", 600_000);
+    for keep in [Keep::Place, Keep::Nothing] {
+        waits(store, &one).await;
+        let gone = [(token("one"), keep)];
+        store.leave(&key("a"), &gone).await.unwrap(); // Redis has the script.
+        redis.run::<()>("CONFIG SET slowlog-log-slower-than 0");
+        redis.run::<()>("SLOWLOG RESET");
+        store.leave(&key("a"), &gone).await.unwrap();
+        let calls: Vec<Call> = redis.run("SLOWLOG GET -1");
+        let mut calls = calls.into_iter().map(|call| call.3);
+        let mut call = calls.find(|words| words[0] == "EVALSHA").unwrap();
+        waits(store, &one).await;
+        // On a connection that was replaced meanwhile, its deadline over.
+        let not_after = &mut call[3 + 7];
+        let over = (redis.run::<(i64, i64)>("TIME").0 - 1) * 1_000;
+        assert!(not_after.parse::<i64>().unwrap() > over, "{not_after}");
+        *not_after = over.to_string();
+        let words: Vec<_> = call.iter().map(String::as_str).collect();
+        let (_, word) = redis.run_words::<(i64, String)>(&words);
+        assert_eq!((&*word, store.inspect(&key("a"), None).await.unwrap().waiters), ("late", 1));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
