@@ -7,7 +7,7 @@ use tokio::runtime::Builder;
 use tokio::time::sleep;
 
 use crate::lock::lease::{Claim, Holding, Origin};
-use crate::lock::store::{Attempt, Store, Win};
+use crate::lock::store::{Attempt, Released, Store, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::Wrong;
@@ -295,6 +295,35 @@ fn where_a_vote_is_leveled_below_what_its_node_knew_a_number_falls() {
     assert!(number < before);
     let (number, before) = in_a_world(None, late_vote);
     assert!(number > before);
+}
+
+/// A vote on the third node comes after the release. Returns the locks that are left.
+async fn late_after_its_end(world: &World) -> usize {
+    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.state().nodes[2].pauses = true;
+    won(&one, &claim).await;
+    let late = {
+        let node = &mut world.state().nodes[2];
+        node.pauses = false;
+        std::mem::take(&mut node.queue)
+    };
+    let released = other.release(&claim.key, &claim.token, None).await;
+    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    for message in late {
+        world.state().arrive(world.now(), message);
+    }
+    let (_, locks) = world.at_the_end();
+    // The token may be used again at once.
+    won(&one, &claim).await;
+    locks
+}
+
+#[test]
+fn where_a_vote_may_come_after_the_release_of_its_token_a_lock_is_left() {
+    assert_eq!(in_a_world(Some(Rule::EndedSince), late_after_its_end), 1);
+    assert_eq!(in_a_world(None, late_after_its_end), 0);
 }
 
 /// A refresh brings the lease to the third node after that. Returns true if the lease is there.

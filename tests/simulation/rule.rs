@@ -7,6 +7,9 @@ use crate::store::redlock::Restarted;
 /// The look for another lease before one is brought, in a script.
 const SEEN: &str = "string.find(free_at, string.format(' %.0f ', last), 1, true)";
 
+/// The look for the end of an earlier lease of the token, in a script.
+const SINCE: &str = "kind == 'none' and ended_since";
+
 thread_local! {
     static LEFT_OUT: Cell<Option<Rule>> = const { Cell::new(None) };
 }
@@ -52,6 +55,8 @@ pub(in crate::store::redlock) enum Rule {
     DeadlineFirst,
     /// A refresh fails if the lock is gone.
     NoRevival,
+    /// No vote that was asked for before the end of its token's lease comes after it.
+    EndedSince,
     /// A vote is given the number of its lease only where no greater one was known.
     LeveledUnseen,
 }
@@ -78,8 +83,8 @@ impl Rule {
 
     /// A script without the rule, if the rule is a script's.
     pub(super) fn removed_from(self, source: &str) -> String {
-        // The look covers for some rules where another lease has come and gone.
-        let covered = source.replace(SEEN, "true");
+        // These rules cover for some others.
+        let covered = source.replace(SEEN, "true").replace(SINCE, "false and ended_since");
         let (rule, instead) = match self {
             Self::WriteBack => ("local holds = ", "do return { now, 'yes' } end local holds = "),
             Self::HoldersConfirm => {
@@ -94,13 +99,16 @@ impl Rule {
             Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
             Self::AttemptName => ("ours and attempt == its_attempt", "true"),
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
+            Self::EndedSince => (SINCE, "false and ended_since"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
-            Self::WhileItLasts => return covered,
+            Self::WhileItLasts | Self::LeveledUnseen => return covered,
             _ => return source.to_owned(),
         };
         match self {
-            Self::ShortenedStays | Self::LastWordMarks => covered.replace(rule, instead),
+            Self::ShortenedStays | Self::LastWordMarks | Self::NotAfter => {
+                covered.replace(rule, instead)
+            }
             _ => source.replace(rule, instead),
         }
     }

@@ -32,7 +32,8 @@ pub(super) enum Position {
 pub(super) enum Attempted {
     /// A majority has voted for the claim.
     Won(Win),
-    /// Other tokens have votes; the ballots name them.
+    /// Other tokens have votes, and the ballots name them. Or no rival has one, and votes were
+    /// refused because a lease of this token ended after the attempt had begun.
     Lost(Poll),
 }
 
@@ -47,7 +48,7 @@ impl RedlockStore {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
         let deadline = self.deadline(patience);
-        let args = self.claim_args(claim, &name, position);
+        let args = self.claim_args(claim, &name, position, patience);
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience);
         let question = question.until(deadline);
         let (poll, late) = self.nodes.poll_open(&question, Poll::decided).await;
@@ -67,6 +68,10 @@ impl RedlockStore {
             return Ok(Attempted::Lost(poll));
         }
         self.metrics.redlock_attempt("failed");
+        let refused = poll.how_many(|ballot| *ballot == Ballot::No(None));
+        if refused > 0 && poll.votes().len() + refused >= self.quorum().needed() {
+            return Ok(Attempted::Lost(poll));
+        }
         let effect = if may_hold > self.quorum().spare() { Effect::Unknown } else { Effect::None };
         Err(failure(Verb::TryAcquire, effect, self.complaint(&poll)))
     }
@@ -190,7 +195,13 @@ impl RedlockStore {
     }
 
     /// The arguments of a vote, after the moment at which it expires.
-    fn claim_args(&self, claim: &Claim, attempt: &str, position: Position) -> Vec<String> {
+    fn claim_args(
+        &self,
+        claim: &Claim,
+        attempt: &str,
+        position: Position,
+        patience: Duration,
+    ) -> Vec<String> {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let ttl = claim.ttl.as_millis();
         vec![
@@ -205,6 +216,7 @@ impl RedlockStore {
             word(matches!(position, Position::First { .. })),
             word(claim.origin == Origin::Service),
             or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
+            patience.as_millis().to_string(),
         ]
     }
 

@@ -186,7 +186,8 @@ impl RedlockStore {
         format!("{number:016x}{}", &unique[..16])
     }
 
-    /// Attempts to win the key, again while votes are split and no claim has won.
+    /// Attempts to win the key, again while votes are split and no claim has won, or after the end
+    /// of a lease of the same token: its client may have used the token again at once.
     async fn contend(&self, claim: &Claim, position: Position) -> Result<Attempted, StoreError> {
         if let Some(obstacle) = self.view.obstacle() {
             let reason = obstacle.text(&self.nodes);
@@ -205,7 +206,13 @@ impl RedlockStore {
             // A vote of an earlier attempt may still be on its way, until it is cleaned up.
             attempted = self.attempt(claim, position).await.map_err(in_doubt)?;
         }
-        Ok(attempted)
+        match &attempted {
+            Attempted::Lost(poll) if poll.rival().is_none() => {
+                let reason = "leases of this token ended during every attempt";
+                Err(failure(Verb::TryAcquire, Effect::Unknown, reason))
+            }
+            _ => Ok(attempted),
+        }
     }
 }
 

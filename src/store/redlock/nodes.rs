@@ -214,7 +214,7 @@ fn read(mut reply: Reply) -> Option<Ballot> {
         "yes" => Ballot::Yes(yes(&mut reply, Since::Now)?),
         "again" => Ballot::Yes(yes(&mut reply, Since::Before)?),
         "taken" | "held" => Ballot::No(Some(other(&mut reply)?)),
-        "lost" | "no" | "free" => Ballot::No(None),
+        "lost" | "no" | "free" | "ended" => Ballot::No(None),
         "missing" => Ballot::Missing(natural(&mut reply)?),
         "taken_over" => Ballot::TakenOver,
         "blank" => Ballot::Blank,

@@ -76,6 +76,16 @@ pub(crate) fn lost() -> (u16, String) {
     (409, "lock_lost".to_owned())
 }
 
+/// How often Redis has run a command.
+pub(crate) fn calls_of(redis: &Redis, command: &str) -> u64 {
+    let stats = redis.run::<String>("INFO commandstats");
+    let calls = stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
+        .and_then(|rest| rest.split(',').next());
+    calls.map_or(0, |calls| calls.parse().unwrap())
+}
+
 /// Whether a Redis that stands still has a script to read, which is longer than any heartbeat.
 pub(crate) fn is_left(redis: &Redis) -> bool {
     unread(redis.port()).into_iter().any(|(_, bytes)| bytes > 100)

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::redis_faults::{
-    LONG, PATIENCE, acquire, is_left, look, lost, refresh, release, service, unavailable,
+    LONG, PATIENCE, acquire, calls_of, is_left, look, lost, refresh, release, service, unavailable,
 };
 use crate::support::{Answer, Http, Redis, eventually};
 use crate::waiting::{has_stopped, process};
@@ -191,14 +191,4 @@ async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
 /// Whether Redis has answered a call now.
 async fn reached(http: &Http) -> bool {
     look(http, "whatever").await.status == 200
-}
-
-/// How often Redis has run a command.
-fn calls_of(redis: &Redis, command: &str) -> u64 {
-    let stats = redis.run::<String>("INFO commandstats");
-    let calls = stats
-        .lines()
-        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")))
-        .and_then(|rest| rest.split(',').next());
-    calls.map_or(0, |calls| calls.parse().unwrap())
 }

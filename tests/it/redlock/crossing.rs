@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 
+use crate::redis_faults::calls_of;
 use crate::redlock::proxy::Flow;
 use crate::redlock::{PATIENCE, PATIENT, Site, acquire, granted, look, release, serves};
 use crate::support::{Answer, Http, Redis, Service, eventually};
@@ -135,5 +136,29 @@ async fn of_two_refreshes_that_cross_the_shorter_one_cuts_no_node_that_missed_an
             assert!(left(node, &key) > LONG / 2, "round {round}: {:?}", left(node, &key));
         }
         release(&crossing.near(), &key, MINE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_vote_that_arrives_after_the_release_of_its_token_is_refused() {
+    let crossing = Crossing::begin().await;
+    let node = &crossing.site.nodes[2];
+    for round in 0..ROUNDS {
+        let key = format!("late/{round}");
+        crossing.site.proxies[2].set(Flow::SlowThere(AWAY));
+        granted(&crossing.far.http(), &key, MINE, LONG).await;
+        let before = calls_of(node, "evalsha");
+        let released = release(&crossing.near(), &key, MINE).await;
+        assert_eq!(released.status, 204, "round {round}: {released:?}");
+        // The release was one call, and the vote is another one.
+        eventually(PATIENCE, async || (calls_of(node, "evalsha") > before + 1).then_some(())).await;
+        crossing.site.proxies[2].set(Flow::Passing);
+        assert_eq!(left(node, &key), Duration::ZERO, "round {round}");
+        // The token may be used again at once.
+        let again = acquire(&crossing.near(), &key, MINE, LONG).await;
+        assert_eq!(again.status, 201, "round {round}: {again:?}");
+        assert_eq!(release(&crossing.near(), &key, MINE).await.status, 204, "round {round}");
+        let at_once = acquire(&crossing.near(), &key, MINE, LONG).await;
+        assert_eq!(at_once.status, 201, "round {round}: {at_once:?}");
     }
 }

@@ -6,6 +6,7 @@ local lock, record = KEYS[1], KEYS[2]
 local TAKE_OVER = 2 ^ 20 -- The weight of a take-over among the renewals, as in src/lock/lease.rs.
 local BRING_WITHIN = 1000 -- Milliseconds, as in src/store/redlock/refresh.rs.
 local ANY = 2 ^ 53 -- Above every fencing token.
+local MARKED_FOR = 5000 -- Milliseconds: longer than a call takes.
 local kind = redis.call('TYPE', lock).ok
 local value = kind == 'string' and redis.call('GET', lock) -- Another type is the lock of a direct Redis client.
 local known = redis.pcall('GET', record)
@@ -33,14 +34,18 @@ end
 local function write(mark, fields, keep)
   redis.call('SET', record, mark .. string.format('%.0f %.0f %.0f %.0f %s %s %s%s', unpack(fields)), 'PX', keep)
 end
-local function ended(whose) -- The mark of a lease that ended here: a refresh under way must not bring it back.
+local function ended(whose) -- The mark of a lease that ended here: what was asked before must not bring it back.
   return 'lk//!' .. whose .. ' ' .. lock -- No token contains a space.
 end
 local function ended_up_to(whose) -- The number of the mark; -1 if there is none.
   return tonumber(redis.call('GET', ended(whose)) or -1)
 end
-local function mark_ended(whose, number) -- Up to this fencing token, if given. Longer than any such refresh takes.
-  redis.pcall('SET', ended(whose), string.format('%.0f', number or ANY), 'PX', 5000)
+local function ended_since(whose, moment) -- Whether the mark was left at this moment or later; a longer one is of before a step of the clock.
+  local left = redis.call('PTTL', ended(whose))
+  return left > 0 and left <= MARKED_FOR and now - (MARKED_FOR - left) >= moment
+end
+local function mark_ended(whose, number) -- Up to this fencing token, if given.
+  redis.pcall('SET', ended(whose), string.format('%.0f', number or ANY), 'PX', MARKED_FOR)
 end
 local function free() -- Frees the key, and sends a hint if claims wait.
   redis.call('DEL', lock)
