@@ -8,6 +8,7 @@ mod counterexamples;
 mod counts;
 mod faults;
 mod history;
+mod leveling;
 mod network;
 mod plan;
 mod redis;

@@ -55,6 +55,10 @@ pub(in crate::store::redlock) enum Rule {
     DeadlineFirst,
     /// A refresh fails if the lock is gone.
     NoRevival,
+    /// A number that is confirmed is leveled no more.
+    Settled,
+    /// Numbers of two attempts do not agree until one is confirmed.
+    OneDrawer,
     /// No vote that was asked for before the end of its token's lease comes after it.
     EndedSince,
     /// A vote is given the number of its lease only where no greater one was known.
@@ -99,6 +103,7 @@ impl Rule {
             Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
             Self::AttemptName => ("ours and attempt == its_attempt", "true"),
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
+            Self::Settled => ("holds and settled(since) or since or ''", "since or ''"),
             Self::EndedSince => (SINCE, "false and ended_since"),
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),

@@ -37,6 +37,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
+    ("tests/simulation/leveling.rs", "virtual time"),
     ("tests/simulation/mod.rs", "virtual time"),
     ("tests/simulation/worker.rs", "virtual time"),
 ];

@@ -2,8 +2,9 @@
 //!
 //! A node votes with a number of its own, so one that missed the lease which a repeat is told of may
 //! have a greater one than the majority. It would refuse what names the lease. The attempt that
-//! asked for the vote tells the node the number, unless the node knew a greater one before, or
-//! somebody else has been told of the vote meanwhile: a number that was answered never falls.
+//! asked for the vote tells the node the number, unless the node knew a greater one before, or a
+//! majority may have confirmed the vote's meanwhile: a number that was answered never falls. Until
+//! then the record names the attempt, and nobody answers the number unconfirmed.
 
 use crate::lock::lease::{Claim, Lease};
 use crate::store::redlock::RedlockStore;

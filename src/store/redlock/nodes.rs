@@ -229,8 +229,9 @@ fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
     let number = natural(reply).unwrap_or_default();
     let renewals = natural(reply).unwrap_or_default();
     let asked = natural(reply).zip(reply.text());
-    let (held, before) = (natural(reply), natural(reply));
-    Some(Yes { number, since, renewals, asked, held, before })
+    let held = natural(reply);
+    let (drawer, before) = (reply.text().unwrap_or_default(), natural(reply));
+    Some(Yes { number, drawer, since, renewals, asked, held, before })
 }
 
 /// Reads milliseconds left, holder, fencing token, owner and milliseconds held.

@@ -68,6 +68,8 @@ pub(super) enum Ballot {
 pub(super) struct Yes {
     /// The fencing token of the lease on this node.
     pub(super) number: u64,
+    /// The attempt that drew the number; empty once a majority may have confirmed it.
+    pub(super) drawer: String,
     /// The age of the vote.
     pub(super) since: Since,
     /// The renewals of the lease, as far as this node knows.
@@ -78,6 +80,17 @@ pub(super) struct Yes {
     pub(super) held: Option<u64>,
     /// The highest number that the node knew before it drew this one; absent unless it drew it now.
     pub(super) before: Option<u64>,
+}
+
+impl Yes {
+    /// Returns true if one attempt drew both numbers, or both may be confirmed.
+    fn is_drawn_with(&self, other: &Self) -> bool {
+        #[cfg(test)]
+        if crate::store::redlock::simulation::Rule::OneDrawer.is_left_out() {
+            return true;
+        }
+        self.drawer == other.drawer
+    }
 }
 
 /// The age of a node's vote for a token.
@@ -192,11 +205,13 @@ impl Poll {
         self.won() && (fresh || matches!(self.number(), Number::Agreed(_)))
     }
 
-    /// The fencing token of the votes.
+    /// The fencing token of the votes. Those agree that were drawn in one attempt, or are settled: a
+    /// number of another attempt may still be leveled.
     pub(super) fn number(&self) -> Number {
         let votes = self.votes();
-        let agree = |number: u64| votes.iter().filter(|yes| yes.number == number).count();
-        let agreed = votes.iter().find(|yes| agree(yes.number) >= self.quorum.needed());
+        let alike = |one: &Yes, other: &Yes| one.number == other.number && one.is_drawn_with(other);
+        let agree = |one: &Yes| votes.iter().filter(|other| alike(one, other)).count();
+        let agreed = votes.iter().find(|yes| agree(yes) >= self.quorum.needed());
         let greatest = votes.iter().map(|yes| yes.number).max().unwrap_or_default();
         agreed.map_or(Number::Disputed(greatest), |yes| Number::Agreed(yes.number))
     }
@@ -323,7 +338,16 @@ mod tests {
     use crate::lock::error::Effect;
 
     fn yes(number: u64, since: Since) -> Ballot {
-        Ballot::Yes(Yes { number, since, renewals: 0, asked: None, held: None, before: None })
+        let drawer = String::new();
+        Ballot::Yes(Yes {
+            number,
+            drawer,
+            since,
+            renewals: 0,
+            asked: None,
+            held: None,
+            before: None,
+        })
     }
 
     fn taken(holder: &str, left_ms: u64) -> Ballot {

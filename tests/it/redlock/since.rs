@@ -26,7 +26,8 @@ fn record(node: &Redis) -> (String, String) {
 /// The start of the lease on a node, in milliseconds.
 fn start(node: &Redis) -> u64 {
     let (_, text) = record(node);
-    text.split_once('\n').expect("a start").1.parse().unwrap()
+    let (_, end) = text.split_once('\n').expect("a start");
+    end.split(' ').next().unwrap().parse().unwrap()
 }
 
 /// Waits until the key is held for a while, and returns how long.

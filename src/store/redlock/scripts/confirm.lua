@@ -1,4 +1,4 @@
--- confirm.lua: raises the node's fencing token to that of a lease, and tells whether the lease's token held the key here. After a refresh by a majority it also adds the lease if it is missing.
+-- confirm.lua: raises the node's fencing token to that of a lease, which is settled then, and tells whether the lease's token held the key here. After a refresh by a majority it also adds the lease if it is missing.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 fencing token of the lease  4 retention of the record beyond the ttl (ms)  5 ttl (ms)  6 renewals of a refreshed lease, or empty  7 its owner  8 ms held, or empty  9 ms held on the node with the earliest start, or empty  10 the highest fencing tokens known where the key was free at the refresh, a space around each; the last one is the instance's settings
 -- Returns: {now, "yes"} | {now, "no"} | {now, "blank" | "foreign"} | {now, "late"}
@@ -17,13 +17,13 @@ if brings and not (holder == token and (number > fence or renewals > tonumber(re
   local px = math.max(ttl, redis.call('PTTL', lock)) -- It ends no earlier here for that.
   if value then redis.call('PEXPIRE', lock, px) end -- A write that adds nothing comes first, so that the rest runs even at maxmemory.
   redis.call('SET', lock, token, 'PX', px)
-  write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner, ours and since ~= '' and since or age ~= '' and since_ms(age) or '' }, keep)
+  write(mark, { math.max(last, fence), fence, ttl, tonumber(refreshed), '-', token, its_owner, ours and since ~= '' and settled(since) or age ~= '' and since_ms(age) or '' }, keep)
   used()
-elseif last < fence or holds and number < fence or late then
+elseif last < fence or holds and (number < fence or drawer ~= '') or late then
   -- Raised even if the token is gone, for the next lease; only holders confirm.
   number = holds and fence or number
   redis.call('PEXPIRE', record, keep)
-  write(mark, { math.max(last, fence), number, its_ttl or 0, renewals, attempt or '-', holder or '-', owner or '', since or '' }, keep)
+  write(mark, { math.max(last, fence), number, its_ttl or 0, renewals, attempt or '-', holder or '-', owner or '', holds and settled(since) or since or '' }, keep)
 end
 if not voting then return { now, silence } end
 return { now, holds and 'yes' or 'no' }

@@ -1,7 +1,7 @@
 -- refresh.lua: renews the lease of a token for a TTL from now, on this node; never revives a lost lease. A keeper is refused after a take-over, and its last word after any renewal.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 proposed fencing token (us)  7 fencing floor  8 fencing token of the lease, or empty  9 renewals that the keeper knows, empty for a client  10 "1" for the keeper's last word  11 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
--- Returns: {now, "again", fencing token, renewals, ttl (ms), owner, ms held or -1} | {now, "taken_over"} | {now, "lost"} | {now, "missing", highest fencing token known here} where the key is free | {now, "blank" | "foreign"} | {now, "late"}
+-- Returns: {now, "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty} | {now, "taken_over"} | {now, "lost"} | {now, "missing", highest fencing token known here} where the key is free | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, token, ttl, default_ttl, retention, proposal, floor, named, kept, last_word, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
@@ -26,4 +26,4 @@ if last_word == '1' then mark_ended(token) end
 write(string.match(known, '^%+?'), { math.max(last, number), number, ttl, renewals, '-', token, owner, since }, ttl + retention)
 used()
 if not voting then return { now, silence } end
-return { now, 'again', number, renewals, ttl, owner, held }
+return { now, 'again', number, renewals, ttl, owner, held, drawer }

@@ -1,5 +1,5 @@
 -- vote.lua: the lock and its record; runs after prelude.lua, before the scripts about one lock.
--- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", then a line feed and the start of the lease (ms), which an older version takes for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease)
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", then a line feed, the start of the lease (ms), and the name of the attempt that drew its number unless a majority may have confirmed that; an older version takes the two for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease)
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -17,6 +17,10 @@ number, renewals = tonumber(number or 0), tonumber(renewals or 0)
 local ours = value and value == holder
 local start = tonumber(ours and string.match(since, '%d+') or nil)
 local held = start and math.max(0, now - start) or -1 -- The time since the start of the lease; -1 if the record has none.
+local drawer = ours and string.match(since, '^\n%d+ (%S+)$') or '' -- While this is known, no confirmed number depends on this one.
+local function settled(since) -- The end of a record without the drawer.
+  return string.match(since, '^\n?%d*')
+end
 local function capped(ttl, max_hold) -- The TTL, or the time until the lease has lasted for `max_hold` on this node, if given. It ends no earlier than it would.
   if max_hold == '' then return tonumber(ttl) end
   return math.min(ttl, math.max((start or now) + max_hold - now, redis.call('PTTL', lock), 1))

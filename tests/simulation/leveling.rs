@@ -1,0 +1,137 @@
+//! A vote that is leveled late, after somebody else has been told of its number.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::lock::lease::Claim;
+use crate::lock::store::Store;
+use crate::store::redlock::RedlockStore;
+use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, won};
+use crate::store::redlock::simulation::network::Message;
+use crate::store::redlock::simulation::rule::Rule;
+use crate::store::redlock::simulation::world::World;
+
+/// A lease that the third node missed, and then votes for with a number of its own.
+struct Uneven<'a> {
+    world: &'a World,
+    claim: Claim,
+    number: u64,
+    /// What is to level the vote, on its way.
+    level: Vec<Message>,
+}
+
+impl<'a> Uneven<'a> {
+    async fn begin(world: &'a World) -> Self {
+        let [claim, _] = claims(4_000);
+        let one = store(world, 0);
+        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+        world.state().nodes[2].cut = vec![0];
+        won(&one, &claim).await;
+        sleep(Duration::from_millis(500)).await; // The vote is given up.
+        world.state().nodes[2].cut.clear();
+        world.state().nodes[2].pauses = true;
+        let number = won(&one, &claim).await;
+        let mut uneven = Self { world, claim, number, level: Vec::new() };
+        let vote = uneven.held_back();
+        uneven.arrive(vote);
+        world.state().nodes[2].pauses = true;
+        sleep(Duration::from_millis(200)).await; // The attempt has heard of the vote.
+        uneven.level = uneven.held_back();
+        uneven
+    }
+
+    /// What the third node has not read yet; it goes on.
+    fn held_back(&self) -> Vec<Message> {
+        let node = &mut self.world.state().nodes[2];
+        node.pauses = false;
+        std::mem::take(&mut node.queue)
+    }
+
+    fn arrive(&self, messages: Vec<Message>) {
+        for message in messages {
+            self.world.state().arrive(self.world.now(), message);
+        }
+    }
+
+    /// The number of a repeat through an instance that does not reach a node.
+    async fn without(&self, instance: usize, node: usize) -> u64 {
+        self.world.state().nodes[node].cut = vec![instance];
+        let number = won(&store(self.world, instance), &self.claim).await;
+        self.world.state().nodes[node].cut.clear();
+        number
+    }
+
+    /// A repeat whose confirmation only the first node hears.
+    async fn half_confirmed(&self) {
+        self.world.state().nodes[1].cut = vec![1];
+        let other = store(self.world, 1);
+        let meanwhile = async {
+            let now = self.world.now();
+            self.world.state().instances[1].stands_until = now + 100;
+            sleep(Duration::from_millis(50)).await; // The nodes have voted.
+            self.world.state().nodes[2].pauses = true;
+        };
+        let (repeated, ()) = tokio::join!(other.try_acquire(&self.claim), meanwhile);
+        assert!(repeated.is_err(), "{repeated:?}");
+        self.held_back();
+        self.world.state().nodes[1].cut.clear();
+    }
+
+    /// The vote is leveled now. Returns the number of a repeat without the first node.
+    async fn after_its_leveling(mut self) -> u64 {
+        let level = std::mem::take(&mut self.level);
+        self.arrive(level);
+        self.without(0, 0).await
+    }
+}
+
+fn store(world: &World, instance: usize) -> std::sync::Arc<RedlockStore> {
+    world.of(instance).store.expect("a store")
+}
+
+/// Returns the number that is confirmed before the vote is leveled, and one from after it.
+async fn confirmed_before(world: &World) -> (u64, u64) {
+    let uneven = Uneven::begin(world).await;
+    let confirmed = uneven.without(1, 1).await;
+    assert!(confirmed > uneven.number);
+    (confirmed, uneven.after_its_leveling().await)
+}
+
+#[test]
+fn where_a_confirmed_vote_is_leveled_a_number_falls() {
+    let (confirmed, later) = in_a_world(Some(Rule::Settled), confirmed_before);
+    assert!(later < confirmed);
+    let (confirmed, later) = in_a_world(None, confirmed_before);
+    assert!(later >= confirmed);
+}
+
+/// The same, where only the first node hears the confirmation, and a repeat is told of it.
+async fn half_confirmed_before(world: &World) -> (u64, u64) {
+    let uneven = Uneven::begin(world).await;
+    uneven.half_confirmed().await;
+    let told = uneven.without(1, 1).await;
+    assert!(told > uneven.number);
+    (told, uneven.after_its_leveling().await)
+}
+
+#[test]
+fn where_votes_of_two_attempts_agree_unconfirmed_a_number_falls() {
+    let (told, later) = in_a_world(Some(Rule::OneDrawer), half_confirmed_before);
+    assert!(later < told);
+    let (told, later) = in_a_world(None, half_confirmed_before);
+    assert!(later >= told);
+}
+
+/// A repeat is told of the vote before it is leveled, and answers the number of the lease.
+async fn told_before(world: &World) -> (u64, u64) {
+    let uneven = Uneven::begin(world).await;
+    assert_eq!(won(&store(world, 1), &uneven.claim).await, uneven.number);
+    (uneven.number, uneven.after_its_leveling().await)
+}
+
+#[test]
+fn a_vote_that_a_repeat_was_told_of_is_leveled_all_the_same() {
+    let (number, later) = in_a_world(None, told_before);
+    assert_eq!(number, later);
+}
