@@ -1,5 +1,6 @@
 //! The faults without each rule: the checks find them, and find none with the rule.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -10,7 +11,9 @@ use crate::lock::lease::{Claim, Holding, Origin};
 use crate::lock::store::{Attempt, Released, Store, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
+use crate::store::redlock::simulation::faults::{deliver, resume};
 use crate::store::redlock::simulation::history::Wrong;
+use crate::store::redlock::simulation::network::Message;
 use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::redis::Forgets;
 use crate::store::redlock::simulation::rule::{Rule, leave_out};
@@ -269,22 +272,21 @@ async fn half_released(world: &World, deaf: &[usize]) -> u64 {
     }
 }
 
-/// A vote on the third node comes after that. Returns the number of a repeat, and that of the other.
-async fn late_vote(world: &World) -> (u64, u64) {
+/// A lease of the first claim, whose vote on the third node is on its way for a long time.
+async fn with_a_late_vote(world: &World) -> (Arc<RedlockStore>, Claim, Vec<Message>) {
     let one = world.of(0).store.expect("a store");
     let [claim, _] = claims(4_000);
     sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
     world.state().nodes[2].pauses = true;
     won(&one, &claim).await;
-    let late = {
-        let node = &mut world.state().nodes[2];
-        node.pauses = false;
-        std::mem::take(&mut node.queue)
-    };
+    (one, claim, resume(world, 2))
+}
+
+/// A vote on the third node comes after that. Returns the number of a repeat, and that of the other.
+async fn late_vote(world: &World) -> (u64, u64) {
+    let (one, claim, late) = with_a_late_vote(world).await;
     let before = half_released(world, &[1]).await;
-    for message in late {
-        world.state().arrive(world.now(), message);
-    }
+    deliver(world, late);
     sleep(Duration::from_millis(200)).await; // The attempt has heard of the vote.
     world.state().nodes[0].cut = vec![0]; // It would draw a greater number.
     (won(&one, &claim).await, before)
@@ -300,21 +302,11 @@ fn where_a_vote_is_leveled_below_what_its_node_knew_a_number_falls() {
 
 /// A vote on the third node comes after the release. Returns the locks that are left.
 async fn late_after_its_end(world: &World) -> usize {
-    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
-    let [claim, _] = claims(4_000);
-    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-    world.state().nodes[2].pauses = true;
-    won(&one, &claim).await;
-    let late = {
-        let node = &mut world.state().nodes[2];
-        node.pauses = false;
-        std::mem::take(&mut node.queue)
-    };
+    let (one, claim, late) = with_a_late_vote(world).await;
+    let other = world.of(1).store.expect("a store");
     let released = other.release(&claim.key, &claim.token, None).await;
     assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
-    for message in late {
-        world.state().arrive(world.now(), message);
-    }
+    deliver(world, late);
     let (_, locks) = world.at_the_end();
     // The token may be used again at once.
     won(&one, &claim).await;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use tokio::time::sleep;
 
+use crate::store::redlock::simulation::network::Message;
 use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
 use crate::store::redlock::simulation::redis;
 use crate::store::redlock::simulation::redis::Forgets;
@@ -108,10 +109,21 @@ pub(super) async fn pausing(world: Arc<World>, mut rng: Rng) {
 }
 
 fn go_on(world: &World, node: usize) {
-    let mut state = world.state();
-    state.nodes[node].pauses = false;
-    for message in std::mem::take(&mut state.nodes[node].queue) {
-        state.arrive(world.now(), message);
+    let unread = resume(world, node);
+    deliver(world, unread);
+}
+
+/// Resumes a paused node. Returns what it has not read yet.
+pub(super) fn resume(world: &World, node: usize) -> Vec<Message> {
+    let node = &mut world.state().nodes[node];
+    node.pauses = false;
+    std::mem::take(&mut node.queue)
+}
+
+/// Delivers messages to their nodes now.
+pub(super) fn deliver(world: &World, messages: Vec<Message>) {
+    for message in messages {
+        world.state().arrive(world.now(), message);
     }
 }
 

@@ -1,5 +1,6 @@
 //! A vote that is leveled late, after somebody else has been told of its number.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -8,6 +9,7 @@ use crate::lock::lease::Claim;
 use crate::lock::store::Store;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, won};
+use crate::store::redlock::simulation::faults::{deliver, resume};
 use crate::store::redlock::simulation::network::Message;
 use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::world::World;
@@ -32,26 +34,11 @@ impl<'a> Uneven<'a> {
         world.state().nodes[2].cut.clear();
         world.state().nodes[2].pauses = true;
         let number = won(&one, &claim).await;
-        let mut uneven = Self { world, claim, number, level: Vec::new() };
-        let vote = uneven.held_back();
-        uneven.arrive(vote);
+        let vote = resume(world, 2);
+        deliver(world, vote);
         world.state().nodes[2].pauses = true;
         sleep(Duration::from_millis(200)).await; // The attempt has heard of the vote.
-        uneven.level = uneven.held_back();
-        uneven
-    }
-
-    /// What the third node has not read yet; it goes on.
-    fn held_back(&self) -> Vec<Message> {
-        let node = &mut self.world.state().nodes[2];
-        node.pauses = false;
-        std::mem::take(&mut node.queue)
-    }
-
-    fn arrive(&self, messages: Vec<Message>) {
-        for message in messages {
-            self.world.state().arrive(self.world.now(), message);
-        }
+        Self { world, claim, number, level: resume(world, 2) }
     }
 
     /// The number of a repeat through an instance that does not reach a node.
@@ -74,53 +61,43 @@ impl<'a> Uneven<'a> {
         };
         let (repeated, ()) = tokio::join!(other.try_acquire(&self.claim), meanwhile);
         assert!(repeated.is_err(), "{repeated:?}");
-        self.held_back();
+        drop(resume(self.world, 2));
         self.world.state().nodes[1].cut.clear();
     }
 
     /// The vote is leveled now. Returns the number of a repeat without the first node.
     async fn after_its_leveling(mut self) -> u64 {
-        let level = std::mem::take(&mut self.level);
-        self.arrive(level);
+        deliver(self.world, std::mem::take(&mut self.level));
         self.without(0, 0).await
     }
 }
 
-fn store(world: &World, instance: usize) -> std::sync::Arc<RedlockStore> {
+fn store(world: &World, instance: usize) -> Arc<RedlockStore> {
     world.of(instance).store.expect("a store")
 }
 
-/// Returns the number that is confirmed before the vote is leveled, and one from after it.
-async fn confirmed_before(world: &World) -> (u64, u64) {
-    let uneven = Uneven::begin(world).await;
-    let confirmed = uneven.without(1, 1).await;
-    assert!(confirmed > uneven.number);
-    (confirmed, uneven.after_its_leveling().await)
+/// Returns true if a repeat is told a smaller number after the vote was leveled than one before.
+fn falls(without: Option<Rule>, before: impl AsyncFnOnce(&Uneven<'_>)) -> bool {
+    in_a_world(without, async |world| {
+        let uneven = Uneven::begin(world).await;
+        before(&uneven).await;
+        let told = uneven.without(1, 1).await;
+        assert!(told > uneven.number);
+        uneven.after_its_leveling().await < told
+    })
 }
 
 #[test]
 fn where_a_confirmed_vote_is_leveled_a_number_falls() {
-    let (confirmed, later) = in_a_world(Some(Rule::Settled), confirmed_before);
-    assert!(later < confirmed);
-    let (confirmed, later) = in_a_world(None, confirmed_before);
-    assert!(later >= confirmed);
-}
-
-/// The same, where only the first node hears the confirmation, and a repeat is told of it.
-async fn half_confirmed_before(world: &World) -> (u64, u64) {
-    let uneven = Uneven::begin(world).await;
-    uneven.half_confirmed().await;
-    let told = uneven.without(1, 1).await;
-    assert!(told > uneven.number);
-    (told, uneven.after_its_leveling().await)
+    assert!(falls(Some(Rule::Settled), async |_| ()));
+    assert!(!falls(None, async |_| ()));
 }
 
 #[test]
 fn where_votes_of_two_attempts_agree_unconfirmed_a_number_falls() {
-    let (told, later) = in_a_world(Some(Rule::OneDrawer), half_confirmed_before);
-    assert!(later < told);
-    let (told, later) = in_a_world(None, half_confirmed_before);
-    assert!(later >= told);
+    let half_confirmed = async |uneven: &Uneven<'_>| uneven.half_confirmed().await;
+    assert!(falls(Some(Rule::OneDrawer), half_confirmed));
+    assert!(!falls(None, half_confirmed));
 }
 
 /// A repeat is told of the vote before it is leveled, and answers the number of the lease.

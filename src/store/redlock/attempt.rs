@@ -68,6 +68,7 @@ impl RedlockStore {
             return Ok(Attempted::Lost(poll));
         }
         self.metrics.redlock_attempt("failed");
+        // A node that refuses what was asked for too early names no holder.
         let refused = poll.how_many(|ballot| *ballot == Ballot::No(None));
         if refused > 0 && poll.votes().len() + refused >= self.quorum().needed() {
             return Ok(Attempted::Lost(poll));
