@@ -157,9 +157,11 @@ fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
 /// Runs a story on three nodes, without a rule if one is given.
 pub(super) fn in_a_world<T>(without: Option<Rule>, story: impl AsyncFnOnce(&World) -> T) -> T {
     leave_out(without);
+    let plan = Plan { served: true, ..Plan::calm(3, 1) };
+    fastrand::seed(plan.seed);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {
-        let world = World::new(Plan { served: true, ..Plan::calm(3, 1) });
+        let world = World::new(plan);
         tokio::select! {
             biased;
             () = world.carry() => unreachable!("it carries for ever"),
