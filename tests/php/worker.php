@@ -24,7 +24,8 @@ for ($round = 0; $round < (int) $rounds; $round++) {
     }
     $number = (int) file_get_contents($file);
     usleep(random_int(0, 1000));
-    file_put_contents($file, (string) ($number + 1));
+    file_put_contents($file . getmypid(), (string) ($number + 1));
+    rename($file . getmypid(), $file); // Two numbers that are written at once do not mix.
     if (!$recipe->release($key, $proof)) {
         throw new RuntimeException("$name lost its lock in round $round");
     }
