@@ -33,7 +33,7 @@ async fn a_writer_that_slept_past_its_ttl_is_refused_after_its_successor_wrote()
             let (file, key) = (FencedFile::new(), format!("{late:?}/{successor:?}"));
             let mut late = Writer::with_lease_of(&url(&http, &key, "ttl=1s"), late, &file);
             late.reads("what was true ").await;
-            late.pause().await;
+            late.pause();
             let mut successor =
                 Writer::with_lease_of(&url(&http, &key, "wait=9s"), successor, &file);
             successor.reads("what is true\n").await;

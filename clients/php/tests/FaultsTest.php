@@ -236,8 +236,8 @@ final class FaultsTest extends TestCase
     {
         $client = $this->client(answerTimeout: 1.0, patience: 1.1);
         $held = $client->acquire($key = self::key());
-        posix_kill((int) self::env('PID'), SIGSTOP);
         try {
+            self::stop();
             $began = microtime(true);
             $failure = $this->thrown(ServiceUnavailable::class, fn () => $client->acquire(self::key(), wait: 0.3));
             self::assertSame(Outcome::Unknown, $failure->outcome);
@@ -247,7 +247,7 @@ final class FaultsTest extends TestCase
             $this->thrown(ServiceUnavailable::class, fn () => $held->release());
             self::assertTook(2 * 1.0, $began);
         } finally {
-            posix_kill((int) self::env('PID'), SIGCONT);
+            self::goOn();
         }
         self::eventually(fn () => !$this->client()->inspect($key)->isHeld || $held->release());
     }

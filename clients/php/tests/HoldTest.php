@@ -212,11 +212,11 @@ final class HoldTest extends TestCase
             echo "held\n";
             for ($i = 0; $i < 400; $i++) usleep(50000);', self::key());
         self::assertSame("held\n", fgets($output));
-        posix_kill((int) self::env('PID'), SIGSTOP);
         try {
+            self::stop();
             $told = (float) fgets($output);
         } finally {
-            posix_kill((int) self::env('PID'), SIGCONT);
+            self::goOn();
         }
         proc_close($process);
         self::assertGreaterThan(0.0, $told);

@@ -105,6 +105,19 @@ abstract class TestCase extends \PHPUnit\Framework\TestCase
         self::assertLessThanOrEqual($known, $remaining());
     }
 
+    /** Stops the service. On a busy machine its threads go on for a while. */
+    protected static function stop(): void
+    {
+        posix_kill($pid = (int) self::env('PID'), SIGSTOP);
+        $state = fn (string $thread) => @file_get_contents("$thread/stat"); // It may have ended.
+        self::eventually(fn () => !preg_grep('/\) [RSD] /', array_map($state, glob("/proc/$pid/task/*"))));
+    }
+
+    protected static function goOn(): void
+    {
+        posix_kill((int) self::env('PID'), SIGCONT);
+    }
+
     /** Asks again until it is true. */
     protected static function eventually(callable $question): void
     {

@@ -150,10 +150,26 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by name to a process that a test started.
+/// Sends a signal by name to a process that a test started. One that is told to stop has stopped
+/// then: on a busy machine its threads go on for a while.
 pub(crate) fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
     assert!(sent.success());
+    let end = Instant::now() + PATIENCE;
+    while name == "STOP" && !has_stopped(pid) {
+        assert!(Instant::now() < end, "{pid} does not stop");
+        std::thread::yield_now();
+    }
+}
+
+/// Whether no thread of a process goes on, also because it has ended.
+fn has_stopped(pid: u32) -> bool {
+    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
+    threads.flatten().all(|thread| {
+        let line = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        let state = line.rsplit(") ").next().unwrap_or_default();
+        !state.starts_with(['R', 'S', 'D'])
+    })
 }
 
 /// The bytes that are not read yet of each connection to a port of this machine, with the port of the
