@@ -140,24 +140,14 @@ fn in_short_runs_a_rule_is_missed_as_well() {
     }
 }
 
-#[test]
-fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
-    is_missed(Rule::DeadlineFirst, Wrong::NumberFell, 10_000, |seed| Plan {
-        nodes: 1,
-        keys: 1,
-        loss: 0,
-        pauses_every: 0,
-        cuts_every: 0,
-        restarts_every: 0,
-        stalls_every: 1_000,
-        ..Plan::short(seed)
-    });
-}
-
 /// Runs a story on three nodes, without a rule if one is given.
 pub(super) fn in_a_world<T>(without: Option<Rule>, story: impl AsyncFnOnce(&World) -> T) -> T {
-    leave_out(without);
-    let plan = Plan { served: true, ..Plan::calm(3, 1) };
+    in_a_world_of(Plan { without, served: true, ..Plan::calm(3, 1) }, story)
+}
+
+/// Runs a story in the world of a plan.
+pub(super) fn in_a_world_of<T>(plan: Plan, story: impl AsyncFnOnce(&World) -> T) -> T {
+    leave_out(plan.without);
     fastrand::seed(plan.seed);
     let runtime = Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.expect("a runtime").block_on(async {

@@ -9,6 +9,7 @@ mod counts;
 mod faults;
 mod history;
 mod leveling;
+mod losses;
 mod network;
 mod plan;
 mod redis;

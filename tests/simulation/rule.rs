@@ -61,6 +61,8 @@ pub(in crate::store::redlock) enum Rule {
     OneDrawer,
     /// No vote that was asked for before the end of its token's lease comes after it.
     EndedSince,
+    /// A node draws no number while it does not vote.
+    DrawnByVoters,
     /// A vote is given the number of its lease only where no greater one was known.
     LeveledUnseen,
 }
@@ -105,6 +107,9 @@ impl Rule {
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
             Self::Settled => ("holds and settled(since) or since or ''", "since or ''"),
             Self::EndedSince => (SINCE, "false and ended_since"),
+            Self::DrawnByVoters => {
+                ("voting and draw(proposal, floor) or 0", "draw(proposal, floor)")
+            }
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
             Self::WhileItLasts | Self::LeveledUnseen => return covered,

@@ -38,6 +38,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
     ("tests/simulation/leveling.rs", "virtual time"),
+    ("tests/simulation/losses.rs", "virtual time"),
     ("tests/simulation/mod.rs", "virtual time"),
     ("tests/simulation/worker.rs", "virtual time"),
 ];

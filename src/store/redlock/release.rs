@@ -26,7 +26,7 @@ const UNDO_TRIES: u32 = 3;
 /// The nodes' answers to a release.
 #[derive(Default)]
 struct Given {
-    /// The fencing token and owner from each node that gave something up.
+    /// The fencing token, 0 if unknown, and owner from each node that gave something up.
     up: Vec<(u64, String)>,
     /// The longest requested TTL of the lease, in milliseconds.
     ttl: u64,
@@ -95,7 +95,7 @@ impl RedlockStore {
         }
         // The least of these is not above the number of the lease: a late vote may have a greater
         // one, which no majority ever confirmed.
-        let most = given.up.iter().map(|(number, _)| *number).min();
+        let most = given.up.iter().map(|(number, _)| *number).filter(|number| *number > 0).min();
         let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
         // If the outcome is unknown, the lease may be granted to its token again: then nothing may
         // be cleaned up later.

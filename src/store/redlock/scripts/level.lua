@@ -1,6 +1,6 @@
--- level.lua: gives the vote of an attempt the number of the lease that the attempt got, if this node drew a greater one: what names the lease would miss it here. Not if a majority may have confirmed the number since: the record has no drawer then.
+-- level.lua: gives the vote of an attempt the number of the lease that the attempt got, if this node drew a greater one, or none because it does not vote: what names the lease would miss it here. Not if a majority may have confirmed the number since: the record has no drawer then.
 -- KEYS: 1 lock  2 record  3 guard; and the mark of an ended lease
--- ARGV: 1 token  2 attempt  3 fencing token that this node drew  4 fencing token of the lease; the last one is the instance's settings
+-- ARGV: 1 token  2 attempt  3 fencing token that this node drew, or 0  4 fencing token of the lease; the last one is the instance's settings
 -- Returns: {now, "leveled"} | {now, "given_up"} if the lease has ended meanwhile | {now, "nothing"} | {now, "foreign"}
 local token, its_attempt, drawn, fence = ARGV[1], ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 if not own then return { now, silence } end
@@ -11,5 +11,5 @@ if fence <= up_to and up_to < ANY then -- Another mark is of an earlier lease: i
   return { now, 'given_up' }
 end
 redis.call('PEXPIRE', lock, redis.call('PTTL', lock)) -- A write that adds nothing comes first, so that the rest runs even at maxmemory.
-write(string.match(known, '^%+?'), { last, fence, its_ttl, renewals, attempt, token, owner, settled(since) }, redis.call('PTTL', record))
+write(string.match(known, '^%+?'), { math.max(last, fence), fence, its_ttl, renewals, attempt, token, owner, settled(since) }, redis.call('PTTL', record))
 return { now, 'leveled' }

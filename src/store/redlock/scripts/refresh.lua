@@ -1,4 +1,4 @@
--- refresh.lua: renews the lease of a token for a TTL from now, on this node; never revives a lost lease. A keeper is refused after a take-over, and its last word after any renewal.
+-- refresh.lua: renews the lease of a token for a TTL from now, on this node; never revives a lost lease. A lease whose fencing token the node does not know is renewed, but proves nothing. A keeper is refused after a take-over, and its last word after any renewal.
 -- KEYS: 1 lock  2 record  3 guard
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 proposed fencing token (us)  7 fencing floor  8 fencing token of the lease, or empty  9 renewals that the keeper knows, empty for a client  10 "1" for the keeper's last word  11 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
 -- Returns: {now, "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty} | {now, "taken_over"} | {now, "lost"} | {now, "missing", highest fencing token known here} where the key is free | {now, "blank" | "foreign"} | {now, "late"}
@@ -9,7 +9,7 @@ if value ~= token then return { now, kind == 'none' and 'missing' or 'lost', las
 -- A node that missed the lease's greatest number has a smaller one; a later lease has a greater one.
 if named ~= '' and (not ours or number > tonumber(named)) then return { now, 'lost' } end
 if not ours then -- A direct Redis client took the lock with this token: its record begins here.
-  number, its_ttl, renewals, owner, since = draw(proposal, floor), default_ttl, 0, '', ''
+  number, its_ttl, renewals, owner, since = voting and draw(proposal, floor) or 0, default_ttl, 0, '', ''
 end
 if kept == '' then
   renewals = renewals + 1
@@ -23,7 +23,7 @@ ttl = capped(math.min(tonumber(ttl == '' and its_ttl or ttl), longest), max_hold
 redis.call('PEXPIRE', lock, last_word == '1' and ttl or expiry(ttl))
 if last_word == '1' then mark_ended(token) end
 -- A refreshed lease counts, so the clean-up of the attempt that began it must not take it.
-write(string.match(known, '^%+?'), { math.max(last, number), number, ttl, renewals, '-', token, owner, since }, ttl + retention)
+if ours or voting then write(string.match(known, '^%+?'), { math.max(last, number), number, ttl, renewals, '-', token, owner, since }, ttl + retention) end
 used()
-if not voting then return { now, silence } end
+if not voting or number == 0 then return { now, silence } end
 return { now, 'again', number, renewals, ttl, owner, held, drawer }

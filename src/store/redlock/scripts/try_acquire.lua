@@ -1,4 +1,4 @@
--- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, to know it when it votes.
+-- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, without a fencing token, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard; and the mark of an ended lease
 -- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 proposed fencing token (us)  7 fencing floor  8 attempt  9 "1" if others wait behind the claim  10 "1" if the claim waits  11 "1" if the service made the token  12 longest time that a lease lasts (ms), or empty  13 time from the beginning of the attempt to the first argument (ms); the last one is the instance's settings
 -- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty, highest fencing token known before this one was drawn or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "ended"} if a lease of the token ended here after the attempt had begun | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
@@ -16,12 +16,15 @@ if kind == 'none' and ended_since(token, not_after - patience) then return { now
 -- The service's attempts with one token follow each other: an earlier one that arrives late must not mark, for its clean-up, a vote that a later one has won with.
 if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'superseded' } end
 if ours then ttl = capped(ttl, max_hold) elseif max_hold ~= '' then ttl = math.min(ttl, max_hold) end
-local fence = ours and number or draw(proposal, floor)
+local unknown = not ours or number == 0
+-- A number that is drawn while the node does not vote may be below those that it forgot. It is told instead.
+local fence = not unknown and number or voting and draw(proposal, floor) or 0
+if unknown then since, drawer = (start and settled(since) or since_ms(0)) .. ' ' .. its_attempt, its_attempt end
 renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', ours and expiry(ttl) or ttl)
 -- A vote from before the attempt may be a lease, which its clean-up must not take; unless its token is the service's, which no client knows yet.
 local whose = ours and made ~= '1' and '-' or its_attempt
-write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner, ours and since or since_ms(0) .. ' ' .. its_attempt }, retention)
+write(behind == '1' and '+' or '', { math.max(last, fence), fence, ttl, renewals, whose, token, its_owner, since }, retention)
 used()
 if not voting then return { now, silence } end
-return { now, ours and 'again' or 'yes', fence, renewals, tonumber(ttl), its_owner, held, ours and drawer or its_attempt, ours and -1 or last }
+return { now, ours and 'again' or 'yes', fence, renewals, tonumber(ttl), its_owner, held, drawer, unknown and last or -1 }
