@@ -11,7 +11,7 @@ use crate::api::Waited;
 use crate::auth::Caller;
 use crate::lock::error::{Effect, LockError, Verb, chain};
 use crate::lock::key::InvalidKey;
-use crate::lock::lease::{Holder, LockStatus, Sharers};
+use crate::lock::lease::{LockStatus, Sharers};
 use crate::lock::slots::Slots;
 use crate::lock::time::{TtlBounds, millis_down, millis_up};
 use crate::wire::{Code, More, Problem};
@@ -94,8 +94,8 @@ impl ApiError {
 
     /// A key with another holder.
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
+        let state = state(status);
         let holder = status.holder.clone().unwrap_or_default();
-        let by = held_by(status, &holder);
         let shown: String = status.key.as_str().chars().take(SHOWN_KEY_CHARS).collect();
         let more = More {
             retry_after_ms: holder.left.map(millis_up),
@@ -109,7 +109,7 @@ impl ApiError {
             ..More::default()
         };
         let seconds = holder.left.map_or(1, |left| seconds_up(left).max(1));
-        Self::with(Code::LockHeld, format!("'{shown}' is held{by}"), more)
+        Self::with(Code::LockHeld, format!("'{shown}' is {state}"), more)
             .header(RETRY_AFTER, seconds.into())
     }
 
@@ -142,15 +142,19 @@ impl ApiError {
     }
 }
 
-/// The holders of a key, for people.
-fn held_by(status: &LockStatus, holder: &Holder) -> String {
+/// Why nobody else gets a key, for people.
+fn state(status: &LockStatus) -> String {
+    let Some(holder) = &status.holder else {
+        let free = if status.waiters > 0 { "free, but others come first" } else { "free by now" };
+        return free.to_owned();
+    };
     let owner = |before: &str| {
         holder.owner.as_ref().map_or_else(String::new, |owner| format!("{before}{owner}"))
     };
     let left = holder.left.map(|left| left.as_secs_f64());
     match (&status.sharers, left) {
-        (None, None) => format!("{}, without an expiry", owner(" by ")),
-        (None, Some(left)) => format!("{} for another {left:.1} s", owner(" by ")),
+        (None, None) => format!("held{}, without an expiry", owner(" by ")),
+        (None, Some(left)) => format!("held{} for another {left:.1} s", owner(" by ")),
         (Some(Sharers { holders, slots, .. }), left) => {
             let many = if *holders == 1 { "lease" } else { "leases" };
             let of = match *slots {
@@ -158,7 +162,7 @@ fn held_by(status: &LockStatus, holder: &Holder) -> String {
                 slots => format!(" of at most {}", slots.limit()),
             };
             let (left, by) = (left.unwrap_or_default(), owner(", by "));
-            format!(" by {holders} {many}{of}; there may be room in {left:.1} s{by}")
+            format!("held by {holders} {many}{of}; there may be room in {left:.1} s{by}")
         }
     }
 }

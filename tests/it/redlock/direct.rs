@@ -8,6 +8,7 @@ use crate::redlock::{
 };
 use crate::support::peers::{counted, step};
 use crate::support::{Process, Redis, eventually};
+use crate::waiting::until_waiters;
 
 const MINE: &str = "token-of-this-client";
 
@@ -136,4 +137,32 @@ async fn a_direct_lock_is_respected_with_a_minority_away() {
         assert_eq!(acquire(&http, "direct", MINE, LONG).await.told(), held());
         site.back(0, way);
     }
+}
+
+/// A direct Redis client sends no hint, so who waits asks a while later.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_behind_others_is_told_that_the_key_is_free() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    eventually(PATIENCE, async || {
+        for node in &site.nodes {
+            node.run::<()>("SET lock:direct its-own-value NX PX 60000");
+        }
+        let body = format!(r#"{{"token":"{MINE}","ttl_ms":1000,"wait_ms":9000}}"#);
+        let behind = async {
+            until_waiters(&http, "direct", 1).await;
+            for node in &site.nodes {
+                node.run::<()>("DEL lock:direct");
+            }
+            http.post("/locks/direct", "").await
+        };
+        let (granted, refused) = tokio::join!(http.post("/locks/direct", &body), behind);
+        assert_eq!(granted.status, 201, "{granted:?}");
+        assert_eq!(refused.status, 409, "{refused:?}");
+        assert_eq!(release(&http, "direct", MINE).await.status, 204);
+        (refused.text("detail") == "'direct' is free, but others come first").then_some(())
+    })
+    .await;
 }
