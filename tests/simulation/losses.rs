@@ -41,7 +41,7 @@ impl<'a> Forgotten<'a> {
         Self { world, behind, claim, number, at: world.now() }
     }
 
-    async fn is_over(&self, ms: u64) {
+    async fn until(&self, ms: u64) {
         sleep(Duration::from_millis((self.at + ms).saturating_sub(self.world.now()))).await;
     }
 
@@ -49,9 +49,9 @@ impl<'a> Forgotten<'a> {
     /// the loss: it neither has an answer nor cleans up.
     async fn asks_once(&self, ms: u64) {
         let heard = async {
-            self.is_over(ms - 20).await;
+            self.until(ms - 20).await;
             self.world.state().nodes[0].pauses = true;
-            self.is_over(ms).await;
+            self.until(ms).await;
             self.world.state().nodes[0].cut = vec![1];
             deliver(self.world, resume(self.world, 0));
         };
@@ -61,7 +61,7 @@ impl<'a> Forgotten<'a> {
 
     /// The node votes. Returns true if a repeat has a number that fell.
     async fn falls(&self) -> bool {
-        self.is_over(VOTES_AFTER).await;
+        self.until(VOTES_AFTER).await;
         won(&self.world.of(2).store.expect("a store"), &self.claim).await < self.number
     }
 }
@@ -74,7 +74,7 @@ fn after_a_loss<T>(without: Option<Rule>, story: impl AsyncFnOnce(&Forgotten<'_>
 
 /// The lease outlasts the silence of its node.
 async fn told_while_silent(forgotten: &Forgotten<'_>) {
-    forgotten.is_over(200).await;
+    forgotten.until(200).await;
     forgotten.asks_once(220).await;
 }
 
@@ -92,7 +92,7 @@ fn where_a_node_that_does_not_vote_draws_a_number_one_falls() {
 fn where_a_node_that_does_not_vote_draws_a_number_a_refresh_makes_a_lease_of_it() {
     let is_refreshed = async |forgotten: &Forgotten<'_>| {
         told_while_silent(forgotten).await;
-        forgotten.is_over(VOTES_AFTER).await;
+        forgotten.until(VOTES_AFTER).await;
         let store = forgotten.world.of(2).store.expect("a store");
         let Claim { key, token, .. } = &forgotten.claim;
         store.refresh(key, token, None, None).await.is_ok()
@@ -104,7 +104,7 @@ fn where_a_node_that_does_not_vote_draws_a_number_a_refresh_makes_a_lease_of_it(
 #[test]
 fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
     let falls = async |forgotten: &Forgotten<'_>| {
-        forgotten.is_over(200).await;
+        forgotten.until(200).await;
         let until = forgotten.at + VOTES_AFTER;
         forgotten.world.state().instances[1].stands_until = until;
         forgotten.asks_once(VOTES_AFTER + 20).await;
