@@ -9,7 +9,7 @@ use tokio::time::sleep;
 use crate::lock::lease::Claim;
 use crate::lock::store::Store;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::simulation::counterexamples::{claims, in_a_world_of, won};
+use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, in_a_world_of, won};
 use crate::store::redlock::simulation::faults::{deliver, resume};
 use crate::store::redlock::simulation::plan::Plan;
 use crate::store::redlock::simulation::redis::Forgets;
@@ -112,4 +112,36 @@ fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
     };
     assert!(after_a_loss(Some(Rule::DeadlineFirst), falls));
     assert!(!after_a_loss(None, falls));
+}
+
+/// A node waits. Its answer to an attempt comes too late, and for a while it hears nothing; another
+/// node forgets the lease once it votes. Returns true if the lease is refreshed then.
+async fn is_kept(world: &World) -> bool {
+    let one = world.of(0).store.expect("a store");
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.forget(2, Forgets::Empty, &mut Rng::with_seed(1));
+    sleep(Duration::from_millis(1_100)).await; // They see that it waits.
+    let at = world.now();
+    let late = async {
+        world.state().nodes[2].pauses = true;
+        sleep(Duration::from_millis(50)).await;
+        world.state().nodes[2].cut = vec![0];
+        deliver(world, resume(world, 2));
+        sleep(Duration::from_millis(1_000)).await;
+        world.state().nodes[2].cut.clear();
+    };
+    tokio::join!(won(&one, &claim), late);
+    while world.at_the_end().0 > 0 {
+        sleep(Duration::from_millis(10)).await; // Not all nodes vote.
+    }
+    assert!(world.now() < at + 4_000, "the lease is over");
+    world.forget(0, Forgets::Empty, &mut Rng::with_seed(1));
+    matches!(one.refresh(&claim.key, &claim.token, None, None).await, Ok(Some(_)))
+}
+
+#[test]
+fn where_a_node_that_waits_is_not_told_a_number_a_lease_is_lost_with_the_next() {
+    assert!(!in_a_world(Some(Rule::WaitingAreTold), is_kept));
+    assert!(in_a_world(None, is_kept));
 }

@@ -63,6 +63,8 @@ pub(in crate::store::redlock) enum Rule {
     EndedSince,
     /// A node draws no number while it does not vote.
     DrawnByVoters,
+    /// It is told that of the lease.
+    WaitingAreTold,
     /// A vote is given the number of its lease only where no greater one was known.
     LeveledUnseen,
 }

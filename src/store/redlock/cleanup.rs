@@ -1,4 +1,4 @@
-//! Clean-up after failed attempts and releases: nodes are asked to give up until they confirm it.
+//! Clean-up after attempts and releases: nodes are asked until they confirm it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,8 +55,7 @@ impl Cleanup {
         Leftover { node, acts_until: 0 }
     }
 
-    /// Asks these nodes once to give up what `question` names. Returns those that may still have
-    /// it.
+    /// Puts a question to these nodes once. Returns those where something may be left to do.
     pub(super) async fn once(&self, left: Vec<Leftover>, question: &Question) -> Vec<Leftover> {
         let asked = left.into_iter().map(|left| async move {
             let answered = self.nodes.ask(left.node, question).await;
@@ -66,7 +65,7 @@ impl Cleanup {
         futures_util::future::join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Keeps asking these nodes in the background, for as long as they may have it.
+    /// Keeps asking these nodes in the background, for as long as what is left there `lasts`.
     pub(super) fn owe(&self, left: Vec<Leftover>, question: &Question, lasts: Duration) {
         for left in left {
             let Ok(room) = self.room.clone().try_acquire_owned() else {

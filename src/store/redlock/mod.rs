@@ -79,7 +79,7 @@ pub struct RedlockStore {
     prefixes: Prefixes,
     floor: FencingFloor,
     metrics: Arc<Metrics>,
-    cleanup: Cleanup,
+    cleanup: Arc<Cleanup>,
     background: Background,
     queues: Queues,
     view: Arc<NodesView>,
@@ -127,7 +127,7 @@ impl RedlockStore {
         };
         background.spawn(watch.watch());
         Self {
-            cleanup: Cleanup::new(nodes.clone(), background.clone()),
+            cleanup: Arc::new(Cleanup::new(nodes.clone(), background.clone())),
             background,
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,

@@ -163,10 +163,10 @@ impl Poll {
         self.votes().len() >= self.quorum.needed()
     }
 
-    /// Returns true if a majority had voted for it before this question.
+    /// Returns true if a majority had voted for it before this question, with a number.
     pub(super) fn was_held(&self) -> bool {
-        let before = self.votes().into_iter().filter(|yes| yes.since == Since::Before);
-        before.count() >= self.quorum.needed()
+        let had_it = |yes: &&Yes| yes.since == Since::Before && yes.before.is_none();
+        self.votes().into_iter().filter(had_it).count() >= self.quorum.needed()
     }
 
     /// Returns true if a majority may have voted for it before this question, counting nodes that
@@ -338,16 +338,12 @@ mod tests {
     use crate::lock::error::Effect;
 
     fn yes(number: u64, since: Since) -> Ballot {
+        drawn(number, since, None)
+    }
+
+    fn drawn(number: u64, since: Since, before: Option<u64>) -> Ballot {
         let drawer = String::new();
-        Ballot::Yes(Yes {
-            number,
-            drawer,
-            since,
-            renewals: 0,
-            asked: None,
-            held: None,
-            before: None,
-        })
+        Ballot::Yes(Yes { number, drawer, since, renewals: 0, asked: None, held: None, before })
     }
 
     fn taken(holder: &str, left_ms: u64) -> Ballot {
@@ -393,6 +389,13 @@ mod tests {
         assert!(asked.decided() && asked.was_held());
         assert_eq!(asked.number(), Number::Agreed(5));
         assert!(poll(3, &[yes(9, now), yes(9, now)]).decided());
+    }
+
+    #[test]
+    fn a_vote_without_a_number_was_no_lease() {
+        let before = Since::Before;
+        assert!(poll(3, &[yes(5, before), yes(5, before)]).was_held());
+        assert!(!poll(3, &[yes(5, before), drawn(9, before, Some(0))]).was_held());
     }
 
     #[test]

@@ -87,6 +87,11 @@ impl NodesView {
         self.sights().iter().filter(|sight| sight.votes).count()
     }
 
+    /// Returns true if a node did not vote yet when it was heard last.
+    pub(super) fn waits(&self, node: usize) -> bool {
+        self.sights().get(node).is_some_and(|sight| sight.waits.is_some())
+    }
+
     /// The reason not to grant, if there is one, whatever the votes.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let sights = self.sights();
