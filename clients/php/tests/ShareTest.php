@@ -74,8 +74,8 @@ final class ShareTest extends TestCase
         $client = $this->client(self::env('PATIENT_URL'));
         $reader = $client->acquire($key, shared: true);
         $code = '$client = new Lockkeeper\LockClient(getenv("LOCKKEEPER_PATIENT_URL"), getenv("LOCKKEEPER_API_KEY"));
-            $client->acquire($arguments[0], wait: INF, shared: $arguments[1] === "shared");
-            echo microtime(true);';
+            $lease = $client->acquire($arguments[0], wait: INF, shared: $arguments[1] === "shared");
+            echo microtime(true); // Before the lease ends with its variable.';
         [$writer, $written] = self::start($code, $key, 'exclusive');
         self::eventually(fn () => $client->inspect($key)->waiters === 1);
         self::assertNull($client->tryAcquire($key, shared: true));
