@@ -118,7 +118,7 @@ async fn keeps_loses_and_gives_back(program: &Program) {
     // While the service does not answer, the work ends before the lease.
     let (worker, _script) = program.run("10").works();
     let end = renewed(program).await;
-    program.stage.service.signal("STOP");
+    program.stage.service.stop();
     assert_eq!(worker.line().as_deref(), Some("told to stop"));
     assert!(Instant::now() < end, "it works on when the lease is over");
     assert_eq!(worker.ends(), ["lost"]);

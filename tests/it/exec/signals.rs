@@ -87,7 +87,7 @@ async fn a_signal_while_the_lease_is_given_back_ends_that() {
     exec.stdin(std::process::Stdio::piped());
     let mut going = Going::start(exec);
     assert_eq!(going.line(), "ready");
-    stage.service.signal("STOP");
+    stage.service.stop();
     drop(going.child.stdin.take());
     // Once COMMAND has ended its standard output has.
     assert_eq!(going.line(), "");

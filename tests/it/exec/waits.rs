@@ -60,7 +60,7 @@ async fn signals_end_the_wait_at_once_and_give_the_place_up() {
     // Also where the service says nothing.
     let going = Going::start(stage.exec(&["key", "touch", &marker]));
     stage.waited_for("key", 1).await;
-    stage.service.signal("STOP");
+    stage.service.stop();
     let signalled = Instant::now();
     going.signal("TERM");
     assert_eq!(going.end().code, Some(143));

@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 use crate::hold::{Listener, OTHER, PATIENCE, SOON, TOKEN, freed, is_held, stays_held};
 use crate::support::Http;
-use crate::support::process::{command, signal};
+use crate::support::process::{command, stop};
 use crate::waiting::{Stage, until_waiters};
 
 /// How a listener goes.
@@ -116,7 +116,7 @@ async fn a_holder_that_is_stopped_keeps_its_lease_until_somebody_forces_it() {
         let http = stage.http(0);
         let (mut curl, heard) = curl(&http, "stopped?ttl=1s");
         assert!(heard.contains("acquired"), "{heard}");
-        signal(curl.id(), "STOP");
+        stop(curl.id());
         // More than twice its TTL.
         for _ in 0..5 {
             assert!(stays_held(&http, "stopped").await);

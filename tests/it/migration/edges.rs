@@ -87,7 +87,7 @@ async fn new_code_whose_lease_was_lost_is_told_so() {
     assert_eq!(stream.line().as_deref(), Some(TOLD));
     // So is it when the stream says nothing for as long as the lease lasts.
     let stream = site.changed(new(GO), &[("ttl=10s", "ttl=1s")]).works();
-    site.process.signal("STOP");
+    site.process.stop();
     assert_eq!(stream.line().as_deref(), Some(TOLD));
     site.process.signal("CONT");
     site.freed().await;

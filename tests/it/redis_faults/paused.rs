@@ -173,7 +173,7 @@ async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
         asking.spawn(async move { client.post(&path, "").await });
         // It has sent its question to Redis, and sleeps over the answer.
         eventually(PATIENCE, async || is_left(&redis).then_some(())).await;
-        service.signal("STOP");
+        service.stop();
         eventually(PATIENCE, async || has_stopped(service.pid()).then_some(())).await;
         redis.resume();
         eventually(PATIENCE, async || {

@@ -109,7 +109,7 @@ async fn an_instance_that_was_stopped_meanwhile_grants_nothing_that_is_over() {
         let began = Instant::now();
         asking.spawn(async move { acquire(&there, &name, MINE, Duration::from_secs(9)).await });
         eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
-        process.signal("STOP");
+        process.stop();
         let in_time = began.elapsed() < back;
         eventually(PATIENCE, async || {
             // Less than half of the lease is left.

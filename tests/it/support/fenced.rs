@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
-use crate::support::process::{command, signal};
+use crate::support::process::{command, signal, stop};
 use crate::support::{PATIENCE, eventually};
 
 #[path = "../../../examples/fenced-file/fenced_file.rs"]
@@ -106,7 +106,7 @@ impl Writer {
 
     /// Stops it; it goes on when it is told to.
     pub(crate) fn pause(&self) {
-        signal(self.child.id(), "STOP");
+        stop(self.child.id());
     }
 
     pub(crate) fn resume(&self) {

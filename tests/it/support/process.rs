@@ -136,6 +136,11 @@ impl Process {
         signal(self.pid(), name);
     }
 
+    /// Stops it. It goes on with `CONT`.
+    pub(crate) fn stop(&self) {
+        stop(self.pid());
+    }
+
     /// Waits until it has ended, and gives its exit code.
     pub(crate) fn wait(mut self) -> Option<i32> {
         self.child.wait().unwrap().code()
@@ -150,13 +155,18 @@ impl Drop for Process {
     }
 }
 
-/// Sends a signal by name to a process that a test started. One that is told to stop has stopped
-/// then: on a busy machine its threads go on for a while.
+/// Sends a signal by name to a process that a test started.
 pub(crate) fn signal(pid: u32, name: &str) {
     let sent = Command::new("kill").args(["-s", name, &pid.to_string()]).status().unwrap();
     assert!(sent.success());
+}
+
+/// Stops a process that a test started, and that nobody lets go on: on a busy machine its threads
+/// go on for a while.
+pub(crate) fn stop(pid: u32) {
+    signal(pid, "STOP");
     let end = Instant::now() + PATIENCE;
-    while name == "STOP" && !has_stopped(pid) {
+    while !has_stopped(pid) {
         assert!(Instant::now() < end, "{pid} does not stop");
         std::thread::yield_now();
     }

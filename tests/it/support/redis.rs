@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::{FromRedisValue, RedisResult};
 use tempfile::TempDir;
 
-use crate::support::process::{command, signal};
+use crate::support::process::{command, signal, stop};
 
 /// What a server's settings file is called, if it has one.
 const SETTINGS: &str = "redis.conf";
@@ -138,7 +138,7 @@ impl Redis {
 
     /// Stops it in its tracks.
     pub(crate) fn pause(&self) {
-        signal(self.child.id(), "STOP");
+        stop(self.child.id());
     }
 
     /// Lets it go on.

@@ -41,7 +41,7 @@ async fn a_line_goes_on_however_many_stood_first_on_an_instance_that_was_killed(
                 release(&http, "killed", HOLDER).await;
             } else {
                 // Handed to one that cannot take it any more.
-                dies.signal("STOP");
+                dies.stop();
                 eventually(PATIENCE, async || has_stopped(dies.pid()).then_some(())).await;
                 release(&http, "killed", HOLDER).await;
                 dies.kill();
