@@ -11,7 +11,7 @@ use crate::redis_faults::{
     LONG, PATIENCE, acquire, calls_of, is_left, look, lost, refresh, release, service, unavailable,
 };
 use crate::support::{Answer, Http, Redis, eventually};
-use crate::waiting::{has_stopped, process};
+use crate::waiting::process;
 
 const DEADLINE: (&str, &str) = ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "200ms");
 const CALLS: usize = 50;
@@ -174,7 +174,6 @@ async fn an_instance_that_was_stopped_grants_nothing_that_is_over() {
         // It has sent its question to Redis, and sleeps over the answer.
         eventually(PATIENCE, async || is_left(&redis).then_some(())).await;
         service.stop();
-        eventually(PATIENCE, async || has_stopped(service.pid()).then_some(())).await;
         redis.resume();
         eventually(PATIENCE, async || {
             let granted = calls_of(&redis, "evalsha") > before;

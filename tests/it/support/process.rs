@@ -172,13 +172,12 @@ pub(crate) fn stop(pid: u32) {
     }
 }
 
-/// Whether no thread of a process goes on, also because it has ended.
+/// Whether none of a process's threads runs any more.
 fn has_stopped(pid: u32) -> bool {
-    let Ok(threads) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return true };
-    threads.flatten().all(|thread| {
-        let line = std::fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        let state = line.rsplit(") ").next().unwrap_or_default();
-        !state.starts_with(['R', 'S', 'D'])
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+    threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
+        let stat = std::fs::read_to_string(stat).unwrap_or_default();
+        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
     })
 }
 

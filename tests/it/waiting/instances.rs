@@ -4,10 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::{Redis, eventually};
+use crate::support::Redis;
 use crate::waiting::{
-    HOLDER, PATIENCE, answer, granted, has_stopped, hold, process, release, until_waiters, wait,
-    wait_as,
+    HOLDER, answer, granted, hold, process, release, until_waiters, wait, wait_as,
 };
 
 /// How long the waiters of a dead instance may keep the line waiting: its window, the next
@@ -42,7 +41,6 @@ async fn a_line_goes_on_however_many_stood_first_on_an_instance_that_was_killed(
             } else {
                 // Handed to one that cannot take it any more.
                 dies.stop();
-                eventually(PATIENCE, async || has_stopped(dies.pid()).then_some(())).await;
                 release(&http, "killed", HOLDER).await;
                 dies.kill();
             }

@@ -124,15 +124,6 @@ pub(crate) async fn process(store: &str, variables: &[(&str, &str)]) -> Process 
     process
 }
 
-/// Whether none of a process's threads runs any more.
-pub(crate) fn has_stopped(pid: u32) -> bool {
-    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    threads.map(|thread| thread.unwrap().path().join("stat")).all(|stat| {
-        let stat = std::fs::read_to_string(stat).unwrap_or_default();
-        stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'))
-    })
-}
-
 async fn ready(http: &Http) -> bool {
     http.get("/readyz").await.status == 200
 }
