@@ -1,4 +1,4 @@
-//! Numbers of before a loss of data, which come to light after it.
+//! Numbers around a loss of data: those of before that come to light, and one that is not told.
 
 use std::sync::Arc;
 use std::time::Duration;
