@@ -17,8 +17,9 @@ const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
     began: Instant,
-    /// Milliseconds to add to those since `began`: the least that the calls since the last clock
-    /// step allow. The estimate is ahead by at most the fastest round trip.
+    /// Milliseconds to add to those since `began`: the least that every call since the last clock
+    /// step allows. The estimate is not ahead, but for a rounding, and behind by at most the fastest
+    /// answer.
     offset: AtomicI64,
     node: String,
     lead: ClockLead,
@@ -40,16 +41,17 @@ impl StoreClock {
         self.narrow(sent, Instant::now(), now);
     }
 
-    /// Keeps the estimate if the call agrees with it, because a slow call is less exact: an
-    /// estimate ahead by its round trip would let a script act that much later.
+    /// Raises the estimate to the least that the call allows, or lowers it to that if the store's
+    /// clock stepped back. An estimate that is ahead would let a script act that much later.
     fn narrow(&self, sent: Instant, received: Instant, now: u64) {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let least = now.saturating_sub(self.local(received));
         let most = now.saturating_sub(self.local(sent));
-        let known = self.offset.load(Ordering::Relaxed);
         // All are rounded to milliseconds, so that two which are the same may be one apart.
-        if !(least - 1..=most).contains(&known) {
-            self.offset.store(most, Ordering::Relaxed);
+        if self.offset.load(Ordering::Relaxed) > most.saturating_add(1) {
+            self.offset.store(least, Ordering::Relaxed);
+        } else {
+            self.offset.fetch_max(least, Ordering::Relaxed);
         }
     }
 
@@ -148,19 +150,29 @@ mod tests {
     }
 
     #[test]
-    fn a_slow_call_that_is_rounded_otherwise_changes_nothing() {
-        assert_eq!(offset(&[(10, 10, 110), (20, 60, 161)]), 100);
-        assert_eq!(offset(&[(10, 10, 110), (20, 60, 162)]), 142);
+    fn a_slow_call_changes_nothing() {
+        // Its request took 40 ms; two times that are rounded may be one millisecond apart.
+        assert_eq!(offset(&[(10, 10, 110), (20, 60, 160)]), 100);
+        assert_eq!(offset(&[(10, 10, 110), (20, 60, 161)]), 101);
+        assert_eq!(offset(&[(10, 10, 110), (20, 20, 119), (30, 30, 130)]), 100);
+        // So did its answer.
+        assert_eq!(offset(&[(10, 10, 110), (20, 60, 120)]), 100);
     }
 
     #[test]
-    fn a_slow_call_does_not_push_the_estimate_ahead() {
-        // The store's clock is 5000 ahead; its answers come at once, and a request a second late.
-        assert_eq!(offset(&[(10, 11, 5_011)]), 5_001);
-        assert_eq!(offset(&[(10, 11, 5_011), (20, 1_020, 6_020)]), 5_001);
-        // The first call was the slow one.
-        assert_eq!(offset(&[(10, 1_010, 6_010)]), 6_000);
-        assert_eq!(offset(&[(10, 1_010, 6_010), (1_020, 1_021, 6_020)]), 5_000);
+    fn the_estimate_is_never_ahead() {
+        // The store's clock is 5000 ahead; first the request takes a second, then the answer.
+        assert_eq!(offset(&[(10, 1_010, 6_010)]), 5_000);
+        assert_eq!(offset(&[(10, 1_010, 5_010)]), 4_000);
+        assert_eq!(offset(&[(10, 1_010, 5_010), (1_020, 1_021, 6_021)]), 5_000);
+    }
+
+    #[test]
+    fn a_clock_that_drifts_is_followed() {
+        let ahead: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 11)).collect();
+        assert_eq!(offset(&ahead), 5_050);
+        let behind: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 9)).collect();
+        assert_eq!(offset(&behind), 4_951);
     }
 
     #[test]
@@ -178,8 +190,8 @@ mod tests {
 
     #[test]
     fn a_step_of_the_clock_is_believed_at_once() {
-        assert_eq!(offset(&[(10, 11, 5_011), (20, 21, 65_020)]), 65_000);
-        assert_eq!(offset(&[(10, 11, 65_011), (20, 21, 5_020)]), 5_000);
+        assert_eq!(offset(&[(10, 11, 5_011), (20, 21, 65_021)]), 65_000);
+        assert_eq!(offset(&[(10, 11, 65_011), (20, 21, 5_021)]), 5_000);
     }
 
     #[test]
