@@ -103,8 +103,8 @@ impl RedlockStore {
         poll: &Poll,
         refreshed: Option<Renewals>,
     ) -> Question {
-        let limited = self.prefixes.max_hold(&claim.key).is_some();
-        let oldest = if limited { poll.oldest() } else { None };
+        let max_hold = self.prefixes.max_hold(&claim.key);
+        let oldest = max_hold.and_then(|_| poll.oldest());
         let args = vec![
             claim.token.expose().to_owned(),
             number.to_string(),
@@ -115,6 +115,7 @@ impl RedlockStore {
             or_empty(oldest.or_else(|| poll.age())),
             or_empty(oldest),
             poll.free_at(),
+            or_empty(max_hold.map(Ttl::as_millis)),
         ];
         self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl))
     }

@@ -1,17 +1,26 @@
 //! The start of a lease in the records of the nodes: through losses, and beside an older version.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use redis::Value;
 
-use crate::redlock::{LONG, PATIENCE, Site, acquire, granted, held, look, refresh};
-use crate::support::{Http, Redis, eventually};
+use crate::redlock::proxy::Flow;
+use crate::redlock::{
+    LONG, PATIENCE, PATIENT, Site, acquire, granted, held, look, refresh, serves,
+};
+use crate::support::{Http, Redis, Service, eventually};
 
 /// The scripts of the version before records had the start of a lease.
 const REFRESH: &str = include_str!("older/refresh.lua");
 const INSPECT: &str = include_str!("older/inspect.lua");
 
 const MINE: &str = "token-of-this-client";
+
+/// The limit of a lease.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// The way of a message to a node.
+const AWAY: Duration = Duration::from_millis(20);
 
 /// Later than every call, in milliseconds.
 const NEVER: &str = "9000000000000";
@@ -55,6 +64,37 @@ async fn a_lease_that_is_brought_back_to_a_node_has_not_begun_anew() {
     let refused = acquire(&http, "k", "token-of-another-client", LONG).await;
     assert_eq!(refused.told(), held());
     assert!(refused.number("held_ms") + took >= before, "{refused:?} after {before}");
+}
+
+/// Its refreshes also go to the node that waits, and come late.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_with_a_limit_lasts_no_longer_while_a_node_waits() {
+    let site = Site::of(3).await;
+    let longest = format!("{}s", site.longest.as_secs());
+    let urls = site.urls();
+    let environment = [
+        ("LOCKKEEPER_STORE", urls.as_str()),
+        ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", &longest),
+        PATIENT[0],
+    ];
+    let limit = "[[prefixes]]\nprefix = \"k\"\nmax_hold = \"5m\"\n";
+    let service = Service::start(&environment, limit).await;
+    let http = service.http();
+    serves(&http).await;
+    site.nodes[2].run::<()>("FLUSHALL");
+    granted(&http, "k", MINE, LONG).await;
+    for proxy in &site.proxies {
+        proxy.set(Flow::SlowThere(AWAY));
+    }
+    for _ in 0..20 {
+        assert_eq!(refresh(&http, "k", MINE).await.status, 200);
+    }
+    for node in &site.nodes {
+        let (start, end) = (start(node), node.run::<u64>("PEXPIRETIME lock:k"));
+        let lasts = Duration::from_millis(end - start);
+        assert!(lasts <= LIMIT + AWAY * 5, "{lasts:?}");
+        assert!(lasts >= LIMIT - AWAY, "{lasts:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
