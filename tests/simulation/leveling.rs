@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
-use crate::lock::store::Store;
+use crate::lock::store::{Attempt, Store};
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, won};
 use crate::store::redlock::simulation::faults::{deliver, resume};
@@ -110,5 +110,30 @@ async fn told_before(world: &World) -> (u64, u64) {
 #[test]
 fn a_vote_that_a_repeat_was_told_of_is_leveled_all_the_same() {
     let (number, later) = in_a_world(None, told_before);
+    assert_eq!(number, later);
+}
+
+/// The third node misses the lease, and then knows a greater number, of a rival that did not get the
+/// key. Returns the number of the lease, and that of a repeat without the first node.
+async fn above_a_rivals(world: &World) -> (u64, u64) {
+    let [claim, rival] = claims(4_000);
+    let one = store(world, 0);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.state().nodes[2].cut = vec![0];
+    let number = won(&one, &claim).await;
+    sleep(Duration::from_millis(500)).await; // The vote is given up.
+    world.state().nodes[2].cut.clear();
+    let refused = store(world, 1).try_acquire(&rival).await;
+    assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    sleep(Duration::from_millis(200)).await; // Its vote is given up.
+    assert_eq!(won(&one, &claim).await, number);
+    sleep(Duration::from_millis(200)).await; // The node's vote is leveled.
+    world.state().nodes[0].cut = vec![0];
+    (number, won(&one, &claim).await)
+}
+
+#[test]
+fn a_vote_of_a_node_that_knew_a_greater_number_is_leveled_while_the_lease_lasts() {
+    let (number, later) = in_a_world(None, above_a_rivals);
     assert_eq!(number, later);
 }

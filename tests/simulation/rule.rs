@@ -65,7 +65,7 @@ pub(in crate::store::redlock) enum Rule {
     DrawnByVoters,
     /// It is told that of the lease.
     WaitingAreTold,
-    /// A vote is given the number of its lease only where no greater one was known.
+    /// A vote is given the number of its lease, below what its node knew, only while that lasts.
     LeveledUnseen,
 }
 

@@ -2,9 +2,9 @@
 //!
 //! A node votes with a number of its own, so one that missed the lease which a repeat is told of may
 //! have a greater one than the majority. It would refuse what names the lease. The attempt that
-//! asked for the vote tells the node the number, unless the node knew a greater one before, or a
-//! majority may have confirmed the vote's meanwhile: a number that was answered never falls. Until
-//! then the record names the attempt, and nobody answers the number unconfirmed.
+//! asked for the vote tells the node the number, unless a majority may have confirmed the vote's
+//! meanwhile: a number that was answered never falls. Until then the record names the attempt, and
+//! nobody answers the number unconfirmed.
 //!
 //! A node that waits after a loss of data draws no number. It is told that of the lease as well, also
 //! where its answer came too late: it may vote before the next refresh, and another node may forget
@@ -15,11 +15,16 @@ use std::time::Duration;
 
 use crate::lock::error::Effect;
 use crate::lock::lease::{Claim, Lease};
+use crate::store::redis::deadline::When;
+use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::cleanup::{Cleanup, Leftover};
 use crate::store::redlock::nodes::{LEVEL, Late, Nodes, Question};
 use crate::store::redlock::vote::{Ballot, Poll, Yes};
 use crate::store::redlock::watch::NodesView;
+
+/// How often the nodes are asked whether a lease lasts, if too few answer.
+const INSPECTIONS: usize = 3;
 
 /// A lease that an attempt has won, with what tells the nodes its number.
 struct Leveling {
@@ -30,6 +35,14 @@ struct Leveling {
     attempt: String,
     number: u64,
     patience: Duration,
+}
+
+/// What one node is told.
+struct Told {
+    left: Leftover,
+    question: Question,
+    /// Otherwise the vote is given up.
+    if_it_lasts: bool,
 }
 
 impl RedlockStore {
@@ -62,10 +75,13 @@ impl RedlockStore {
                 None => Vec::new(),
             };
             uneven.extend(late.iter().filter_map(|(node, ballot)| leveling.of(*node, ballot)));
-            let lasts = leveling.claim.ttl.as_duration();
-            for (left, question) in uneven {
+            if uneven.iter().any(|told| told.if_it_lasts) && !leveling.lasts().await {
+                let given_up = uneven.iter_mut().filter(|told| told.if_it_lasts);
+                given_up.for_each(|told| told.question = leveling.end_of_the_vote());
+            }
+            for Told { left, question, .. } in uneven {
                 let left = leveling.cleanup.once(vec![left], &question).await;
-                leveling.cleanup.owe(left, &question, lasts);
+                leveling.cleanup.owe(left, &question, leveling.claim.ttl.as_duration());
             }
         });
     }
@@ -73,23 +89,59 @@ impl RedlockStore {
 
 impl Leveling {
     /// What a node has to be told, after this ballot.
-    fn of(&self, node: usize, ballot: &Ballot) -> Option<(Leftover, Question)> {
+    fn of(&self, node: usize, ballot: &Ballot) -> Option<Told> {
         let now = || self.cleanup.leftover_now(node);
-        let (left, drawn) = match ballot {
-            Ballot::Yes(yes) if yes.number > self.number && is_first(yes, self.number) => {
-                (now(), yes.number)
+        let (left, drawn, before) = match ballot {
+            Ballot::Yes(Yes { number, before: Some(before), .. }) if *number > self.number => {
+                (now(), *number, *before)
             }
             _ if is_told_nothing() => return None,
-            Ballot::Blank => (now(), 0),
+            Ballot::Blank => (now(), 0, 0),
             Ballot::Silent(Effect::Unknown) if self.view.waits(node) => {
-                (self.cleanup.leftover(node, self.patience), 0)
+                (self.cleanup.leftover(node, self.patience), 0, 0)
             }
             _ => return None,
         };
         let Claim { key, token, .. } = &self.claim;
         let (drawn, number) = (drawn.to_string(), self.number.to_string());
         let args = [token.expose(), &self.attempt, &drawn, &number].map(str::to_owned).into();
-        Some((left, self.nodes.question(&LEVEL, key, args, self.patience)))
+        let question = self.nodes.question(&LEVEL, key, args, self.patience);
+        Some(Told { left, question, if_it_lasts: before > self.number })
+    }
+
+    /// Returns true if a majority has the lease with its number, now that the votes are there.
+    ///
+    /// Only then may a node be told of it that knew a greater number before. That number may be of
+    /// a later lease, if the token's release was only half heard: the vote would bring the old
+    /// lease back. But a later lease had ended the old one on a node of every majority.
+    async fn lasts(&self) -> bool {
+        #[cfg(test)]
+        if crate::store::redlock::simulation::Rule::LeveledUnseen.is_left_out() {
+            return true;
+        }
+        let has_it = |ballot: &Ballot| {
+            matches!(ballot, Ballot::No(Some(other)) if other.number == self.number
+                && other.holder == self.claim.token.expose().as_bytes())
+        };
+        let needed = self.nodes.quorum().needed();
+        for _ in 0..INSPECTIONS {
+            let question = self.nodes.inspection(&self.claim.key, self.patience);
+            let poll = self.nodes.poll(&question, Poll::complete).await;
+            let (have_it, silent) = (
+                poll.how_many(has_it),
+                poll.how_many(|ballot| matches!(ballot, Ballot::Silent(_))),
+            );
+            if have_it >= needed || have_it + silent < needed {
+                return have_it >= needed;
+            }
+        }
+        false
+    }
+
+    /// What gives up a vote of the attempt that nobody else has counted.
+    fn end_of_the_vote(&self) -> Question {
+        let target = Target::of_client(&self.claim.key, &self.claim.token, None);
+        self.nodes.release(&target, Some(&self.attempt), When::AnyTime, self.patience)
     }
 }
 
@@ -100,15 +152,4 @@ fn is_told_nothing() -> bool {
         return true;
     }
     false
-}
-
-/// Returns true if this greater number is the first such number on its node. Another one may be
-/// that of a later lease, if the token's release was only half heard: a vote with the old number
-/// would then bring the old lease back.
-fn is_first(yes: &Yes, number: u64) -> bool {
-    #[cfg(test)]
-    if crate::store::redlock::simulation::Rule::LeveledUnseen.is_left_out() {
-        return true;
-    }
-    yes.before.is_some_and(|before| before <= number)
 }
