@@ -41,30 +41,28 @@ impl RedlockStore {
         if poll.answered() < needed {
             return Err(failure(Verb::Inspect, Effect::None, "too few nodes answered"));
         }
-        let holds =
-            |other: &Other| token.is_some_and(|token| other.holder == token.expose().as_bytes());
-        let unheard = self.quorum().nodes() - poll.answered();
-        let mine =
-            poll.how_many(|ballot| matches!(ballot, Ballot::No(Some(other)) if holds(other)));
-        let mine = token.map(|_| mine > 0 && mine + unheard >= needed);
-        let rival = self.rival(key, &poll);
-        Ok(LockStatus { holder: rival.holder.filter(|_| poll.held()), mine, ..rival })
+        let own = token.and_then(|token| poll.lease_of(token.expose().as_bytes()));
+        let own = own.filter(|(_, nodes)| poll.may_be_majority(*nodes));
+        let mine = token.map(|_| own.is_some());
+        let rival = || poll.lease_of(&poll.rival().filter(|_| poll.held())?.0.holder);
+        let lease = own.or_else(rival).map(|(lease, _)| lease);
+        Ok(LockStatus { mine, ..self.status(key, lease.as_ref()) })
     }
 
     /// The status of a key with the rival of a poll as its holder.
     pub(super) fn rival(&self, key: &LockKey, poll: &Poll) -> LockStatus {
-        let rival = poll.rival().map(|(rival, _)| rival);
+        let lease = poll.rival().and_then(|(rival, _)| poll.lease_of(&rival.holder));
         // The rival is over when a majority of nodes is free again.
-        let holder = rival.map(|rival| {
-            let (left, held) = (poll.left(), poll.age_of(rival));
-            holder(&Other { left, held, ..rival.clone() })
-        });
-        let waiters = self.queues.len(key);
+        let lease = lease.map(|(lease, _)| Other { left: poll.left(), ..lease });
+        self.status(key, lease.as_ref())
+    }
+
+    fn status(&self, key: &LockKey, lease: Option<&Other>) -> LockStatus {
         LockStatus {
             key: key.clone(),
-            holder,
+            holder: lease.map(holder),
             sharers: None,
-            waiters,
+            waiters: self.queues.len(key),
             line: Vec::new(),
             mine: None,
         }

@@ -257,6 +257,25 @@ impl Poll {
         Some((rival, count(rival)))
     }
 
+    /// The lease of a holder, as far as the nodes that name it know, and their number. It is over
+    /// when too few of them are left.
+    pub(super) fn lease_of(&self, holder: &[u8]) -> Option<(Other, usize)> {
+        let of_holder = |ballot: &Ballot| match ballot {
+            Ballot::No(Some(other)) if other.holder == holder => Some(other.clone()),
+            _ => None,
+        };
+        let mut parts: Vec<_> = self.ballots.iter().flatten().filter_map(of_holder).collect();
+        // A lock without a TTL comes last.
+        parts.sort_by_key(|part| part.left.unwrap_or(Duration::MAX));
+        let left = parts.get(parts.len().saturating_sub(self.quorum.needed()))?.left;
+        let agree = |one: &&Other| {
+            let alike = parts.iter().filter(|other| other.number == one.number).count();
+            (alike >= self.quorum.needed(), one.number)
+        };
+        let one = parts.iter().max_by_key(agree)?;
+        Some((Other { left, held: self.age_of(one), ..one.clone() }, parts.len()))
+    }
+
     /// The age of the lease in milliseconds, as far as the voters know.
     pub(super) fn age(&self) -> Option<u64> {
         self.majority_age(self.votes().iter().filter_map(|yes| yes.held).collect())
@@ -287,8 +306,12 @@ impl Poll {
     /// Returns true if one rival may hold the key by majority, counting nodes that did not answer.
     /// Otherwise votes are split and no token holds it.
     pub(super) fn held(&self) -> bool {
-        let unheard = self.quorum.nodes() - self.answered();
-        self.rival().is_some_and(|(_, nodes)| nodes + unheard >= self.quorum.needed())
+        self.rival().is_some_and(|(_, nodes)| self.may_be_majority(nodes))
+    }
+
+    /// Returns true if so many nodes are a majority, with those that did not answer.
+    pub(super) fn may_be_majority(&self, nodes: usize) -> bool {
+        nodes + self.quorum.nodes() - self.answered() >= self.quorum.needed()
     }
 
     /// The time until a majority of nodes is free, as far as known: the time left on the node that
@@ -430,6 +453,27 @@ mod tests {
         assert_eq!(left(&[taken("b", 300), taken("b", 100), taken("b", 200)]), ms(200));
         assert_eq!(left(&[taken("b", 300), yes(5, Since::Now), taken("b", 200)]), ms(200));
         assert_eq!(left(&[taken("b", 300), taken("b", 200)]), ms(300));
+    }
+
+    #[test]
+    fn a_lease_is_what_its_majority_has() {
+        let part = |holder: &str, left_ms, number| match taken(holder, left_ms) {
+            Ballot::No(Some(other)) => Ballot::No(Some(Other { number, ..other })),
+            other => other,
+        };
+        let lease = |ballots: &[Ballot]| {
+            let (lease, nodes) = poll(3, ballots).lease_of(b"a")?;
+            Some((lease.number, lease.left?.as_millis(), nodes))
+        };
+        let [first, second] = [part("a", 300, 5), part("a", 200, 5)];
+        assert_eq!(lease(&[first.clone(), second.clone()]), Some((5, 200, 2)));
+        // One node has a vote of a repeat, or of a rival.
+        let all = [first.clone(), second.clone(), part("a", 900, 7)];
+        assert_eq!(lease(&all), Some((5, 300, 3)));
+        assert_eq!(lease(&[first.clone(), second, part("b", 900, 7)]), Some((5, 200, 2)));
+        assert_eq!(lease(&[first.clone(), part("b", 900, 7)]), Some((5, 300, 1)));
+        assert_eq!(lease(&[first, part("a", 900, 7)]), Some((7, 300, 2)));
+        assert_eq!(lease(&[part("b", 900, 7)]), None);
     }
 
     #[test]
