@@ -13,11 +13,12 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::timeout_at;
+use tokio::time::{sleep, timeout_at};
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
+use crate::platform::clock::since_boot;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{connection_info, pool};
@@ -34,6 +35,9 @@ const LINKS: usize = 2;
 
 /// Connections for rare and long work, such as the list, beside the shared ones.
 const POOL_SIZE: usize = 4;
+
+/// More than the store's time and the estimate of it differ by their rounding.
+const ROUNDING: Duration = Duration::from_millis(2);
 
 /// One Redis, single and independent.
 pub(in crate::store) struct Node {
@@ -185,6 +189,9 @@ impl Node {
 
     /// Makes a call.
     ///
+    /// A call without an answer fails when it can act no more: Redis may have it still, or get it,
+    /// after its connection broke. What its caller does then is not overtaken by it.
+    ///
     /// If the estimate of the store's time was wrong, which a refusal shows, the script runs once
     /// more: the first run did nothing. But where the wall clock has leapt, this machine was stopped
     /// with its clocks, and the arguments are of before.
@@ -205,7 +212,12 @@ impl Node {
             let not_after = not_after.to_string();
             let mut args = vec![not_after.as_str()];
             args.extend_from_slice(call.args);
-            let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await?;
+            let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await;
+            if reply.as_ref().is_err_and(NodeError::may_be_on_its_way) {
+                sleep(deadline.moment().saturating_sub(since_boot()).min(patience) + ROUNDING)
+                    .await;
+            }
+            let reply = reply?;
             if reply.word() != "late" {
                 return Ok(reply);
             }

@@ -55,6 +55,15 @@ impl NodeError {
         StoreError { verb, effect, reason: self.into() }
     }
 
+    /// Returns true if the call was sent, and has no answer.
+    pub(super) fn may_be_on_its_way(&self) -> bool {
+        match self {
+            Self::Failed { error, .. } => !is_answer(error),
+            Self::Unreachable { effect, .. } => *effect == Effect::Unknown,
+            Self::Unusable(..) => false,
+        }
+    }
+
     /// Returns true if the failure suggests that the Cluster has other masters by now: the node is
     /// unreachable, or says that the Cluster is down.
     pub(super) fn suggests_other_masters(&self) -> bool {

@@ -5,6 +5,7 @@ pub(crate) mod clock;
 pub(crate) mod contest;
 mod data;
 mod foreign;
+mod held_up;
 mod line;
 mod links;
 mod lists;

@@ -1,6 +1,9 @@
 //! A wire between a replica and its master that a test can cut: what was not passed on by then is
 //! never passed on, as it were if the cable was pulled.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
@@ -14,6 +17,9 @@ pub(crate) struct Wire {
     cut: watch::Sender<bool>,
     broken: watch::Sender<()>,
     deaf: watch::Sender<()>,
+    hung_up: watch::Sender<()>,
+    /// The bytes that a cut has kept from the port.
+    kept: Arc<AtomicUsize>,
     _ends: JoinSet<()>,
 }
 
@@ -25,6 +31,9 @@ impl Wire {
         let (cut, uncut) = watch::channel(false);
         let (broken, whole) = watch::channel(());
         let (deaf, hearing) = watch::channel(());
+        let (hung_up, hanging) = watch::channel(());
+        let (kept, all_kept) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let keeps = kept.clone();
         let mut ends = JoinSet::new();
         ends.spawn(async move {
             let mut streams = JoinSet::new();
@@ -32,12 +41,14 @@ impl Wire {
                 let Ok(far) = TcpStream::connect(("127.0.0.1", port)).await else { continue };
                 let ((from_near, to_near), (from_far, to_far)) =
                     (near.into_split(), far.into_split());
-                for (from, to, mut hearing) in
-                    [(from_near, to_far, Some(hearing.clone())), (from_far, to_near, None)]
-                {
-                    let (passing, mut whole) = (pass(from, to, uncut.clone()), whole.clone());
+                for (from, to, mut hearing, mut hanging, kept) in [
+                    (from_near, to_far, Some(hearing.clone()), None, keeps.clone()),
+                    (from_far, to_near, None, Some(hanging.clone()), all_kept.clone()),
+                ] {
+                    let (passing, mut whole) = (pass(from, to, uncut.clone(), kept), whole.clone());
                     whole.mark_unchanged();
-                    hearing.iter_mut().for_each(watch::Receiver::mark_unchanged);
+                    let watched = hearing.iter_mut().chain(&mut hanging);
+                    watched.for_each(watch::Receiver::mark_unchanged);
                     streams.spawn(async move {
                         let mut passing = std::pin::pin!(passing);
                         tokio::select! {
@@ -45,12 +56,13 @@ impl Wire {
                             // Neither end hears that it is one.
                             _ = whole.changed() => std::future::pending().await,
                             () = changed(hearing) => std::future::pending().await,
+                            () = changed(hanging) => (),
                         }
                     });
                 }
             }
         });
-        Self { port: here, cut, broken, deaf, _ends: ends }
+        Self { port: here, cut, broken, deaf, hung_up, kept, _ends: ends }
     }
 
     /// Where it begins.
@@ -74,6 +86,17 @@ impl Wire {
         self.deaf.send_replace(());
     }
 
+    /// Ends the connections that there are for those who began them; what they have sent arrives all
+    /// the same.
+    pub(crate) fn hang_up(&self) {
+        self.hung_up.send_replace(());
+    }
+
+    /// The bytes that a cut keeps from the port.
+    pub(crate) fn kept(&self) -> usize {
+        self.kept.load(Ordering::Relaxed)
+    }
+
     /// Passes on again, and what it has kept first.
     pub(crate) fn mend(&self) {
         self.cut.send_replace(false);
@@ -88,10 +111,18 @@ async fn changed(of: Option<watch::Receiver<()>>) {
     }
 }
 
-async fn pass(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, mut cut: watch::Receiver<bool>) {
+async fn pass(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut cut: watch::Receiver<bool>,
+    kept: Arc<AtomicUsize>,
+) {
     let mut bytes = vec![0; 65_536];
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
-        if cut.wait_for(|cut| !*cut).await.is_err() || to.write_all(&bytes[..read]).await.is_err() {
+        kept.fetch_add(read, Ordering::Relaxed);
+        let uncut = cut.wait_for(|cut| !*cut).await.is_ok();
+        kept.fetch_sub(read, Ordering::Relaxed);
+        if !uncut || to.write_all(&bytes[..read]).await.is_err() {
             return;
         }
     }
