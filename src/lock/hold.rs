@@ -293,6 +293,9 @@ impl Care {
         let sent = Uptime::now();
         match locks.keep(self.holding.clone(), self.ttl).await {
             Ok(Kept::Lease(lease)) => {
+                // Not where nobody hears of it any more: what the client has renewed since the last
+                // `alive` is its own.
+                self.holding.lock().await.renewals = lease.renewals;
                 self.confirmed = (sent, lease.ttl.as_duration());
                 self.capped = lease.capped;
                 let pause = pause(self.ttl, &lease).saturating_sub(sent.elapsed());

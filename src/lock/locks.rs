@@ -332,13 +332,10 @@ impl Locks {
     ) -> HeardOut<Result<Kept, StoreError>> {
         let (store, ends) = (self.store.clone(), self.ends.clone());
         self.hear_out(async move {
-            let mut holding = holding.lock().await;
+            let holding = holding.lock().await;
             let kept = store.keep(&holding, ttl).await;
             match &kept {
-                Ok(Kept::Lease(lease)) => {
-                    holding.renewals = lease.renewals;
-                    ends.renewed(lease);
-                }
+                Ok(Kept::Lease(lease)) => ends.renewed(lease),
                 Ok(Kept::Lost) => {
                     ends.missed(&holding.key, &holding.token, Some(holding.fencing_token));
                 }
