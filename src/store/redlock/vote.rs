@@ -163,10 +163,17 @@ impl Poll {
         self.votes().len() >= self.quorum.needed()
     }
 
-    /// Returns true if a majority had voted for it before this question, with a number.
+    /// Returns true if a majority had voted for it before this question, and its number may have
+    /// been answered.
     pub(super) fn was_held(&self) -> bool {
         let had_it = |yes: &&Yes| yes.since == Since::Before && yes.before.is_none();
-        self.votes().into_iter().filter(had_it).count() >= self.quorum.needed()
+        let (votes, number) = (self.votes(), self.number());
+        let is_known = |yes: &&Yes| match number {
+            Number::Agreed(_) => true,
+            Number::Disputed(number) => yes.number == number && yes.drawer.is_empty(),
+        };
+        votes.iter().any(is_known)
+            && votes.into_iter().filter(had_it).count() >= self.quorum.needed()
     }
 
     /// Returns true if a majority may have voted for it before this question, counting nodes that
@@ -419,6 +426,14 @@ mod tests {
         let before = Since::Before;
         assert!(poll(3, &[yes(5, before), yes(5, before)]).was_held());
         assert!(!poll(3, &[yes(5, before), drawn(9, before, Some(0))]).was_held());
+        // One attempt drew the greater number, and nobody has confirmed it.
+        let unknown = |number| match yes(number, before) {
+            Ballot::Yes(yes) => Ballot::Yes(Yes { drawer: "attempt".to_owned(), ..yes }),
+            other => other,
+        };
+        assert!(!poll(3, &[yes(5, before), unknown(9)]).was_held());
+        assert!(poll(3, &[unknown(9), unknown(9)]).was_held());
+        assert!(poll(3, &[yes(5, before), yes(9, before)]).was_held());
     }
 
     #[test]
