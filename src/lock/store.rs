@@ -97,6 +97,10 @@ pub trait Store: Send + Sync + 'static {
     /// consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
 
+    /// Waits for what calls that were answered have left to do, if it ends soon. Called before the
+    /// end.
+    async fn finish(&self) {}
+
     /// Returns true once the store has answered since the start.
     fn contacted(&self) -> bool;
 

@@ -106,7 +106,9 @@ fn head(file: &File) -> Option<String> {
 fn spawns(files: &[File], listed: &[(&str, &str)]) -> Vec<String> {
     let calls = |file: &File| {
         let code = file.code_before_tests();
-        calls(&code, "spawn") || calls(&code, "spawn_blocking") || calls(&code, "spawn_local")
+        ["spawn", "spawn_blocking", "spawn_local", "spawn_brief"]
+            .iter()
+            .any(|name| calls(&code, name))
     };
     held_against(files, listed, calls, "a task needs an owner")
 }

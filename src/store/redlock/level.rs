@@ -69,7 +69,7 @@ impl RedlockStore {
         if uneven.is_empty() && late.is_none() {
             return;
         }
-        self.background.spawn(async move {
+        self.background.spawn_brief(async move {
             let late = match late {
                 Some(late) => late.await.unwrap_or_default(),
                 None => Vec::new(),

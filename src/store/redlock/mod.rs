@@ -353,6 +353,10 @@ impl Store for RedlockStore {
         self.page(page).await
     }
 
+    async fn finish(&self) {
+        self.background.finish().await;
+    }
+
     fn contacted(&self) -> bool {
         if self.view.voting() >= self.quorum().needed() && self.view.obstacle().is_none() {
             self.contacted.store(true, Ordering::Relaxed);
