@@ -13,7 +13,7 @@ use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Cmd, RedisError, ServerErrorKind, Value};
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout_at};
+use tokio::time::{sleep_until, timeout_at};
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
@@ -209,13 +209,14 @@ impl Node {
             let Some(not_after) = self.clock().at(deadline.moment(), patience) else {
                 return Err(NodeError::Unusable(Effect::None, "no time is left for the call"));
             };
+            let left = deadline.moment().saturating_sub(since_boot()).min(patience);
+            let acts_until = Instant::now() + left + ROUNDING;
             let not_after = not_after.to_string();
             let mut args = vec![not_after.as_str()];
             args.extend_from_slice(call.args);
             let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await;
             if reply.as_ref().is_err_and(NodeError::may_be_on_its_way) {
-                sleep(deadline.moment().saturating_sub(since_boot()).min(patience) + ROUNDING)
-                    .await;
+                sleep_until(acts_until.into()).await;
             }
             let reply = reply?;
             if reply.word() != "late" {
