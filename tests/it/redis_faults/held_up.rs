@@ -50,7 +50,11 @@ async fn a_call_whose_connection_broke_does_nothing_after_its_answer() {
         let before = calls_of(&redis, "evalsha");
         wire.mend();
         eventually(PATIENCE, async || (calls_of(&redis, "evalsha") > before).then_some(())).await;
-        assert_eq!(look(&http, &key).await.field("held"), false, "round {round}");
+        let held = eventually(PATIENCE, async || {
+            let seen = look(&http, &key).await;
+            (seen.status == 200).then(|| seen.field("held").clone())
+        });
+        assert_eq!(held.await, false, "round {round}");
     }
 }
 
