@@ -29,6 +29,8 @@ pub struct Flow {
     cuts: u64,
     /// Counts the times when the client's direction of all connections was ended.
     half_closes: u64,
+    /// Counts the times when the server's direction of all connections was ended.
+    hang_ups: u64,
 }
 
 /// A request of which the answer is to be lost.
@@ -111,6 +113,12 @@ impl Proxy {
         self.shared.flow.send_modify(|flow| flow.half_closes += 1);
     }
 
+    /// Ends the server's direction of all connections: the client takes them for broken, but what it
+    /// has sent arrives.
+    pub fn hang_up(&self) {
+        self.shared.flow.send_modify(|flow| flow.hang_ups += 1);
+    }
+
     /// Forwards the next requests that contain these bytes, and resets their connections in place of
     /// the answers.
     pub fn lose_answers(&self, contains: &[u8], times: u32) {
@@ -121,7 +129,8 @@ impl Proxy {
     pub fn heal(&self) {
         self.set_loss(None);
         self.shared.flow.send_modify(|flow| {
-            *flow = Flow { cuts: flow.cuts, half_closes: flow.half_closes, ..Flow::default() };
+            let Flow { cuts, half_closes, hang_ups, .. } = *flow;
+            *flow = Flow { cuts, half_closes, hang_ups, ..Flow::default() };
         });
     }
 
@@ -286,10 +295,18 @@ async fn back(
     shared: &Shared,
     lost: &Lost,
 ) -> Ended {
-    let flow = shared.flow.subscribe();
+    let mut flow = shared.flow.subscribe();
+    let hang_ups = flow.borrow_and_update().hang_ups;
     let mut piece = vec![0; shared.piece()];
     loop {
-        let read = from.read(&mut piece).await;
+        let read = tokio::select! {
+            read = from.read(&mut piece) => Some(read),
+            Ok(_) = flow.wait_for(|flow| flow.hang_ups > hang_ups) => None,
+        };
+        let Some(read) = read else {
+            let _ = to.shutdown().await;
+            return Ended::Orderly;
+        };
         let treatment = flow.borrow().clone();
         match read {
             Ok(_) if treatment.swallow_back => swallow(read.ok(), lost).await,
@@ -392,6 +409,25 @@ mod tests {
         assert_eq!(asked(&mut stream, "before").await.unwrap(), "before");
         proxy.half_close();
         assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_before_a_hang_up_arrives_after_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Proxy::start(0, listener.local_addr().unwrap().port()).await.unwrap();
+        let mut stream = TcpStream::connect(proxy.address()).await.unwrap();
+        let (mut server, _) = listener.accept().await.unwrap();
+        stream.write_all(b"before").await.unwrap();
+        server.read_exact(&mut [0; 6]).await.unwrap();
+        proxy.delay(Duration::from_millis(200), Duration::ZERO);
+        stream.write_all(b"later").await.unwrap();
+        proxy.hang_up();
+        proxy.heal();
+        assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
+        drop(stream);
+        let mut all = Vec::new();
+        server.read_to_end(&mut all).await.unwrap();
+        assert_eq!(all, b"later");
     }
 
     const CUT: io::ErrorKind = io::ErrorKind::ConnectionReset;

@@ -56,6 +56,8 @@ pub enum Kind {
     LinkCut,
     /// It ends the instances' direction of all connections.
     LinkHalfClose,
+    /// It holds commands back, and delivers them after the connections were ended for the instances.
+    LinkHungUp,
     /// It loses the replies to some commands.
     LinkAnswerLost,
     /// Writes of an instance to a server fail with an errno.
@@ -196,6 +198,7 @@ const SERVERS: &[Kind] = &[
     Kind::LinkSwallowBack,
     Kind::LinkCut,
     Kind::LinkHalfClose,
+    Kind::LinkHungUp,
     Kind::LinkAnswerLost,
     Kind::LinkWriteFails,
     Kind::LinkReadFails,
@@ -318,6 +321,7 @@ impl Kind {
             | Self::LinkSwallowBack
             | Self::LinkCut
             | Self::LinkHalfClose
+            | Self::LinkHungUp
             | Self::LinkAnswerLost => Target::Link(chance.usize(..links)),
             Self::ServerStop | Self::ServerKill | Self::ServerTerm => {
                 Target::Server(chance.usize(..servers))

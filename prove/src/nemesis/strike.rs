@@ -77,7 +77,11 @@ impl Nemesis<'_> {
                 Ok(())
             }
             Target::Link(number) => {
-                self.site.links[number].proxy.heal();
+                let network = &self.site.links[number].proxy;
+                if kind == Kind::LinkHungUp {
+                    network.hang_up();
+                }
+                network.heal();
                 Ok(())
             }
             Target::Socket(number) => {
@@ -208,7 +212,7 @@ async fn starve(pid: u32) {
 fn cross(kind: Kind, network: &Proxy, delay: Duration, loss: (&[u8], u32)) {
     match kind {
         Kind::FrontDelay | Kind::LinkDelay => network.delay(delay, delay / 2),
-        Kind::LinkHeld => network.delay(HELD + delay, Duration::ZERO),
+        Kind::LinkHeld | Kind::LinkHungUp => network.delay(HELD + delay, Duration::ZERO),
         Kind::FrontSwallow | Kind::LinkSwallow => network.swallow(true, true),
         Kind::FrontSwallowThere | Kind::LinkSwallowThere => network.swallow(true, false),
         Kind::FrontSwallowBack | Kind::LinkSwallowBack => network.swallow(false, true),
