@@ -264,6 +264,18 @@ async fn half_released(world: &World, deaf: &[usize]) -> u64 {
     }
 }
 
+/// A lease of the first claim that the third node missed, and its number.
+pub(super) async fn missed_by_the_third(world: &World) -> (Arc<RedlockStore>, Claim, u64) {
+    let one = world.of(0).store.expect("a store");
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.state().nodes[2].cut = vec![0];
+    let number = won(&one, &claim).await;
+    sleep(Duration::from_millis(500)).await; // The vote is given up.
+    world.state().nodes[2].cut.clear();
+    (one, claim, number)
+}
+
 /// A lease of the first claim, whose vote on the third node is on its way for a long time.
 async fn with_a_late_vote(world: &World) -> (Arc<RedlockStore>, Claim, Vec<Message>) {
     let one = world.of(0).store.expect("a store");
@@ -313,13 +325,7 @@ fn where_a_vote_may_come_after_the_release_of_its_token_a_lock_is_left() {
 
 /// A refresh brings the lease to the third node after that. Returns true if the lease is there.
 async fn brought_late(world: &World) -> bool {
-    let one = world.of(0).store.expect("a store");
-    let [claim, _] = claims(4_000);
-    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-    world.state().nodes[2].cut = vec![0];
-    won(&one, &claim).await;
-    sleep(Duration::from_millis(500)).await; // The vote is given up.
-    world.state().nodes[2].cut.clear();
+    let (one, claim, _) = missed_by_the_third(world).await;
     let meanwhile = async {
         let until = world.now() + 100;
         world.state().instances[0].stands_until = until;

@@ -8,7 +8,9 @@ use tokio::time::sleep;
 use crate::lock::lease::Claim;
 use crate::lock::store::{Attempt, Store};
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, won};
+use crate::store::redlock::simulation::counterexamples::{
+    claims, in_a_world, missed_by_the_third, won,
+};
 use crate::store::redlock::simulation::faults::{deliver, resume};
 use crate::store::redlock::simulation::network::Message;
 use crate::store::redlock::simulation::rule::Rule;
@@ -25,13 +27,7 @@ struct Uneven<'a> {
 
 impl<'a> Uneven<'a> {
     async fn begin(world: &'a World) -> Self {
-        let [claim, _] = claims(4_000);
-        let one = store(world, 0);
-        sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-        world.state().nodes[2].cut = vec![0];
-        won(&one, &claim).await;
-        sleep(Duration::from_millis(500)).await; // The vote is given up.
-        world.state().nodes[2].cut.clear();
+        let (one, claim, _) = missed_by_the_third(world).await;
         world.state().nodes[2].pauses = true;
         let number = won(&one, &claim).await;
         let vote = resume(world, 2);
@@ -116,13 +112,8 @@ fn a_vote_that_a_repeat_was_told_of_is_leveled_all_the_same() {
 /// The third node misses the lease, and then knows a greater number, of a rival that did not get the
 /// key. Returns the number of the lease, and that of a repeat without the first node.
 async fn above_a_rivals(world: &World) -> (u64, u64) {
-    let [claim, rival] = claims(4_000);
-    let one = store(world, 0);
-    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-    world.state().nodes[2].cut = vec![0];
-    let number = won(&one, &claim).await;
-    sleep(Duration::from_millis(500)).await; // The vote is given up.
-    world.state().nodes[2].cut.clear();
+    let (one, claim, number) = missed_by_the_third(world).await;
+    let [_, rival] = claims(4_000);
     let refused = store(world, 1).try_acquire(&rival).await;
     assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
     sleep(Duration::from_millis(200)).await; // Its vote is given up.

@@ -32,7 +32,7 @@ impl Wire {
         let (broken, whole) = watch::channel(());
         let (deaf, hearing) = watch::channel(());
         let (hung_up, hanging) = watch::channel(());
-        let (kept, all_kept) = (Arc::<AtomicUsize>::default(), Arc::<AtomicUsize>::default());
+        let kept = Arc::<AtomicUsize>::default();
         let keeps = kept.clone();
         let mut ends = JoinSet::new();
         ends.spawn(async move {
@@ -43,7 +43,7 @@ impl Wire {
                     (near.into_split(), far.into_split());
                 for (from, to, mut hearing, mut hanging, kept) in [
                     (from_near, to_far, Some(hearing.clone()), None, keeps.clone()),
-                    (from_far, to_near, None, Some(hanging.clone()), all_kept.clone()),
+                    (from_far, to_near, None, Some(hanging.clone()), Arc::default()),
                 ] {
                     let (passing, mut whole) = (pass(from, to, uncut.clone(), kept), whole.clone());
                     whole.mark_unchanged();
