@@ -1,26 +1,37 @@
 //! The service's estimate of the store's time, and the floor under fencing tokens.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
 use crate::metrics::{ClockLead, Metrics};
-use crate::platform::clock::since_boot;
 
 /// The lead over the service's clock up to which the store's clock proposes fencing tokens: a node
 /// an hour ahead would use up an hour of the protection against loss.
 const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
+/// One part in so many by which clocks run at different speed, at most.
+const DRIFT: u32 = 1_000;
+
+/// Milliseconds to add to those since the beginning.
+#[derive(Clone, Copy, Debug)]
+struct Offset {
+    /// The least that every call since the last clock step allows. The estimate is not ahead, but
+    /// for a rounding, and behind by at most the fastest answer.
+    least: i64,
+    /// The most that they allow. A slow call raises it by no more than a millisecond, for a clock
+    /// that has drifted.
+    most: i64,
+    learned: Instant,
+}
+
 /// An estimate of the store's clock from its replies.
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
     began: Instant,
-    /// Milliseconds to add to those since `began`: the least that every call since the last clock
-    /// step allows. The estimate is not ahead, but for a rounding, and behind by at most the fastest
-    /// answer.
-    offset: AtomicI64,
+    offset: Mutex<Offset>,
     node: String,
     lead: ClockLead,
     /// True while the log says that the two clocks differ.
@@ -31,8 +42,9 @@ impl StoreClock {
     /// The clock of a node, before its first reply.
     pub(super) fn new(node: String, metrics: &Metrics) -> Self {
         let lead = metrics.redis_clock_lead(&node);
-        let (offset, apart) = (AtomicI64::new(0), AtomicBool::new(false));
-        Self { began: Instant::now(), offset, node, lead, apart }
+        let began = Instant::now();
+        let offset = Mutex::new(Offset { least: 0, most: i64::MAX, learned: began });
+        Self { began, offset, node, lead, apart: AtomicBool::new(false) }
     }
 
     /// Notes that the store's clock showed `now` between `sent` and this moment.
@@ -43,16 +55,24 @@ impl StoreClock {
 
     /// Raises the estimate to the least that the call allows, or lowers it to that if the store's
     /// clock stepped back. An estimate that is ahead would let a script act that much later.
+    ///
+    /// All are rounded to milliseconds, so that two which are the same may be one apart.
     fn narrow(&self, sent: Instant, received: Instant, now: u64) {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let least = now.saturating_sub(self.local(received));
-        let most = now.saturating_sub(self.local(sent));
-        // All are rounded to milliseconds, so that two which are the same may be one apart.
-        if self.offset.load(Ordering::Relaxed) > most.saturating_add(1) {
-            self.offset.store(least, Ordering::Relaxed);
-        } else {
-            self.offset.fetch_max(least, Ordering::Relaxed);
-        }
+        let most = now.saturating_sub(self.local(sent)).saturating_add(1);
+        let mut offset = self.offset();
+        let drifted = offset.most.saturating_add(1);
+        let stepped = offset.least > most || drifted < least;
+        let (least, most) = match stepped {
+            true => (least, most),
+            false => (offset.least.max(least), drifted.min(most)),
+        };
+        *offset = Offset { least, most, learned: received };
+    }
+
+    fn offset(&self) -> MutexGuard<'_, Offset> {
+        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records the difference between the store's clock and this machine's, and logs if it is
@@ -74,21 +94,20 @@ impl StoreClock {
 
     /// The store's time about now, in milliseconds.
     pub(in crate::store) fn now(&self) -> u64 {
-        self.store_time(Instant::now())
+        self.at(Instant::now())
     }
 
-    /// The store's time, in milliseconds, at a moment since boot, or `patience` from now if that is
-    /// earlier. `None` if the moment is over.
-    pub(in crate::store) fn at(&self, moment: Duration, patience: Duration) -> Option<u64> {
-        // A pause between the two readings only makes it earlier.
-        let now = Instant::now();
-        let left = moment.checked_sub(since_boot())?;
-        Some(self.store_time(now + left.min(patience)))
+    /// The store's time at the earliest, in milliseconds, at a moment of this process.
+    pub(super) fn at(&self, moment: Instant) -> u64 {
+        self.around(moment)[0]
     }
 
-    fn store_time(&self, at: Instant) -> u64 {
-        let at = self.local(at).saturating_add(self.offset.load(Ordering::Relaxed));
-        u64::try_from(at).unwrap_or(0)
+    /// The same, at the earliest and at the latest.
+    pub(super) fn around(&self, moment: Instant) -> [u64; 2] {
+        let Offset { least, most, learned } = *self.offset();
+        let drift = i64::try_from((learned.elapsed() / DRIFT).as_millis()).unwrap_or(i64::MAX);
+        let (local, most) = (self.local(moment), most.saturating_add(drift));
+        [least, most].map(|offset| u64::try_from(local.saturating_add(offset)).unwrap_or(0))
     }
 
     fn local(&self, at: Instant) -> i64 {
@@ -131,67 +150,79 @@ pub(super) fn latest_believable_micros() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
-    use super::StoreClock;
+    use super::{Offset, StoreClock};
     use crate::metrics::Metrics;
-    use crate::platform::clock::since_boot;
 
     /// The offset after calls, each sent and answered so many milliseconds after the beginning,
     /// with what the store's clock showed.
-    fn offset(calls: &[(u64, u64, u64)]) -> i64 {
+    fn offset(calls: &[(u64, u64, u64)]) -> Offset {
         let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
         let at = |millis| clock.began + Duration::from_millis(millis);
         for &(sent, received, now) in calls {
             clock.narrow(at(sent), at(received), now);
         }
-        clock.offset.load(Ordering::Relaxed)
+        *clock.offset()
+    }
+
+    fn least(calls: &[(u64, u64, u64)]) -> i64 {
+        offset(calls).least
     }
 
     #[test]
     fn a_slow_call_changes_nothing() {
         // Its request took 40 ms; two times that are rounded may be one millisecond apart.
-        assert_eq!(offset(&[(10, 10, 110), (20, 60, 160)]), 100);
-        assert_eq!(offset(&[(10, 10, 110), (20, 60, 161)]), 101);
-        assert_eq!(offset(&[(10, 10, 110), (20, 20, 119), (30, 30, 130)]), 100);
+        assert_eq!(least(&[(10, 10, 110), (20, 60, 160)]), 100);
+        assert_eq!(least(&[(10, 10, 110), (20, 60, 161)]), 101);
+        assert_eq!(least(&[(10, 10, 110), (20, 20, 119), (30, 30, 130)]), 100);
         // So did its answer.
-        assert_eq!(offset(&[(10, 10, 110), (20, 60, 120)]), 100);
+        assert_eq!(least(&[(10, 10, 110), (20, 60, 120)]), 100);
     }
 
     #[test]
     fn the_estimate_is_never_ahead() {
         // The store's clock is 5000 ahead; first the request takes a second, then the answer.
-        assert_eq!(offset(&[(10, 1_010, 6_010)]), 5_000);
-        assert_eq!(offset(&[(10, 1_010, 5_010)]), 4_000);
-        assert_eq!(offset(&[(10, 1_010, 5_010), (1_020, 1_021, 6_021)]), 5_000);
+        assert_eq!(least(&[(10, 1_010, 6_010)]), 5_000);
+        assert_eq!(least(&[(10, 1_010, 5_010)]), 4_000);
+        assert_eq!(least(&[(10, 1_010, 5_010), (1_020, 1_021, 6_021)]), 5_000);
+    }
+
+    #[test]
+    fn the_store_is_no_further_ahead_than_a_call_allows() {
+        assert_eq!(offset(&[(10, 50, 5_020)]).most, 5_011);
+        assert_eq!(offset(&[(10, 50, 5_020), (60, 61, 5_060)]).most, 5_001);
+        // A slow call adds only what a clock may have drifted meanwhile.
+        assert_eq!(offset(&[(60, 61, 5_060), (70, 900, 5_400)]).most, 5_002);
     }
 
     #[test]
     fn a_clock_that_drifts_is_followed() {
         let ahead: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 11)).collect();
-        assert_eq!(offset(&ahead), 5_050);
+        let Offset { least, most, .. } = offset(&ahead);
+        assert_eq!((least, most), (5_050, 5_051));
         let behind: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 9)).collect();
-        assert_eq!(offset(&behind), 4_951);
+        let Offset { least, most, .. } = offset(&behind);
+        assert_eq!((least, most), (4_951, 4_951));
     }
 
     #[test]
-    fn a_moment_that_is_over_is_none_of_the_stores() {
+    fn a_moment_is_told_at_the_earliest_and_at_the_latest() {
         let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
-        let (moment, before) = (since_boot() + Duration::from_secs(60), clock.now());
-        for (patience, most) in [(600, 60_000), (5, 5_000)] {
-            let then = clock.at(moment, Duration::from_secs(patience)).expect("it is to come");
-            let times = before + most - 1..=clock.now() + most;
-            assert!(times.contains(&then), "{then} of {times:?}");
-        }
-        let over = since_boot() - Duration::from_millis(1);
-        assert_eq!(clock.at(over, Duration::from_secs(5)), None);
+        let at = |millis| clock.began + Duration::from_millis(millis);
+        assert_eq!(clock.around(at(10))[1], i64::MAX.unsigned_abs());
+        clock.narrow(at(20), at(60), 1_050);
+        assert_eq!((clock.at(at(100)), clock.around(at(100))), (1_090, [1_090, 1_131]));
+        assert_eq!(clock.around(at(0)), [990, 1_031]);
     }
 
     #[test]
     fn a_step_of_the_clock_is_believed_at_once() {
-        assert_eq!(offset(&[(10, 11, 5_011), (20, 21, 65_021)]), 65_000);
-        assert_eq!(offset(&[(10, 11, 65_011), (20, 21, 5_021)]), 5_000);
+        for (before, after) in [(5_000, 65_000), (65_000, 5_000)] {
+            let Offset { least, most, .. } = offset(&[(10, 11, before + 11), (20, 21, after + 21)]);
+            let after = i64::try_from(after).unwrap();
+            assert_eq!((least, most), (after, after + 2));
+        }
     }
 
     #[test]

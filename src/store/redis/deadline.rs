@@ -1,6 +1,6 @@
 //! The time when a script may act.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::lock::time::wall_clock_micros;
 use crate::platform::clock::since_boot;
@@ -15,6 +15,19 @@ pub(in crate::store) enum When {
     /// Not after this, nor after its caller has given up; the script's first argument tells it in
     /// the store's time.
     Until(Deadline),
+    /// The same, and the script tells requests apart that were made before others acted: its second
+    /// and third argument tell when this one was made, at the earliest and at the latest.
+    InOrder(Deadline),
+}
+
+impl When {
+    /// The deadline, if there is one.
+    pub(in crate::store) fn deadline(self) -> Option<Deadline> {
+        match self {
+            Self::AnyTime => None,
+            Self::Until(deadline) | Self::InOrder(deadline) => Some(deadline),
+        }
+    }
 }
 
 /// A moment that is fixed before the arguments of a script are made. What they tell of the wall
@@ -22,19 +35,41 @@ pub(in crate::store) enum When {
 /// meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) struct Deadline {
+    asked: Duration,
     moment: Duration,
     /// The wall clock's lead over the time since boot, in microseconds, when it was fixed.
     lead: u64,
 }
 
 impl Deadline {
-    /// The deadline at this moment since boot, for arguments that are made after this.
-    pub(in crate::store) fn at(moment: Duration) -> Self {
-        Self { moment, lead: lead() }
+    /// The deadline so long after this moment since boot, for arguments that are made after this.
+    pub(in crate::store) fn after(asked: Duration, span: Duration) -> Self {
+        Self { asked, moment: asked + span, lead: lead() }
     }
 
+    /// The deadline, since boot.
     pub(in crate::store) fn moment(self) -> Duration {
         self.moment
+    }
+
+    /// When its request was made, since boot.
+    pub(in crate::store) fn asked(self) -> Duration {
+        self.asked
+    }
+
+    /// The same, as a moment of this process; now, if the process knows none so early.
+    pub(super) fn began(self) -> Instant {
+        // A pause between the two readings only makes it earlier.
+        let now = Instant::now();
+        now.checked_sub(since_boot().saturating_sub(self.asked())).unwrap_or(now)
+    }
+
+    /// The deadline, or `patience` from now if that is earlier; `None` if it is over.
+    pub(super) fn ends(self, patience: Duration) -> Option<Instant> {
+        // A pause between the two readings only makes it earlier.
+        let now = Instant::now();
+        let left = self.moment.checked_sub(since_boot())?;
+        Some(now + left.min(patience))
     }
 
     /// Returns true if the wall clock has moved on by more than the time since boot: the machine was
@@ -52,13 +87,30 @@ fn lead() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use super::{Deadline, lead};
+    use crate::platform::clock::since_boot;
+
+    #[test]
+    fn a_deadline_that_is_over_ends_nothing() {
+        let asked = since_boot();
+        for (span, patience, most) in [(60, 600, 60), (600, 5, 5)] {
+            let deadline = Deadline::after(asked, Duration::from_secs(span));
+            let before = Instant::now();
+            let ends = deadline.ends(Duration::from_secs(patience)).expect("it is to come");
+            let most = Duration::from_secs(most);
+            assert!((before..=Instant::now() + most).contains(&ends));
+            assert!(deadline.began() <= Instant::now());
+            assert_eq!(deadline.moment(), asked + Duration::from_secs(span));
+        }
+        let over = Deadline::after(Duration::ZERO, asked);
+        assert_eq!(over.ends(Duration::from_secs(5)), None);
+    }
 
     #[test]
     fn only_a_leap_of_the_wall_clock_makes_arguments_old() {
-        let deadline = Deadline::at(Duration::from_secs(60));
+        let deadline = Deadline::after(Duration::ZERO, Duration::from_secs(60));
         assert!(!deadline.wall_clock_has_leapt());
         for (seconds, has_leapt) in [(-60, true), (-2, true), (2, false), (60, false)] {
             let lead = lead().saturating_add_signed(seconds * 1_000_000);

@@ -54,7 +54,7 @@ use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, NodeFactory, ScriptCall};
 use crate::store::redis::replies::{
-    ended, fencing_token, held, looked, malformed, owner, share, shared, waiting,
+    ended, fencing_token, held, looked, malformed, owner, share, shared, status, waiting,
 };
 use crate::store::redis::rings::Rings;
 use crate::store::redis::script::{
@@ -145,7 +145,7 @@ impl RedisStore {
 
     /// The deadline of so many calls, whose arguments are made after this.
     fn in_time(&self, calls: u32) -> When {
-        When::Until(Deadline::at(since_boot() + self.patience * calls))
+        When::InOrder(Deadline::after(since_boot(), self.patience * calls))
     }
 
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
@@ -160,7 +160,7 @@ impl RedisStore {
             claim.token.expose(),
             &ttl.to_string(),
             claim.owner.as_ref().map_or("", Owner::as_str),
-            &(ttl + RETENTION_MS).to_string(),
+            &RETENTION_MS.to_string(),
             &self.floor.least().to_string(),
             &latest_believable_micros().to_string(),
             &or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
@@ -235,6 +235,8 @@ impl Store for RedisStore {
             "shared" => {
                 shared(&claim.key, &mut reply).map(Attempt::Held).ok_or_else(|| malformed(verb))
             }
+            // The key may be free by now, but was held after the request, or its claim was released.
+            "given_up" => Ok(Attempt::Held(status(&claim.key, None, 0))),
             _ => Err(malformed(verb)),
         }
     }
@@ -256,7 +258,7 @@ impl Store for RedisStore {
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         for some in claims.chunks(LEAVE_AT_ONCE) {
-            let when = self.in_time(1);
+            let when = When::Until(Deadline::after(since_boot(), self.patience));
             let mut args = vec![self.instance.as_str(), &self.position_kept];
             for (token, keep) in some {
                 let kept = match keep {

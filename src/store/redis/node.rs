@@ -18,7 +18,6 @@ use tokio::time::{sleep_until, timeout_at};
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::watched::sound;
 use crate::metrics::Metrics;
-use crate::platform::clock::since_boot;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::{connection_info, pool};
@@ -202,21 +201,23 @@ impl Node {
         patience: Duration,
     ) -> Result<Reply, NodeError> {
         let until = Instant::now() + patience;
-        let When::Until(deadline) = call.when else {
+        let Some(deadline) = call.when.deadline() else {
             return self.run_until(until, call, way).await;
         };
         for _ in 0..2 {
-            let Some(not_after) = self.clock().at(deadline.moment(), patience) else {
+            let Some(ends) = deadline.ends(patience) else {
                 return Err(NodeError::Unusable(Effect::None, "no time is left for the call"));
             };
-            let left = deadline.moment().saturating_sub(since_boot()).min(patience);
-            let acts_until = Instant::now() + left + ROUNDING;
-            let not_after = not_after.to_string();
-            let mut args = vec![not_after.as_str()];
-            args.extend_from_slice(call.args);
+            let mut times = vec![self.clock().at(ends)];
+            if let When::InOrder(_) = call.when {
+                times.extend(self.clock().around(deadline.began()));
+            }
+            let times: Vec<_> = times.iter().map(u64::to_string).collect();
+            let args: Vec<_> =
+                times.iter().map(String::as_str).chain(call.args.iter().copied()).collect();
             let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await;
             if reply.as_ref().is_err_and(NodeError::may_be_on_its_way) {
-                sleep_until(acts_until.into()).await;
+                sleep_until((ends + ROUNDING).into()).await;
             }
             let reply = reply?;
             if reply.word() != "late" {

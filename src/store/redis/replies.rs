@@ -22,7 +22,8 @@ const PAST_THE_END: Duration = Duration::from_millis(2);
 /// Added for instances without the head of the line, which asks first when a lease expires.
 const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
-fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
+/// The status of a key with this holder of an exclusive lease, if any.
+pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
     let waiters = u64::try_from(waiters).unwrap_or_default();
     LockStatus { key: key.clone(), holder, sharers: None, waiters, line: Vec::new(), mine: None }
 }

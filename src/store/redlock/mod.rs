@@ -176,7 +176,7 @@ impl RedlockStore {
 
     /// The deadline of a question that is made after this.
     fn deadline(&self, patience: Duration) -> Deadline {
-        Deadline::at(self.time.monotonic() + patience)
+        Deadline::after(self.time.monotonic(), patience)
     }
 
     /// A unique name for an attempt. A later attempt of this process has a greater name.

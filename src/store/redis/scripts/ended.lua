@@ -1,4 +1,4 @@
--- ended.lua: tells other instances that wait with a claim of its end; runs after line.lua.
+-- ended.lua: the end of a claim, for other instances and for requests that are on their way; runs after line.lua.
 -- KEYS: those of line.lua
 -- ARGV: those of the script that follows
 -- Returns: nothing
@@ -13,4 +13,16 @@ local function end_elsewhere(token, instance) -- Makes other instances ask for a
       redis.pcall('PUBLISH', 'lk//' .. man.id, '\1' .. place .. '\1' .. lock) -- A hint; the permission may be missing.
     end
   end
+end
+local function give_up(token) -- Notes a release without a lease where there is room: older requests of the token may be on their way.
+  if value and value ~= SHARED then return end
+  local noted, marks = string.match(known, '\n[^ ]*( .*)$') or '', {}
+  for one, at in string.gmatch(noted, ' (%S+):(%d+)') do
+    if one ~= token and tonumber(at) > now - MARKED_FOR then marks[#marks + 1] = string.format(' %s:%s', one, at) end
+  end
+  marks[#marks + 1] = string.format(' %s:%.0f', token, now)
+  local lease, left = string.match(known, '^[^\n]*\n?[^ ]*'), redis.call('PTTL', record)
+  known = known == '' and '0 0 0 - ' or lease
+  known = (string.find(known, '\n') and known or known .. '\n') .. table.concat(marks, '', math.max(1, #marks - 31))
+  redis.pcall('SET', record, known, 'PX', left > 0 and left or MARKED_FOR)
 end

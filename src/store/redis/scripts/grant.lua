@@ -1,18 +1,22 @@
 -- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
 -- KEYS: those of share.lua
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 retention of the record (ms)  6 fencing floor  7 latest believable time (us)  8 longest time that a lease lasts (ms), or empty  9 instance, or empty  10 its window (ms)  11 time for which a place is kept (ms)  12 place where the claim stood, empty if it joins  13 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 longest time that a lease lasts (ms), or empty  11 instance, or empty  12 its window (ms)  13 time for which a place is kept (ms)  14 place where the claim stood, empty if it joins  15 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
 -- Returns: nothing
-local not_after, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
+local not_after, asked, latest, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
 local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
 local own = all and all.lease(token)
 if all and value == token and holder == token then
-  own = { slots = 1, slot = 0, fence = last, owner = owner, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ends = now + redis.call('PTTL', lock) }
+  own = { slots = 1, slot = 0, fence = last, owner = owner, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ttl = tonumber(last_ttl), ends = now + redis.call('PTTL', lock) }
 end
 slots = tonumber(slots ~= '' and slots or stood == '' and own and own.slots or 1)
+if own and slots > own.slots and set_since(asked, own.ends - now, own.ttl) then slots = own.slots end -- As in `renewed`: the client may count on fewer by now.
 local function room() -- All who would then have the lock allow so many, the claim included.
   if not shared then return not value or value == token end
   local others, least = all.beside(own)
   return others < math.min(slots, least, 1000)
+end
+local function given_up() -- Whether the key, or the claim, was given up after it was asked for: it may have been refused over another instance meanwhile.
+  return shared and all.room > tonumber(latest) or given_up_since(latest, token, known, redis.call('PTTL', record))
 end
 local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
   end_elsewhere(token, instance)
@@ -26,30 +30,37 @@ local function begun(again, fence) -- Ends the claim's wait; the fencing token o
   end
   return again and fence or math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
 end
+local function lasting(earlier) -- The TTL of the lease, in place of an earlier one if there is one, and what it has left.
+  local first = tonumber(at_first(ttl, max_hold))
+  if not earlier then return first, first end
+  local left = earlier.ends - now
+  return renewed(capped(ttl, earlier.since, max_hold, left), asked, left, earlier.ttl)
+end
 local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
   redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
   local again = own and not (own.slots > 1000 and slots <= 1000)
   local lease = again and own or { slot = 0, renewals = -TAKE_OVER, since = own and own.since or string.format('%.0f', now) }
   local before = shared and own and { slots = own.slots, slot = own.slot }
-  lease.ttl = own and all.capped(tonumber(ttl), own, max_hold) or at_first(tonumber(ttl), max_hold)
+  lease.ttl, lease.left = lasting(own)
   lease.fence = begun(again, again and own.fence)
   last = math.max(last, lease.fence)
   lease.slots, lease.renewals, lease.owner = slots, lease.renewals + TAKE_OVER, its_owner
   all.admit(token, lease, before)
-  redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'PX', math.max(redis.call('PTTL', record), tonumber(retention)))
+  local marks = string.match(known, '\n[^ ]*( .*)$')
+  redis.call('SET', record, string.format('%s%.0f 0 0 - %s', marked and '+' or '', last, marks and '\n' .. marks or ''), 'PX', redis.call('PTTL', lock) + retention)
   ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
-  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.ttl, slots, lease.slot, not again and own and own.fence or 0 }
+  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0 }
 end
 local function grant()
   if slots > 1 then return grant_share() end
   local again = value == token and holder == token
   local before = not again and own -- A promotion: it begins anew, but has had the key since then.
-  ttl = again and capped(ttl, since, max_hold) or before and all.capped(tonumber(ttl), before, max_hold) or at_first(ttl, max_hold)
+  local ttl, left = lasting(again and { since = since, ttl = last_ttl, ends = now + redis.call('PTTL', lock) } or own)
   if not again then since = '\n' .. (before and before.since or string.format('%.0f', now)) end
-  redis.call('SET', lock, token, 'PX', ttl)
+  redis.call('SET', lock, token, 'PX', left)
   if shared then redis.call('DEL', share, facts) end
   local fence = begun(again, last)
   renewals = again and renewals + TAKE_OVER or 0
-  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, since), 'PX', retention)
-  return { now, again and 'again' or 'granted', fence, renewals, ttl, 1, 0, before and before.fence or 0 }
+  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, since), 'PX', left + retention)
+  return { now, again and 'again' or 'granted', fence, renewals, left, 1, 0, before and before.fence or 0 }
 end

@@ -1,8 +1,8 @@
 -- refresh_share.lua: refresh.lua for a lease that shares its lock.
 -- KEYS: 1 lock  2 record  3 line  4 crew  5 who  6 share  7 facts
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms), or empty for the last one  4 default ttl (ms)  5 retention beyond the ttl (ms)  6 fencing floor  7 latest believable time (us)  8 fencing token of the lease, or empty  9 renewals that the keeper knows, empty for a client  10 "1" for the keeper's last word  11 longest time that a lease lasts (ms), or empty
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms), or empty for the last one  6 default ttl (ms)  7 retention beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 fencing token of the lease, or empty  11 renewals that the keeper knows, empty for a client  12 "1" for the keeper's last word  13 longest time that a lease lasts (ms), or empty
 -- Returns: {now, "refreshed", fencing token, ttl (ms), owner, renewals, 1 if the ttl was shortened, slots, slot or 0} | {now, "taken_over"} | {now, "lost"} | {now, "late"} | {now, "exclusive"}: the lock is not shared, and nothing was done
-local not_after, token, ttl, _, retention, _, _, named, kept, last_word, max_hold = unpack(ARGV)
+local not_after, asked, _, token, ttl, _, retention, _, _, named, kept, last_word, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not shared then return { now, 'exclusive' } end
 local all = sharing()
@@ -15,7 +15,8 @@ else
   if math.floor(own.renewals / span) ~= math.floor(kept / span) then return { now, 'taken_over' } end
 end
 ttl = tonumber(ttl ~= '' and ttl or own.ttl)
-own.ttl = all.capped(ttl, own, max_hold)
-redis.call('PEXPIRE', record, math.max(redis.call('PTTL', record), own.ttl + retention)) -- Adds nothing; what follows then runs even at maxmemory.
+local most = capped(ttl, own.since, max_hold, own.ends - now)
+own.ttl, own.left = renewed(most, asked, own.ends - now, last_word ~= '1' and own.ttl)
+redis.call('PEXPIRE', record, own.left + retention) -- Adds nothing; what follows then runs even at maxmemory.
 all.admit(token, own, own)
-return { now, 'refreshed', own.fence, own.ttl, own.owner, own.renewals, own.ttl < ttl and 1 or 0, own.slots, own.slot }
+return { now, 'refreshed', own.fence, own.left, own.owner, own.renewals, most < ttl and 1 or 0, own.slots, own.slot }

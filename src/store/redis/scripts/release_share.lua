@@ -14,6 +14,7 @@ if place then
   end_elsewhere(token, instance)
   drop(token)
 end
+if value and not own and named == '' and kept == '' then give_up(token) end
 if value then ring() else hand_on(tonumber(keep)) end
 if not own then return { now, place and 'place' or 'nothing' } end
 return { now, 'lease', own.fence, own.owner, own.slots, own.slot }
