@@ -11,6 +11,7 @@ mod history;
 mod leveling;
 mod losses;
 mod network;
+mod order;
 mod plan;
 mod redis;
 mod rule;

@@ -140,20 +140,23 @@ impl World {
         // A paused process sends when it continues, and tells the deadline that it had before.
         let sent = now.max(state.instances[instance].stands_until);
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-        let deadline = match when {
-            When::Until(deadline) if !Rule::DeadlineFirst.is_left_out() => {
-                millis(deadline.moment())
-            }
+        let deadline = match when.deadline() {
+            Some(deadline) if !Rule::DeadlineFirst.is_left_out() => millis(deadline.moment()),
             _ => sent + millis(patience),
         };
-        if matches!(when, When::Until(_)) {
-            let not_after = state.nodes[node].clock(deadline) / 1_000;
-            command.words.insert(command.keys, not_after.to_string());
-        }
+        let asked = when.deadline().map(|deadline| millis(deadline.asked()));
+        let times = match when {
+            When::AnyTime => vec![],
+            When::Until(_) => vec![Some(deadline)],
+            When::InOrder(_) => vec![Some(deadline), asked, asked],
+        };
+        let node_time = |time| (state.nodes[node].clock(time) / 1_000).to_string();
+        let times = times.into_iter().flatten().map(node_time).collect::<Vec<_>>();
+        command.words.splice(command.keys..command.keys, times);
         let cut = state.nodes[node].is_cut_from(instance);
         let network = &mut state.network;
         if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
-            network.asked.insert(command.words[command.keys + 1].clone(), now);
+            network.asked.insert(command.words[command.keys + 3].clone(), now);
         }
         network.sent += 1;
         let call = network.sent;

@@ -67,6 +67,8 @@ pub(in crate::store::redlock) enum Rule {
     WaitingAreTold,
     /// A vote is given the number of its lease, below what its node knew, only while that lasts.
     LeveledUnseen,
+    /// A request does not shorten a lease that another one has renewed since it was made.
+    InOrder,
 }
 
 /// Leaves a rule out on this thread from now on.
@@ -114,6 +116,7 @@ impl Rule {
             }
             Self::NotAfter => ("if now > tonumber(not_after) then", "if false then"),
             Self::NoRevival => ("if value ~= token then", "if value and value ~= token then"),
+            Self::InOrder => ("set > asked + 1", "false"),
             Self::WhileItLasts | Self::LeveledUnseen => return covered,
             _ => return source.to_owned(),
         };

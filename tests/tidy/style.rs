@@ -40,6 +40,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/simulation/leveling.rs", "virtual time"),
     ("tests/simulation/losses.rs", "virtual time"),
     ("tests/simulation/mod.rs", "virtual time"),
+    ("tests/simulation/order.rs", "virtual time"),
     ("tests/simulation/worker.rs", "virtual time"),
 ];
 

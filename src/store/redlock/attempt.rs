@@ -48,9 +48,9 @@ impl RedlockStore {
         let (began, name) = (self.time.monotonic(), self.attempt_name());
         let patience = self.patience(claim.ttl);
         let deadline = self.deadline(patience);
-        let args = self.claim_args(claim, &name, position, patience);
+        let args = self.claim_args(claim, &name, position);
         let question = self.nodes.question(&TRY_ACQUIRE, &claim.key, args, patience);
-        let question = question.until(deadline);
+        let question = question.in_order(deadline);
         let (poll, late) = self.nodes.poll_open(&question, Poll::decided).await;
         if poll.won()
             && let Some(lease) = self.confirm(claim, &poll, began).await
@@ -196,14 +196,8 @@ impl RedlockStore {
         may_hold
     }
 
-    /// The arguments of a vote, after the moment at which it expires.
-    fn claim_args(
-        &self,
-        claim: &Claim,
-        attempt: &str,
-        position: Position,
-        patience: Duration,
-    ) -> Vec<String> {
+    /// The arguments of a vote, after those that tell when it was asked and expires.
+    fn claim_args(&self, claim: &Claim, attempt: &str, position: Position) -> Vec<String> {
         let word = |is: bool| if is { "1" } else { "" }.to_owned();
         let ttl = claim.ttl.as_millis();
         vec![
@@ -218,7 +212,6 @@ impl RedlockStore {
             word(matches!(position, Position::First { .. })),
             word(claim.origin == Origin::Service),
             or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
-            patience.as_millis().to_string(),
         ]
     }
 

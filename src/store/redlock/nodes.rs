@@ -187,6 +187,11 @@ impl Question {
         Self { when: When::Until(deadline), ..self }
     }
 
+    /// The same, and it tells when it was asked: the second and third argument.
+    pub(super) fn in_order(self, deadline: Deadline) -> Self {
+        Self { when: When::InOrder(deadline), ..self }
+    }
+
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
         let Self { script, keys, guard, args, when, patience } = self;
         let [lock, record, ..] = keys.all();

@@ -31,7 +31,7 @@ impl RedlockStore {
         let deadline = self.deadline(patience);
         let args = self.refresh_args(target, ttl);
         let question = self.nodes.question(&REFRESH, target.key, args, patience);
-        let question = question.until(deadline);
+        let question = question.in_order(deadline);
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
@@ -105,7 +105,7 @@ impl RedlockStore {
         self.lease(claim, poll, number, began)
     }
 
-    /// The arguments of a refresh, after the moment at which it expires.
+    /// The arguments of a refresh, after those that tell when it was asked and expires.
     fn refresh_args(&self, target: &Target<'_>, ttl: Option<Ttl>) -> Vec<String> {
         vec![
             target.token.expose().to_owned(),

@@ -1,0 +1,65 @@
+//! Requests of a client that gave them up, and went on with the same token over another instance.
+
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::lock::lease::Claim;
+use crate::lock::store::{Attempt, Store};
+use crate::lock::time::Ttl;
+use crate::store::redlock::RedlockStore;
+use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, won};
+use crate::store::redlock::simulation::faults::{deliver, resume};
+use crate::store::redlock::simulation::rule::Rule;
+use crate::store::redlock::simulation::world::World;
+
+const SHORT: Ttl = Ttl::from_millis(2_000);
+
+/// Returns true if another client gets the key after `SHORT`, while the client relies on a longer
+/// TTL: the older request arrives after the refresh that asked for that.
+async fn is_cut_short(world: &World, older: impl AsyncFnOnce(&RedlockStore, &Claim)) -> bool {
+    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+    let [claim, later] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    won(&one, &claim).await;
+    (0..3).for_each(|node| world.state().nodes[node].pauses = true);
+    let meanwhile = async {
+        sleep(Duration::from_millis(20)).await; // The older request is on its way.
+        let held_up: Vec<_> = (0..3).map(|node| resume(world, node)).collect();
+        let refreshed = other.refresh(&claim.key, &claim.token, None, Some(claim.ttl)).await;
+        assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+        held_up.into_iter().for_each(|messages| deliver(world, messages));
+    };
+    tokio::join!(older(&one, &claim), meanwhile);
+    sleep(SHORT.as_duration() + Duration::from_millis(500)).await;
+    matches!(other.try_acquire(&later).await, Ok(Attempt::Won(_)))
+}
+
+#[test]
+fn a_refresh_that_was_given_up_does_not_cut_a_newer_one_short() {
+    let is_cut_short = |without| {
+        in_a_world(without, async |world| {
+            is_cut_short(world, async |one, claim| {
+                let refreshed = one.refresh(&claim.key, &claim.token, None, Some(SHORT)).await;
+                assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+            })
+            .await
+        })
+    };
+    assert!(is_cut_short(Some(Rule::InOrder)));
+    assert!(!is_cut_short(None));
+}
+
+#[test]
+fn a_repeat_that_was_given_up_does_not_cut_a_refresh_short() {
+    let is_cut_short = |without| {
+        in_a_world(without, async |world| {
+            is_cut_short(world, async |one, claim| {
+                won(one, &Claim { ttl: SHORT, ..claim.clone() }).await;
+            })
+            .await
+        })
+    };
+    assert!(is_cut_short(Some(Rule::InOrder)));
+    assert!(!is_cut_short(None));
+}
