@@ -154,8 +154,9 @@ impl RedisStore {
         script: &'static Script,
         claim: &Claim,
         rest: &[&str],
+        when: When,
     ) -> Result<Reply, StoreError> {
-        let (ttl, when) = (claim.ttl.as_millis(), self.in_time(1));
+        let ttl = claim.ttl.as_millis();
         let common = [
             claim.token.expose(),
             &ttl.to_string(),
@@ -179,11 +180,12 @@ impl RedisStore {
         claim: &Claim,
         instance: Option<&str>,
         stood: Option<u64>,
+        when: When,
     ) -> Result<Reply, StoreError> {
         let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
         let slots = or_empty(claim.slots.map(Slots::number));
         let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots];
-        self.run_claim(&WAIT_TURN, claim, &rest).await
+        self.run_claim(&WAIT_TURN, claim, &rest, when).await
     }
 
     /// Looks at a key, and tells so many claims of its line and so many of its leases at most.
@@ -218,13 +220,15 @@ impl fmt::Debug for RedisStore {
 impl Store for RedisStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let asked = Uptime::now();
-        let alone = claim.slots().is_alone();
-        let tried =
-            if alone { Some(self.run_claim(&TRY_ACQUIRE, claim, &[]).await?) } else { None };
+        let when = self.in_time(2); // One finds that claims wait, or leases share the key.
+        let tried = match claim.slots().is_alone() {
+            true => Some(self.run_claim(&TRY_ACQUIRE, claim, &[], when).await?),
+            false => None,
+        };
         let mut reply = match tried.filter(|reply| reply.word() != "line") {
             Some(reply) => reply,
             // Nothing was done: leases that share the key, or claims in line, are for `wait_turn`.
-            None => self.run_wait_turn(claim, None, None).await?,
+            None => self.run_wait_turn(claim, None, None, when).await?,
         };
         let verb = Verb::TryAcquire;
         match reply.word() {
@@ -243,7 +247,8 @@ impl Store for RedisStore {
 
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
         let asked = Uptime::now();
-        let mut reply = self.run_wait_turn(claim, Some(&self.instance), stood).await?;
+        let mut reply =
+            self.run_wait_turn(claim, Some(&self.instance), stood, self.in_time(1)).await?;
         let verb = Verb::WaitTurn;
         match reply.word() {
             "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Turn::Won),

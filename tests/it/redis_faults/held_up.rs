@@ -1,6 +1,6 @@
 //! Calls that are held up on their way, while their callers go on.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::hold::Listener;
 use crate::redis_faults::{LONG, PATIENCE, acquire, calls_of, held, look, service, unavailable};
@@ -13,6 +13,9 @@ const SOON: Duration = Duration::from_millis(1_500);
 
 /// More than any heartbeat.
 const A_SCRIPT: usize = 100;
+
+/// Longer than an instance may be wrong about the time of Redis: calls that were slow leave it open.
+const A_WHILE: Duration = Duration::from_millis(20);
 
 /// An instance on a Redis at the end of a wire.
 async fn by_wire(redis: &Redis, variables: &[(&str, &str)]) -> (Wire, Service) {
@@ -99,12 +102,20 @@ impl Pair {
         let patient = [("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s")];
         let (wire, near) = by_wire(&redis, &patient).await;
         let far = service(&redis, &[]).await;
+        for _ in 0..50 {
+            assert_eq!(look(&near.http(), "served").await.status, 200);
+        }
         Self { redis, wire, near, far }
     }
 
     /// The client gives this request up while it is on its way to Redis, goes on over the other
-    /// instance, and then the request arrives.
-    async fn late<T>(&self, request: (&str, &str, &str), meanwhile: impl Future<Output = T>) -> T {
+    /// instance, and then the request arrives, in so many calls.
+    async fn late<T>(
+        &self,
+        request: (&str, &str, &str),
+        calls: u64,
+        meanwhile: impl Future<Output = T>,
+    ) -> T {
         let (near, (method, path, body)) = (self.near.http(), request);
         self.wire.cut();
         tokio::select! {
@@ -112,10 +123,12 @@ impl Pair {
             answer = near.send(method, path, body) => panic!("{answer:?}"),
             () = held_up(&self.wire) => (),
         }
+        let asked = Instant::now();
+        eventually(PATIENCE, async || (asked.elapsed() > A_WHILE).then_some(())).await;
         let done = meanwhile.await;
-        let before = calls_of(&self.redis, "evalsha");
+        let until = calls_of(&self.redis, "evalsha") + calls;
         self.wire.mend();
-        eventually(PATIENCE, async || (calls_of(&self.redis, "evalsha") > before).then_some(()))
+        eventually(PATIENCE, async || (calls_of(&self.redis, "evalsha") >= until).then_some(()))
             .await;
         done
     }
@@ -132,6 +145,9 @@ impl Pair {
     }
 }
 
+/// An exclusive lease, for which somebody waits.
+const WITH_A_LINE: &str = r#","slots":1"#;
+
 fn acquire_with(rest: &str) -> String {
     format!(r#"{{"token":"{TOKEN}"{rest}}}"#)
 }
@@ -144,12 +160,14 @@ async fn a_request_that_was_given_up_does_not_cut_a_newer_one_short() {
     let refresh = format!(r#"{{"token":"{TOKEN}",{soon}}}"#);
     let repeat = acquire_with(&format!(",{soon}"));
     let share = acquire_with(&format!(r#",{soon},"slots":3"#));
-    for (round, (kind, method, path, body)) in [
-        ("", "PUT", "/refresh", &refresh),
-        ("", "POST", "", &repeat),
-        (r#","slots":3"#, "PUT", "/refresh", &refresh),
-        (r#","slots":3"#, "POST", "", &share),
-        (r#","shared":true"#, "PUT", "/refresh", &refresh),
+    for (round, (kind, method, path, body, calls)) in [
+        ("", "PUT", "/refresh", &refresh, 1),
+        ("", "POST", "", &repeat, 1),
+        // The second one is of a key with a line.
+        (WITH_A_LINE, "POST", "", &repeat, 2),
+        (r#","slots":3"#, "PUT", "/refresh", &refresh, 2),
+        (r#","slots":3"#, "POST", "", &share, 1),
+        (r#","shared":true"#, "PUT", "/refresh", &refresh, 2),
     ]
     .into_iter()
     .enumerate()
@@ -158,8 +176,13 @@ async fn a_request_that_was_given_up_does_not_cut_a_newer_one_short() {
         let path = format!("/locks/{key}{path}");
         let long = acquire_with(&format!(r#"{kind},"ttl_ms":{}"#, LONG.as_millis()));
         assert_eq!(far.post(&format!("/locks/{key}"), &long).await.status, 201);
-        let newer =
-            pair.late((method, &path, body), far.post(&format!("/locks/{key}"), &long)).await;
+        if kind == WITH_A_LINE {
+            let waits = r#"{"token":"token-of-somebody-else","wait_ms":50}"#;
+            assert_eq!(far.post(&format!("/locks/{key}"), waits).await.told(), held());
+        }
+        let newer = pair
+            .late((method, &path, body), calls, far.post(&format!("/locks/{key}"), &long))
+            .await;
         assert_eq!(newer.status, 200, "round {round}: {newer:?}");
         let left = look(&far, &key).await.number("ttl_ms");
         assert!(u128::from(left) > SOON.as_millis(), "round {round}: {left} ms are left");
@@ -180,7 +203,7 @@ async fn a_repeat_that_was_given_up_shares_no_more_than_a_newer_one() {
         let (kind, wider) =
             (acquire_with(&format!("{kind}{long}")), acquire_with(&format!("{wider}{long}")));
         assert_eq!(far.post(&path, &wider).await.status, 201);
-        let newer = pair.late(("POST", &path, &wider), far.post(&path, &kind)).await;
+        let newer = pair.late(("POST", &path, &wider), 1, far.post(&path, &kind)).await;
         assert!(matches!(newer.status, 200 | 201), "{newer:?}");
         let seen = far.get(&path).await;
         assert_eq!(seen.field("slots").as_u64().unwrap_or_default(), slots, "{seen:?}");
@@ -200,7 +223,7 @@ async fn a_request_that_was_given_up_is_granted_nothing_that_its_client_was_refu
         let path = format!("/locks/{key}");
         assert_eq!(acquire(&far, &key, OTHER, LONG).await.status, 201);
         let refused = pair
-            .late(("POST", &path, &body), async {
+            .late(("POST", &path, &body), 1, async {
                 let refused = acquire(&far, &key, TOKEN, LONG).await;
                 assert_eq!(far.token(OTHER).delete(&path).await.status, 204);
                 refused
@@ -230,7 +253,7 @@ async fn a_request_that_was_given_up_is_granted_nothing_after_a_release() {
     {
         let (key, body) = (format!("released/{round}"), acquire_with(rest));
         let path = format!("/locks/{key}");
-        let released = pair.late(("POST", &path, &body), async {
+        let released = pair.late(("POST", &path, &body), 1, async {
             if acquired {
                 assert_eq!(acquire(&far, &key, TOKEN, LONG).await.status, 201);
             }
