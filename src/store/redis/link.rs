@@ -16,7 +16,7 @@ use crate::store::redis::clock::StoreClock;
 use crate::store::redis::connect::RECONNECT_PAUSE;
 use crate::store::redis::refusal::shows_life;
 
-/// The interval of `PING`s on a connection, and their time limit: something on the way to Redis may
+/// The interval of heartbeats on a connection, and their time limit: something on the way to Redis may
 /// accept data that it never forwards.
 pub(super) const HEARTBEAT: Duration = Duration::from_secs(3);
 
@@ -114,10 +114,8 @@ impl LinkKeeper {
         let mut connection = deadpool_redis::Connection::take(connection);
         let asked = async {
             let sent = std::time::Instant::now();
-            let (seconds, micros): (u64, u64) =
-                redis::cmd("TIME").query_async(&mut connection).await?;
-            let now = seconds.saturating_mul(1_000).saturating_add(micros / 1_000);
-            self.inner.clock.learn(sent, now);
+            let now = redis::cmd("TIME").query_async(&mut connection).await?;
+            self.inner.clock.learn(sent, millis(now));
             if self.listens {
                 self.inner.listen(&mut connection).await?;
             }
@@ -147,15 +145,15 @@ impl LinkKeeper {
         inner.metrics.redis_up(&inner.name, true);
         self.state.send_replace(Link::Up(connection.clone()));
         inner.hints.lost();
-        // A push proves only the way from Redis, not the way to it, so it delays no `PING`.
+        // A push proves only the way from Redis, not the way to it, so it delays no heartbeat.
         let mut heartbeats = every(HEARTBEAT);
         let mut settings = every(SETTINGS_EVERY);
         loop {
             let alive = tokio::select! {
                 push = self.pushes.recv() => self.hear(push),
                 _ = demotions.changed() => Err("it no longer takes writes".to_owned()),
-                () = self.doubts.notified() => ping(&mut connection).await,
-                _ = heartbeats.tick() => ping(&mut connection).await,
+                () = self.doubts.notified() => inner.beat(&mut connection).await,
+                _ = heartbeats.tick() => inner.beat(&mut connection).await,
                 _ = settings.tick(), if self.listens => {
                     // The heartbeats decide whether it is connected.
                     let _ = timeout(HEARTBEAT, inner.look_at_eviction(&mut connection)).await;
@@ -191,16 +189,29 @@ fn setting<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name))
 }
 
+/// The milliseconds of an answer to `TIME`.
+fn millis((seconds, micros): (u64, u64)) -> u64 {
+    seconds.saturating_mul(1_000).saturating_add(micros / 1_000)
+}
+
 /// Sends a `PING`; the error says why the connection is unusable.
+pub(super) async fn ping(connection: &mut MultiplexedConnection) -> Result<(), String> {
+    answer(connection, "PING").await.map(drop)
+}
+
+/// The answer to a command; an error says why the connection is unusable.
 ///
 /// The client's own task may have ended silently, because it does not report every failed write.
-pub(super) async fn ping(connection: &mut MultiplexedConnection) -> Result<(), String> {
-    let command = redis::cmd("PING");
+async fn answer(
+    connection: &mut MultiplexedConnection,
+    command: &str,
+) -> Result<Option<Value>, String> {
+    let command = redis::cmd(command);
     match timeout(HEARTBEAT, connection.send_packed_command(&command)).await {
         Err(_) => Err("the connection is silent".to_owned()),
         Ok(answer) => match answer.and_then(Value::extract_error) {
             Err(error) if !shows_life(&error) => Err(error.to_string()),
-            _ => Ok(()),
+            answer => Ok(answer.ok()),
         },
     }
 }
@@ -213,6 +224,17 @@ pub(super) fn every(period: Duration) -> Interval {
 }
 
 impl Inner {
+    /// Reads the node's clock, so that the estimate of it is never old; the error says why the
+    /// connection is unusable.
+    async fn beat(&self, connection: &mut MultiplexedConnection) -> Result<(), String> {
+        let sent = std::time::Instant::now();
+        let time = answer(connection, "TIME").await?;
+        if let Some(time) = time.and_then(|time| redis::from_redis_value(time).ok()) {
+            self.clock.learn(sent, millis(time));
+        }
+        Ok(())
+    }
+
     /// Subscribes to hints. Without the permission, waiters are still served, by their own
     /// questions.
     async fn listen(&self, connection: &mut MultiplexedConnection) -> Result<(), RedisError> {

@@ -28,7 +28,7 @@ const BEFORE_THE_FIRST_WRITE: &[&str] = &[
 /// way.
 const INSIDE_A_SCRIPT: &[&str] = &["OOM", "READONLY"];
 
-/// Codes with which a usable node refuses a `PING`.
+/// Codes with which a usable node refuses a heartbeat.
 const ALIVE: &[&str] = &["BUSY", "NOPERM"];
 
 /// The failure of a call to one Redis.
@@ -102,7 +102,7 @@ pub(super) fn takes_no_writes(error: &RedisError) -> bool {
         || wrapped_code(error) == Some("READONLY")
 }
 
-/// Returns true if an error in answer to a `PING` still shows a working connection.
+/// Returns true if an error in answer to a heartbeat still shows a working connection.
 pub(super) fn shows_life(error: &RedisError) -> bool {
     code_of(error).is_some_and(|code| ALIVE.contains(&code))
 }
