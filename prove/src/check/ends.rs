@@ -51,6 +51,10 @@ pub(super) fn ends(
                     None => context.safe(DEFAULT_TTL),
                 };
                 let mine = operation.said.fencing_token.is_none_or(|said| said == lease.fence);
+                let until = match operation.kind {
+                    Kind::Hold => until,
+                    _ => key.counts(context, number),
+                };
                 if mine && keeps < longest {
                     ends.push(End {
                         from,

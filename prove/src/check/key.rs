@@ -8,6 +8,9 @@ use super::lease;
 use super::lease::{Evidence, Lease};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
+/// By then an instance has heard of a question, where nothing stands still.
+const HEARD: Nanos = 250 * MS;
+
 /// The number of an operation within its key.
 pub(super) type Number = u32;
 
@@ -156,8 +159,30 @@ impl<'a> Key<'a> {
         over
     }
 
+    /// Returns until when a question may take effect, by what its client asks next: one that its client
+    /// gave up, long after its instance had heard of it, is older than that.
+    pub(super) fn counts(&self, context: &Context<'_>, number: Number) -> Nanos {
+        let (operation, settled) = (self.operation(number), self.settled(number));
+        let Some(gone) = operation.gone else { return settled };
+        let heard = gone.saturating_sub(operation.sent) >= HEARD
+            && !context.client_disturbed(operation.sent, gone + SECOND)
+            && !context.suspended(operation.sent, gone)
+            && context.promises_keeping(operation.sent, settled);
+        if heard { gone } else { settled }
+    }
+
     /// Returns when the lease of a question that came to an unknown end may exist.
     pub(super) fn perhaps(&self, context: &Context<'_>, number: Number) -> (Nanos, Nanos) {
+        let (from, until) = self.perhaps_unless_released(context, number);
+        let operation = self.operation(number);
+        let counts = self.counts(context, number);
+        if context.redlock() || !operation.chosen || counts >= until {
+            return (from, until);
+        }
+        (from, until.min(self.over(operation.token, None, counts, until)))
+    }
+
+    fn perhaps_unless_released(&self, context: &Context<'_>, number: Number) -> (Nanos, Nanos) {
         let (operation, settled) = (self.operation(number), self.settled(number));
         let ttl = asked_ttl(operation).unwrap_or(DEFAULT_TTL);
         let Some(gone) = operation.gone else {

@@ -111,6 +111,7 @@ impl Client {
         let key = self.any_key();
         match self.chance.u32(..100) {
             0..3 if self.shared.amount.far => self.hang_up_before_the_answer().await,
+            3..7 => self.go_on_elsewhere().await,
             0..46 => self.cycle().await,
             46..61 => self.one_token_many_leases().await,
             // It takes seconds.

@@ -1,12 +1,14 @@
 //! The load: clients that do seeded random things with leases, and record what they are told.
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
-//! by a connection, `shared` has keys that several leases hold together. Every write to what a key
+//! by a connection, `elsewhere` gives requests up and goes on over another instance, `shared` has keys
+//! that several leases hold together. Every write to what a key
 //! guards goes through `resource`. `sequence` is one client alone, whose answers are held against the
 //! specification.
 
 mod asker;
 mod client;
+mod elsewhere;
 mod line;
 mod plain;
 mod resource;
