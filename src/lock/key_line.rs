@@ -88,7 +88,8 @@ pub(crate) struct Delivery {
 pub(super) struct Work {
     pub(super) leaving: Vec<(LeaseToken, Keep)>,
     pub(super) joining: Vec<Claim>,
-    pub(super) last_questions: Vec<Claim>,
+    /// With their places, if they have one.
+    pub(super) last_questions: Vec<(Claim, Option<u64>)>,
 }
 
 impl KeyLine {
@@ -199,7 +200,7 @@ impl KeyLine {
                 request.tell(Told::Out);
             }
             if let Some(waiting) = self.claims.get(&token) {
-                work.last_questions.push(waiting.claim.clone());
+                work.last_questions.push((waiting.claim.clone(), waiting.place));
             }
         }
         while work.joining.len() < at_most
@@ -383,6 +384,16 @@ impl WaitingRequest {
     /// Tells the request. If it is gone, dropping the message undoes a grant in it.
     pub(super) fn tell(self, told: Told) {
         drop(self.tell.send(told));
+    }
+}
+
+/// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
+pub(crate) struct ReleasedRequests(pub(super) Vec<WaitingRequest>);
+
+impl ReleasedRequests {
+    /// Tells them that their claim was released.
+    pub(crate) fn told(self) {
+        self.0.into_iter().for_each(|request| request.tell(Told::Cancelled));
     }
 }
 

@@ -29,6 +29,17 @@ pub trait Store: Send + Sync + 'static {
     /// it is kept.
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError>;
 
+    /// The last question for a claim at the place `stood`, as far as this instance knows: as
+    /// [`Self::try_acquire`]. `None` if the claim was released, or its grant has ended, on another
+    /// instance.
+    async fn ask_last(
+        &self,
+        claim: &Claim,
+        _stood: Option<u64>,
+    ) -> Result<Option<Attempt>, StoreError> {
+        self.try_acquire(claim).await.map(Some)
+    }
+
     /// Takes claims of this instance out of the line; `Keep` says whether a place is kept for a
     /// while. An unconfirmed hand-off goes on to the next claim. A confirmed lease stays.
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError>;

@@ -18,7 +18,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Delivery, KeyLine, Told, WaitingRequest, Work};
+use crate::lock::key_line::{Delivery, KeyLine, ReleasedRequests, Told, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::owed::{Answer, Owed, Undelivered};
 use crate::lock::slots::Share;
@@ -173,7 +173,9 @@ impl Waiters {
             let ended = self.ended(&key, wakeup.take_ended());
             let joins = work.joining.into_iter().map(|claim| (claim, None)).chain(ended);
             let asked = join_all(joins.map(|(claim, stood)| self.ask(claim, stood)));
-            let lasts = join_all(work.last_questions.into_iter().map(|claim| self.ask_last(claim)));
+            let lasts = join_all(
+                work.last_questions.into_iter().map(|(claim, stood)| self.ask_last(claim, stood)),
+            );
             let (asked, lasts) = join(asked, lasts).await;
             for answered in asked {
                 ask_at = ask_at.min(self.note(answered));
@@ -234,9 +236,9 @@ impl Waiters {
     }
 
     /// The last question for a claim, so that a key that is free by now is not called held.
-    async fn ask_last(&self, claim: Claim) -> (Claim, Instant, Answer) {
+    async fn ask_last(&self, claim: Claim, stood: Option<u64>) -> AnsweredLast {
         let asked = Instant::now();
-        let answer = self.store.try_acquire(&claim).await;
+        let answer = self.store.ask_last(&claim, stood).await;
         (claim, asked, answer)
     }
 
@@ -301,8 +303,7 @@ impl Waiters {
                 asked
             }
             Ok(Turn::Gone) => {
-                let told = self.with_line(key, |line| line.take_out(token));
-                told.into_iter().flatten().for_each(|request| request.tell(Told::Cancelled));
+                self.gone(&claim);
                 asked
             }
             Err(error) => {
@@ -319,14 +320,21 @@ impl Waiters {
         }
     }
 
-    fn note_last(&self, (claim, asked, answer): (Claim, Instant, Answer)) {
+    /// Tells all requests of a claim that it was released.
+    fn gone(&self, claim: &Claim) {
+        let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
+        told.into_iter().flatten().for_each(|request| request.tell(Told::Cancelled));
+    }
+
+    fn note_last(&self, (claim, asked, answer): AnsweredLast) {
         let stopping = || {
             let taken = self.with_line(&claim.key, |line| line.take_stopping(&claim.token));
             taken.unwrap_or_default()
         };
         match answer {
-            Ok(Attempt::Won(win)) => _ = self.granted(&claim, asked, win),
-            Ok(Attempt::Held(mut status)) => {
+            Ok(None) => self.gone(&claim),
+            Ok(Some(Attempt::Won(win))) => _ = self.granted(&claim, asked, win),
+            Ok(Some(Attempt::Held(mut status))) => {
                 let (told, left) = stopping();
                 // The store still counts the claim that is about to leave.
                 status.waiters = status.waiters.saturating_sub(left);
@@ -371,21 +379,14 @@ impl Waiters {
     }
 }
 
-/// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
-pub(crate) struct ReleasedRequests(Vec<WaitingRequest>);
-
-impl ReleasedRequests {
-    /// Tells them that their claim was released.
-    pub(crate) fn told(self) {
-        self.0.into_iter().for_each(|request| request.tell(Told::Cancelled));
-    }
-}
-
 struct Answered {
     claim: Claim,
     asked: Instant,
     turn: Result<Turn, StoreError>,
 }
+
+/// A claim, the moment of its last question, and the answer.
+type AnsweredLast = (Claim, Instant, Result<Option<Attempt>, StoreError>);
 
 impl Answered {
     fn won(&self) -> Option<&Win> {

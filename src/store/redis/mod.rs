@@ -203,6 +203,27 @@ impl RedisStore {
         Ok(LockStatus { mine: status.mine.filter(|_| token.is_some()), ..status })
     }
 
+    /// Reads the answer to a claim that does not wait.
+    fn attempted(
+        &self,
+        claim: &Claim,
+        asked: Uptime,
+        mut reply: Reply,
+    ) -> Result<Attempt, StoreError> {
+        let verb = Verb::TryAcquire;
+        let held = match reply.word() {
+            "granted" | "again" => {
+                return self.win(verb, claim, asked, &mut reply).map(Attempt::Won);
+            }
+            "held" => held(&claim.key, &mut reply),
+            "shared" => shared(&claim.key, &mut reply),
+            // The key may be free by now, but was held after the request, or its claim was released.
+            "given_up" => Some(status(&claim.key, None, 0)),
+            _ => None,
+        };
+        held.map(Attempt::Held).ok_or_else(|| malformed(verb))
+    }
+
     fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
         let token = fencing_token(reply).ok_or_else(|| malformed(verb))?;
         self.floor.raise(token);
@@ -225,23 +246,27 @@ impl Store for RedisStore {
             true => Some(self.run_claim(&TRY_ACQUIRE, claim, &[], when).await?),
             false => None,
         };
-        let mut reply = match tried.filter(|reply| reply.word() != "line") {
+        let reply = match tried.filter(|reply| reply.word() != "line") {
             Some(reply) => reply,
             // Nothing was done: leases that share the key, or claims in line, are for `wait_turn`.
             None => self.run_wait_turn(claim, None, None, when).await?,
         };
-        let verb = Verb::TryAcquire;
+        self.attempted(claim, asked, reply)
+    }
+
+    async fn ask_last(
+        &self,
+        claim: &Claim,
+        stood: Option<u64>,
+    ) -> Result<Option<Attempt>, StoreError> {
+        if stood.is_none() {
+            return self.try_acquire(claim).await.map(Some);
+        }
+        let asked = Uptime::now();
+        let reply = self.run_wait_turn(claim, None, stood, self.in_time(1)).await?;
         match reply.word() {
-            "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Attempt::Won),
-            "held" => {
-                held(&claim.key, &mut reply).map(Attempt::Held).ok_or_else(|| malformed(verb))
-            }
-            "shared" => {
-                shared(&claim.key, &mut reply).map(Attempt::Held).ok_or_else(|| malformed(verb))
-            }
-            // The key may be free by now, but was held after the request, or its claim was released.
-            "given_up" => Ok(Attempt::Held(status(&claim.key, None, 0))),
-            _ => Err(malformed(verb)),
+            "gone" => Ok(None),
+            _ => self.attempted(claim, asked, reply).map(Some),
         }
     }
 

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use lockkeeper::lock::error::Verb;
 use lockkeeper::lock::lease::{Acquired, Claim};
 use lockkeeper::lock::locks::Locks;
+use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Keep, Released, Store, Turn};
 use lockkeeper::lock::time::Ttl;
 use tokio::task::JoinSet;
@@ -206,6 +207,27 @@ async fn a_claim_that_moves_to_another_instance_keeps_its_place() {
     release(one, "holder").await;
     refused(one, &long("second")).await;
     confirmed(&two, &long("moving")).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_was_released_elsewhere_is_not_granted_by_its_last_question() {
+    let stage = Stage::redis().await;
+    let (here, there) = (&stage.store, stage.another().await);
+    for slots in [None, Slots::from_number(2)] {
+        let claim = |name| Claim { slots, ..long(name) };
+        stage.granted(&long("holder")).await;
+        let waiting = waits(here, &claim("w")).await;
+        assert_eq!(there.release(&key("a"), &token("w"), None).await.unwrap(), Released::Place);
+        release(here, "holder").await;
+        assert_eq!(here.ask_last(&claim("w"), Some(waiting.place)).await.unwrap(), None);
+        // A claim that still stands has the key.
+        stage.granted(&long("holder")).await;
+        let waiting = waits(here, &claim("x")).await;
+        release(here, "holder").await;
+        let last = here.ask_last(&claim("x"), Some(waiting.place)).await.unwrap();
+        assert!(matches!(last, Some(Attempt::Won(_))), "{last:?}");
+        release(here, "x").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
