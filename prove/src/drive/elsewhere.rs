@@ -77,6 +77,7 @@ impl Client {
         let released = self.asker.ask(&release).await;
         if told.outcome == Outcome::Unknown && released.outcome != Outcome::Unknown {
             sleep(THROUGH).await;
+            self.asker.ask(&Question { kind: Kind::Look, ..release }).await;
             self.try_with_another(wish).await;
         }
     }

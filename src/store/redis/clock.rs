@@ -21,10 +21,18 @@ struct Offset {
     /// The least that every call since the last clock step allows. The estimate is not ahead, but
     /// for a rounding, and behind by at most the fastest answer.
     least: i64,
-    /// The most that they allow. A slow call raises it by no more than a millisecond, for a clock
-    /// that has drifted.
+    /// The most that they allow; slow calls leave it as it is.
     most: i64,
-    learned: Instant,
+    /// The moment that `most` is of: a clock has drifted since.
+    of: Instant,
+}
+
+impl Offset {
+    /// The most at another moment.
+    fn most_at(&self, moment: Instant) -> i64 {
+        let drift = (moment.saturating_duration_since(self.of) / DRIFT).as_millis();
+        self.most.saturating_add(i64::try_from(drift).unwrap_or(i64::MAX))
+    }
 }
 
 /// An estimate of the store's clock from its replies.
@@ -43,7 +51,7 @@ impl StoreClock {
     pub(super) fn new(node: String, metrics: &Metrics) -> Self {
         let lead = metrics.redis_clock_lead(&node);
         let began = Instant::now();
-        let offset = Mutex::new(Offset { least: 0, most: i64::MAX, learned: began });
+        let offset = Mutex::new(Offset { least: 0, most: i64::MAX, of: began });
         Self { began, offset, node, lead, apart: AtomicBool::new(false) }
     }
 
@@ -62,13 +70,15 @@ impl StoreClock {
         let least = now.saturating_sub(self.local(received));
         let most = now.saturating_sub(self.local(sent)).saturating_add(1);
         let mut offset = self.offset();
-        let drifted = offset.most.saturating_add(1);
-        let stepped = offset.least > most || drifted < least;
-        let (least, most) = match stepped {
-            true => (least, most),
-            false => (offset.least.max(least), drifted.min(most)),
-        };
-        *offset = Offset { least, most, learned: received };
+        let before = offset.most_at(received);
+        if offset.least > most || before < least {
+            *offset = Offset { least, most, of: received };
+            return;
+        }
+        offset.least = offset.least.max(least);
+        if most <= before {
+            (offset.most, offset.of) = (most, received);
+        }
     }
 
     fn offset(&self) -> MutexGuard<'_, Offset> {
@@ -104,9 +114,9 @@ impl StoreClock {
 
     /// The same, at the earliest and at the latest.
     pub(super) fn around(&self, moment: Instant) -> [u64; 2] {
-        let Offset { least, most, learned } = *self.offset();
-        let drift = i64::try_from((learned.elapsed() / DRIFT).as_millis()).unwrap_or(i64::MAX);
-        let (local, most) = (self.local(moment), most.saturating_add(drift));
+        let offset = *self.offset();
+        let (least, most) = (offset.least, offset.most_at(Instant::now()));
+        let local = self.local(moment);
         [least, most].map(|offset| u64::try_from(local.saturating_add(offset)).unwrap_or(0))
     }
 
@@ -192,15 +202,22 @@ mod tests {
     fn the_store_is_no_further_ahead_than_a_call_allows() {
         assert_eq!(offset(&[(10, 50, 5_020)]).most, 5_011);
         assert_eq!(offset(&[(10, 50, 5_020), (60, 61, 5_060)]).most, 5_001);
-        // A slow call adds only what a clock may have drifted meanwhile.
-        assert_eq!(offset(&[(60, 61, 5_060), (70, 900, 5_400)]).most, 5_002);
+        // Slow calls change nothing, however many they are.
+        let mut calls = vec![(60, 61, 5_060)];
+        calls.extend((100..500).map(|sent| (sent, sent + 800, sent + 5_400)));
+        assert_eq!(offset(&calls).most, 5_001);
+        // A clock may have drifted meanwhile.
+        let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
+        let at = |millis| clock.began + Duration::from_millis(millis);
+        clock.narrow(at(0), at(0), 5_000);
+        assert_eq!(clock.offset().most_at(at(60_000)), 5_061);
     }
 
     #[test]
     fn a_clock_that_drifts_is_followed() {
         let ahead: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 11)).collect();
         let Offset { least, most, .. } = offset(&ahead);
-        assert_eq!((least, most), (5_050, 5_051));
+        assert_eq!((least, most), (5_050, 5_050));
         let behind: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 9)).collect();
         let Offset { least, most, .. } = offset(&behind);
         assert_eq!((least, most), (4_951, 4_951));

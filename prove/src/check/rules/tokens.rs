@@ -202,7 +202,7 @@ fn may_have_something(court: &Court<'_>, token: Token, (from, until): (Nanos, Na
         is_claim(operation)
             && match operation.outcome {
                 Outcome::Yes => key.settled(number) >= from,
-                _ => key.in_line(number) >= from,
+                _ => operation.asked.wait_ms > 0 && key.in_line(number) >= from,
             }
     });
     waits || unknown_lease(court, token, (from, until))
