@@ -31,9 +31,11 @@ async fn by_wire(redis: &Redis, variables: &[(&str, &str)]) -> (Wire, Service) {
     (wire, service)
 }
 
-/// Cuts the wire, and waits until a call is held up there.
+/// Waits until a call is held up on a wire that was cut, and was asked for a while ago.
 async fn held_up(wire: &Wire) {
     eventually(PATIENCE, async || (wire.kept() > A_SCRIPT).then_some(())).await;
+    let asked = Instant::now();
+    eventually(PATIENCE, async || (asked.elapsed() > A_WHILE).then_some(())).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,8 +125,6 @@ impl Pair {
             answer = near.send(method, path, body) => panic!("{answer:?}"),
             () = held_up(&self.wire) => (),
         }
-        let asked = Instant::now();
-        eventually(PATIENCE, async || (asked.elapsed() > A_WHILE).then_some(())).await;
         let done = meanwhile.await;
         let until = calls_of(&self.redis, "evalsha") + calls;
         self.wire.mend();
