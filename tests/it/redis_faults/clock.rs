@@ -48,15 +48,25 @@ async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
             assert!(granted.number("fencing_token") > last, "{granted:?} after {last}");
             last = granted.number("fencing_token");
         }
-        let figures = http.get("/metrics").await.body;
-        let figures = std::str::from_utf8(&figures).unwrap();
-        let lead = figures.lines().find(|line| line.starts_with("lockkeeper_redis_clock_lead"));
-        let lead: f64 = lead.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap();
+        let lead = lead(&http).await;
         assert!((lead - f64::from(seconds)).abs() < 2.0, "{lead} s ahead, not {seconds}");
     }
     // A clock that is far ahead is not believed: it would use up the protection.
     let micros = wall_clock_micros();
     assert!(last < micros + 10_000_000, "{last} is ahead of {micros}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_instance_without_requests_knows_the_time_of_redis() {
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    for seconds in [60, -60] {
+        clock.step(seconds);
+        let read = async || ((lead(&http).await - seconds as f64).abs() < 2.0).then_some(());
+        eventually(PATIENCE, read).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -111,6 +121,14 @@ async fn a_day_after_its_last_lock_redis_has_what_it_had_before() {
     a_day_later(2).await;
     eventually(PATIENCE, async || (memory() - before < (full - before) / 4).then_some(())).await;
     eprintln!("{records} records, {} bytes; a day later {}", full - before, memory() - before);
+}
+
+/// The seconds by which the clock of Redis is ahead, as the instance has read it last.
+async fn lead(http: &Http) -> f64 {
+    let figures = http.get("/metrics").await.body;
+    let figures = std::str::from_utf8(&figures).unwrap();
+    let lead = figures.lines().find(|line| line.starts_with("lockkeeper_redis_clock_lead"));
+    lead.unwrap().rsplit_once(' ').unwrap().1.parse().unwrap()
 }
 
 /// Has leases of all kinds come and go: released, expired, shared, and a few that were waited for.

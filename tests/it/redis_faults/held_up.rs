@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use crate::hold::Listener;
+use crate::redis_faults::clock::Clock;
 use crate::redis_faults::{LONG, PATIENCE, acquire, calls_of, held, look, service, unavailable};
 use crate::support::wire::Wire;
 use crate::support::{Redis, Service, eventually};
@@ -100,7 +101,10 @@ struct Pair {
 
 impl Pair {
     async fn start() -> Self {
-        let redis = Redis::start();
+        Self::on(Redis::start()).await
+    }
+
+    async fn on(redis: Redis) -> Self {
         let patient = [("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s")];
         let (wire, near) = by_wire(&redis, &patient).await;
         let far = service(&redis, &[]).await;
@@ -183,6 +187,32 @@ async fn a_request_that_was_given_up_does_not_cut_a_newer_one_short() {
         let newer = pair
             .late((method, &path, body), calls, far.post(&format!("/locks/{key}"), &long))
             .await;
+        assert_eq!(newer.status, 200, "round {round}: {newer:?}");
+        let left = look(&far, &key).await.number("ttl_ms");
+        assert!(u128::from(left) > SOON.as_millis(), "round {round}: {left} ms are left");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_given_up_cuts_none_short_over_a_step_back_of_the_clock() {
+    let clock = Clock::make();
+    let pair = Pair::on(clock.redis()).await;
+    let far = pair.far.http();
+    let soon = format!(r#""ttl_ms":{}"#, SOON.as_millis());
+    let refresh = format!(r#"{{"token":"{TOKEN}",{soon}}}"#);
+    let repeat = acquire_with(&format!(",{soon}"));
+    for (round, (method, path, body)) in
+        [("PUT", "/refresh", &refresh), ("POST", "", &repeat)].into_iter().enumerate()
+    {
+        let key = format!("back/{round}");
+        assert_eq!(acquire(&far, &key, TOKEN, LONG).await.status, 201);
+        let newer = async {
+            let newer = acquire(&far, &key, TOKEN, LONG).await;
+            clock.step_ms(-1_000 * (1 + round as i64));
+            newer
+        };
+        let path = format!("/locks/{key}{path}");
+        let newer = pair.late((method, &path, body), 1, newer).await;
         assert_eq!(newer.status, 200, "round {round}: {newer:?}");
         let left = look(&far, &key).await.number("ttl_ms");
         assert!(u128::from(left) > SOON.as_millis(), "round {round}: {left} ms are left");
