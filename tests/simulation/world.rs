@@ -46,7 +46,7 @@ pub(super) struct State {
 
 /// A node without its data.
 pub(super) struct NodeState {
-    offset_us: i64,
+    pub(super) offset_us: i64,
     /// True while it is paused; commands queue.
     pub(super) pauses: bool,
     pub(super) queue: Vec<Message>,
