@@ -16,8 +16,8 @@ local function end_elsewhere(token, instance) -- Makes other instances ask for a
 end
 local function give_up(token) -- Notes a release without a lease where there is room: older requests of the token may be on their way.
   if value and value ~= SHARED then return end
-  local noted, marks = string.match(known, '\n[^ ]*( .*)$') or '', {}
-  for one, at in string.gmatch(noted, ' (%S+):(%d+)') do
+  local marks = {}
+  for one, at in string.gmatch(releases(), ' (%S+):(%d+)') do
     if one ~= token and tonumber(at) > now - MARKED_FOR then marks[#marks + 1] = string.format(' %s:%s', one, at) end
   end
   marks[#marks + 1] = string.format(' %s:%.0f', token, now)

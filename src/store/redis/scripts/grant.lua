@@ -46,8 +46,7 @@ local function grant_share() -- A reader that becomes one of a number begins ane
   last = math.max(last, lease.fence)
   lease.slots, lease.renewals, lease.owner = slots, lease.renewals + TAKE_OVER, its_owner
   all.admit(token, lease, before)
-  local marks = string.match(known, '\n[^ ]*( .*)$')
-  redis.call('SET', record, string.format('%s%.0f 0 0 - %s', marked and '+' or '', last, marks and '\n' .. marks or ''), 'PX', redis.call('PTTL', lock) + retention)
+  redis.call('SET', record, string.format('%s%.0f 0 0 - \n%s', marked and '+' or '', last, releases()), 'PX', redis.call('PTTL', lock) + retention)
   ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
   return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0 }
 end
