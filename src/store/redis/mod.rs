@@ -7,6 +7,7 @@
 //! Every script but release recognizes a repeat by its token; the service never repeats an
 //! unanswered release.
 
+mod claims;
 pub(in crate::store) mod clock;
 mod cluster;
 mod connect;
@@ -32,34 +33,31 @@ mod topology;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use uuid::Uuid;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Owner};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use crate::lock::prefixes::Prefixes;
-use crate::lock::slots::Slots;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use crate::lock::time::{Ttl, Uptime};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
-use crate::store::redis::clock::{FencingFloor, latest_believable_micros};
+use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, NodeFactory, ScriptCall};
 use crate::store::redis::replies::{
-    ended, fencing_token, held, looked, malformed, owner, share, shared, status, waiting,
+    ended, fencing_token, looked, malformed, owner, share, shared, waiting,
 };
 use crate::store::redis::rings::Rings;
-use crate::store::redis::script::{
-    FORCE_RELEASE, INSPECT, LEAVE, Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty,
-};
+use crate::store::redis::script::{FORCE_RELEASE, INSPECT, LEAVE, Reply, Script, or_empty};
 use crate::store::redis::target::{By, Target};
 use crate::store::redis::topology::Topology;
 
@@ -68,10 +66,6 @@ pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 /// The time that a key's last fencing token outlives its lease: longer than any unnoticed clock
 /// step. After it, an unused key costs nothing.
 pub(in crate::store) const RETENTION_MS: u64 = 24 * 60 * 60 * 1_000;
-
-/// The time that the waiters of a dead instance may hold up the line. Each question of an instance
-/// moves this window, so it must be several times their longest sleep.
-const WINDOW_MS: &str = "3000";
 
 /// The most claims that one script takes out of a line: at most 5 ms of Redis' time.
 const LEAVE_AT_ONCE: usize = 500;
@@ -148,46 +142,6 @@ impl RedisStore {
         When::InOrder(Deadline::after(since_boot(), self.patience * calls))
     }
 
-    /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
-    async fn run_claim(
-        &self,
-        script: &'static Script,
-        claim: &Claim,
-        rest: &[&str],
-        when: When,
-    ) -> Result<Reply, StoreError> {
-        let ttl = claim.ttl.as_millis();
-        let common = [
-            claim.token.expose(),
-            &ttl.to_string(),
-            claim.owner.as_ref().map_or("", Owner::as_str),
-            &RETENTION_MS.to_string(),
-            &self.floor.least().to_string(),
-            &latest_believable_micros().to_string(),
-            &or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
-        ];
-        let began = Instant::now();
-        let args = [&common[..], rest].concat();
-        let answered = self.run(script, &claim.key, &args, when).await;
-        let answered = answered.map_err(|error| error.of_claim(claim.origin))?;
-        self.replicated(script, claim, &answered, began).await?;
-        Ok(answered.0)
-    }
-
-    /// Runs `wait_turn.lua`; without an instance it only asks.
-    async fn run_wait_turn(
-        &self,
-        claim: &Claim,
-        instance: Option<&str>,
-        stood: Option<u64>,
-        when: When,
-    ) -> Result<Reply, StoreError> {
-        let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
-        let slots = or_empty(claim.slots.map(Slots::number));
-        let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots];
-        self.run_claim(&WAIT_TURN, claim, &rest, when).await
-    }
-
     /// Looks at a key, and tells so many claims of its line and so many of its leases at most.
     async fn look_at(
         &self,
@@ -201,27 +155,6 @@ impl RedisStore {
         let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
         let status = looked(key, &mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
         Ok(LockStatus { mine: status.mine.filter(|_| token.is_some()), ..status })
-    }
-
-    /// Reads the answer to a claim that does not wait.
-    fn attempted(
-        &self,
-        claim: &Claim,
-        asked: Uptime,
-        mut reply: Reply,
-    ) -> Result<Attempt, StoreError> {
-        let verb = Verb::TryAcquire;
-        let held = match reply.word() {
-            "granted" | "again" => {
-                return self.win(verb, claim, asked, &mut reply).map(Attempt::Won);
-            }
-            "held" => held(&claim.key, &mut reply),
-            "shared" => shared(&claim.key, &mut reply),
-            // The key may be free by now, but was held after the request, or its claim was released.
-            "given_up" => Some(status(&claim.key, None, 0)),
-            _ => None,
-        };
-        held.map(Attempt::Held).ok_or_else(|| malformed(verb))
     }
 
     fn fencing_token(&self, verb: Verb, reply: &mut Reply) -> Result<FencingToken, StoreError> {
@@ -240,18 +173,7 @@ impl fmt::Debug for RedisStore {
 #[async_trait]
 impl Store for RedisStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        let asked = Uptime::now();
-        let when = self.in_time(2); // One finds that claims wait, or leases share the key.
-        let tried = match claim.slots().is_alone() {
-            true => Some(self.run_claim(&TRY_ACQUIRE, claim, &[], when).await?),
-            false => None,
-        };
-        let reply = match tried.filter(|reply| reply.word() != "line") {
-            Some(reply) => reply,
-            // Nothing was done: leases that share the key, or claims in line, are for `wait_turn`.
-            None => self.run_wait_turn(claim, None, None, when).await?,
-        };
-        self.attempted(claim, asked, reply)
+        self.ask_for(claim).await
     }
 
     async fn ask_last(

@@ -20,7 +20,10 @@ const A_WHILE: Duration = Duration::from_millis(20);
 
 /// An instance on a Redis at the end of a wire.
 async fn by_wire(redis: &Redis, variables: &[(&str, &str)]) -> (Wire, Service) {
-    let wire = Wire::to(redis.port()).await;
+    by(Wire::to(redis.port()).await, variables).await
+}
+
+async fn by(wire: Wire, variables: &[(&str, &str)]) -> (Wire, Service) {
     let url = format!("redis://127.0.0.1:{}", wire.port());
     let mut all = vec![("LOCKKEEPER_STORE", url.as_str())];
     all.extend_from_slice(variables);
@@ -105,12 +108,24 @@ impl Pair {
     }
 
     async fn on(redis: Redis) -> Self {
-        let patient = [("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s")];
-        let (wire, near) = by_wire(&redis, &patient).await;
-        let far = service(&redis, &[]).await;
+        let wire = Wire::to(redis.port()).await;
+        let pair = Self::by(redis, wire).await;
         for _ in 0..50 {
-            assert_eq!(look(&near.http(), "served").await.status, 200);
+            assert_eq!(look(&pair.near.http(), "served").await.status, 200);
         }
+        pair
+    }
+
+    /// The way from the first instance to Redis takes long: it knows the time there less exactly.
+    async fn apart() -> Self {
+        let redis = Redis::start();
+        let wire = Wire::long(redis.port(), A_WHILE * 5).await;
+        Self::by(redis, wire).await
+    }
+
+    async fn by(redis: Redis, wire: Wire) -> Self {
+        let (wire, near) = by(wire, &[("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s")]).await;
+        let far = service(&redis, &[]).await;
         Self { redis, wire, near, far }
     }
 
@@ -214,7 +229,8 @@ async fn a_request_that_was_given_up_cuts_none_short_over_a_step_back_of_the_clo
         let path = format!("/locks/{key}{path}");
         let newer = pair.late((method, &path, body), 1, newer).await;
         assert_eq!(newer.status, 200, "round {round}: {newer:?}");
-        let left = look(&far, &key).await.number("ttl_ms");
+        // This instance hears of the step, too.
+        let left = look(&pair.near.http(), &key).await.number("ttl_ms");
         assert!(u128::from(left) > SOON.as_millis(), "round {round}: {left} ms are left");
     }
 }
@@ -240,57 +256,109 @@ async fn a_repeat_that_was_given_up_shares_no_more_than_a_newer_one() {
     }
 }
 
+const OTHER: &str = "token-of-somebody-else";
+
+/// A request is given up that has to wait for another lease; its client is refused over the other
+/// instance, and then the key is freed.
+async fn is_refused_since(pair: &Pair, key: &str, rest: &str) {
+    let (far, path) = (pair.far.http(), format!("/locks/{key}"));
+    assert_eq!(acquire(&far, key, OTHER, LONG).await.status, 201);
+    let refused = pair
+        .late(("POST", &path, &acquire_with(rest)), 1, async {
+            let refused = acquire(&far, key, TOKEN, LONG).await;
+            assert_eq!(far.token(OTHER).delete(&path).await.status, 204);
+            refused
+        })
+        .await;
+    assert_eq!(refused.told(), held());
+    pair.is_free(key).await;
+    // A newer request has the key at once.
+    assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201, "{key}");
+}
+
+/// A request is given up, and then its token is released, with a lease or without one.
+async fn is_released_since(pair: &Pair, key: &str, rest: &str, acquired: bool) {
+    let (far, path) = (pair.far.http(), format!("/locks/{key}"));
+    let body = acquire_with(rest);
+    let released = pair.late(("POST", &path, &body), 1, async {
+        if acquired {
+            assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201);
+        }
+        far.token(TOKEN).delete(&path).await.status
+    });
+    assert_eq!(released.await, if acquired { 204 } else { 409 }, "{key}");
+    pair.is_free(key).await;
+    assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201, "{key}");
+}
+
+const KINDS: [&str; 4] =
+    ["", r#","wait_ms":5000"#, r#","slots":2"#, r#","slots":2,"wait_ms":5000"#];
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_given_up_is_granted_nothing_that_its_client_was_refused_since() {
-    const OTHER: &str = "token-of-somebody-else";
     let pair = Pair::start().await;
-    let far = pair.far.http();
-    for (round, rest) in ["", r#","wait_ms":5000"#, r#","slots":2"#, r#","slots":2,"wait_ms":5000"#]
-        .iter()
-        .enumerate()
-    {
-        let (key, body) = (format!("no/{round}"), acquire_with(rest));
-        let path = format!("/locks/{key}");
-        assert_eq!(acquire(&far, &key, OTHER, LONG).await.status, 201);
-        let refused = pair
-            .late(("POST", &path, &body), 1, async {
-                let refused = acquire(&far, &key, TOKEN, LONG).await;
-                assert_eq!(far.token(OTHER).delete(&path).await.status, 204);
-                refused
-            })
-            .await;
-        assert_eq!(refused.told(), held());
-        pair.is_free(&key).await;
-        // A newer request has the key at once.
-        assert_eq!(acquire(&far, &key, TOKEN, LONG).await.status, 201, "round {round}");
+    for (round, rest) in KINDS.iter().enumerate() {
+        is_refused_since(&pair, &format!("no/{round}"), rest).await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_that_was_given_up_is_granted_nothing_after_a_release() {
     let pair = Pair::start().await;
-    let far = pair.far.http();
-    for (round, (rest, acquired)) in [
-        ("", true),
-        ("", false),
-        (r#","wait_ms":5000"#, true),
-        (r#","wait_ms":5000"#, false),
-        (r#","slots":2"#, true),
-        (r#","slots":2"#, false),
-    ]
-    .into_iter()
-    .enumerate()
-    {
-        let (key, body) = (format!("released/{round}"), acquire_with(rest));
-        let path = format!("/locks/{key}");
-        let released = pair.late(("POST", &path, &body), 1, async {
-            if acquired {
-                assert_eq!(acquire(&far, &key, TOKEN, LONG).await.status, 201);
-            }
-            far.token(TOKEN).delete(&path).await.status
-        });
-        assert_eq!(released.await, if acquired { 204 } else { 409 }, "round {round}");
+    for (round, rest) in KINDS.iter().enumerate() {
+        for acquired in [true, false] {
+            let key = format!("released/{round}/{acquired}");
+            is_released_since(&pair, &key, rest, acquired).await;
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_given_up_is_granted_nothing_however_far_redis_is() {
+    let pair = Pair::apart().await;
+    for (round, rest) in KINDS.iter().enumerate() {
+        is_refused_since(&pair, &format!("no/{round}"), rest).await;
+        is_released_since(&pair, &format!("released/{round}"), rest, true).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_of_a_far_instance_gets_what_was_freed_a_moment_ago() {
+    let pair = Pair::apart().await;
+    let (near, far) = (pair.near.http(), pair.far.http());
+    for (round, rest) in KINDS.iter().enumerate() {
+        let (key, path) = (format!("freed/{round}"), format!("/locks/freed/{round}"));
+        assert_eq!(acquire(&far, &key, OTHER, LONG).await.status, 201);
+        assert_eq!(far.token(OTHER).delete(&path).await.status, 204);
+        let granted = near.post(&path, &acquire_with(rest)).await;
+        assert_eq!(granted.status, 201, "{key}: {granted:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_question_from_before_a_hand_off_does_not_take_the_key_for_a_client_that_is_gone() {
+    let pair = Pair::start().await;
+    let (near, far) = (pair.near.http(), pair.far.http());
+    for round in 0..3 {
+        let (key, path) = (format!("handed/{round}"), format!("/locks/handed/{round}"));
+        assert_eq!(acquire(&far, &key, OTHER, LONG).await.status, 201);
+        let body = acquire_with(r#","wait_ms":20000"#);
+        let waiting = async {
+            eventually(PATIENCE, async || {
+                (look(&far, &key).await.number("waiters") == 1).then_some(())
+            })
+            .await;
+            pair.wire.cut();
+            held_up(&pair.wire).await;
+        };
+        tokio::select! {
+            biased;
+            answer = near.post(&path, &body) => panic!("{answer:?}"),
+            () = waiting => (),
+        }
+        assert_eq!(acquire(&far, &key, TOKEN, LONG).await.told(), held());
+        assert_eq!(far.token(OTHER).delete(&path).await.status, 204);
+        pair.wire.mend();
         pair.is_free(&key).await;
-        assert_eq!(acquire(&far, &key, TOKEN, LONG).await.status, 201, "round {round}");
     }
 }

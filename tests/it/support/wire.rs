@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::sleep;
 
 /// A wire to a port; gone when it is dropped.
 #[derive(Debug)]
@@ -26,6 +28,11 @@ pub(crate) struct Wire {
 impl Wire {
     /// A wire to this port of this machine.
     pub(crate) async fn to(port: u16) -> Self {
+        Self::long(port, Duration::ZERO).await
+    }
+
+    /// The same, which takes so long in either direction.
+    pub(crate) async fn long(port: u16, takes: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let here = listener.local_addr().unwrap().port();
         let (cut, uncut) = watch::channel(false);
@@ -45,7 +52,8 @@ impl Wire {
                     (from_near, to_far, Some(hearing.clone()), None, keeps.clone()),
                     (from_far, to_near, None, Some(hanging.clone()), Arc::default()),
                 ] {
-                    let (passing, mut whole) = (pass(from, to, uncut.clone(), kept), whole.clone());
+                    let passing = pass(from, to, takes, uncut.clone(), kept);
+                    let mut whole = whole.clone();
                     whole.mark_unchanged();
                     let watched = hearing.iter_mut().chain(&mut hanging);
                     watched.for_each(watch::Receiver::mark_unchanged);
@@ -114,12 +122,16 @@ async fn changed(of: Option<watch::Receiver<()>>) {
 async fn pass(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
+    takes: Duration,
     mut cut: watch::Receiver<bool>,
     kept: Arc<AtomicUsize>,
 ) {
     let mut bytes = vec![0; 65_536];
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
         kept.fetch_add(read, Ordering::Relaxed);
+        if !takes.is_zero() {
+            sleep(takes).await;
+        }
         let uncut = cut.wait_for(|cut| !*cut).await.is_ok();
         kept.fetch_sub(read, Ordering::Relaxed);
         if !uncut || to.write_all(&bytes[..read]).await.is_err() {

@@ -14,6 +14,9 @@ local function end_elsewhere(token, instance) -- Makes other instances ask for a
     end
   end
 end
+local function releases() -- The tokens that were released without a lease, with the times, as the record has them at its end.
+  return string.match(known, '\n[^ ]*( .*)$') or ''
+end
 local function give_up(token) -- Notes a release without a lease where there is room: older requests of the token may be on their way.
   if value and value ~= SHARED then return end
   local marks = {}

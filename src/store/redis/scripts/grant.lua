@@ -1,8 +1,8 @@
 -- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
 -- KEYS: those of share.lua
--- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 longest time that a lease lasts (ms), or empty  11 instance, or empty  12 its window (ms)  13 time for which a place is kept (ms)  14 place where the claim stood, empty if it joins  15 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
+-- ARGV: 1 not after (ms)  2 asked (ms)  3 token  4 ttl (ms)  5 owner  6 retention of the record beyond the ttl (ms)  7 fencing floor  8 latest believable time (us)  9 longest time that a lease lasts (ms), or empty  10 instance, or empty  11 its window (ms)  12 time for which a place is kept (ms)  13 place where the claim stood, empty if it joins  14 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
 -- Returns: nothing
-local not_after, asked, latest, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
+local not_after, asked, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
 local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
 local own = all and all.lease(token)
 if all and value == token and holder == token then
@@ -15,8 +15,8 @@ local function room() -- All who would then have the lock allow so many, the cla
   local others, least = all.beside(own)
   return others < math.min(slots, least, 1000)
 end
-local function given_up() -- Whether the key, or the claim, was given up after it was asked for: it may have been refused over another instance meanwhile.
-  return shared and all.room > tonumber(latest) or given_up_since(latest, token, known, redis.call('PTTL', record))
+local function given_up() -- Whether the key, or the claim, was given up after it was asked for: its client may be gone, and may have been refused over another instance meanwhile.
+  return shared and all.room > tonumber(asked) or given_up_since(asked, token, known, redis.call('PTTL', record))
 end
 local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
   end_elsewhere(token, instance)
