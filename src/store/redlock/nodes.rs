@@ -99,7 +99,7 @@ impl Nodes {
     }
 
     /// A question that gives up what the target's token has, up to its fencing token; only a vote
-    /// of `attempt`, if given.
+    /// of `attempt`, if given. In order, it gives up only what has not been renewed since.
     pub(super) fn release(
         &self,
         target: &Target<'_>,
@@ -107,14 +107,18 @@ impl Nodes {
         when: When,
         patience: Duration,
     ) -> Question {
-        let not_after = (when == When::AnyTime).then(String::new);
+        let times = match when {
+            When::AnyTime => 2,
+            When::Until(_) => 1,
+            When::InOrder(_) => 0,
+        };
         let args = [
             target.token.expose().to_owned(),
             target.by.renewals(),
             or_empty(attempt),
             or_empty(target.fencing_token),
         ];
-        let args = not_after.into_iter().chain(args).collect();
+        let args = std::iter::repeat_n(String::new(), times).chain(args).collect();
         Question { when, ..self.question(&RELEASE, target.key, args, patience) }
     }
 
@@ -187,7 +191,7 @@ impl Question {
         Self { when: When::Until(deadline), ..self }
     }
 
-    /// The same, and it tells when it was asked: the second and third argument.
+    /// The same, and it tells when it was asked, its second argument.
     pub(super) fn in_order(self, deadline: Deadline) -> Self {
         Self { when: When::InOrder(deadline), ..self }
     }

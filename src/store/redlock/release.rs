@@ -12,7 +12,7 @@ use crate::lock::slots::Share;
 use crate::lock::store::Released;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::store::redis::deadline::When;
+use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::node::failure;
 use crate::store::redis::script::{Reply, or_empty};
 use crate::store::redis::target::{By, Target};
@@ -87,6 +87,7 @@ impl RedlockStore {
     /// then, and a late command would take its next lease.
     pub(super) async fn release_all(&self, target: &Target<'_>) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
+        let asked = self.deadline(self.rules.longest_lease.as_duration());
         let question =
             self.nodes.release(target, None, When::Until(self.deadline(patience)), patience);
         let mut given = Given::default();
@@ -100,7 +101,10 @@ impl RedlockStore {
         // If the outcome is unknown, the lease may be granted to its token again: then nothing may
         // be cleaned up later.
         let released = given.outcome(quorum)?;
-        if let Some(most) = most {
+        if released == Released::Nothing {
+            // An earlier release without an answer may have reached the others.
+            self.owe_older(target, silent, asked);
+        } else if let Some(most) = most {
             // A later lease of the same token has a greater number, and is not this release's.
             let lease = Target { fencing_token: FencingToken::from_number(most), ..*target };
             let again = self.nodes.release(&lease, None, When::AnyTime, patience);
@@ -108,6 +112,15 @@ impl RedlockStore {
             self.cleanup.owe(left, &again, ttl);
         }
         Ok(released)
+    }
+
+    /// Gives up what the target's token has had on these silent nodes since before `asked`, once
+    /// they answer.
+    fn owe_older(&self, target: &Target<'_>, silent: Vec<usize>, asked: Deadline) {
+        let patience = self.rules.node_timeout;
+        let question = self.nodes.release(target, None, When::InOrder(asked), patience);
+        let left = silent.into_iter().map(|node| self.cleanup.leftover_now(node)).collect();
+        self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
     }
 
     /// Undoes what earlier calls with a token of the service did or may still do.
@@ -145,20 +158,35 @@ impl RedlockStore {
         let patience = self.rules.node_timeout;
         let args = vec![or_empty(named.map(FencingToken::number))];
         let question = self.nodes.question(&FORCE_RELEASE, key, args, patience);
-        let taken = self.holders(Verb::ForceRelease, &question).await?;
+        let asked = self.deadline(self.rules.longest_lease.as_duration());
+        let (taken, silent) = self.holders(Verb::ForceRelease, &question).await?;
         let most = most_votes(taken, self.quorum().needed());
+        let token = |other: &Other| LeaseToken::parse(str::from_utf8(&other.holder).ok()?).ok();
+        if let Some(token) = most.as_ref().and_then(token) {
+            self.owe_older(&Target::of_client(key, &token, None), silent, asked);
+        }
         Ok(most.iter().map(holder).collect())
     }
 
-    /// The holders, present or ended, on each node that names one; a majority has to answer.
-    async fn holders(&self, verb: Verb, question: &Question) -> Result<Vec<Other>, StoreError> {
-        let answers = self.nodes.ask_each(question).await;
-        let replies: Vec<_> = answers.into_iter().filter_map(Result::ok).collect();
-        if replies.len() < self.quorum().needed() {
+    /// The holders, present or ended, on each node that names one, and the nodes without an answer;
+    /// a majority has to answer.
+    async fn holders(
+        &self,
+        verb: Verb,
+        question: &Question,
+    ) -> Result<(Vec<Other>, Vec<usize>), StoreError> {
+        let (mut held, mut silent) = (Vec::new(), Vec::new());
+        for (node, answered) in self.nodes.ask_each(question).await.into_iter().enumerate() {
+            match answered {
+                Ok(mut reply) if reply.word() == "held" => held.extend(other(&mut reply)),
+                Ok(_) => (),
+                Err(_) => silent.push(node),
+            }
+        }
+        if silent.len() > self.quorum().spare() {
             return Err(failure(verb, Effect::Unknown, "too few nodes answered"));
         }
-        let held = |mut reply: Reply| (reply.word() == "held").then(|| other(&mut reply))?;
-        Ok(replies.into_iter().filter_map(held).collect())
+        Ok((held, silent))
     }
 
     /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed.
@@ -169,7 +197,7 @@ impl RedlockStore {
     ) -> Result<(), StoreError> {
         let Holding { key, token, fencing_token, renewals } = holding;
         let question = self.nodes.inspection(key, self.rules.node_timeout);
-        let votes = self.holders(Verb::LetGo, &question).await?;
+        let (votes, _) = self.holders(Verb::LetGo, &question).await?;
         // A majority tells of a renewal; a single node that missed it must not give up the others'
         // lease. A late vote has a greater number, but on fewer nodes than a later lease.
         let mine = |other: &&Other| other.holder == token.expose().as_bytes();

@@ -5,7 +5,9 @@ use std::time::{Duration, Instant};
 use crate::redlock::{
     LONG, PATIENCE, Site, Way, acquire, granted, look, lost, refresh, release, serves, unavailable,
 };
-use crate::support::{Answer, Http, eventually};
+use crate::support::{Answer, Http, Service, eventually};
+
+const MINE: &str = "token-of-the-holder";
 
 /// So short that nodes which forgot come back within a test.
 const SHORT: Duration = Duration::from_secs(2);
@@ -128,21 +130,13 @@ async fn a_lease_outlives_the_absence_of_a_majority_that_keeps_its_data() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_a_majority_did_not_hear_is_repeated_when_it_is_back() {
     for way in [Way::Stopped, Way::Dropped] {
-        let mut site = Site::of(3).await;
-        let service = site.service().await;
-        site.all_vote().await;
+        let (mut site, service) = on_all_nodes("owed").await;
         let http = service.http();
-        granted(&http, "owed", "token-of-the-holder", LONG).await;
-        // Only what a majority answered is certain; the others may have it a moment later.
-        eventually(PATIENCE, async || {
-            (0..3).all(|node| site.locks_on(node).len() == 1).then_some(())
-        })
-        .await;
         for node in 0..2 {
             site.away(node, way);
         }
         let began = Instant::now();
-        let released = release(&http, "owed", "token-of-the-holder").await;
+        let released = release(&http, "owed", MINE).await;
         assert!(began.elapsed() < AT_ONCE);
         assert_eq!(released.told(), unavailable(), "{released:?}");
         assert_eq!(released.text("outcome"), "unknown");
@@ -152,7 +146,7 @@ async fn a_release_that_a_majority_did_not_hear_is_repeated_when_it_is_back() {
         // Nobody knows, so the client asks again; the service must not, for the token may be used
         // again meanwhile.
         let repeated = eventually(PATIENCE, async || {
-            let repeated = release(&http, "owed", "token-of-the-holder").await;
+            let repeated = release(&http, "owed", MINE).await;
             (repeated.status != 503).then_some(repeated)
         })
         .await;
@@ -160,4 +154,47 @@ async fn a_release_that_a_majority_did_not_hear_is_repeated_when_it_is_back() {
         assert!([204, 409].contains(&repeated.status), "{repeated:?}");
         granted(&http, "owed", "token-of-another", LONG).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_was_repeated_with_a_node_away_leaves_nothing_there() {
+    for way in [Way::Stopped, Way::Dropped] {
+        let (mut site, service) = on_all_nodes("repeated").await;
+        let http = service.http();
+        (0..2).for_each(|node| site.away(node, way));
+        assert_eq!(release(&http, "repeated", MINE).await.told(), unavailable());
+        site.back(1, way);
+        let repeated = eventually(PATIENCE, async || {
+            let repeated = release(&http, "repeated", MINE).await;
+            (repeated.status != 503).then_some(repeated)
+        })
+        .await;
+        assert!([204, 409].contains(&repeated.status), "{repeated:?}");
+        site.back(0, way);
+        site.bare().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_with_a_node_away_leaves_nothing_there() {
+    for way in [Way::Stopped, Way::Dropped] {
+        let (mut site, service) = on_all_nodes("forced").await;
+        let http = service.http();
+        site.away(0, way);
+        assert_eq!(http.delete("/admin/locks/forced").await.status, 200);
+        site.back(0, way);
+        site.bare().await;
+    }
+}
+
+/// Three nodes that all have a lease of the key.
+async fn on_all_nodes(key: &str) -> (Site, Service) {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    granted(&service.http(), key, MINE, LONG).await;
+    // Only what a majority answered is certain; the others may have it a moment later.
+    eventually(PATIENCE, async || (0..3).all(|node| site.locks_on(node).len() == 1).then_some(()))
+        .await;
+    (site, service)
 }

@@ -1,13 +1,14 @@
 -- release.lua: gives up what a token has on this node, if it matches the arguments.
 -- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 guard; and the mark of an ended lease
--- ARGV: 1 not after (ms), or empty  2 token  3 renewals that the keeper knows, or empty  4 attempt to clean up, or empty  5 highest fencing token to give up, or empty; the last one is the instance's settings
+-- ARGV: 1 not after (ms), or empty  2 asked (ms) of what may have been renewed since, or empty  3 token  4 renewals that the keeper knows, or empty  5 attempt to clean up, or empty  6 highest fencing token to give up, or empty; the last one is the instance's settings
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing" | "taken"}, the latter if another token has the lock | {now, "blank" | "foreign"} | {now, "late"}
-local not_after, token, kept, its_attempt, most = unpack(ARGV)
+local not_after, before, token, kept, its_attempt, most = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
-local asked = value == token and (kept == '' or renewals <= tonumber(kept)) and (its_attempt == '' or ours and attempt == its_attempt)
+local older = before == '' or ours and set_at() <= tonumber(before)
+local asked = value == token and older and (kept == '' or renewals <= tonumber(kept)) and (its_attempt == '' or ours and attempt == its_attempt)
 local meant = asked and (most == '' or ours and number <= tonumber(most))
 if meant then free() end -- A write that adds nothing comes first, so that the mark is set even at maxmemory.
-if its_attempt == '' and (meant or value ~= token) then
+if its_attempt == '' and (meant or value ~= token and before == '') then
   mark_ended(token)
 elseif its_attempt == '' and asked then
   mark_ended(token, tonumber(most)) -- It may be a vote for that lease, which is about to be leveled.

@@ -29,9 +29,11 @@ local function expiry(ttl) -- A TTL for the lock of a lease that is renewed. A s
   ttl = tonumber(ttl)
   return ttl < BRING_WITHIN and math.max(ttl, math.min(redis.call('PTTL', lock), BRING_WITHIN)) or ttl
 end
+local function set_at() -- When the lease got its TTL.
+  return now + redis.call('PTTL', lock) - its_ttl
+end
 local function in_order(ttl, asked) -- The TTL of a lease that is renewed, and that of its lock. A request from before the lease got its TTL does not shorten it: the client may have gone on over another instance. The clock may have stepped back since, by no more than a call takes.
-  local left = redis.call('PTTL', lock)
-  local set = ours and now + left - its_ttl or 0
+  local left, set = redis.call('PTTL', lock), ours and set_at() or 0
   if left > ttl and set > asked + 1 and set <= now + MARKED_FOR then return its_ttl, left end -- All are rounded to milliseconds.
   return ttl, expiry(ttl)
 end
