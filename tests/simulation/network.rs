@@ -148,7 +148,7 @@ impl World {
         let times = match when {
             When::AnyTime => vec![],
             When::Until(_) => vec![Some(deadline)],
-            When::InOrder(_) => vec![Some(deadline), asked],
+            When::InOrder(_) => vec![Some(deadline), asked, asked],
         };
         let node_time = |time| (state.nodes[node].clock(time) / 1_000).to_string();
         let times = times.into_iter().flatten().map(node_time).collect::<Vec<_>>();
@@ -156,7 +156,7 @@ impl World {
         let cut = state.nodes[node].is_cut_from(instance);
         let network = &mut state.network;
         if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
-            network.asked.insert(command.words[command.keys + 2].clone(), now);
+            network.asked.insert(command.words[command.keys + 3].clone(), now);
         }
         network.sent += 1;
         let call = network.sent;

@@ -8,6 +8,7 @@ use crate::lock::lease::{Claim, Owner};
 use crate::lock::slots::Slots;
 use crate::lock::store::Attempt;
 use crate::lock::time::{Ttl, Uptime};
+use crate::lock::token::FencingToken;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::replies::{held, malformed, shared, status};
@@ -18,6 +19,9 @@ use crate::store::redis::{RETENTION_MS, RedisStore};
 /// moves this window, so it must be several times their longest sleep.
 const WINDOW_MS: &str = "3000";
 
+/// The item of a grant that is 1 if its question may be from before the key was given up.
+const PERHAPS_OLDER: usize = 6;
+
 /// How often a claim is asked for again if the key was given up while the question was on its way,
 /// or little before.
 const ASKED_AGAIN: usize = 2;
@@ -25,15 +29,26 @@ const ASKED_AGAIN: usize = 2;
 impl RedisStore {
     /// Asks for a claim that does not wait; again, if the key was given up since and the client is
     /// still there.
+    ///
+    /// How old a question is can be told to within a round trip. One that may be from before the key
+    /// was given up is granted, and the lease ends at once if its client is gone by then: that may
+    /// have been refused meanwhile.
     pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        for _ in 0..ASKED_AGAIN {
+        let mut again = ASKED_AGAIN;
+        loop {
             let (asked, reply) = self.ask_once(claim).await?;
-            if reply.word() != "given_up" || caller_is_gone() {
+            let gone = caller_is_gone();
+            if gone && reply.item(PERHAPS_OLDER) == Some(1) {
+                let granted = reply.item(0).and_then(FencingToken::from_number);
+                if self.end_unused(claim, granted, None).await {
+                    return Ok(Attempt::Held(status(&claim.key, None, 0)));
+                }
+            }
+            if gone || again == 0 || reply.word() != "given_up" {
                 return self.attempted(claim, asked, reply);
             }
+            again -= 1;
         }
-        let (asked, reply) = self.ask_once(claim).await?;
-        self.attempted(claim, asked, reply)
     }
 
     /// Asks for a claim that does not wait, at the moment that it tells.

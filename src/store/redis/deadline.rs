@@ -15,8 +15,8 @@ pub(in crate::store) enum When {
     /// Not after this, nor after its caller has given up; the script's first argument tells it in
     /// the store's time.
     Until(Deadline),
-    /// The same, and the script does not put a request above what has happened since it was made:
-    /// its second argument tells when that was, at the earliest.
+    /// The same, and the script tells requests apart that were made before others acted: its second
+    /// and third argument tell when this one was made, at the earliest and at the latest.
     InOrder(Deadline),
 }
 

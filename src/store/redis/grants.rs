@@ -91,17 +91,25 @@ impl RedisStore {
         let Err(reason) = replicas.confirm(mark, since).await else { return Ok(()) };
         self.metrics.redis_error("unreplicated");
         let mut effect = Effect::Unknown;
-        if granted.is_some() {
-            let (key, token) = (&claim.key, &claim.token);
-            // A new grant has no renewals.
-            let by = By::LastWord(Renewals::default());
-            let grant = Target { key, token, fencing_token: granted, by };
-            let ended = self.run_release(&grant, Some(node)).await;
-            if ended.is_ok_and(|reply| reply.word() == "lease") {
-                effect = Effect::None;
-            }
+        if granted.is_some() && self.end_unused(claim, granted, Some(node)).await {
+            effect = Effect::None;
         }
         Err(failure(script.verb(), effect, reason))
+    }
+
+    /// Ends a new lease, unless its token has asked again or refreshed it. Returns true if it did.
+    pub(super) async fn end_unused(
+        &self,
+        claim: &Claim,
+        granted: Option<FencingToken>,
+        node: Option<&Node>,
+    ) -> bool {
+        let (key, token) = (&claim.key, &claim.token);
+        // A new grant has no renewals.
+        let by = By::LastWord(Renewals::default());
+        let grant = Target { key, token, fencing_token: granted, by };
+        let ended = self.run_release(&grant, node).await;
+        ended.is_ok_and(|reply| reply.word() == "lease")
     }
 
     /// Ends whatever a token has of a key, and whatever earlier calls may still grant it.

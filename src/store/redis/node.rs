@@ -210,7 +210,7 @@ impl Node {
             };
             let mut times = vec![self.clock().at(ends)];
             if let When::InOrder(_) = call.when {
-                times.push(self.clock().at(deadline.began()));
+                times.extend(self.clock().around(deadline.began()));
             }
             let times: Vec<_> = times.iter().map(u64::to_string).collect();
             let args: Vec<_> =

@@ -108,8 +108,8 @@ impl Nodes {
         patience: Duration,
     ) -> Question {
         let times = match when {
-            When::AnyTime => 2,
-            When::Until(_) => 1,
+            When::AnyTime => 3,
+            When::Until(_) => 2,
             When::InOrder(_) => 0,
         };
         let args = [
@@ -191,7 +191,7 @@ impl Question {
         Self { when: When::Until(deadline), ..self }
     }
 
-    /// The same, and it tells when it was asked, its second argument.
+    /// The same, and it tells when it was asked, the second and third argument.
     pub(super) fn in_order(self, deadline: Deadline) -> Self {
         Self { when: When::InOrder(deadline), ..self }
     }

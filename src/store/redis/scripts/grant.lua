@@ -1,8 +1,8 @@
 -- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
 -- KEYS: those of share.lua
--- ARGV: 1 not after (ms)  2 asked (ms)  3 token  4 ttl (ms)  5 owner  6 retention of the record beyond the ttl (ms)  7 fencing floor  8 latest believable time (us)  9 longest time that a lease lasts (ms), or empty  10 instance, or empty  11 its window (ms)  12 time for which a place is kept (ms)  13 place where the claim stood, empty if it joins  14 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 longest time that a lease lasts (ms), or empty  11 instance, or empty  12 its window (ms)  13 time for which a place is kept (ms)  14 place where the claim stood, empty if it joins  15 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
 -- Returns: nothing
-local not_after, asked, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
+local not_after, asked, latest, token, ttl, its_owner, retention, floor, believable, max_hold, instance, window, keep, stood, slots = unpack(ARGV)
 local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
 local own = all and all.lease(token)
 if all and value == token and holder == token then
@@ -15,8 +15,9 @@ local function room() -- All who would then have the lock allow so many, the cla
   local others, least = all.beside(own)
   return others < math.min(slots, least, 1000)
 end
-local function given_up() -- Whether the key, or the claim, was given up after it was asked for: its client may be gone, and may have been refused over another instance meanwhile.
-  return shared and all.room > tonumber(asked) or given_up_since(asked, token, known, redis.call('PTTL', record))
+local perhaps = 0
+local function given_up(moment) -- Whether the key, or the claim, was given up after a moment: it may have been refused over another instance meanwhile.
+  return shared and all.room > tonumber(moment) or given_up_since(moment, token, known, redis.call('PTTL', record))
 end
 local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
   end_elsewhere(token, instance)
@@ -48,7 +49,7 @@ local function grant_share() -- A reader that becomes one of a number begins ane
   all.admit(token, lease, before)
   redis.call('SET', record, string.format('%s%.0f 0 0 - \n%s', marked and '+' or '', last, releases()), 'PX', redis.call('PTTL', lock) + retention)
   ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
-  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0 }
+  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0, perhaps }
 end
 local function grant()
   if slots > 1 then return grant_share() end
@@ -61,5 +62,5 @@ local function grant()
   local fence = begun(again, last)
   renewals = again and renewals + TAKE_OVER or 0
   redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, since), 'PX', left + retention)
-  return { now, again and 'again' or 'granted', fence, renewals, left, 1, 0, before and before.fence or 0 }
+  return { now, again and 'again' or 'granted', fence, renewals, left, 1, 0, before and before.fence or 0, perhaps }
 end

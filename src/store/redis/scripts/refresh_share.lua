@@ -1,8 +1,8 @@
 -- refresh_share.lua: refresh.lua for a lease that shares its lock.
 -- KEYS: 1 lock  2 record  3 line  4 crew  5 who  6 share  7 facts
--- ARGV: 1 not after (ms)  2 asked (ms)  3 token  4 ttl (ms), or empty for the last one  5 default ttl (ms)  6 retention beyond the ttl (ms)  7 fencing floor  8 latest believable time (us)  9 fencing token of the lease, or empty  10 renewals that the keeper knows, empty for a client  11 "1" for the keeper's last word  12 longest time that a lease lasts (ms), or empty
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms), or empty for the last one  6 default ttl (ms)  7 retention beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 fencing token of the lease, or empty  11 renewals that the keeper knows, empty for a client  12 "1" for the keeper's last word  13 longest time that a lease lasts (ms), or empty
 -- Returns: {now, "refreshed", fencing token, ttl (ms), owner, renewals, 1 if the ttl was shortened, slots, slot or 0} | {now, "taken_over"} | {now, "lost"} | {now, "late"} | {now, "exclusive"}: the lock is not shared, and nothing was done
-local not_after, asked, token, ttl, _, retention, _, _, named, kept, last_word, max_hold = unpack(ARGV)
+local not_after, asked, _, token, ttl, _, retention, _, _, named, kept, last_word, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not shared then return { now, 'exclusive' } end
 local all = sharing()
