@@ -105,3 +105,31 @@ fn a_release_of_what_only_an_absent_node_has_reaches_it_unless_it_is_part_of_a_n
     assert_eq!(left(false), 0);
     assert_eq!(left(true), 3);
 }
+
+/// Returns the number of nodes that have a lease which its client refreshes, and whose token had
+/// released another while the first node was away.
+async fn nodes_of_the_next_lease(world: &World) -> usize {
+    let one = world.of(0).store.expect("a store");
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    won(&one, &claim).await;
+    sleep(Duration::from_millis(100)).await; // All nodes have it.
+    world.state().nodes[0].pauses = true;
+    let released = one.release(&claim.key, &claim.token, None).await;
+    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    won(&one, &claim).await;
+    // Its vote for the next lease repeats the one for the first, and then it is told of the release.
+    let held_up = resume(world, 0);
+    deliver(world, held_up);
+    for _ in 0..30 {
+        sleep(Duration::from_millis(300)).await;
+        let refreshed = one.refresh(&claim.key, &claim.token, None, None).await;
+        assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+    }
+    world.at_the_end().1
+}
+
+#[test]
+fn a_refresh_brings_a_lease_to_a_node_that_was_told_of_an_earlier_release() {
+    assert_eq!(in_a_world(None, nodes_of_the_next_lease), 3);
+}
