@@ -17,7 +17,7 @@ local function room() -- All who would then have the lock allow so many, the cla
 end
 local perhaps = 0
 local function given_up(moment) -- Whether the key, or the claim, was given up after a moment: it may have been refused over another instance meanwhile.
-  return shared and all.room > tonumber(moment) or given_up_since(moment, token, known, redis.call('PTTL', record))
+  return given_up_since(moment, token, known, redis.call('PTTL', record))
 end
 local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
   end_elsewhere(token, instance)
