@@ -336,6 +336,27 @@ async fn a_client_of_a_far_instance_gets_what_was_freed_a_moment_ago() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_pool_with_room_refuses_no_question_because_a_lease_of_another_ended_meanwhile() {
+    let pair = Pair::start().await;
+    let (near, far) = (pair.near.http(), pair.far.http());
+    let pool = "/locks/pool?slots=100";
+    assert_eq!(far.post(pool, "").await.status, 201);
+    pair.wire.cut();
+    let meanwhile = async {
+        held_up(&pair.wire).await;
+        assert_eq!(far.token(OTHER).post(pool, "").await.status, 201);
+        assert_eq!(far.token(OTHER).delete("/locks/pool").await.status, 204);
+        let before = calls_of(&pair.redis, "evalsha");
+        pair.wire.mend();
+        before
+    };
+    let near = near.token(TOKEN);
+    let (granted, before) = tokio::join!(near.post(pool, ""), meanwhile);
+    assert_eq!(granted.status, 201, "{granted:?}");
+    assert_eq!(calls_of(&pair.redis, "evalsha") - before, 1, "it was asked again");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_question_from_before_a_hand_off_does_not_take_the_key_for_a_client_that_is_gone() {
     let pair = Pair::start().await;
     let (near, far) = (pair.near.http(), pair.far.http());
