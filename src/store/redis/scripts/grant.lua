@@ -15,9 +15,10 @@ local function room() -- All who would then have the lock allow so many, the cla
   local others, least = all.beside(own)
   return others < math.min(slots, least, 1000)
 end
-local perhaps = 0
+local perhaps, record_left = 0, nil
 local function given_up(moment) -- Whether the key, or the claim, was given up after a moment: it may have been refused over another instance meanwhile.
-  return given_up_since(moment, token, known, redis.call('PTTL', record))
+  record_left = record_left or redis.call('PTTL', record)
+  return given_up_since(moment, token, known, record_left)
 end
 local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
   end_elsewhere(token, instance)
