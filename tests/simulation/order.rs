@@ -1,5 +1,7 @@
-//! Requests of a client that gave them up, and went on with the same token over another instance.
+//! What is older than something that has happened since: requests that their client gave up, to go on
+//! over another instance, and releases that reach a node late.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -77,14 +79,20 @@ fn a_repeat_that_was_given_up_does_not_cut_a_refresh_short() {
     assert!(!is_cut_short(None));
 }
 
+/// The stores of two instances, and a claim that the first has won on all nodes.
+async fn on_all_nodes(world: &World) -> ([Arc<RedlockStore>; 2], Claim) {
+    let stores = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    won(&stores[0], &claim).await;
+    sleep(Duration::from_millis(100)).await; // All nodes have it.
+    (stores, claim)
+}
+
 /// Returns the number of nodes that have a lease after a release without one that did not reach the
 /// first node, where it is still. The client may acquire again before that node is told.
 async fn left_after_a_release(world: &World, again: bool) -> usize {
-    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
-    let [claim, _] = claims(4_000);
-    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-    won(&one, &claim).await;
-    sleep(Duration::from_millis(100)).await; // All nodes have it.
+    let ([one, other], claim) = on_all_nodes(world).await;
     world.state().nodes[0].cut = vec![1];
     let released = other.release(&claim.key, &claim.token, None).await;
     assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
@@ -109,11 +117,7 @@ fn a_release_of_what_only_an_absent_node_has_reaches_it_unless_it_is_part_of_a_n
 /// Returns the number of nodes that have a lease which its client refreshes, and whose token had
 /// released another while the first node was away.
 async fn nodes_of_the_next_lease(world: &World) -> usize {
-    let one = world.of(0).store.expect("a store");
-    let [claim, _] = claims(4_000);
-    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-    won(&one, &claim).await;
-    sleep(Duration::from_millis(100)).await; // All nodes have it.
+    let ([one, _], claim) = on_all_nodes(world).await;
     world.state().nodes[0].pauses = true;
     let released = one.release(&claim.key, &claim.token, None).await;
     assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");

@@ -191,7 +191,7 @@ impl Question {
         Self { when: When::Until(deadline), ..self }
     }
 
-    /// The same, and it tells when it was asked, the second and third argument.
+    /// The same, and it tells when it was asked: the second and third argument.
     pub(super) fn in_order(self, deadline: Deadline) -> Self {
         Self { when: When::InOrder(deadline), ..self }
     }

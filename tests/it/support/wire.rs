@@ -129,6 +129,7 @@ async fn pass(
     let mut bytes = vec![0; 65_536];
     while let Ok(read @ 1..) = from.read(&mut bytes).await {
         kept.fetch_add(read, Ordering::Relaxed);
+        // Even a sleep of nothing takes a moment, and a cut in it would keep what came before.
         if !takes.is_zero() {
             sleep(takes).await;
         }
