@@ -6,7 +6,8 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
-use crate::lock::store::{Attempt, Store};
+use crate::lock::store::{Attempt, Released, Store};
+use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{
     claims, in_a_world, missed_by_the_third, won,
@@ -127,4 +128,68 @@ async fn above_a_rivals(world: &World) -> (u64, u64) {
 fn a_vote_of_a_node_that_knew_a_greater_number_is_leveled_while_the_lease_lasts() {
     let (number, later) = in_a_world(None, above_a_rivals);
     assert_eq!(number, later);
+}
+
+/// A lease that the third node votes for with a number of its own, of which no attempt has heard; a
+/// second repeat is told of it.
+async fn unheard(world: &World) -> (Arc<RedlockStore>, Claim, FencingToken) {
+    let (one, claim, number) = missed_by_the_third(world).await;
+    world.state().nodes[2].pauses = true;
+    assert_eq!(won(&one, &claim).await, number);
+    let vote = resume(world, 2);
+    world.state().nodes[2].cut = vec![0];
+    deliver(world, vote);
+    world.state().nodes[2].cut.clear();
+    assert_eq!(won(&one, &claim).await, number);
+    sleep(Duration::from_secs(1)).await;
+    (one, claim, FencingToken::from_number(number).expect("a number"))
+}
+
+#[test]
+fn a_vote_that_nobody_has_heard_of_is_given_up_with_its_lease() {
+    let left = in_a_world(None, async |world| {
+        let (one, Claim { key, token, .. }, number) = unheard(world).await;
+        let released = one.release(&key, &token, Some(number)).await;
+        assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+        sleep(Duration::from_millis(200)).await; // The third node is told.
+        world.at_the_end().1
+    });
+    assert_eq!(left, 0);
+}
+
+#[test]
+fn a_vote_that_nobody_has_heard_of_becomes_part_of_its_lease() {
+    let (number, refreshed) = in_a_world(None, async |world| {
+        let (one, Claim { key, token, .. }, number) = unheard(world).await;
+        world.state().nodes[0].cut = vec![0];
+        (number, one.refresh(&key, &token, None, None).await)
+    });
+    assert_eq!(refreshed.ok().flatten().map(|lease| lease.fencing_token), Some(number));
+}
+
+/// Returns the number of nodes that have a lock, once a rival was refused twice: on the third node
+/// the first clean-up came before its vote, and its second attempt renewed that.
+async fn left_by_a_refused_claim(world: &World) -> usize {
+    let (one, ..) = missed_by_the_third(world).await;
+    let [_, rival] = claims(4_000);
+    let refuse = async || {
+        let refused = one.try_acquire(&rival).await;
+        assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    };
+    world.state().nodes[2].pauses = true;
+    let crossing = async {
+        sleep(Duration::from_millis(30)).await; // The clean-up is on its way.
+        let mut messages = resume(world, 2);
+        messages.reverse();
+        deliver(world, messages);
+    };
+    tokio::join!(refuse(), crossing);
+    refuse().await;
+    sleep(Duration::from_secs(1)).await;
+    world.at_the_end().1
+}
+
+#[test]
+fn a_claim_that_is_refused_leaves_no_vote_of_its_earlier_attempts() {
+    assert_eq!(in_a_world(None, left_by_a_refused_claim), 2);
 }

@@ -107,7 +107,7 @@ impl Rule {
             Self::BroughtUnseen => (SEEN, "true"),
             Self::ShortenedStays => ("ttl < BRING_WITHIN and", "false and"),
             Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
-            Self::AttemptName => ("ours and attempt == its_attempt", "true"),
+            Self::AttemptName => ("ours and others == ''", "true"),
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
             Self::Settled => ("holds and settled(since) or since or ''", "since or ''"),
             Self::EndedSince => (SINCE, "false and ended_since"),

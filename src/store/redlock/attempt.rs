@@ -166,7 +166,7 @@ impl RedlockStore {
     ) -> usize {
         let target = Target::of_client(&claim.key, &claim.token, None);
         let question = self.nodes.release(&target, Some(attempt), When::AnyTime, patience);
-        let (mut left, mut before, mut reached) = (Vec::new(), 0, 0);
+        let (mut left, mut reached) = (Vec::new(), 0);
         for (node, ballot) in poll.ballots() {
             match ballot {
                 // The node has answered, so no call is on its way to it any more.
@@ -176,8 +176,7 @@ impl RedlockStore {
                     left.push(self.cleanup.leftover_now(node));
                     reached += 1;
                 }
-                Some(Ballot::Blank) => left.push(self.cleanup.leftover_now(node)),
-                Some(Ballot::Yes(_)) => before += 1,
+                Some(Ballot::Yes(_) | Ballot::Blank) => left.push(self.cleanup.leftover_now(node)),
                 None | Some(Ballot::Silent(Effect::Unknown)) => {
                     left.push(self.cleanup.leftover(node, patience));
                 }
@@ -187,7 +186,7 @@ impl RedlockStore {
         }
         let left = self.cleanup.once(left, &question).await;
         let may_hold = match claim.origin {
-            Origin::Service => left.len() + before,
+            Origin::Service => left.len(),
             // The clean-up takes this attempt's votes. An earlier call may have left a lease on
             // each node that did not deny it.
             Origin::Client => left.len().max(self.quorum().nodes() - reached),

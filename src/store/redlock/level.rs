@@ -15,12 +15,10 @@ use std::time::Duration;
 
 use crate::lock::error::Effect;
 use crate::lock::lease::{Claim, Lease};
-use crate::store::redis::deadline::When;
-use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::cleanup::{Cleanup, Leftover};
 use crate::store::redlock::nodes::{LEVEL, Late, Nodes, Question};
-use crate::store::redlock::vote::{Ballot, Poll, Yes};
+use crate::store::redlock::vote::{Ballot, Poll, Since, Yes};
 use crate::store::redlock::watch::NodesView;
 
 /// How often the nodes are asked whether a lease lasts, if too few answer.
@@ -34,13 +32,14 @@ struct Leveling {
     claim: Claim,
     attempt: String,
     number: u64,
+    /// True if the token had votes before: other nodes may draw greater numbers than its lease has.
+    again: bool,
     patience: Duration,
 }
 
 /// What one node is told.
 struct Told {
     left: Leftover,
-    question: Question,
     /// Otherwise the vote is given up.
     if_it_lasts: bool,
 }
@@ -62,6 +61,7 @@ impl RedlockStore {
             claim: claim.clone(),
             attempt: attempt.to_owned(),
             number: lease.fencing_token.number(),
+            again: poll.votes().iter().any(|yes| yes.since == Since::Before),
             patience: self.rules.node_timeout,
         };
         let uneven = poll.ballots().filter_map(|(node, ballot)| leveling.of(node, ballot?));
@@ -75,11 +75,9 @@ impl RedlockStore {
                 None => Vec::new(),
             };
             uneven.extend(late.iter().filter_map(|(node, ballot)| leveling.of(*node, ballot)));
-            if uneven.iter().any(|told| told.if_it_lasts) && !leveling.lasts().await {
-                let given_up = uneven.iter_mut().filter(|told| told.if_it_lasts);
-                given_up.for_each(|told| told.question = leveling.end_of_the_vote());
-            }
-            for Told { left, question, .. } in uneven {
+            let lasts = !uneven.iter().any(|told| told.if_it_lasts) || leveling.lasts().await;
+            for Told { left, if_it_lasts } in uneven {
+                let question = leveling.question(lasts || !if_it_lasts);
                 let left = leveling.cleanup.once(vec![left], &question).await;
                 leveling.cleanup.owe(left, &question, leveling.claim.ttl.as_duration());
             }
@@ -91,22 +89,27 @@ impl Leveling {
     /// What a node has to be told, after this ballot.
     fn of(&self, node: usize, ballot: &Ballot) -> Option<Told> {
         let now = || self.cleanup.leftover_now(node);
-        let (left, drawn, before) = match ballot {
+        let (left, if_it_lasts) = match ballot {
             Ballot::Yes(Yes { number, before: Some(before), .. }) if *number > self.number => {
-                (now(), *number, *before)
+                (now(), *before > self.number)
             }
             _ if is_told_nothing() => return None,
-            Ballot::Blank => (now(), 0, 0),
-            Ballot::Silent(Effect::Unknown) if self.view.waits(node) => {
-                (self.cleanup.leftover(node, self.patience), 0, 0)
+            Ballot::Blank => (now(), false),
+            // Its answer may have been lost.
+            Ballot::Silent(Effect::Unknown) if self.again || self.view.waits(node) => {
+                (self.cleanup.leftover(node, self.patience), true)
             }
             _ => return None,
         };
+        Some(Told { left, if_it_lasts })
+    }
+
+    /// What gives the vote of the attempt its number, or gives it up if the lease does not last.
+    fn question(&self, lasts: bool) -> Question {
         let Claim { key, token, .. } = &self.claim;
-        let (drawn, number) = (drawn.to_string(), self.number.to_string());
-        let args = [token.expose(), &self.attempt, &drawn, &number].map(str::to_owned).into();
-        let question = self.nodes.question(&LEVEL, key, args, self.patience);
-        Some(Told { left, question, if_it_lasts: before > self.number })
+        let (number, lasts) = (self.number.to_string(), if lasts { "1" } else { "" });
+        let args = [token.expose(), &self.attempt, &number, lasts].map(str::to_owned).into();
+        self.nodes.question(&LEVEL, key, args, self.patience)
     }
 
     /// Returns true if a majority has the lease with its number, now that the votes are there.
@@ -136,12 +139,6 @@ impl Leveling {
             }
         }
         false
-    }
-
-    /// What gives up a vote of the attempt that nobody else has counted.
-    fn end_of_the_vote(&self) -> Question {
-        let target = Target::of_client(&self.claim.key, &self.claim.token, None);
-        self.nodes.release(&target, Some(&self.attempt), When::AnyTime, self.patience)
     }
 }
 

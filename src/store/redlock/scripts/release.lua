@@ -1,11 +1,15 @@
 -- release.lua: gives up what a token has on this node, if it matches the arguments.
 -- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 guard; and the mark of an ended lease
--- ARGV: 1 not after (ms), or empty  2 asked at the earliest (ms) of what may have been renewed since, or empty  3 asked at the latest (ms), or empty  4 token  5 renewals that the keeper knows, or empty  6 attempt to clean up, or empty  7 highest fencing token to give up, or empty; the last one is the instance's settings
+-- ARGV: 1 not after (ms), or empty  2 asked at the earliest (ms) of what may have been renewed since, or empty  3 asked at the latest (ms), or empty  4 token  5 renewals that the keeper knows, or empty  6 attempt to clean up: a vote that others use stays, or empty  7 highest fencing token to give up, or empty; the last one is the instance's settings
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "nothing" | "taken"}, the latter if another token has the lock | {now, "blank" | "foreign"} | {now, "late"}
 local not_after, before, _, token, kept, its_attempt, most = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
+local others = its_attempt ~= '' and ours and without(attempt, its_attempt)
+if others and others ~= '' and others ~= attempt then -- It is a vote for others as well.
+  write(string.match(known, '^%+?'), { last, number, its_ttl, renewals, others, token, owner, since }, redis.call('PTTL', record))
+end
 local older = before == '' or ours and set_at() <= tonumber(before)
-local asked = value == token and older and (kept == '' or renewals <= tonumber(kept)) and (its_attempt == '' or ours and attempt == its_attempt)
+local asked = value == token and older and (kept == '' or renewals <= tonumber(kept)) and (its_attempt == '' or ours and others == '')
 local meant = asked and (most == '' or ours and number <= tonumber(most))
 if meant then free() end -- A write that adds nothing comes first, so that the mark is set even at maxmemory.
 if its_attempt == '' and (meant or value ~= token and before == '') then

@@ -24,8 +24,8 @@ local fence = not unknown and number or voting and draw(proposal, floor) or 0
 if unknown then since, drawer = (start and settled(since) or since_ms(0)) .. ' ' .. its_attempt, its_attempt end
 renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', left)
--- A vote from before the attempt may be a lease, which its clean-up must not take; unless its token is the service's, which no client knows yet.
-local whose = ours and made ~= '1' and '-' or its_attempt
+-- A vote stays until all attempts that use it have given it up; one from before may be a lease. No client knows a token of the service yet.
+local whose = ours and made ~= '1' and used_by(attempt, its_attempt) or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, kept_ttl, renewals, whose, token, its_owner, since }, retention)
 used()
 if not voting then return { now, silence } end

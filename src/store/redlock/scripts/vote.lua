@@ -1,5 +1,5 @@
 -- vote.lua: the lock and its record; runs after prelude.lua, before the scripts about one lock.
--- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt> <token> <owner>", then a line feed, the start of the lease (ms), and the name of the attempt that drew its number, or has to tell it, unless a majority may have confirmed that; an older version takes the two for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease, 0 if the node does not know it)
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt,...> <token> <owner>", the attempts that use the vote, or "-" if it may be a lease; then a line feed, the start of the lease (ms), and the name of the attempt that drew its number, or has to tell it, unless a majority may have confirmed that; an older version takes the two for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease, 0 if the node does not know it)
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -36,6 +36,13 @@ local function in_order(ttl, asked) -- The TTL of a lease that is renewed, and t
   local left, set = redis.call('PTTL', lock), ours and set_at() or 0
   if left > ttl and set > asked + 1 and set <= now + MARKED_FOR then return its_ttl, left end -- All are rounded to milliseconds.
   return ttl, expiry(ttl)
+end
+local function used_by(attempt, another) -- The attempts that use a vote, with another one.
+  return attempt ~= '-' and #attempt < 500 and attempt .. ',' .. another or '-'
+end
+local function without(attempt, one) -- The attempts that use a vote but for one; the same if that does not use it.
+  local all = string.gsub(',' .. attempt .. ',', ',' .. one .. ',', ',')
+  return string.sub(all, 2, -2)
 end
 local function since_ms(age) -- The start of a lease of this age, as the record has it.
   return string.format('\n%.0f', now - age)
