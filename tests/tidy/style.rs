@@ -35,7 +35,6 @@ const SPAWNS: &[(&str, &str)] = &[
 /// Where tests may sleep, and why that is no signal.
 const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
-    ("tests/it/support/wire.rs", "the time that a long wire takes"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
     ("tests/simulation/leveling.rs", "virtual time"),

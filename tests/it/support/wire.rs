@@ -8,9 +8,10 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep_until};
 
 /// A wire to a port; gone when it is dropped.
 #[derive(Debug)]
@@ -126,17 +127,32 @@ async fn pass(
     mut cut: watch::Receiver<bool>,
     kept: Arc<AtomicUsize>,
 ) {
-    let mut bytes = vec![0; 65_536];
-    while let Ok(read @ 1..) = from.read(&mut bytes).await {
-        kept.fetch_add(read, Ordering::Relaxed);
-        // Even a sleep of nothing takes a moment, and a cut in it would keep what came before.
-        if !takes.is_zero() {
-            sleep(takes).await;
+    // What comes next is read, and so counted, while this is on its way.
+    let (pieces, mut on_their_way) = unbounded_channel();
+    let reading = async {
+        let mut bytes = vec![0; 65_536];
+        while let Ok(read @ 1..) = from.read(&mut bytes).await {
+            kept.fetch_add(read, Ordering::Relaxed);
+            let _ = pieces.send((Instant::now() + takes, bytes[..read].to_vec()));
         }
-        let uncut = cut.wait_for(|cut| !*cut).await.is_ok();
-        kept.fetch_sub(read, Ordering::Relaxed);
-        if !uncut || to.write_all(&bytes[..read]).await.is_err() {
-            return;
+        drop(pieces);
+        std::future::pending().await
+    };
+    let passing = async {
+        while let Some((due, piece)) = on_their_way.recv().await {
+            // Even a sleep of nothing takes a moment, and a cut in it would keep what came before.
+            if !takes.is_zero() {
+                sleep_until(due).await;
+            }
+            let uncut = cut.wait_for(|cut| !*cut).await.is_ok();
+            kept.fetch_sub(piece.len(), Ordering::Relaxed);
+            if !uncut || to.write_all(&piece).await.is_err() {
+                return;
+            }
         }
+    };
+    tokio::select! {
+        () = reading => (),
+        () = passing => (),
     }
 }
