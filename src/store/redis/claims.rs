@@ -8,11 +8,12 @@ use crate::lock::lease::{Claim, Owner};
 use crate::lock::slots::Slots;
 use crate::lock::store::Attempt;
 use crate::lock::time::{Ttl, Uptime};
-use crate::lock::token::FencingToken;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::replies::{held, malformed, shared, status};
 use crate::store::redis::script::{Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty};
+use crate::store::redis::shared::request_name;
+use crate::store::redis::target::{By, Target};
 use crate::store::redis::{RETENTION_MS, RedisStore};
 
 /// The time that the waiters of a dead instance may hold up the line. Each question of an instance
@@ -20,7 +21,7 @@ use crate::store::redis::{RETENTION_MS, RedisStore};
 const WINDOW_MS: &str = "3000";
 
 /// The item of a grant that is 1 if its question may be from before the key was given up.
-const PERHAPS_OLDER: usize = 6;
+const IN_DOUBT: usize = 6;
 
 /// How often a claim is asked for again if the key was given up while the question was on its way,
 /// or little before.
@@ -30,21 +31,11 @@ impl RedisStore {
     /// Asks for a claim that does not wait; again, if the key was given up since and the client is
     /// still there.
     ///
-    /// How old a question is can be told to within a round trip. One that may be from before the key
-    /// was given up is granted, and the lease ends at once if its client is gone by then: that may
-    /// have been refused meanwhile.
     pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let mut again = ASKED_AGAIN;
         loop {
             let (asked, reply) = self.ask_once(claim).await?;
-            let gone = caller_is_gone();
-            if gone && reply.item(PERHAPS_OLDER) == Some(1) {
-                let granted = reply.item(0).and_then(FencingToken::from_number);
-                if self.end_unused(claim, granted, None).await {
-                    return Ok(Attempt::Held(status(&claim.key, None, 0)));
-                }
-            }
-            if gone || again == 0 || reply.word() != "given_up" {
+            if caller_is_gone() || again == 0 || reply.word() != "given_up" {
                 return self.attempted(claim, asked, reply);
             }
             again -= 1;
@@ -89,6 +80,10 @@ impl RedisStore {
     }
 
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
+    ///
+    /// How old a question is can be told to within a round trip. One that may be from before the key
+    /// was given up is granted, and is given up itself if its client is gone by then: that may have
+    /// been refused meanwhile.
     async fn run_claim(
         &self,
         script: &'static Script,
@@ -96,7 +91,7 @@ impl RedisStore {
         rest: &[&str],
         when: When,
     ) -> Result<Reply, StoreError> {
-        let ttl = claim.ttl.as_millis();
+        let (ttl, name) = (claim.ttl.as_millis(), request_name());
         let common = [
             claim.token.expose(),
             &ttl.to_string(),
@@ -105,11 +100,24 @@ impl RedisStore {
             &self.floor.least().to_string(),
             &latest_believable_micros().to_string(),
             &or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
+            &name,
         ];
         let began = Instant::now();
         let args = [&common[..], rest].concat();
         let answered = self.run(script, &claim.key, &args, when).await;
-        let answered = answered.map_err(|error| error.of_claim(claim.origin))?;
+        let answered = answered.map_err(|error| error.of_claim(claim.origin));
+        let in_doubt = answered.as_ref().map(|(reply, _)| reply.item(IN_DOUBT) == Some(1));
+        let in_doubt = in_doubt.map_err(|error| error.effect);
+        let of_request = Target {
+            key: &claim.key,
+            token: &claim.token,
+            fencing_token: None,
+            by: By::Request(&name),
+        };
+        if self.give_up(&of_request, in_doubt).await {
+            return Ok(Reply::of("given_up"));
+        }
+        let answered = answered?;
         self.replicated(script, claim, &answered, began).await?;
         Ok(answered.0)
     }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::key::LockKey;
+use crate::lock::heard_out::caller_is_gone;
 use crate::lock::lease::{Claim, Lease, Renewals};
 use crate::lock::store::Win;
 use crate::lock::time::{Ttl, Uptime, millis_down};
-use crate::lock::token::{FencingToken, LeaseToken};
+use crate::lock::token::FencingToken;
 use crate::store::redis::RedisStore;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::replies::{fencing_token, malformed, renewals, share, ttl};
@@ -23,6 +23,10 @@ const REPLACED: usize = 5;
 
 /// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
+
+/// How long, and how often, [`RedisStore::give_up`] asks a store that does not answer.
+const GIVES_UP_FOR: Duration = Duration::from_secs(30);
+const GIVES_UP_EVERY: Duration = Duration::from_millis(500);
 
 /// The lease for its holder. If the answer took more than half of the TTL, the TTL is shortened to
 /// the time left, counted from the question. The client counts a shorter delay itself, as it does
@@ -112,21 +116,39 @@ impl RedisStore {
         ended.is_ok_and(|reply| reply.word() == "lease")
     }
 
-    /// Ends whatever a token has of a key, and whatever earlier calls may still grant it.
-    pub(super) async fn take_back(
+    /// Gives up what a request has got, if that is `in_doubt` or not known, and its client is gone.
+    /// Returns true if this ended a lease; one that other requests use stays.
+    pub(super) async fn give_up(
         &self,
-        key: &LockKey,
-        token: &LeaseToken,
-    ) -> Result<(), StoreError> {
+        request: &Target<'_>,
+        in_doubt: Result<bool, Effect>,
+    ) -> bool {
+        if !caller_is_gone() || matches!(in_doubt, Ok(false) | Err(Effect::None)) {
+            return false;
+        }
+        if in_doubt.is_ok()
+            && let Ok(reply) = self.run_release(request, None).await
+        {
+            return reply.word() == "lease";
+        }
+        let over_at = Instant::now() + GIVES_UP_FOR;
+        while self.take_back(request).await.is_err() && Instant::now() < over_at {
+            sleep(GIVES_UP_EVERY).await;
+        }
+        false
+    }
+
+    /// Ends whatever a target has of a key, and whatever earlier calls may still grant it.
+    pub(super) async fn take_back(&self, target: &Target<'_>) -> Result<(), StoreError> {
         // An earlier call may still be on its way, on a lost connection or in a suspended Redis.
         // None acts later than this, on that node's clock.
-        let (verb, keys) = (Verb::Release, self.keys(key));
+        let (verb, keys) = (Verb::Release, self.keys(target.key));
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;
         let acts_until = asked.clock().now() + millis_down(self.patience);
         for _ in 0..UNDO_TRIES {
-            let reply = self.run_release(&Target::of_client(key, token, None), None).await?;
+            let reply = self.run_release(target, None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
             }

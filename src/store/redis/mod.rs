@@ -203,7 +203,7 @@ impl Store for RedisStore {
             "shared" => {
                 shared(&claim.key, &mut reply).map(Turn::Held).ok_or_else(|| malformed(verb))
             }
-            "gone" => Ok(Turn::Gone),
+            "gone" | "given_up" => Ok(Turn::Gone),
             _ => Err(malformed(verb)),
         }
     }
@@ -272,7 +272,7 @@ impl Store for RedisStore {
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.take_back(key, token).await
+        self.take_back(&Target::of_client(key, token, None)).await
     }
 
     async fn force_release(

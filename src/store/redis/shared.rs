@@ -2,6 +2,8 @@
 //! its twin for a lease that shares its lock. One of them acts; the other tells that it is not for
 //! it.
 
+use uuid::Uuid;
+
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::store::Kept;
@@ -14,12 +16,20 @@ use crate::store::redis::replies::{malformed, refreshed};
 use crate::store::redis::script::{
     REFRESH, REFRESH_SHARE, RELEASE, RELEASE_SHARE, Reply, Script, or_empty,
 };
-use crate::store::redis::target::Target;
+use crate::store::redis::target::{By, Target};
 use crate::store::redis::{RETENTION_MS, RedisStore};
 
 /// The rounds of [`RedisStore::either`]: a holder may share its lock, or be alone again, between two
 /// calls.
 const ROUNDS: usize = 3;
+
+/// The item of a refresh that is 1 if the lease is in doubt.
+const IN_DOUBT: usize = 7;
+
+/// A name for a request, by which it can give up what it gets.
+pub(super) fn request_name() -> String {
+    Uuid::new_v4().simple().to_string()
+}
 
 /// A call of a script or of its twin.
 struct Either<'a> {
@@ -37,6 +47,7 @@ impl RedisStore {
         ttl: Option<Ttl>,
     ) -> Result<Kept, StoreError> {
         let when = self.in_time(2); // One finds that leases share the key.
+        let name = request_name();
         let args = [
             target.token.expose(),
             &or_empty(ttl.map(Ttl::as_millis)),
@@ -48,10 +59,19 @@ impl RedisStore {
             &target.by.renewals(),
             target.by.last_word(),
             &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
+            &name,
         ];
         let asked = Uptime::now();
         let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when };
-        let mut reply = self.either(target.key, &call, None).await?;
+        let answered = self.either(target.key, &call, None).await;
+        if matches!(target.by, By::Client) {
+            let in_doubt = answered.as_ref().map(|reply| reply.item(IN_DOUBT) == Some(1));
+            let request = Target { by: By::Request(&name), ..*target };
+            if self.give_up(&request, in_doubt.map_err(|error| error.effect)).await {
+                return Ok(Kept::Lost);
+            }
+        }
+        let mut reply = answered?;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
             "lost" => return Ok(Kept::Lost),
