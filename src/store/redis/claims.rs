@@ -106,7 +106,9 @@ impl RedisStore {
         let args = [&common[..], rest].concat();
         let answered = self.run(script, &claim.key, &args, when).await;
         let answered = answered.map_err(|error| error.of_claim(claim.origin));
-        let in_doubt = answered.as_ref().map(|(reply, _)| reply.item(IN_DOUBT) == Some(1));
+        let in_doubt = answered.as_ref().map(|(reply, _)| {
+            matches!(reply.word(), "granted" | "again") && reply.item(IN_DOUBT) == Some(1)
+        });
         let in_doubt = in_doubt.map_err(|error| error.effect);
         let of_request = Target {
             key: &claim.key,
