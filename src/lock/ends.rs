@@ -109,7 +109,7 @@ impl Ends {
 
     /// Notes a lease that a claim has, and how long that claim waited.
     pub(crate) fn granted(&self, token: &LeaseToken, win: &Win, waited: Duration) {
-        let (Win { lease, fresh, replaces }, now) = (win, Instant::now());
+        let (Win { lease, fresh, replaces, .. }, now) = (win, Instant::now());
         let ends_at = now + lease.ttl.as_duration();
         self.with(|history| {
             history.changes += 1;
@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn win(text: &str, fencing_token: u64) -> Win {
-        Win { lease: lease(text, fencing_token), fresh: true, replaces: None }
+        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, in_doubt: None }
     }
 
     fn lease(text: &str, fencing_token: u64) -> Lease {
@@ -376,7 +376,11 @@ mod tests {
         let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
         let owner = Owner::parse("cron").unwrap();
         let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
-        ends.granted(&token(), &Win { lease, fresh: false, replaces: None }, Duration::ZERO);
+        ends.granted(
+            &token(),
+            &Win { lease, fresh: false, replaces: None, in_doubt: None },
+            Duration::ZERO,
+        );
         ends.ended(&key("a"), &holder, Why::Released);
         let (all, last) = ends.after(0);
         assert_eq!(all[0].owner, owner, "the repeat may have named another one");
@@ -441,7 +445,7 @@ mod tests {
         let lease = lease("a", 1);
         ends.granted(
             &token(),
-            &Win { lease: lease.clone(), fresh: true, replaces: None },
+            &Win { lease: lease.clone(), fresh: true, replaces: None, in_doubt: None },
             Duration::ZERO,
         );
         let holding = |renewals| {
@@ -527,7 +531,7 @@ mod tests {
         };
         let grant = |lease: Lease| {
             let token = format!("a-token-of-client-{}", lease.fencing_token);
-            let win = Win { lease, fresh: true, replaces: None };
+            let win = Win { lease, fresh: true, replaces: None, in_doubt: None };
             ends.granted(&LeaseToken::parse(&token).unwrap(), &win, Duration::ZERO);
         };
         let told = |after| {
@@ -558,7 +562,7 @@ mod tests {
         advance(Duration::from_secs(2)).await;
         let share = Share { slots: Slots::SHARED, slot: None };
         let shared = Lease { share, ..lease("a", 2) };
-        let changed = Win { lease: shared, fresh: true, replaces: Some(number(1)) };
+        let changed = Win { lease: shared, fresh: true, replaces: Some(number(1)), in_doubt: None };
         ends.granted(&token(), &changed, Duration::ZERO);
         assert_eq!((ends.living()[0].1.count, told(&ends)), (1, vec![]));
         // An answer was lost: the token has another lease by now.

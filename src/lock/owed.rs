@@ -43,16 +43,19 @@ impl Owed {
     /// effect is undone in any case.
     pub(crate) fn undelivered(self: Arc<Self>, claim: Claim, answer: Answer) -> Undelivered {
         if matches!(&answer, Err(StoreError { effect: Effect::Unknown, .. })) {
-            self.take_back(&claim);
+            self.take_back(&claim, None);
         }
         Undelivered { owed: self, claim, answer: Some(answer) }
     }
 
-    /// Undoes whatever the claim's token has or may get, if the service made that token.
-    fn take_back(&self, claim: &Claim) {
-        if claim.origin == Origin::Client {
-            return;
-        }
+    /// Undoes whatever the claim's token has or may get, if the service made that token. Of a
+    /// client's token, only what a request got `in_doubt`.
+    fn take_back(&self, claim: &Claim, in_doubt: Option<String>) {
+        let request = match claim.origin {
+            Origin::Service => None,
+            Origin::Client if in_doubt.is_none() => return,
+            Origin::Client => in_doubt,
+        };
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %claim.key, "undo queue full; lease will expire by its TTL");
             return;
@@ -62,7 +65,12 @@ impl Owed {
             let _room = room;
             let over_at = Instant::now() + claim.ttl.as_duration() + LONGEST_CALL;
             let mut pause = FIRST_PAUSE;
-            while let Err(error) = store.undo(&claim.key, &claim.token).await {
+            let (key, token) = (&claim.key, &claim.token);
+            let undo = async || match &request {
+                Some(request) => store.give_up(key, token, request).await,
+                None => store.undo(key, token).await,
+            };
+            while let Err(error) = undo().await {
                 if Instant::now() >= over_at {
                     return;
                 }
@@ -91,8 +99,8 @@ impl Undelivered {
 
 impl Drop for Undelivered {
     fn drop(&mut self) {
-        if let Some(Ok(Attempt::Won(_))) = &self.answer {
-            self.owed.take_back(&self.claim);
+        if let Some(Ok(Attempt::Won(win))) = &self.answer {
+            self.owed.take_back(&self.claim, win.in_doubt.clone());
         }
     }
 }
@@ -112,7 +120,7 @@ impl Answering {
 impl Drop for Answering {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.owed.take_back(&self.claim);
+            self.owed.take_back(&self.claim, None);
         }
     }
 }

@@ -79,6 +79,17 @@ pub trait Store: Send + Sync + 'static {
     /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
+    /// Gives up what a request of this name has got, whose client is gone. A lease ends that no other
+    /// request uses.
+    async fn give_up(
+        &self,
+        _key: &LockKey,
+        _token: &LeaseToken,
+        _request: &str,
+    ) -> Result<(), StoreError> {
+        Ok(()) // For a store that leaves no lease in doubt.
+    }
+
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
     async fn force_release(
         &self,
@@ -183,6 +194,9 @@ pub struct Win {
     pub fresh: bool,
     /// The number of the token's earlier lease, if this one takes its place.
     pub replaces: Option<FencingToken>,
+    /// The name of the request, if the lease is in doubt: the request may be older than a release,
+    /// and its client may have been refused since. It is given up if its client is gone.
+    pub in_doubt: Option<String>,
 }
 
 /// A claim's standing in the line.

@@ -345,18 +345,19 @@ impl Waiters {
     }
 
     /// Tells all requests of a claim about its lease, and takes the claim out.
-    fn granted(&self, claim: &Claim, asked: Instant, win: Win) -> Instant {
-        let Win { lease, mut fresh, replaces } = win;
-        // Only this request knows a token of the service: an earlier answer with the grant was
-        // lost.
-        fresh |= claim.origin == Origin::Service;
+    fn granted(&self, claim: &Claim, asked: Instant, mut win: Win) -> Instant {
+        // Only this request knows a token of the service: an earlier answer was lost.
+        win.fresh |= claim.origin == Origin::Service;
         let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
-        self.tell(told.unwrap_or_default(), claim, asked, || {
+        let told = told.unwrap_or_default();
+        // Of several clients, one that is gone ends nothing for the others.
+        win.in_doubt = win.in_doubt.filter(|_| told.len() < 2);
+        let pause = AFTER_A_GRANT.min(win.lease.ttl.as_duration());
+        self.tell(told, claim, asked, || {
             // The others share the lease that the first was granted.
-            let fresh = take(&mut fresh);
-            Ok(Attempt::Won(Win { lease: lease.clone(), fresh, replaces }))
+            Ok(Attempt::Won(Win { fresh: take(&mut win.fresh), ..win.clone() }))
         });
-        asked + AFTER_A_GRANT.min(lease.ttl.as_duration())
+        asked + pause
     }
 
     /// Tells requests the answer to their claim. With no request left, a grant to a token of the

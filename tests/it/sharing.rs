@@ -198,7 +198,7 @@ impl World {
         (others.count() as u64) < least.min(1_000)
     }
 
-    fn won(&mut self, who: u8, claim: &Claim, Win { lease, fresh, replaces }: &Win) {
+    fn won(&mut self, who: u8, claim: &Claim, Win { lease, fresh, replaces, .. }: &Win) {
         let Lease { share, .. } = *lease;
         let number = lease.fencing_token.number();
         let before = self.held.get(&who).cloned();

@@ -167,6 +167,32 @@ fn a_vote_that_nobody_has_heard_of_becomes_part_of_its_lease() {
     assert_eq!(refreshed.ok().flatten().map(|lease| lease.fencing_token), Some(number));
 }
 
+/// Returns what a refresh by number finds without the first node, after one with all nodes: the third
+/// node had voted for a crossing repeat that failed, and was counted by another.
+async fn refreshed_after_a_crossing(world: &World) -> bool {
+    let (one, claim, number) = missed_by_the_third(world).await;
+    (0..2).for_each(|node| world.state().nodes[node].cut = vec![1]);
+    let crossing = async {
+        sleep(Duration::from_millis(30)).await; // The third node has voted.
+        assert_eq!(won(&one, &claim).await, number);
+    };
+    let other = store(world, 1);
+    let (failed, ()) = tokio::join!(other.try_acquire(&claim), crossing);
+    assert!(failed.is_err(), "{failed:?}");
+    sleep(Duration::from_secs(1)).await;
+    let Claim { key, token, .. } = claim;
+    let refreshed = one.refresh(&key, &token, None, None).await;
+    assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+    world.state().nodes[0].cut = vec![0];
+    let refreshed = one.refresh(&key, &token, FencingToken::from_number(number), None).await;
+    matches!(refreshed, Ok(Some(_)))
+}
+
+#[test]
+fn a_refresh_makes_the_vote_of_a_crossing_repeat_part_of_the_lease() {
+    assert!(in_a_world(None, refreshed_after_a_crossing));
+}
+
 /// Returns the number of nodes that have a lock, once a rival was refused twice: on the third node
 /// the first clean-up came before its vote, and its second attempt renewed that.
 async fn left_by_a_refused_claim(world: &World) -> usize {

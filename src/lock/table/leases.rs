@@ -41,7 +41,7 @@ impl Table {
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
         let lease = self.grant(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Attempt::Won(Win { lease, fresh: false, replaces: None }))
+        Some(Attempt::Won(Win { lease, fresh: false, replaces: None, in_doubt: None }))
     }
 
     /// Begins a lease, in place of an earlier one of its token if there is one: its holder has had
@@ -74,7 +74,12 @@ impl Table {
         };
         let lease = self.grant(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Win { lease, fresh: true, replaces: before.map(|before| before.fencing_token) })
+        Some(Win {
+            lease,
+            fresh: true,
+            replaces: before.map(|before| before.fencing_token),
+            in_doubt: None,
+        })
     }
 
     /// The latest end of a lease: when it has lasted for its `max_hold`, counted from now if its

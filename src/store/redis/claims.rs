@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use uuid::Uuid;
+
 use crate::lock::error::{StoreError, Verb};
 use crate::lock::heard_out::caller_is_gone;
 use crate::lock::lease::{Claim, Owner};
@@ -12,20 +14,31 @@ use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::replies::{held, malformed, shared, status};
 use crate::store::redis::script::{Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty};
-use crate::store::redis::shared::request_name;
-use crate::store::redis::target::{By, Target};
+use crate::store::redis::target::Target;
 use crate::store::redis::{RETENTION_MS, RedisStore};
 
 /// The time that the waiters of a dead instance may hold up the line. Each question of an instance
 /// moves this window, so it must be several times their longest sleep.
 const WINDOW_MS: &str = "3000";
 
-/// The item of a grant that is 1 if its question may be from before the key was given up.
-const IN_DOUBT: usize = 6;
-
 /// How often a claim is asked for again if the key was given up while the question was on its way,
 /// or little before.
 const ASKED_AGAIN: usize = 2;
+
+/// A request to the store.
+pub(super) struct Request {
+    /// By this it gives up what it gets, if its client is gone.
+    pub(super) name: String,
+    pub(super) asked: Uptime,
+    pub(super) when: When,
+}
+
+impl Request {
+    /// A request that is made now, in the time of its calls.
+    pub(super) fn now(when: When) -> Self {
+        Self { name: Uuid::new_v4().simple().to_string(), asked: Uptime::now(), when }
+    }
+}
 
 impl RedisStore {
     /// Asks for a claim that does not wait; again, if the key was given up since and the client is
@@ -34,41 +47,41 @@ impl RedisStore {
     pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let mut again = ASKED_AGAIN;
         loop {
-            let (asked, reply) = self.ask_once(claim).await?;
+            let (request, reply) = self.ask_once(claim).await?;
             if caller_is_gone() || again == 0 || reply.word() != "given_up" {
-                return self.attempted(claim, asked, reply);
+                return self.attempted(claim, request, reply);
             }
             again -= 1;
         }
     }
 
-    /// Asks for a claim that does not wait, at the moment that it tells.
-    async fn ask_once(&self, claim: &Claim) -> Result<(Uptime, Reply), StoreError> {
-        let asked = Uptime::now();
-        let when = self.in_time(2); // One finds that claims wait, or leases share the key.
+    /// Asks for a claim that does not wait, by the request that it tells.
+    async fn ask_once(&self, claim: &Claim) -> Result<(Request, Reply), StoreError> {
+        // One call finds that claims wait, or leases share the key.
+        let request = Request::now(self.in_time(2));
         let tried = match claim.slots().is_alone() {
-            true => Some(self.run_claim(&TRY_ACQUIRE, claim, &[], when).await?),
+            true => Some(self.run_claim(&TRY_ACQUIRE, claim, &request, &[]).await?),
             false => None,
         };
         let reply = match tried.filter(|reply| reply.word() != "line") {
             Some(reply) => reply,
             // Nothing was done: leases that share the key, or claims in line, are for `wait_turn`.
-            None => self.run_wait_turn(claim, None, None, when).await?,
+            None => self.run_wait_turn(claim, &request, None, None).await?,
         };
-        Ok((asked, reply))
+        Ok((request, reply))
     }
 
     /// Reads the answer to a claim that does not wait.
     pub(super) fn attempted(
         &self,
         claim: &Claim,
-        asked: Uptime,
+        request: Request,
         mut reply: Reply,
     ) -> Result<Attempt, StoreError> {
         let verb = Verb::TryAcquire;
         let held = match reply.word() {
             "granted" | "again" => {
-                return self.win(verb, claim, asked, &mut reply).map(Attempt::Won);
+                return self.win(verb, claim, request, &mut reply).map(Attempt::Won);
             }
             "held" => held(&claim.key, &mut reply),
             "shared" => shared(&claim.key, &mut reply),
@@ -82,16 +95,15 @@ impl RedisStore {
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
     ///
     /// How old a question is can be told to within a round trip. One that may be from before the key
-    /// was given up is granted, and is given up itself if its client is gone by then: that may have
-    /// been refused meanwhile.
+    /// was given up is granted, and its lease is in doubt: the client may have been refused since.
     async fn run_claim(
         &self,
         script: &'static Script,
         claim: &Claim,
+        request: &Request,
         rest: &[&str],
-        when: When,
     ) -> Result<Reply, StoreError> {
-        let (ttl, name) = (claim.ttl.as_millis(), request_name());
+        let ttl = claim.ttl.as_millis();
         let common = [
             claim.token.expose(),
             &ttl.to_string(),
@@ -100,24 +112,15 @@ impl RedisStore {
             &self.floor.least().to_string(),
             &latest_believable_micros().to_string(),
             &or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
-            &name,
+            &request.name,
         ];
         let began = Instant::now();
         let args = [&common[..], rest].concat();
-        let answered = self.run(script, &claim.key, &args, when).await;
+        let answered = self.run(script, &claim.key, &args, request.when).await;
         let answered = answered.map_err(|error| error.of_claim(claim.origin));
-        let in_doubt = answered.as_ref().map(|(reply, _)| {
-            matches!(reply.word(), "granted" | "again") && reply.item(IN_DOUBT) == Some(1)
-        });
-        let in_doubt = in_doubt.map_err(|error| error.effect);
-        let of_request = Target {
-            key: &claim.key,
-            token: &claim.token,
-            fencing_token: None,
-            by: By::Request(&name),
-        };
-        if self.give_up(&of_request, in_doubt).await {
-            return Ok(Reply::of("given_up"));
+        if let Err(error) = &answered {
+            let target = Target::of_client(&claim.key, &claim.token, None);
+            self.give_up_unheard(&target, request, error.effect).await;
         }
         let answered = answered?;
         self.replicated(script, claim, &answered, began).await?;
@@ -128,13 +131,13 @@ impl RedisStore {
     pub(super) async fn run_wait_turn(
         &self,
         claim: &Claim,
+        request: &Request,
         instance: Option<&str>,
         stood: Option<u64>,
-        when: When,
     ) -> Result<Reply, StoreError> {
         let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
         let slots = or_empty(claim.slots.map(Slots::number));
         let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots];
-        self.run_claim(&WAIT_TURN, claim, &rest, when).await
+        self.run_claim(&WAIT_TURN, claim, request, &rest).await
     }
 }

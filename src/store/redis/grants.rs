@@ -13,6 +13,7 @@ use crate::lock::store::Win;
 use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::FencingToken;
 use crate::store::redis::RedisStore;
+use crate::store::redis::claims::Request;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::replies::{fencing_token, malformed, renewals, share, ttl};
 use crate::store::redis::script::{Reply, Script};
@@ -21,10 +22,13 @@ use crate::store::redis::target::{By, Target};
 /// The item of a grant that tells the number of the lease that it replaces, or 0.
 const REPLACED: usize = 5;
 
+/// The item of a grant that is 1 if the lease is in doubt.
+const IN_DOUBT: usize = 6;
+
 /// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
-/// How long, and how often, [`RedisStore::give_up`] asks a store that does not answer.
+/// How long, and how often, [`RedisStore::give_up_unheard`] asks a store that does not answer.
 const GIVES_UP_FOR: Duration = Duration::from_secs(30);
 const GIVES_UP_EVERY: Duration = Duration::from_millis(500);
 
@@ -46,14 +50,16 @@ pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease,
 }
 
 impl RedisStore {
-    /// The grant in the reply to a question that was sent at `asked`.
+    /// The grant in the reply to a request.
     pub(super) fn win(
         &self,
         verb: Verb,
         claim: &Claim,
-        asked: Uptime,
+        request: Request,
         reply: &mut Reply,
     ) -> Result<Win, StoreError> {
+        let Request { name, asked, .. } = request;
+        let in_doubt = (reply.item(IN_DOUBT) == Some(1)).then_some(name);
         let fresh = reply.word() == "granted";
         let number = self.fencing_token(verb, reply)?;
         let renewals = renewals(reply).ok_or_else(|| malformed(verb))?;
@@ -68,7 +74,7 @@ impl RedisStore {
             share: share(reply),
         };
         let replaces = fencing_token(reply);
-        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces })
+        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, in_doubt })
     }
 
     /// Waits until a grant has reached the replicas, if the settings require it.
@@ -116,26 +122,21 @@ impl RedisStore {
         ended.is_ok_and(|reply| reply.word() == "lease")
     }
 
-    /// Gives up what a request has got, if that is `in_doubt` or not known, and its client is gone.
-    /// Returns true if this ended a lease; one that other requests use stays.
-    pub(super) async fn give_up(
+    /// Gives up what a request without an answer may have got in doubt, if its client is gone.
+    pub(super) async fn give_up_unheard(
         &self,
-        request: &Target<'_>,
-        in_doubt: Result<bool, Effect>,
-    ) -> bool {
-        if !caller_is_gone() || matches!(in_doubt, Ok(false) | Err(Effect::None)) {
-            return false;
+        target: &Target<'_>,
+        request: &Request,
+        effect: Effect,
+    ) {
+        if !caller_is_gone() || effect == Effect::None {
+            return;
         }
-        if in_doubt.is_ok()
-            && let Ok(reply) = self.run_release(request, None).await
-        {
-            return reply.word() == "lease";
-        }
+        let target = Target { by: By::Request(&request.name), ..*target };
         let over_at = Instant::now() + GIVES_UP_FOR;
-        while self.take_back(request).await.is_err() && Instant::now() < over_at {
+        while self.take_back(&target).await.is_err() && Instant::now() < over_at {
             sleep(GIVES_UP_EVERY).await;
         }
-        false
     }
 
     /// Ends whatever a target has of a key, and whatever earlier calls may still grant it.

@@ -43,11 +43,12 @@ use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
-use crate::lock::time::{Ttl, Uptime};
+use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
+use crate::store::redis::claims::Request;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
@@ -184,26 +185,25 @@ impl Store for RedisStore {
         if stood.is_none() {
             return self.try_acquire(claim).await.map(Some);
         }
-        let asked = Uptime::now();
-        let reply = self.run_wait_turn(claim, None, stood, self.in_time(1)).await?;
+        let request = Request::now(self.in_time(1));
+        let reply = self.run_wait_turn(claim, &request, None, stood).await?;
         match reply.word() {
             "gone" => Ok(None),
-            _ => self.attempted(claim, asked, reply).map(Some),
+            _ => self.attempted(claim, request, reply).map(Some),
         }
     }
 
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
-        let asked = Uptime::now();
-        let mut reply =
-            self.run_wait_turn(claim, Some(&self.instance), stood, self.in_time(1)).await?;
+        let (request, instance) = (Request::now(self.in_time(1)), Some(&*self.instance));
+        let mut reply = self.run_wait_turn(claim, &request, instance, stood).await?;
         let verb = Verb::WaitTurn;
         match reply.word() {
-            "granted" | "again" => self.win(verb, claim, asked, &mut reply).map(Turn::Won),
+            "granted" | "again" => self.win(verb, claim, request, &mut reply).map(Turn::Won),
             "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
             "shared" => {
                 shared(&claim.key, &mut reply).map(Turn::Held).ok_or_else(|| malformed(verb))
             }
-            "gone" | "given_up" => Ok(Turn::Gone),
+            "gone" => Ok(Turn::Gone),
             _ => Err(malformed(verb)),
         }
     }
@@ -273,6 +273,17 @@ impl Store for RedisStore {
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
         self.take_back(&Target::of_client(key, token, None)).await
+    }
+
+    async fn give_up(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+        request: &str,
+    ) -> Result<(), StoreError> {
+        let by = By::Request(request);
+        let target = Target { by, ..Target::of_client(key, token, None) };
+        self.run_release(&target, None).await.map(drop)
     }
 
     async fn force_release(

@@ -97,11 +97,6 @@ pub(in crate::store) struct Reply {
 }
 
 impl Reply {
-    /// An answer of the service's own: only a word.
-    pub(super) fn of(word: &str) -> Self {
-        Self { now: 0, word: word.to_owned(), rest: Vec::new().into_iter() }
-    }
-
     /// Parses a reply; `None` for any other form.
     pub(in crate::store) fn read(value: Value) -> Option<Self> {
         let Value::Array(items) = value else { return None };

@@ -2,12 +2,12 @@
 //! its twin for a lease that shares its lock. One of them acts; the other tells that it is not for
 //! it.
 
-use uuid::Uuid;
-
 use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::heard_out::caller_is_gone;
 use crate::lock::key::LockKey;
 use crate::lock::store::Kept;
-use crate::lock::time::{Ttl, Uptime};
+use crate::lock::time::Ttl;
+use crate::store::redis::claims::Request;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::grants::told;
@@ -26,11 +26,6 @@ const ROUNDS: usize = 3;
 /// The item of a refresh that is 1 if the lease is in doubt.
 const IN_DOUBT: usize = 7;
 
-/// A name for a request, by which it can give up what it gets.
-pub(super) fn request_name() -> String {
-    Uuid::new_v4().simple().to_string()
-}
-
 /// A call of a script or of its twin.
 struct Either<'a> {
     scripts: [&'static Script; 2],
@@ -46,8 +41,7 @@ impl RedisStore {
         target: &Target<'_>,
         ttl: Option<Ttl>,
     ) -> Result<Kept, StoreError> {
-        let when = self.in_time(2); // One finds that leases share the key.
-        let name = request_name();
+        let request = Request::now(self.in_time(2)); // One finds that leases share the key.
         let args = [
             target.token.expose(),
             &or_empty(ttl.map(Ttl::as_millis)),
@@ -59,16 +53,19 @@ impl RedisStore {
             &target.by.renewals(),
             target.by.last_word(),
             &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
-            &name,
+            &request.name,
         ];
-        let asked = Uptime::now();
-        let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when };
+        let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when: request.when };
         let answered = self.either(target.key, &call, None).await;
         if matches!(target.by, By::Client) {
-            let in_doubt = answered.as_ref().map(|reply| reply.item(IN_DOUBT) == Some(1));
-            let request = Target { by: By::Request(&name), ..*target };
-            if self.give_up(&request, in_doubt.map_err(|error| error.effect)).await {
-                return Ok(Kept::Lost);
+            if let Err(error) = &answered {
+                self.give_up_unheard(target, &request, error.effect).await;
+            }
+            if caller_is_gone()
+                && answered.as_ref().is_ok_and(|reply| reply.item(IN_DOUBT) == Some(1))
+            {
+                let target = Target { by: By::Request(&request.name), ..*target };
+                self.run_release(&target, None).await?;
             }
         }
         let mut reply = answered?;
@@ -80,7 +77,7 @@ impl RedisStore {
         let fencing_token = self.fencing_token(verb, &mut reply)?;
         let lease =
             refreshed(target.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
-        told(verb, lease, asked).map(Kept::Lease)
+        told(verb, lease, request.asked).map(Kept::Lease)
     }
 
     /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key.

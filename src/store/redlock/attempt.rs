@@ -57,7 +57,12 @@ impl RedlockStore {
         {
             self.level(claim, &name, &lease, (&poll, late));
             self.metrics.redlock_attempt("granted");
-            return Ok(Attempted::Won(Win { lease, fresh: !poll.was_held(), replaces: None }));
+            return Ok(Attempted::Won(Win {
+                lease,
+                fresh: !poll.was_held(),
+                replaces: None,
+                in_doubt: None,
+            }));
         }
         let may_hold = self.give_up(claim, &poll, &name, patience).await;
         // Only a rival makes this a loss: without one, the nodes themselves failed. And nodes that

@@ -95,7 +95,9 @@ impl RedlockStore {
             |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_) | Ballot::Blank);
         let until = self.deadline(self.patience(claim.ttl));
         let brings = lasts(claim.ttl.as_duration(), until.moment().saturating_sub(began));
-        let missed = poll.how_many(misses) > 0 && brings;
+        // It voted for an attempt that did not get its number confirmed.
+        let uneven = |ballot: &Ballot| matches!(ballot, Ballot::Yes(yes) if yes.number > number);
+        let missed = poll.how_many(|ballot| misses(ballot) || uneven(ballot)) > 0 && brings;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
             let question = self.confirmation(claim, number, poll, refreshed).until(until);

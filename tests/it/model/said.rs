@@ -19,7 +19,7 @@ fn said(what: String, fencing: Option<FencingToken>) -> Said {
 
 pub(super) fn attempt(attempt: Attempt) -> Said {
     match attempt {
-        Attempt::Won(Win { lease, fresh, replaces }) => {
+        Attempt::Won(Win { lease, fresh, replaces, .. }) => {
             let (changed, share) = (replaces.is_some(), share(lease.share));
             let what = format!("fresh: {fresh}, changed: {changed} {:?} {share}", lease.owner);
             said(format!("{what} {}", minutes(&lease)), Some(lease.fencing_token))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::join;
 
-use crate::redis_faults::held_up::{Pair, TOKEN, acquire_with, by, held_up};
+use crate::redis_faults::held_up::{OTHER, Pair, TOKEN, acquire_with, by, held_up};
 use crate::redis_faults::{LONG, PATIENCE, acquire, calls_of, look};
 use crate::support::wire::Wire;
 use crate::support::{Http, Redis, Service, eventually};
@@ -78,6 +78,46 @@ async fn requests_that_were_given_up_are_granted_nothing_however_many_they_are()
         wire.mend();
         assert_eq!(look(&third, "served").await.status, 200);
         pair.is_free(&key).await;
+    }
+}
+
+/// Sends a request that waits, whose client gives it up while its second call is on its way.
+async fn joins(pair: &Pair, http: &Http, key: &str, body: &str) {
+    let path = format!("/locks/{key}");
+    let second = async {
+        for passes in [true, false, true] {
+            eventually(PATIENCE, async || ((pair.wire.kept() > 100) == passes).then_some(())).await;
+        }
+        pair.wire.cut();
+        held_up(&pair.wire).await;
+    };
+    tokio::select! {
+        biased;
+        answer = http.post(&path, body) => panic!("{answer:?}"),
+        () = second => (),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_request_that_was_given_up_as_it_joins_the_line_is_granted_nothing() {
+    let pair = pair("10s").await;
+    let (near, far) = (pair.near.http(), pair.far.http());
+    for (round, kind) in ["", r#","slots":2"#].into_iter().enumerate() {
+        for asks in [true, false] {
+            let (key, path) =
+                (format!("joins/{round}/{asks}"), format!("/locks/joins/{round}/{asks}"));
+            assert_eq!(acquire(&far, &key, OTHER, LONG).await.status, 201);
+            joins(&pair, &near, &key, &acquire_with(&format!(r#"{kind},"wait_ms":5000"#))).await;
+            let refused = match asks {
+                true => acquire(&far, &key, TOKEN, LONG).await,
+                false => far.token(TOKEN).delete(&path).await,
+            };
+            assert_eq!(refused.status, 409, "{refused:?}");
+            assert_eq!(far.token(OTHER).delete(&path).await.status, 204);
+            pair.wire.mend();
+            pair.has_heard_all().await;
+            pair.is_free(&key).await;
+        }
     }
 }
 

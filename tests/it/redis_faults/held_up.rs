@@ -263,7 +263,7 @@ async fn a_repeat_that_was_given_up_shares_no_more_than_a_newer_one() {
     }
 }
 
-const OTHER: &str = "token-of-somebody-else";
+pub(super) const OTHER: &str = "token-of-somebody-else";
 
 /// A request is given up that has to wait for another lease; its client is refused over the other
 /// instance, and then the key is freed.

@@ -13,7 +13,7 @@ if late then since = since_ms(oldest) end -- It joined the lease late, which mus
 local mark, keep = string.match(known, '^%+?'), math.max(redis.call('PTTL', record), ttl + retention)
 local untouched = kind == 'none' and string.find(free_at, string.format(' %.0f ', last), 1, true) -- No other lease has come and gone here since the refresh.
 local brings = refreshed ~= '' and (value == token or untouched) and ended_up_to(token) < fence
-if brings and not (holder == token and (number > fence or renewals > tonumber(refreshed) and (value or number == fence))) then -- Not over a later take-over; the record of an earlier lease tells of none.
+if brings and not (holder == token and (number > fence and drawer == '' or renewals > tonumber(refreshed) and (value or number == fence))) then -- Not over a later take-over; the record of an earlier lease tells of none, nor does a greater number that nobody has confirmed.
   if oldest ~= '' and (late or not start) then start = now - oldest end
   local px = math.max(capped(ttl, max_hold), redis.call('PTTL', lock)) -- It ends no earlier here for that, nor later than it may last: the TTL is of before.
   if value then redis.call('PEXPIRE', lock, px) end -- A write that adds nothing comes first, so that the rest runs even at maxmemory.
