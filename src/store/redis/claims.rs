@@ -30,11 +30,12 @@ pub(super) struct Request {
     /// By this it gives up what it gets, if its client is gone.
     pub(super) name: String,
     pub(super) asked: Uptime,
+    /// The time in which its calls may act.
     pub(super) when: When,
 }
 
 impl Request {
-    /// A request that is made now, in the time of its calls.
+    /// A request that is made now, and whose calls may act until then.
     pub(super) fn now(when: When) -> Self {
         Self { name: Uuid::new_v4().simple().to_string(), asked: Uptime::now(), when }
     }
@@ -43,7 +44,6 @@ impl Request {
 impl RedisStore {
     /// Asks for a claim that does not wait; again, if the key was given up since and the client is
     /// still there.
-    ///
     pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let mut again = ASKED_AGAIN;
         loop {
