@@ -5,7 +5,7 @@
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::heard_out::caller_is_gone;
 use crate::lock::key::LockKey;
-use crate::lock::store::Kept;
+use crate::lock::store::{Kept, Store};
 use crate::lock::time::Ttl;
 use crate::store::redis::claims::Request;
 use crate::store::redis::clock::latest_believable_micros;
@@ -64,8 +64,7 @@ impl RedisStore {
             if caller_is_gone()
                 && answered.as_ref().is_ok_and(|reply| reply.item(IN_DOUBT) == Some(1))
             {
-                let target = Target { by: By::Request(&request.name), ..*target };
-                self.run_release(&target, None).await?;
+                self.give_up(target.key, target.token, &request.name).await?;
             }
         }
         let mut reply = answered?;

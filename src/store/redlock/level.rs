@@ -4,7 +4,7 @@
 //! have a greater one than the majority. It would refuse what names the lease. The attempt that
 //! asked for the vote tells the node the number, unless a majority may have confirmed the vote's
 //! meanwhile: a number that was answered never falls. Until then the record names the attempt, and
-//! nobody answers the number unconfirmed.
+//! nobody answers the number unconfirmed. A repeat tells also a node whose answer was lost.
 //!
 //! A node that waits after a loss of data draws no number. It is told that of the lease as well, also
 //! where its answer came too late: it may vote before the next refresh, and another node may forget

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::join;
 
 use crate::redis_faults::held_up::{OTHER, Pair, TOKEN, acquire_with, by, held_up};
-use crate::redis_faults::{LONG, PATIENCE, acquire, calls_of, look};
+use crate::redis_faults::{LONG, PATIENCE, acquire, look};
 use crate::support::wire::Wire;
 use crate::support::{Http, Redis, Service, eventually};
 
@@ -71,10 +71,7 @@ async fn requests_that_were_given_up_are_granted_nothing_however_many_they_are()
         given_up(&pair.wire, &near, &key, first).await;
         given_up(&wire, &third, &key, second).await;
         had(&pair, &key).await;
-        let before = calls_of(&pair.redis, "evalsha");
-        pair.wire.mend();
-        eventually(PATIENCE, async || (calls_of(&pair.redis, "evalsha") > before).then_some(()))
-            .await;
+        pair.arrive(1).await;
         wire.mend();
         assert_eq!(look(&third, "served").await.status, 200);
         pair.is_free(&key).await;
@@ -135,12 +132,7 @@ async fn a_lease_in_doubt_stays_for_a_request_whose_client_is_there() {
         let meanwhile = async {
             held_up(&wire).await;
             had(&pair, &key).await;
-            let before = calls_of(&pair.redis, "evalsha");
-            pair.wire.mend();
-            eventually(PATIENCE, async || {
-                (calls_of(&pair.redis, "evalsha") > before).then_some(())
-            })
-            .await;
+            pair.arrive(1).await;
             wire.mend();
         };
         let (granted, ()) = join!(third.post(&path, &body), meanwhile);

@@ -145,11 +145,16 @@ impl Pair {
             () = held_up(&self.wire) => (),
         }
         let done = meanwhile.await;
+        self.arrive(calls).await;
+        done
+    }
+
+    /// Mends the wire, until so many more calls have been made.
+    pub(super) async fn arrive(&self, calls: u64) {
         let until = calls_of(&self.redis, "evalsha") + calls;
         self.wire.mend();
         eventually(PATIENCE, async || (calls_of(&self.redis, "evalsha") >= until).then_some(()))
             .await;
-        done
     }
 
     /// Waits until all calls of the first instance have been answered, and those that follow them.
