@@ -23,7 +23,7 @@ const OPERATIONS: u64 = 20_000;
 const SAFETY: [&str; 7] = ["I1 ", "I2 ", "S1 ", "S2 ", "S3 ", "no ", "fence "];
 
 /// How much of a failed trial's log is printed.
-const MOST_LINES: usize = 50;
+const MOST_LINES: usize = 120;
 const MOST_CHARS: usize = 320;
 
 /// What a trial printed.

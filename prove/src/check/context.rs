@@ -235,6 +235,11 @@ impl<'a> Context<'a> {
         !self.faults_in(from, at).any(|fault| fault.forgets || self.is_clock(fault))
     }
 
+    /// Returns whether the store's clock does not step in that time.
+    pub(super) fn promises_time(&self, from: Nanos, until: Nanos) -> bool {
+        !self.faults_in(from, until).any(|fault| self.is_clock(fault))
+    }
+
     /// Returns whether what was lost in that time stays lost.
     pub(super) fn promises_loss(&self, from: Nanos, until: Nanos) -> bool {
         !self.faults_in(from, until).any(|fault| fault.forgets)

@@ -121,6 +121,12 @@ pub(super) fn flush(at: u64) -> Line {
     Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: true })
 }
 
+/// A step back of the store's clock.
+pub(super) fn stepped(at: u64) -> Line {
+    let (kind, target) = ("clock_back".to_owned(), "redis".to_owned());
+    Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: false })
+}
+
 /// A process of the service that stands still, and loses nothing.
 pub(super) fn stopped(from: u64, until: u64) -> Line {
     let (kind, target) = ("instance_stop".to_owned(), "instance-0".to_owned());

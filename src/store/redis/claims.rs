@@ -32,12 +32,20 @@ pub(super) struct Request {
     pub(super) asked: Uptime,
     /// The time in which its calls may act.
     pub(super) when: When,
+    /// A wider lease of the token, of which the store has told this request before, in its words;
+    /// or empty.
+    wider: String,
 }
 
 impl Request {
     /// A request that is made now, and whose calls may act until then.
     pub(super) fn now(when: When) -> Self {
-        Self { name: Uuid::new_v4().simple().to_string(), asked: Uptime::now(), when }
+        Self {
+            name: Uuid::new_v4().simple().to_string(),
+            asked: Uptime::now(),
+            when,
+            wider: String::new(),
+        }
     }
 }
 
@@ -46,19 +54,21 @@ impl RedisStore {
     /// still there.
     pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         let mut again = ASKED_AGAIN;
+        let mut wider = String::new();
         loop {
-            let (request, reply) = self.ask_once(claim).await?;
+            let (request, mut reply) = self.ask_once(claim, wider).await?;
             if caller_is_gone() || again == 0 || reply.word() != "given_up" {
                 return self.attempted(claim, request, reply);
             }
+            wider = reply.text().unwrap_or_default();
             again -= 1;
         }
     }
 
     /// Asks for a claim that does not wait, by the request that it tells.
-    async fn ask_once(&self, claim: &Claim) -> Result<(Request, Reply), StoreError> {
+    async fn ask_once(&self, claim: &Claim, wider: String) -> Result<(Request, Reply), StoreError> {
         // One call finds that claims wait, or leases share the key.
-        let request = Request::now(self.in_time(2));
+        let request = Request { wider, ..Request::now(self.in_time(2)) };
         let tried = match claim.slots().is_alone() {
             true => Some(self.run_claim(&TRY_ACQUIRE, claim, &request, &[]).await?),
             false => None,
@@ -137,7 +147,7 @@ impl RedisStore {
     ) -> Result<Reply, StoreError> {
         let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
         let slots = or_empty(claim.slots.map(Slots::number));
-        let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots];
+        let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots, &request.wider];
         self.run_claim(&WAIT_TURN, claim, request, &rest).await
     }
 }

@@ -8,7 +8,7 @@ use lockkeeper::lock::time::wall_clock_micros;
 use tempfile::TempDir;
 
 use crate::redis_faults::contest::Contest;
-use crate::redis_faults::{PATIENCE, acquire, is_left, preloaded, service, unavailable};
+use crate::redis_faults::{PATIENCE, acquire, is_left, look, preloaded, service, unavailable};
 use crate::support::{Http, Process, Redis, eventually};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -54,6 +54,32 @@ async fn fencing_tokens_rise_over_a_loss_of_data_and_a_step_back_at_once() {
     // A clock that is far ahead is not believed: it would use up the protection.
     let micros = wall_clock_micros();
     assert!(last < micros + 10_000_000, "{last} is ahead of {micros}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_shares_with_fewer_after_a_step_back_is_granted_that() {
+    let clock = Clock::make();
+    let redis = clock.redis();
+    let service = service(&redis, &[]).await;
+    let http = service.http();
+    for (round, (before, after)) in
+        [("slots=5", "slots=2"), ("slots=2", "slots=1"), ("shared=true", "slots=3")]
+            .into_iter()
+            .enumerate()
+    {
+        let ask = async |asked: &str| {
+            let body = r#"{"token":"token-of-a-client"}"#;
+            http.post(&format!("/locks/stepped/{round}?{asked}"), body).await
+        };
+        assert_eq!(ask(before).await.status, 201);
+        clock.step(-2 * (1 + round as i64));
+        // The instance hears of the step.
+        assert_eq!(look(&http, "stepped").await.status, 200);
+        let answer = ask(after).await;
+        assert!(matches!(answer.status, 200 | 201), "{after}: {answer:?}");
+        let slots = answer.field("slots").as_u64().unwrap_or(1);
+        assert_eq!(format!("slots={slots}"), after, "{answer:?}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

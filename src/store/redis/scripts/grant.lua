@@ -1,8 +1,8 @@
 -- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
 -- KEYS: those of share.lua
--- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 longest time that a lease lasts (ms), or empty  11 name of the request  12 instance, or empty  13 its window (ms)  14 time for which a place is kept (ms)  15 place where the claim stood, empty if it joins  16 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 longest time that a lease lasts (ms), or empty  11 name of the request  12 instance, or empty  13 its window (ms)  14 time for which a place is kept (ms)  15 place where the claim stood, empty if it joins  16 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has  17 "<fencing token>:<renewals>" of the wider lease that an earlier answer told, or empty
 -- Returns: nothing
-local not_after, asked, latest, token, ttl, its_owner, retention, floor, believable, max_hold, request, instance, window, keep, stood, slots = unpack(ARGV)
+local not_after, asked, latest, token, ttl, its_owner, retention, floor, believable, max_hold, request, instance, window, keep, stood, slots, told = unpack(ARGV)
 local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
 local own = all and all.lease(token)
 if all and value == token and holder == token then
