@@ -219,3 +219,30 @@ async fn left_by_a_refused_claim(world: &World) -> usize {
 fn a_claim_that_is_refused_leaves_no_vote_of_its_earlier_attempts() {
     assert_eq!(in_a_world(None, left_by_a_refused_claim), 2);
 }
+
+/// Returns the number of nodes that have a lock, once a rival was refused whose vote on the third node
+/// a refresh had renewed.
+async fn left_by_a_refresh_of_a_refused_claim(world: &World) -> usize {
+    let (one, ..) = missed_by_the_third(world).await;
+    let [_, rival] = claims(4_000);
+    world.state().nodes[2].pauses = true;
+    let crossing = async {
+        sleep(Duration::from_millis(30)).await; // The clean-up is on its way.
+        let mut messages = resume(world, 2);
+        let clean_up = messages.split_off(1);
+        deliver(world, messages);
+        let Claim { key, token, .. } = &rival;
+        let refreshed = store(world, 1).refresh(key, token, None, None).await;
+        assert!(matches!(refreshed, Ok(None)), "{refreshed:?}");
+        deliver(world, clean_up);
+    };
+    let (refused, ()) = tokio::join!(one.try_acquire(&rival), crossing);
+    assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    sleep(Duration::from_secs(1)).await;
+    world.at_the_end().1
+}
+
+#[test]
+fn a_refresh_keeps_no_vote_of_a_claim_that_is_refused() {
+    assert_eq!(in_a_world(None, left_by_a_refresh_of_a_refused_claim), 2);
+}

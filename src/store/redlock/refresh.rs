@@ -7,6 +7,7 @@ use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
 use crate::store::redis::RETENTION_MS;
+use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
@@ -29,7 +30,8 @@ impl RedlockStore {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
-        let args = self.refresh_args(target, ttl);
+        let name = self.attempt_name();
+        let args = self.refresh_args(target, ttl, &name);
         let question = self.nodes.question(&REFRESH, target.key, args, patience);
         let question = question.in_order(deadline);
         // Waits for all nodes, so that those that miss the lease can be told.
@@ -42,6 +44,9 @@ impl RedlockStore {
                 None => Err(failure(verb, Effect::Unknown, "the nodes were too slow")),
             };
         }
+        if target.fencing_token.is_none() {
+            self.give_up_renewed(target, &poll, &name, patience);
+        }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
         // A repeat that failed may have left fewer such answers.
         if blocks(|ballot| *ballot == Ballot::TakenOver) {
@@ -53,6 +58,20 @@ impl RedlockStore {
         // Nodes that did not answer may complete a majority; nodes that do not vote may have
         // forgotten.
         Err(failure(verb, Effect::Unknown, "too few nodes answered"))
+    }
+
+    /// Gives up what a refresh without a majority has renewed: it may be a vote for a claim that is
+    /// refused, and whose own clean-up leaves it then.
+    fn give_up_renewed(&self, target: &Target<'_>, poll: &Poll, name: &str, patience: Duration) {
+        let question = self.nodes.release(target, Some(name), When::AnyTime, patience);
+        let left = poll.ballots().filter_map(|(node, ballot)| match ballot {
+            Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
+            None | Some(Ballot::Silent(Effect::Unknown)) => {
+                Some(self.cleanup.leftover(node, patience))
+            }
+            Some(_) => None,
+        });
+        self.cleanup.owe(left.collect(), &question, self.rules.longest_lease.as_duration());
     }
 
     /// Returns true if a refreshed lease has lasted for its `max_hold` by now.
@@ -108,7 +127,9 @@ impl RedlockStore {
     }
 
     /// The arguments of a refresh, after those that tell when it was asked and expires.
-    fn refresh_args(&self, target: &Target<'_>, ttl: Option<Ttl>) -> Vec<String> {
+    fn refresh_args(&self, target: &Target<'_>, ttl: Option<Ttl>, name: &str) -> Vec<String> {
+        // A lease that is named, or kept, was told.
+        let named = target.fencing_token.is_some();
         vec![
             target.token.expose().to_owned(),
             or_empty(ttl.map(Ttl::as_millis)),
@@ -120,6 +141,7 @@ impl RedlockStore {
             target.by.renewals(),
             target.by.last_word().to_owned(),
             or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
+            or_empty((!named).then_some(name)),
         ]
     }
 }
