@@ -81,6 +81,8 @@ pub enum Verb {
     Leave,
     /// Confirm the fencing token of a lease on several nodes.
     Confirm,
+    /// Take a confirmation back that too few nodes have given.
+    Unconfirm,
     /// Tell a node the fencing token of a lease for which it drew a greater one.
     Level,
     /// Make a lease last longer.
@@ -114,6 +116,7 @@ impl Verb {
             Self::WaitTurn => "wait_turn",
             Self::Leave => "leave",
             Self::Confirm => "confirm",
+            Self::Unconfirm => "unconfirm",
             Self::Level => "level",
             Self::Refresh => "refresh",
             Self::Keep => "keep",

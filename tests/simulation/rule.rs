@@ -109,7 +109,7 @@ impl Rule {
             Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
             Self::AttemptName => ("ours and others == ''", "true"),
             Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
-            Self::Settled => ("holds and settled(since) or since or ''", "since or ''"),
+            Self::Settled => ("holds and confirmed(since) or since or ''", "since or ''"),
             Self::EndedSince => (SINCE, "false and ended_since"),
             Self::DrawnByVoters => {
                 ("voting and draw(proposal, floor) or 0", "draw(proposal, floor)")

@@ -15,7 +15,8 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE};
+use crate::store::redlock::cleanup::Leftover;
+use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE, UNCONFIRM};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, remaining, validity};
 
 /// The position of a claim in its instance's line.
@@ -90,9 +91,14 @@ impl RedlockStore {
             Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
                 let until = self.deadline(self.patience(claim.ttl));
-                let question = self.confirmation(claim, number, poll, None).until(until);
+                let name = self.attempt_name();
+                let question = self.confirmation(claim, (number, &name), poll, None).until(until);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
-                confirmed.won().then_some(number)?
+                if !confirmed.won() {
+                    self.unconfirm(claim, &name, &confirmed);
+                    return None;
+                }
+                number
             }
         };
         self.lease(claim, poll, number, began)
@@ -104,7 +110,7 @@ impl RedlockStore {
     pub(super) fn confirmation(
         &self,
         claim: &Claim,
-        number: u64,
+        (number, name): (u64, &str),
         poll: &Poll,
         refreshed: Option<Renewals>,
     ) -> Question {
@@ -121,8 +127,31 @@ impl RedlockStore {
             or_empty(oldest),
             poll.free_at(),
             or_empty(max_hold.map(Ttl::as_millis)),
+            name.to_owned(),
         ];
         self.nodes.question(&CONFIRM, &claim.key, args, self.patience(claim.ttl))
+    }
+
+    /// Takes a confirmation back that no majority has given, in the background. A node that drew its
+    /// number would otherwise keep that beside a lease with a smaller one.
+    pub(super) fn unconfirm(&self, claim: &Claim, name: &str, poll: &Poll) {
+        let patience = self.patience(claim.ttl);
+        let args = vec![claim.token.expose().to_owned(), name.to_owned()];
+        let question = self.nodes.question(&UNCONFIRM, &claim.key, args, patience);
+        let lasts = claim.ttl.as_duration() + patience * 2;
+        self.cleanup.owe(self.touched_by(poll, patience), &question, lasts);
+    }
+
+    /// The nodes on which the question of a poll has acted for its token, or may have or still act.
+    pub(super) fn touched_by(&self, poll: &Poll, patience: Duration) -> Vec<Leftover> {
+        let touched = poll.ballots().filter_map(|(node, ballot)| match ballot {
+            Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
+            None | Some(Ballot::Silent(Effect::Unknown)) => {
+                Some(self.cleanup.leftover(node, patience))
+            }
+            Some(_) => None,
+        });
+        touched.collect()
     }
 
     /// The lease of a claim that was requested at `began`, with the time left now.

@@ -21,6 +21,7 @@ use crate::store::redlock::vote::{Ballot, Other, Poll, Quorum, Since, Yes};
 
 script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "vote.lua" "try_acquire.lua");
 script!(CONFIRM, Verb::Confirm, 3: "prelude.lua" "vote.lua" "confirm.lua");
+script!(UNCONFIRM, Verb::Unconfirm, 3: "prelude.lua" "vote.lua" "unconfirm.lua");
 script!(LEVEL, Verb::Level, 3: "prelude.lua" "vote.lua" "level.lua");
 script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "vote.lua" "refresh.lua");
 script!(RELEASE, Verb::Release, 3: "prelude.lua" "vote.lua" "release.lua");

@@ -64,14 +64,8 @@ impl RedlockStore {
     /// refused, and whose own clean-up leaves it then.
     fn give_up_renewed(&self, target: &Target<'_>, poll: &Poll, name: &str, patience: Duration) {
         let question = self.nodes.release(target, Some(name), When::AnyTime, patience);
-        let left = poll.ballots().filter_map(|(node, ballot)| match ballot {
-            Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
-            None | Some(Ballot::Silent(Effect::Unknown)) => {
-                Some(self.cleanup.leftover(node, patience))
-            }
-            Some(_) => None,
-        });
-        self.cleanup.owe(left.collect(), &question, self.rules.longest_lease.as_duration());
+        let left = self.touched_by(poll, patience);
+        self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
     }
 
     /// Returns true if a refreshed lease has lasted for its `max_hold` by now.
@@ -119,9 +113,13 @@ impl RedlockStore {
         let missed = poll.how_many(|ballot| misses(ballot) || uneven(ballot)) > 0 && brings;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
-            let question = self.confirmation(claim, number, poll, refreshed).until(until);
+            let name = self.attempt_name();
+            let question = self.confirmation(claim, (number, &name), poll, refreshed).until(until);
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
-            (agreed || confirmed.won()).then_some(())?;
+            if !agreed && !confirmed.won() {
+                self.unconfirm(claim, &name, &confirmed);
+                return None;
+            }
         }
         self.lease(claim, poll, number, began)
     }

@@ -21,7 +21,7 @@ if ours then kept_ttl, left = in_order(ttl, asked) end
 local unknown = not ours or number == 0
 -- A number that is drawn while the node does not vote may be below those that it forgot. It is told instead.
 local fence = not unknown and number or voting and draw(proposal, floor) or 0
-if unknown then since, drawer = (start and settled(since) or since_ms(0)) .. ' ' .. its_attempt, its_attempt end
+if unknown then since, drawer = (start and settled(since) or since_ms(0)) .. ' ' .. its_attempt, its_attempt else since = counted(since) end
 renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', left)
 -- A vote stays until all attempts that use it have given it up; one from before may be a lease. No client knows a token of the service yet.

@@ -1,5 +1,5 @@
 -- vote.lua: the lock and its record; runs after prelude.lua, before the scripts about one lock.
--- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt,...> <token> <owner>", the attempts that use the vote, or "-" if it may be a lease; then a line feed, the start of the lease (ms), and the name of the attempt that drew its number, or has to tell it, unless a majority may have confirmed that; an older version takes the two for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease, 0 if the node does not know it)
+-- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt,...> <token> <owner>", the attempts that use the vote, or "-" if it may be a lease; then a line feed, the start of the lease (ms), the name of the attempt that drew its number, or has to tell it, unless a majority may have confirmed that, and the name of a confirmation that may be taken back; an older version takes them for a part of the owner; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease, 0 if the node does not know it)
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local lock, record = KEYS[1], KEYS[2]
@@ -20,6 +20,9 @@ local held = start and math.max(0, now - start) or -1 -- The time since the star
 local drawer = ours and string.match(since, '^\n%d+ (%S+)$') or '' -- While this is known, no confirmed number depends on this one.
 local function settled(since) -- The end of a record without the drawer.
   return string.match(since, '^\n?%d*')
+end
+local function counted(since) -- The end of a record whose number is counted as one that may be confirmed, unless it has a drawer.
+  return drawer == '' and settled(since) or since
 end
 local function capped(ttl, max_hold) -- The TTL, or the time until the lease has lasted for `max_hold` on this node, if given. It ends no earlier than it would.
   if max_hold == '' then return tonumber(ttl) end
