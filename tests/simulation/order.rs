@@ -9,6 +9,7 @@ use tokio::time::sleep;
 use crate::lock::lease::Claim;
 use crate::lock::store::{Attempt, Released, Store};
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, won};
 use crate::store::redlock::simulation::faults::{deliver, resume};
@@ -136,4 +137,37 @@ async fn nodes_of_the_next_lease(world: &World) -> usize {
 #[test]
 fn a_refresh_brings_a_lease_to_a_node_that_was_told_of_an_earlier_release() {
     assert_eq!(in_a_world(None, nodes_of_the_next_lease), 3);
+}
+
+/// Returns the number of nodes that have a lease after its release, by its number or by its token,
+/// without the third node: the first one has a smaller number, drawn for an attempt that failed.
+async fn left_behind_a_smaller_number(world: &World, named: bool) -> usize {
+    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    (1..3).for_each(|node| world.state().nodes[node].cut = vec![0]);
+    let crossing = async {
+        sleep(Duration::from_millis(30)).await; // The first node has voted.
+        world.state().nodes[0].cut = vec![0];
+        won(&other, &claim).await
+    };
+    let (failed, number) = tokio::join!(one.try_acquire(&claim), crossing);
+    assert!(failed.is_err(), "{failed:?}");
+    (0..3).for_each(|node| world.state().nodes[node].cut.clear());
+    sleep(Duration::from_millis(500)).await;
+    world.state().nodes[2].cut = vec![1];
+    let number = FencingToken::from_number(number).filter(|_| named);
+    let released = other.release(&claim.key, &claim.token, number).await;
+    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    world.state().nodes[2].cut.clear();
+    sleep(Duration::from_secs(1)).await;
+    world.at_the_end().1
+}
+
+#[test]
+fn a_release_reaches_an_absent_node_also_if_another_has_a_smaller_number() {
+    for named in [true, false] {
+        let left = async |world: &World| left_behind_a_smaller_number(world, named).await;
+        assert_eq!(in_a_world(None, left), 0, "named: {named}");
+    }
 }

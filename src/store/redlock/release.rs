@@ -54,6 +54,16 @@ impl Given {
         }
     }
 
+    /// The greatest number below all that a later lease of the token may have: a majority knows it,
+    /// where one gave up what it had. A late vote may have a greater one, which no majority ever
+    /// confirmed, and a node that missed a write-back a smaller one.
+    fn most(&self, quorum: Quorum) -> Option<u64> {
+        let numbers = self.up.iter().map(|(number, _)| *number).filter(|number| *number > 0);
+        let mut numbers: Vec<u64> = numbers.collect();
+        numbers.sort_unstable_by_key(|number| std::cmp::Reverse(*number));
+        numbers.get(quorum.needed() - 1).or_else(|| numbers.last()).copied()
+    }
+
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
     /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
     /// only a majority that gave up proves that no lease is left; and where a minority gave up and
@@ -94,22 +104,26 @@ impl RedlockStore {
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
         }
-        // The least of these is not above the number of the lease: a late vote may have a greater
-        // one, which no majority ever confirmed.
-        let most = given.up.iter().map(|(number, _)| *number).filter(|number| *number > 0).min();
+        let named = target.fencing_token.map(FencingToken::number);
+        let most = named.or_else(|| given.most(quorum));
+        let greatest = given.up.iter().map(|(number, _)| *number).max();
         let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
         // If the outcome is unknown, the lease may be granted to its token again: then nothing may
         // be cleaned up later.
         let released = given.outcome(quorum)?;
+        let up_to = |number| Target { fencing_token: FencingToken::from_number(number), ..*target };
         if released == Released::Nothing {
             // An earlier release without an answer may have reached the others.
             self.owe_older(target, silent, asked);
         } else if let Some(most) = most {
             // A later lease of the same token has a greater number, and is not this release's.
-            let lease = Target { fencing_token: FencingToken::from_number(most), ..*target };
-            let again = self.nodes.release(&lease, None, When::AnyTime, patience);
+            let again = self.nodes.release(&up_to(most), None, When::AnyTime, patience);
             let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
             self.cleanup.owe(left, &again, ttl);
+            if let Some(greatest) = greatest.filter(|greatest| *greatest > most) {
+                // Those that have answered may have missed the number of the lease.
+                self.owe_older(&up_to(greatest), silent, asked);
+            }
         }
         Ok(released)
     }
@@ -259,6 +273,19 @@ mod tests {
         assert!(matches!(outcome(2, 2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
         assert!(matches!(outcome(3, 0, 0, 2), Some(Released::Lease(_))));
         assert_eq!(outcome(2, 2, 0, 1), None);
+    }
+
+    #[test]
+    fn a_silent_node_gives_up_all_that_a_majority_had_and_nothing_later() {
+        let most = |numbers: &[u64]| {
+            let up = numbers.iter().map(|number| (*number, String::new())).collect();
+            Given { up, ..Given::default() }.most(Quorum::of(5))
+        };
+        assert_eq!(most(&[7, 7, 7, 7]), Some(7));
+        assert_eq!(most(&[7, 5, 7, 7]), Some(7), "one missed a write-back");
+        assert_eq!(most(&[9, 7, 7]), Some(7), "one has a late vote");
+        assert_eq!(most(&[9, 7, 0]), Some(7), "one has forgotten");
+        assert_eq!(most(&[0]), None);
     }
 
     fn votes(of: &[(&str, u64)]) -> Vec<Other> {
