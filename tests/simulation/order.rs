@@ -171,3 +171,23 @@ fn a_release_reaches_an_absent_node_also_if_another_has_a_smaller_number() {
         assert_eq!(in_a_world(None, left), 0, "named: {named}");
     }
 }
+
+/// Returns the number of nodes that have a lease whose token had released another: the first node
+/// hears of that release after a refresh.
+async fn nodes_after_a_late_release(world: &World) -> usize {
+    let ([one, other], claim) = on_all_nodes(world).await;
+    world.state().nodes[0].cut = vec![1];
+    let released = other.release(&claim.key, &claim.token, None).await;
+    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    won(&one, &claim).await;
+    let refreshed = one.refresh(&claim.key, &claim.token, None, None).await;
+    assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+    world.state().nodes[0].cut.clear();
+    sleep(Duration::from_secs(3)).await;
+    world.at_the_end().1
+}
+
+#[test]
+fn a_release_that_reaches_a_node_late_leaves_it_the_next_lease_once_that_was_refreshed() {
+    assert_eq!(in_a_world(None, nodes_after_a_late_release), 3);
+}

@@ -108,9 +108,11 @@ impl RedlockStore {
             |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_) | Ballot::Blank);
         let until = self.deadline(self.patience(claim.ttl));
         let brings = lasts(claim.ttl.as_duration(), until.moment().saturating_sub(began));
-        // It voted for an attempt that did not get its number confirmed.
-        let uneven = |ballot: &Ballot| matches!(ballot, Ballot::Yes(yes) if yes.number > number);
-        let missed = poll.how_many(|ballot| misses(ballot) || uneven(ballot)) > 0 && brings;
+        // It voted for an attempt that did not get its number confirmed, or has that of an earlier
+        // lease of the token, whose release may still be on its way.
+        let differs = |ballot: &Ballot| matches!(ballot, Ballot::Yes(yes) if yes.number != number);
+        let uneven = agreed && poll.how_many(differs) > 0;
+        let missed = (uneven || poll.how_many(misses) > 0) && brings;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
             let name = self.attempt_name();
