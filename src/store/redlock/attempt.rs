@@ -15,7 +15,6 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::cleanup::Leftover;
 use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE, UNCONFIRM};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, remaining, validity};
 
@@ -138,20 +137,15 @@ impl RedlockStore {
         let patience = self.patience(claim.ttl);
         let args = vec![claim.token.expose().to_owned(), name.to_owned()];
         let question = self.nodes.question(&UNCONFIRM, &claim.key, args, patience);
-        let lasts = claim.ttl.as_duration() + patience * 2;
-        self.cleanup.owe(self.touched_by(poll, patience), &question, lasts);
-    }
-
-    /// The nodes on which the question of a poll has acted for its token, or may have or still act.
-    pub(super) fn touched_by(&self, poll: &Poll, patience: Duration) -> Vec<Leftover> {
-        let touched = poll.ballots().filter_map(|(node, ballot)| match ballot {
+        let confirmed = poll.ballots().filter_map(|(node, ballot)| match ballot {
             Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
             None | Some(Ballot::Silent(Effect::Unknown)) => {
                 Some(self.cleanup.leftover(node, patience))
             }
             Some(_) => None,
         });
-        touched.collect()
+        let lasts = claim.ttl.as_duration() + patience * 2;
+        self.cleanup.owe(confirmed.collect(), &question, lasts);
     }
 
     /// The lease of a claim that was requested at `began`, with the time left now.

@@ -61,11 +61,15 @@ impl RedlockStore {
     }
 
     /// Gives up what a refresh without a majority has renewed: it may be a vote for a claim that is
-    /// refused, and whose own clean-up leaves it then.
+    /// refused, and whose own clean-up leaves it then. Not on silent nodes: in an outage the
+    /// refreshes of all leases would fill the queue.
     fn give_up_renewed(&self, target: &Target<'_>, poll: &Poll, name: &str, patience: Duration) {
         let question = self.nodes.release(target, Some(name), When::AnyTime, patience);
-        let left = self.touched_by(poll, patience);
-        self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
+        let renewed = poll.ballots().filter_map(|(node, ballot)| match ballot {
+            Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
+            _ => None,
+        });
+        self.cleanup.owe(renewed.collect(), &question, self.rules.longest_lease.as_duration());
     }
 
     /// Returns true if a refreshed lease has lasted for its `max_hold` by now.
