@@ -3,7 +3,7 @@
 -- ARGV: 1 token  2 name of the confirmation; the last one is the instance's settings
 -- Returns: {now, "taken_back"} | {now, "nothing"}
 local token, name = ARGV[1], ARGV[2]
-local before = ours and value == token and string.match(since, '^(\n%d+ %S+) (%S+)$')
-if not before or string.sub(since, #before + 2) ~= name then return { now, 'nothing' } end
+local before, by = string.match(ours and value == token and since or '', '^(\n%d+ %S+) (%S+)$')
+if by ~= name then return { now, 'nothing' } end
 write(string.match(known, '^%+?'), { last, number, its_ttl, renewals, attempt, token, owner, before }, redis.call('PTTL', record))
 return { now, 'taken_back' }
