@@ -32,8 +32,6 @@ struct Given {
     ttl: u64,
     /// The number of nodes that may have forgotten.
     blank: usize,
-    /// The number of nodes on which nobody has the key.
-    free: usize,
     silent: Vec<usize>,
 }
 
@@ -47,7 +45,6 @@ impl Given {
                     self.ttl = self.ttl.max(natural(&mut reply).unwrap_or_default());
                 }
                 "blank" | "foreign" => self.blank += 1,
-                "nothing" => self.free += 1,
                 _ => (),
             },
             Err(_) => self.silent.push(node),
@@ -64,20 +61,26 @@ impl Given {
         numbers.get(quorum.needed() - 1).or_else(|| numbers.last()).copied()
     }
 
+    /// Returns true if there may have been a majority.
+    fn may_be_lease(&self, quorum: Quorum) -> bool {
+        self.up.len() + self.silent.len() + self.blank >= quorum.needed()
+    }
+
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
     /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
-    /// only a majority that gave up proves that no lease is left; and where a minority gave up and
-    /// others are free, another instance may be about to grant the claim.
+    /// only a majority that gave up proves that no lease is left; and where a minority gave up,
+    /// another instance may be about to grant the claim, also where somebody else has the others: they
+    /// may be free before it has asked all.
     fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
         let needed = quorum.needed();
-        let perhaps = self.up.len() + self.silent.len() + self.blank >= needed;
-        if perhaps && self.up.len() < needed && !self.silent.is_empty() {
+        let may_be_lease = self.may_be_lease(quorum);
+        if may_be_lease && self.up.len() < needed && !self.silent.is_empty() {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
-        if self.up.is_empty() || !perhaps && self.up.len() + self.free < needed {
+        if self.up.is_empty() {
             return Ok(Released::Nothing);
         }
-        if !perhaps {
+        if !may_be_lease {
             let reason = "a part of a claim was given up: ask again";
             return Err(failure(Verb::Release, Effect::Unknown, reason));
         }
@@ -98,11 +101,11 @@ impl RedlockStore {
     pub(super) async fn release_all(&self, target: &Target<'_>) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
         let asked = self.deadline(self.rules.longest_lease.as_duration());
-        let question =
-            self.nodes.release(target, None, When::Until(self.deadline(patience)), patience);
-        let mut given = Given::default();
-        for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
-            given.count(node, answered);
+        let mut given = self.given(target).await;
+        if !given.up.is_empty() && !given.may_be_lease(quorum) {
+            // A claim may be under way whose vote this was. All of its votes are there by then.
+            sleep(patience).await;
+            given = self.given(target).await;
         }
         let named = target.fencing_token.map(FencingToken::number);
         let most = named.or_else(|| given.most(quorum));
@@ -126,6 +129,18 @@ impl RedlockStore {
             }
         }
         Ok(released)
+    }
+
+    /// Asks all nodes to give up what the target's token has.
+    async fn given(&self, target: &Target<'_>) -> Given {
+        let patience = self.rules.node_timeout;
+        let until = When::Until(self.deadline(patience));
+        let question = self.nodes.release(target, None, until, patience);
+        let mut given = Given::default();
+        for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
+            given.count(node, answered);
+        }
+        given
     }
 
     /// Gives up what the target's token has had on these silent nodes since before `asked`, once
@@ -261,18 +276,17 @@ mod tests {
 
     #[test]
     fn what_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
-        let outcome = |up: usize, free: usize, blank: usize, silent: usize| {
+        let outcome = |up: usize, blank: usize, silent: usize| {
             let up = vec![(7, String::new()); up];
             let silent = (0..silent).collect();
-            Given { up, ttl: 0, blank, free, silent }.outcome(Quorum::of(5)).ok()
+            Given { up, ttl: 0, blank, silent }.outcome(Quorum::of(5)).ok()
         };
-        assert_eq!(outcome(0, 3, 0, 2), Some(Released::Nothing));
-        assert_eq!(outcome(1, 4, 0, 0), None, "a grant may be under way elsewhere");
-        assert_eq!(outcome(2, 1, 0, 0), None);
-        assert_eq!(outcome(1, 1, 0, 0), Some(Released::Nothing), "others have a majority");
-        assert!(matches!(outcome(2, 2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
-        assert!(matches!(outcome(3, 0, 0, 2), Some(Released::Lease(_))));
-        assert_eq!(outcome(2, 2, 0, 1), None);
+        assert_eq!(outcome(0, 0, 2), Some(Released::Nothing));
+        assert_eq!(outcome(1, 0, 0), None, "a grant may be under way elsewhere");
+        assert_eq!(outcome(2, 0, 0), None);
+        assert!(matches!(outcome(2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
+        assert!(matches!(outcome(3, 0, 2), Some(Released::Lease(_))));
+        assert_eq!(outcome(2, 0, 1), None);
     }
 
     #[test]
