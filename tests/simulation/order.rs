@@ -191,3 +191,43 @@ async fn nodes_after_a_late_release(world: &World) -> usize {
 fn a_release_that_reaches_a_node_late_leaves_it_the_next_lease_once_that_was_refreshed() {
     assert_eq!(in_a_world(None, nodes_after_a_late_release), 3);
 }
+
+/// Returns what a release is told that met the first vote of a claim, while a rival had the other
+/// nodes; these are freed before the claim reaches them, and it is granted.
+async fn released_as_it_is_granted(world: &World) -> Released {
+    let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
+    let [claim, rival] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    world.state().nodes[0].cut = vec![0];
+    won(&one, &rival).await;
+    sleep(Duration::from_millis(500)).await;
+    world.state().nodes[0].cut.clear();
+    (1..3).for_each(|node| world.state().nodes[node].pauses = true);
+    let freed = async {
+        sleep(Duration::from_millis(20)).await; // The claim and its release are on their way.
+        let mut votes = Vec::new();
+        for node in 1..3 {
+            let mut held_up = resume(world, node);
+            let release = held_up.split_off(1);
+            votes.append(&mut held_up);
+            deliver(world, release);
+        }
+        sleep(Duration::from_millis(20)).await; // The rival had these nodes.
+        let freed = one.release(&rival.key, &rival.token, None).await;
+        assert!(matches!(freed, Ok(Released::Lease(_))), "{freed:?}");
+        deliver(world, votes);
+    };
+    let released = async {
+        sleep(Duration::from_millis(10)).await; // The first node has voted.
+        tokio::join!(one.release(&claim.key, &claim.token, None), freed).0
+    };
+    let (granted, released) = tokio::join!(other.try_acquire(&claim), released);
+    assert!(matches!(granted, Ok(Attempt::Won(_))), "{granted:?}");
+    released.expect("an answer")
+}
+
+#[test]
+fn a_release_that_met_a_part_of_a_claim_tells_what_became_of_it() {
+    let released = in_a_world(None, released_as_it_is_granted);
+    assert!(matches!(released, Released::Lease(_)), "{released:?}");
+}
