@@ -30,8 +30,9 @@ impl RedlockStore {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
-        let name = self.attempt_name();
-        let args = self.refresh_args(target, ttl, &name);
+        // A lease that is named, or kept, was told.
+        let name = target.fencing_token.is_none().then(|| self.attempt_name());
+        let args = self.refresh_args(target, ttl, name.as_deref());
         let question = self.nodes.question(&REFRESH, target.key, args, patience);
         let question = question.in_order(deadline);
         // Waits for all nodes, so that those that miss the lease can be told.
@@ -44,7 +45,7 @@ impl RedlockStore {
                 None => Err(failure(verb, Effect::Unknown, "the nodes were too slow")),
             };
         }
-        if target.fencing_token.is_none() {
+        if let Some(name) = name {
             self.give_up_renewed(target, &poll, &name, patience);
         }
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
@@ -131,9 +132,12 @@ impl RedlockStore {
     }
 
     /// The arguments of a refresh, after those that tell when it was asked and expires.
-    fn refresh_args(&self, target: &Target<'_>, ttl: Option<Ttl>, name: &str) -> Vec<String> {
-        // A lease that is named, or kept, was told.
-        let named = target.fencing_token.is_some();
+    fn refresh_args(
+        &self,
+        target: &Target<'_>,
+        ttl: Option<Ttl>,
+        name: Option<&str>,
+    ) -> Vec<String> {
         vec![
             target.token.expose().to_owned(),
             or_empty(ttl.map(Ttl::as_millis)),
@@ -145,7 +149,7 @@ impl RedlockStore {
             target.by.renewals(),
             target.by.last_word().to_owned(),
             or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
-            or_empty((!named).then_some(name)),
+            or_empty(name),
         ]
     }
 }
