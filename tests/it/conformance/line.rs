@@ -213,7 +213,7 @@ mod tests {
 
     pub(super) async fn whoever_finds_the_key_over_makes_the_head_have_it(stage: Stage) {
         for round in ["try", "ask", "look"] {
-            stage.granted(&claim("a", "holder", 150)).await;
+            stage.granted(&claim("a", "holder", 600)).await;
             let (one, two) = (long(&format!("{round}-one")), long(&format!("{round}-two")));
             waits(&stage.store, &one).await;
             waits(&stage.store, &two).await;
