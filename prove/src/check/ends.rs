@@ -50,7 +50,10 @@ pub(super) fn ends(
                     None if operation.kind == Kind::Refresh => continue,
                     None => context.safe(DEFAULT_TTL),
                 };
-                let mine = operation.said.fencing_token.is_none_or(|said| said == lease.fence);
+                // A repeat on Redlock may be told a higher number, and sets the TTL with it.
+                let mine = operation.said.fencing_token.is_none_or(|said| {
+                    said == lease.fence || context.redlock() && said > lease.fence
+                });
                 let until = match operation.kind {
                     Kind::Hold => until,
                     _ => key.counts(context, number),

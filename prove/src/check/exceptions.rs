@@ -196,6 +196,17 @@ fn an_answer_that_redlock_lost_may_have_told_a_higher_number() {
 }
 
 #[test]
+fn a_repeat_on_redlock_that_is_told_a_second_number_sets_the_ttl() {
+    let with = |ttl| {
+        let refused = no(release(1, 500, 510), "lock_lost");
+        let all = [grant(1, 10, (0, 2), 2_000), grant(1, 12, (100, 110), ttl), refused];
+        rules(&lines_of("redlock", all))
+    };
+    assert_eq!(with(200), [""; 0]);
+    assert_eq!(with(2_000), ["I9"]);
+}
+
+#[test]
 fn a_repeat_on_redlock_may_be_told_a_second_number() {
     let with = |store, sent| {
         let mut second = waited(grant(1, 12, (sent, 300), 1_000));
