@@ -116,21 +116,23 @@ pub(super) fn breaks(rule: &str, broken: Vec<Operation>, twin: Vec<Operation>) {
     assert!(report.passed(), "the twin of {rule}: {report}");
 }
 
+fn fault(kind: &str, target: &str, (from, until): (u64, u64)) -> Fault {
+    let (kind, target) = (kind.to_owned(), target.to_owned());
+    Fault { kind, target, from: from * MS, until: until * MS, forgets: false }
+}
+
 pub(super) fn flush(at: u64) -> Line {
-    let (kind, target) = ("flushall".to_owned(), "redis".to_owned());
-    Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: true })
+    Line::Fault(Fault { forgets: true, ..fault("flushall", "redis", (at, at + 1)) })
 }
 
 /// A step back of the store's clock.
 pub(super) fn stepped(at: u64) -> Line {
-    let (kind, target) = ("clock_back".to_owned(), "redis".to_owned());
-    Line::Fault(Fault { kind, target, from: at * MS, until: (at + 1) * MS, forgets: false })
+    Line::Fault(fault("clock_back", "redis", (at, at + 1)))
 }
 
 /// A process of the service that stands still, and loses nothing.
 pub(super) fn stopped(from: u64, until: u64) -> Line {
-    let (kind, target) = ("instance_stop".to_owned(), "instance-0".to_owned());
-    Line::Fault(Fault { kind, target, from: from * MS, until: until * MS, forgets: false })
+    Line::Fault(fault("instance_stop", "instance-0", (from, until)))
 }
 
 #[test]
