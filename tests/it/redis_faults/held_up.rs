@@ -288,15 +288,18 @@ async fn is_refused_since(pair: &Pair, key: &str, rest: &str) {
     assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201, "{key}");
 }
 
-/// A request is given up, and then its token is released, with a lease or without one.
-async fn is_released_since(pair: &Pair, key: &str, rest: &str, acquired: bool) {
+/// A request is given up, and then its token is released, with a lease or not, or at maxmemory.
+async fn is_released_since(pair: &Pair, key: &str, rest: &str, (acquired, full): (bool, bool)) {
     let (far, path) = (pair.far.http(), format!("/locks/{key}"));
     let body = acquire_with(rest);
     let released = pair.late(("POST", &path, &body), 1, async {
         if acquired {
             assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201);
         }
-        far.token(TOKEN).delete(&path).await.status
+        pair.redis.run::<()>(&format!("CONFIG SET maxmemory {}", u8::from(full)));
+        let released = far.token(TOKEN).delete(&path).await.status;
+        pair.redis.run::<()>("CONFIG SET maxmemory 0");
+        released
     });
     assert_eq!(released.await, if acquired { 204 } else { 409 }, "{key}");
     pair.is_free(key).await;
@@ -318,9 +321,9 @@ async fn a_request_that_was_given_up_is_granted_nothing_that_its_client_was_refu
 async fn a_request_that_was_given_up_is_granted_nothing_after_a_release() {
     let pair = Pair::start().await;
     for (round, rest) in KINDS.iter().enumerate() {
-        for acquired in [true, false] {
-            let key = format!("released/{round}/{acquired}");
-            is_released_since(&pair, &key, rest, acquired).await;
+        for (way, how) in [(true, false), (false, false), (false, true)].into_iter().enumerate() {
+            let key = format!("released/{round}/{way}");
+            is_released_since(&pair, &key, rest, how).await;
         }
     }
 }
@@ -330,7 +333,7 @@ async fn a_request_that_was_given_up_is_granted_nothing_however_far_redis_is() {
     let pair = Pair::apart().await;
     for (round, rest) in KINDS.iter().enumerate() {
         is_refused_since(&pair, &format!("no/{round}"), rest).await;
-        is_released_since(&pair, &format!("released/{round}"), rest, true).await;
+        is_released_since(&pair, &format!("released/{round}"), rest, (true, false)).await;
     }
 }
 

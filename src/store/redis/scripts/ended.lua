@@ -17,7 +17,7 @@ end
 local function releases() -- The tokens that were released without a lease, with the times, as the record has them at its end.
   return string.match(known, '\n[^ ]*( .*)$') or ''
 end
-local function give_up(token) -- Notes a release without a lease where there is room: older requests of the token may be on their way.
+local function give_up(token) -- Notes a release without a lease: older requests of the token may be on their way.
   if value and value ~= SHARED then return end
   local marks = {}
   for one, at in string.gmatch(releases(), ' (%S+):(%d+)') do
@@ -27,5 +27,6 @@ local function give_up(token) -- Notes a release without a lease where there is 
   local lease, left = string.match(known, '^[^\n]*\n?[^ ]*'), redis.call('PTTL', record)
   known = known == '' and '0 0 0 - ' or lease
   known = (string.find(known, '\n') and known or known .. '\n') .. table.concat(marks, '', math.max(1, #marks - 31))
+  redis.call('PEXPIRE', record, left > 0 and left or MARKED_FOR) -- Adds nothing; what follows then runs even at maxmemory.
   redis.pcall('SET', record, known, 'PX', left > 0 and left or MARKED_FOR)
 end

@@ -67,6 +67,7 @@ local function ended_since(whose, moment) -- Whether the mark was left at this m
   return left > 0 and left <= MARKED_FOR and now - (MARKED_FOR - left) >= moment
 end
 local function mark_ended(whose, number) -- Up to this fencing token, if given.
+  redis.call('PEXPIRE', ended(whose), MARKED_FOR) -- A write that adds nothing comes first, so that the mark is set even at maxmemory.
   redis.pcall('SET', ended(whose), string.format('%.0f', number or ANY), 'PX', MARKED_FOR)
 end
 local function free() -- Frees the key, and sends a hint if claims wait.
