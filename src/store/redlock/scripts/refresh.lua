@@ -25,7 +25,7 @@ if last_word ~= '1' then kept_ttl, left = in_order(ttl, asked) end
 redis.call('PEXPIRE', lock, left)
 if last_word == '1' then mark_ended(token) end
 -- A refreshed lease counts, so the clean-up of the attempt that began it must not take it. What is no lease does not count.
-local whose = its_name ~= '' and ours and #attempt < 100 and used_by(attempt, its_name) or '-'
+local whose = its_name ~= '' and ours and used_by(attempt, its_name) or '-'
 if ours or voting then write(string.match(known, '^%+?'), { math.max(last, number), number, kept_ttl, renewals, whose, token, owner, counted(since) }, left + retention) end
 used()
 if not voting or number == 0 then return { now, silence } end
