@@ -15,7 +15,7 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::nodes::{CONFIRM, Question, TRY_ACQUIRE, UNCONFIRM};
+use crate::store::redlock::nodes::{CONFIRM, Part, Question, TRY_ACQUIRE, UNCONFIRM};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, remaining, validity};
 
 /// The position of a claim in its instance's line.
@@ -193,7 +193,7 @@ impl RedlockStore {
         patience: Duration,
     ) -> usize {
         let target = Target::of_client(&claim.key, &claim.token, None);
-        let question = self.nodes.release(&target, Some(attempt), When::AnyTime, patience);
+        let question = self.nodes.release(&target, Part::Of(attempt), When::AnyTime, patience);
         let (mut left, mut reached) = (Vec::new(), 0);
         for (node, ballot) in poll.ballots() {
             match ballot {

@@ -52,6 +52,25 @@ pub(super) struct Question {
     patience: Duration,
 }
 
+/// The part of what a token has that is given up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Part<'a> {
+    All,
+    /// Only what has the number that the target names.
+    Exact,
+    /// Only a vote of this attempt that no other uses.
+    Of(&'a str),
+}
+
+impl<'a> Part<'a> {
+    fn attempt(self) -> Option<&'a str> {
+        match self {
+            Self::Of(attempt) => Some(attempt),
+            Self::All | Self::Exact => None,
+        }
+    }
+}
+
 impl Nodes {
     pub(super) fn new(
         peers: Vec<Arc<dyn Peer>>,
@@ -99,12 +118,12 @@ impl Nodes {
         Question { script, keys, guard, args: args.into(), when: When::AnyTime, patience }
     }
 
-    /// A question that gives up what the target's token has, up to its fencing token; only a vote
-    /// of `attempt`, if given. In order, it gives up only what has not been renewed since.
+    /// A question that gives up a part of what the target's token has, up to its fencing token. In
+    /// order, it gives up only what has not been renewed since.
     pub(super) fn release(
         &self,
         target: &Target<'_>,
-        attempt: Option<&str>,
+        part: Part<'_>,
         when: When,
         patience: Duration,
     ) -> Question {
@@ -116,8 +135,9 @@ impl Nodes {
         let args = [
             target.token.expose().to_owned(),
             target.by.renewals(),
-            or_empty(attempt),
+            or_empty(part.attempt()),
             or_empty(target.fencing_token),
+            or_empty((part == Part::Exact).then_some(1)),
         ];
         let args = std::iter::repeat_n(String::new(), times).chain(args).collect();
         Question { when, ..self.question(&RELEASE, target.key, args, patience) }

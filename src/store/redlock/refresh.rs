@@ -6,13 +6,14 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::store::Kept;
 use crate::lock::time::Ttl;
+use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION_MS;
 use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::nodes::REFRESH;
+use crate::store::redlock::nodes::{Part, REFRESH};
 use crate::store::redlock::vote::{Ballot, Number, Poll, remaining};
 
 /// The time after its question in which a refresh may bring a lease to nodes that miss it: the marks
@@ -38,6 +39,11 @@ impl RedlockStore {
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
+            // Any majority with the lease has its number on a node.
+            let named = target.fencing_token.map(FencingToken::number);
+            if named.is_some_and(|named| poll.votes().iter().all(|yes| yes.number < named)) {
+                return Ok(Kept::Lost);
+            }
             let claim = self.refreshed(target, &poll);
             return match self.confirm_refreshed(&claim, &poll, began).await {
                 Some(lease) => Ok(Kept::Lease(lease)),
@@ -65,7 +71,7 @@ impl RedlockStore {
     /// refused, and whose own clean-up leaves it then. Not on silent nodes: in an outage the
     /// refreshes of all leases would fill the queue.
     fn give_up_renewed(&self, target: &Target<'_>, poll: &Poll, name: &str, patience: Duration) {
-        let question = self.nodes.release(target, Some(name), When::AnyTime, patience);
+        let question = self.nodes.release(target, Part::Of(name), When::AnyTime, patience);
         let renewed = poll.ballots().filter_map(|(node, ballot)| match ballot {
             Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
             _ => None,

@@ -1,6 +1,6 @@
 //! Releases on several nodes: all are asked, and silent nodes are asked again until they answer.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use tokio::time::sleep;
@@ -17,7 +17,7 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::{Reply, or_empty};
 use crate::store::redis::target::{By, Target};
 use crate::store::redlock::RedlockStore;
-use crate::store::redlock::nodes::{FORCE_RELEASE, Question, natural, other};
+use crate::store::redlock::nodes::{FORCE_RELEASE, Part, Question, natural, other};
 use crate::store::redlock::vote::{Other, Quorum};
 
 /// The attempts of [`RedlockStore::undo_all`] before its caller has to retry later.
@@ -33,6 +33,10 @@ struct Given {
     /// The number of nodes that may have forgotten.
     blank: usize,
     silent: Vec<usize>,
+    /// The number of nodes with a smaller fencing token than the one that is named.
+    smaller: usize,
+    /// The number of nodes with a greater one.
+    greater: usize,
 }
 
 impl Given {
@@ -44,6 +48,8 @@ impl Given {
                     self.up.push((number, reply.text().unwrap_or_default()));
                     self.ttl = self.ttl.max(natural(&mut reply).unwrap_or_default());
                 }
+                "smaller" => self.smaller += 1,
+                "greater" => self.greater += 1,
                 "blank" | "foreign" => self.blank += 1,
                 _ => (),
             },
@@ -66,6 +72,11 @@ impl Given {
         self.up.len() + self.silent.len() + self.blank >= quorum.needed()
     }
 
+    /// Returns true if a minority gave something up, and none or another lease is on the others.
+    fn is_part(&self, quorum: Quorum) -> bool {
+        !self.up.is_empty() && !self.may_be_lease(quorum) && self.greater < quorum.needed()
+    }
+
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
     /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
     /// only a majority that gave up proves that no lease is left; and where a minority gave up,
@@ -77,12 +88,11 @@ impl Given {
         if may_be_lease && self.up.len() < needed && !self.silent.is_empty() {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
-        if self.up.is_empty() {
+        if self.up.is_empty() || self.greater >= needed {
             return Ok(Released::Nothing);
         }
         if !may_be_lease {
-            let reason = "a part of a claim was given up: ask again";
-            return Err(failure(Verb::Release, Effect::Unknown, reason));
+            return Err(a_part());
         }
         let (number, owner) = self.up.into_iter().max_by_key(|(number, _)| *number).unzip();
         Ok(Released::Lease(Holder {
@@ -93,6 +103,10 @@ impl Given {
     }
 }
 
+fn a_part() -> StoreError {
+    failure(Verb::Release, Effect::Unknown, "a part of a claim was given up: ask again")
+}
+
 impl RedlockStore {
     /// Gives up what the target's token has of the key, on all nodes.
     ///
@@ -101,26 +115,22 @@ impl RedlockStore {
     pub(super) async fn release_all(&self, target: &Target<'_>) -> Result<Released, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
         let asked = self.deadline(self.rules.longest_lease.as_duration());
-        let mut given = self.given(target).await;
-        if !given.up.is_empty() && !given.may_be_lease(quorum) {
-            // A claim may be under way whose vote this was. All of its votes are there by then.
-            sleep(patience).await;
-            given = self.given(target).await;
-        }
+        let given = self.given_with_rest(target).await?;
         let named = target.fencing_token.map(FencingToken::number);
         let most = named.or_else(|| given.most(quorum));
         let greatest = given.up.iter().map(|(number, _)| *number).max();
         let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
+        let another = given.smaller > 0;
         // If the outcome is unknown, the lease may be granted to its token again: then nothing may
         // be cleaned up later.
         let released = given.outcome(quorum)?;
         let up_to = |number| Target { fencing_token: FencingToken::from_number(number), ..*target };
-        if released == Released::Nothing {
+        if released == Released::Nothing && !another {
             // An earlier release without an answer may have reached the others.
             self.owe_older(target, silent, asked);
-        } else if let Some(most) = most {
+        } else if let (Released::Lease(_), Some(most)) = (&released, most) {
             // A later lease of the same token has a greater number, and is not this release's.
-            let again = self.nodes.release(&up_to(most), None, When::AnyTime, patience);
+            let again = self.nodes.release(&up_to(most), Part::All, When::AnyTime, patience);
             let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
             self.cleanup.owe(left, &again, ttl);
             if let Some(greatest) = greatest.filter(|greatest| *greatest > most) {
@@ -131,11 +141,35 @@ impl RedlockStore {
         Ok(released)
     }
 
-    /// Asks all nodes to give up what the target's token has.
+    /// Asks all nodes to give up what the target's token has, and once more if a minority does.
+    async fn given_with_rest(&self, target: &Target<'_>) -> Result<Given, StoreError> {
+        let given = self.given(target).await;
+        if !given.is_part(self.quorum()) {
+            return Ok(given);
+        }
+        // A claim may be under way whose vote this was. All of its votes are there by then.
+        sleep(self.rules.node_timeout).await;
+        let rest = self.given(target).await;
+        // Another release may have given up the rest of a lease.
+        if rest.up.is_empty() { Err(a_part()) } else { Ok(rest) }
+    }
+
+    /// Asks all nodes to give up what the target's token has. A smaller number than the one that is
+    /// named is given up with it only: a node may have missed that, but does not know.
     async fn given(&self, target: &Target<'_>) -> Given {
+        let mut given = self.part_given(target, Part::Exact).await;
+        if given.smaller > 0 && !given.up.is_empty() {
+            let rest = self.part_given(target, Part::All).await;
+            given.up.extend(rest.up);
+            given = Given { up: given.up, ttl: given.ttl.max(rest.ttl), ..rest };
+        }
+        given
+    }
+
+    async fn part_given(&self, target: &Target<'_>, part: Part<'_>) -> Given {
         let patience = self.rules.node_timeout;
         let until = When::Until(self.deadline(patience));
-        let question = self.nodes.release(target, None, until, patience);
+        let question = self.nodes.release(target, part, until, patience);
         let mut given = Given::default();
         for (node, answered) in self.nodes.ask_each(&question).await.into_iter().enumerate() {
             given.count(node, answered);
@@ -147,7 +181,7 @@ impl RedlockStore {
     /// they answer.
     fn owe_older(&self, target: &Target<'_>, silent: Vec<usize>, asked: Deadline) {
         let patience = self.rules.node_timeout;
-        let question = self.nodes.release(target, None, When::InOrder(asked), patience);
+        let question = self.nodes.release(target, Part::All, When::InOrder(asked), patience);
         let left = silent.into_iter().map(|node| self.cleanup.leftover_now(node)).collect();
         self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
     }
@@ -160,7 +194,7 @@ impl RedlockStore {
     ) -> Result<(), StoreError> {
         let patience = self.rules.node_timeout;
         let target = Target::of_client(key, token, None);
-        let question = self.nodes.release(&target, None, When::AnyTime, patience);
+        let question = self.nodes.release(&target, Part::All, When::AnyTime, patience);
         let nodes = 0..self.quorum().nodes();
         let mut left: Vec<_> = nodes.map(|node| self.cleanup.leftover(node, patience)).collect();
         for _ in 0..UNDO_TRIES {
@@ -178,18 +212,30 @@ impl RedlockStore {
         Ok(())
     }
 
-    /// Ends the lease of the key, only the one `named`, if given, on all nodes.
+    /// Ends the lease of the key, only the one `named`, if given, on all nodes: what the holder
+    /// with most votes has there. Another token's vote stays: its claim may be granted with it,
+    /// once the key is free.
     pub(super) async fn force_release_all(
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, StoreError> {
         let patience = self.rules.node_timeout;
-        let args = vec![or_empty(named.map(FencingToken::number))];
-        let question = self.nodes.question(&FORCE_RELEASE, key, args, patience);
+        let question =
+            |args: [String; 3]| self.nodes.question(&FORCE_RELEASE, key, args.to_vec(), patience);
+        let needed = self.quorum().needed();
+        let looks = question([const { String::new() }; 3]);
+        let (held, _) = self.holders(Verb::ForceRelease, &looks).await?;
+        let Some(lease) = most_votes(with_number(held, named), needed) else {
+            return Ok(Vec::new());
+        };
+        // A value that is no text is that of a direct Redis client.
+        let whose = String::from_utf8(lease.holder).unwrap_or_default();
+        let up_to = or_empty(named.map(FencingToken::number));
+        let ends = question(["1".to_owned(), whose, up_to]);
         let asked = self.deadline(self.rules.longest_lease.as_duration());
-        let (taken, silent) = self.holders(Verb::ForceRelease, &question).await?;
-        let most = most_votes(taken, self.quorum().needed());
+        let (taken, silent) = self.holders(Verb::ForceRelease, &ends).await?;
+        let most = most_votes(taken, needed);
         let token = |other: &Other| LeaseToken::parse(str::from_utf8(&other.holder).ok()?).ok();
         if let Some(token) = most.as_ref().and_then(token) {
             self.owe_older(&Target::of_client(key, &token, None), silent, asked);
@@ -245,6 +291,16 @@ impl RedlockStore {
     }
 }
 
+/// The votes of the holders that have this number on a node, if one is named.
+fn with_number(mut votes: Vec<Other>, named: Option<FencingToken>) -> Vec<Other> {
+    if let Some(named) = named.map(FencingToken::number) {
+        let named = votes.iter().filter(|vote| vote.number == named);
+        let holders: HashSet<_> = named.map(|vote| vote.holder.clone()).collect();
+        votes.retain(|vote| holders.contains(&vote.holder));
+    }
+    votes
+}
+
 /// The holder with most votes, with the number that `needed` of its nodes knew: a single node may
 /// have drawn a greater one for a repeat, or for a rival without a majority.
 fn most_votes(votes: Vec<Other>, needed: usize) -> Option<Other> {
@@ -279,7 +335,7 @@ mod tests {
         let outcome = |up: usize, blank: usize, silent: usize| {
             let up = vec![(7, String::new()); up];
             let silent = (0..silent).collect();
-            Given { up, ttl: 0, blank, silent }.outcome(Quorum::of(5)).ok()
+            Given { up, blank, silent, ..Given::default() }.outcome(Quorum::of(5)).ok()
         };
         assert_eq!(outcome(0, 0, 2), Some(Released::Nothing));
         assert_eq!(outcome(1, 0, 0), None, "a grant may be under way elsewhere");
@@ -287,6 +343,8 @@ mod tests {
         assert!(matches!(outcome(2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
         assert!(matches!(outcome(3, 0, 2), Some(Released::Lease(_))));
         assert_eq!(outcome(2, 0, 1), None);
+        let given = Given { up: vec![(7, String::new())], greater: 3, ..Given::default() };
+        assert_eq!(given.outcome(Quorum::of(5)).ok(), Some(Released::Nothing), "a later lease");
     }
 
     #[test]

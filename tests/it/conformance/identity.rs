@@ -20,7 +20,7 @@ mod tests {
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::line::{line_up, waits};
-    use crate::conformance::{Stage, claim, key, token};
+    use crate::conformance::{Stage, claim, key, next_number, token};
 
     const LONG: Ttl = Ttl::from_millis(60_000);
     const SHORT: Ttl = Ttl::from_millis(5_000);
@@ -56,6 +56,8 @@ mod tests {
             stage.store.refresh(&key("a"), &token("one"), named, Some(ttl)).await.unwrap()
         };
         assert_eq!(refresh(&first, SHORT).await, None);
+        let next = Lease { fencing_token: next_number(second.fencing_token), ..second.clone() };
+        assert_eq!(refresh(&next, LONG).await, None);
         assert!(left(&stage).await.unwrap() > SHORT.as_duration());
         let refreshed = refresh(&second, SHORT).await.unwrap();
         assert_eq!(refreshed.fencing_token, second.fencing_token);
@@ -69,6 +71,8 @@ mod tests {
             stage.store.release(&key("a"), &token("one"), named).await.unwrap()
         };
         assert_eq!(release(&first).await, Released::Nothing);
+        let next = Lease { fencing_token: next_number(second.fencing_token), ..second.clone() };
+        assert_eq!(release(&next).await, Released::Nothing);
         assert!(left(&stage).await.is_some());
         assert!(matches!(release(&second).await, Released::Lease(_)));
         assert_eq!(left(&stage).await, None);

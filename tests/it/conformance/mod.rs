@@ -24,7 +24,7 @@ use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
 use lockkeeper::lock::prefixes::{Prefix, Prefixes};
 use lockkeeper::lock::store::{Attempt, Page, Store};
 use lockkeeper::lock::time::Ttl;
-use lockkeeper::lock::token::LeaseToken;
+use lockkeeper::lock::token::{FencingToken, LeaseToken};
 use lockkeeper::lock::waiting::WaitLimits;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::EmbeddedSettings;
@@ -210,6 +210,11 @@ pub(crate) fn key(text: &str) -> LockKey {
 /// A token that tests can tell from others.
 pub(crate) fn token(name: &str) -> LeaseToken {
     LeaseToken::parse(&format!("{name:-<16}")).unwrap()
+}
+
+/// A number that no lease has yet.
+pub(crate) fn next_number(last: FencingToken) -> FencingToken {
+    FencingToken::from_number(last.number() + 1).unwrap()
 }
 
 /// A claim of a client with a token of its own.

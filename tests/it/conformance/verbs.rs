@@ -28,7 +28,7 @@ mod tests {
     use lockkeeper::lock::store::{Attempt, Released, Win};
     use lockkeeper::lock::time::Ttl;
 
-    use crate::conformance::{Stage, claim, key, token};
+    use crate::conformance::{Stage, claim, key, next_number, token};
     use crate::support::{PATIENCE, eventually};
 
     pub(super) async fn a_free_key_is_granted_with_what_was_claimed(stage: Stage) {
@@ -166,6 +166,7 @@ mod tests {
         assert_eq!(force(earlier).await, []);
         let seen = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
         assert_eq!(seen.fencing_token, Some(later));
+        assert_eq!(force(next_number(later)).await, []);
         assert_eq!(force(later).await[0].fencing_token, Some(later));
         assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
     }

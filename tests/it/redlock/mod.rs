@@ -15,6 +15,7 @@ mod majority;
 mod minority;
 mod numbers;
 mod operator;
+mod parts;
 mod proxy;
 mod racing;
 mod restarts;

@@ -9,7 +9,7 @@ use crate::support::{Process, Redis, eventually};
 const LONGEST: Duration = Duration::from_secs(4);
 
 /// An instance with a list of the first `nodes` of the site.
-fn instance(site: &Site, nodes: usize, longest: &str) -> Process {
+pub(super) fn instance(site: &Site, nodes: usize, longest: &str) -> Process {
     let urls: Vec<_> = site.nodes[..nodes].iter().map(Redis::url).collect();
     let stores: Vec<_> = urls.iter().flat_map(|url| ["--store", url.as_str()]).collect();
     let variables = [

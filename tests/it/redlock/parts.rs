@@ -1,0 +1,122 @@
+//! A lease that some nodes miss, and what somebody else has there.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+
+use crate::redlock::settings::instance;
+use crate::redlock::{
+    LONG, PATIENCE, Site, Way, acquire, granted, held, look, lost, refresh, release, unavailable,
+};
+use crate::support::eventually;
+
+const KEY: &str = "part";
+const MINE: &str = "token-of-this-client";
+const OTHER: &str = "token-of-another-client";
+
+/// Takes the key on one node, as a claim does that is under way.
+fn take(site: &Site, node: usize) {
+    site.nodes[node].run::<()>(&format!("SET lock:{KEY} {OTHER} PX 60000"));
+}
+
+fn free(site: &Site, node: usize) {
+    assert_eq!(site.nodes[node].run::<u64>(&format!("DEL lock:{KEY}")), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_forced_release_leaves_what_another_has_on_a_node_that_missed_the_lease() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    let forced = async || http.delete(&format!("/admin/locks/{KEY}")).await;
+    let number = granted(&http, KEY, MINE, LONG).await.number("fencing_token");
+    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
+    free(&site, 0);
+    take(&site, 0);
+    let ended = forced().await;
+    assert_eq!((ended.status, ended.number("fencing_token")), (200, number), "{ended:?}");
+    let there: Vec<_> = (0..3).map(|node| site.locks_on(node).len()).collect();
+    assert_eq!(there, [1, 0, 0]);
+    // Nobody has the key now, but for what is left there.
+    assert_eq!(forced().await.status, 200);
+    site.bare().await;
+    assert_eq!(forced().await.told(), lost());
+}
+
+/// As another release does that crosses this one.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_finds_a_part_of_a_lease_does_not_say_that_there_was_none() {
+    let site = Site::of(3).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    granted(&http, KEY, MINE, LONG).await;
+    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
+    (0..2).for_each(|node| free(&site, node));
+    let released = release(&http, KEY, MINE).await;
+    assert_eq!(released.told(), unavailable(), "{released:?}");
+    assert_eq!(released.text("outcome"), "unknown");
+    assert_eq!(release(&http, KEY, MINE).await.told(), lost());
+    site.bare().await;
+}
+
+/// It does not know what they have forgotten, but they tell it of a later number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_over_an_instance_that_nodes_do_not_serve_ends_no_lease_of_a_greater_number() {
+    let mut site = Site::lasting(3, Duration::from_secs(60)).await;
+    let service = site.service().await;
+    site.all_vote().await;
+    let http = service.http();
+    site.away(1, Way::Dropped);
+    let lower = granted(&http, KEY, MINE, site.longest).await.number("fencing_token");
+    site.back(1, Way::Dropped);
+    site.away(2, Way::Dropped);
+    let higher = eventually(PATIENCE, async || {
+        let repeated = acquire(&http, KEY, MINE, site.longest).await;
+        [200, 201].contains(&repeated.status).then(|| repeated.number("fencing_token"))
+    })
+    .await;
+    assert!(higher > lower, "{higher} after {lower}");
+    let stranger = instance(&site, 3, "50s");
+    eventually(PATIENCE, async || stranger.log().contains("longest_lease").then_some(())).await;
+    let path = format!("/locks/{KEY}?fencing_token={lower}");
+    let released = stranger.http().token(MINE).delete(&path).await;
+    assert_eq!(released.told(), lost(), "{released:?}");
+    assert_eq!(look(&http, KEY).await.number("fencing_token"), higher);
+    assert_eq!(refresh(&http, KEY, MINE).await.status, 200);
+}
+
+/// Each of them uses the vote of the claim.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_that_is_refused_beside_many_refreshes_leaves_no_vote() {
+    let site = Site::of(3).await;
+    let services = site.services(3).await;
+    granted(&services[0].http(), KEY, OTHER, LONG).await;
+    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
+    for round in 0..20 {
+        free(&site, 0);
+        let claims =
+            services.iter().map(async |service| acquire(&service.http(), KEY, MINE, LONG).await);
+        let refreshes = services
+            .iter()
+            .cycle()
+            .take(6)
+            .map(async |service| refresh(&service.http(), KEY, MINE).await);
+        let (claims, refreshes) = tokio::join!(join_all(claims), join_all(refreshes));
+        for refused in claims {
+            assert_eq!(refused.told(), held(), "round {round}");
+        }
+        for refused in refreshes {
+            assert!(
+                [lost(), unavailable()].contains(&refused.told()),
+                "round {round}: {refused:?}"
+            );
+        }
+        let mine = || {
+            site.nodes[0].run::<Option<String>>(&format!("GET lock:{KEY}")).as_deref() == Some(MINE)
+        };
+        eventually(PATIENCE, async || (!mine()).then_some(())).await;
+        site.nodes[0].run::<()>(&format!("SET lock:{KEY} {OTHER} PX 600000"));
+    }
+}
