@@ -37,6 +37,8 @@ struct Given {
     smaller: usize,
     /// The number of nodes with a greater one.
     greater: usize,
+    /// The tokens, with their fencing tokens, that have the other nodes.
+    taken: Vec<(Vec<u8>, u64)>,
 }
 
 impl Given {
@@ -50,6 +52,7 @@ impl Given {
                 }
                 "smaller" => self.smaller += 1,
                 "greater" => self.greater += 1,
+                "taken" => self.taken.extend(reply.bytes().zip(natural(&mut reply))),
                 "blank" | "foreign" => self.blank += 1,
                 _ => (),
             },
@@ -75,6 +78,12 @@ impl Given {
     /// Returns true if a minority gave something up, and none or another lease is on the others.
     fn is_part(&self, quorum: Quorum) -> bool {
         !self.up.is_empty() && !self.may_be_lease(quorum) && self.greater < quorum.needed()
+    }
+
+    /// The lease of another token that has a majority.
+    fn rival(&self, quorum: Quorum) -> Option<&(Vec<u8>, u64)> {
+        let nodes = |rival| self.taken.iter().filter(|other| *other == rival).count();
+        self.taken.iter().find(|rival| nodes(*rival) >= quorum.needed())
     }
 
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
@@ -149,9 +158,11 @@ impl RedlockStore {
         }
         // A claim may be under way whose vote this was. All of its votes are there by then.
         sleep(self.rules.node_timeout).await;
-        let rest = self.given(target).await;
-        // Another release may have given up the rest of a lease.
-        if rest.up.is_empty() { Err(a_part()) } else { Ok(rest) }
+        let (quorum, rest) = (self.quorum(), self.given(target).await);
+        let rival = given.rival(quorum);
+        let others = rival.is_some() && rest.rival(quorum) == rival;
+        // Another release may have given up the rest of a lease, unless there was none.
+        if rest.up.is_empty() && !others { Err(a_part()) } else { Ok(rest) }
     }
 
     /// Asks all nodes to give up what the target's token has. A smaller number than the one that is
