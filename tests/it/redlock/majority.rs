@@ -7,7 +7,7 @@ use crate::redlock::{
 };
 use crate::support::{Answer, Http, Service, eventually};
 
-const MINE: &str = "token-of-the-holder";
+pub(super) const MINE: &str = "token-of-the-holder";
 
 /// So short that nodes which forgot come back within a test.
 const SHORT: Duration = Duration::from_secs(2);
@@ -188,7 +188,7 @@ async fn a_forced_release_with_a_node_away_leaves_nothing_there() {
 }
 
 /// Three nodes that all have a lease of the key.
-async fn on_all_nodes(key: &str) -> (Site, Service) {
+pub(super) async fn on_all_nodes(key: &str) -> (Site, Service) {
     let site = Site::of(3).await;
     let service = site.service().await;
     site.all_vote().await;

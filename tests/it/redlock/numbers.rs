@@ -104,6 +104,26 @@ async fn a_node_that_forgot_gives_a_direct_clients_lock_no_number_below_those_it
     assert!(next > first, "{next} after {first}");
 }
 
+/// The two numbers of a lease: the second and the third node each missed one of them, and the third
+/// is away.
+pub(super) async fn two_numbers(
+    site: &mut Site,
+    http: &Http,
+    (key, token): (&str, &str),
+) -> (u64, u64) {
+    site.away(1, Way::Dropped);
+    let lower = acquire(http, key, token, site.longest).await.number("fencing_token");
+    site.back(1, Way::Dropped);
+    site.away(2, Way::Dropped);
+    let higher = eventually(PATIENCE, async || {
+        let repeated = acquire(http, key, token, site.longest).await;
+        [200, 201].contains(&repeated.status).then(|| repeated.number("fencing_token"))
+    })
+    .await;
+    assert!(higher > lower, "{higher} after {lower}");
+    (lower, higher)
+}
+
 /// A repeat whose answer was lost may have raised the number: its client knows the lower one.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_two_numbers_of_a_lease_the_higher_one_names_it() {
@@ -112,16 +132,7 @@ async fn of_two_numbers_of_a_lease_the_higher_one_names_it() {
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    site.away(1, Way::Dropped);
-    let lower = acquire(&http, key, token, site.longest).await.number("fencing_token");
-    site.back(1, Way::Dropped);
-    site.away(2, Way::Dropped);
-    let higher = eventually(PATIENCE, async || {
-        let repeated = acquire(&http, key, token, site.longest).await;
-        [200, 201].contains(&repeated.status).then(|| repeated.number("fencing_token"))
-    })
-    .await;
-    assert!(higher > lower, "{higher} after {lower}");
+    let (lower, higher) = two_numbers(&mut site, &http, (key, token)).await;
     let named = |number: u64| format!("/locks/{key}?fencing_token={number}");
     let holder = http.token(token);
     let refused = holder.delete(&named(lower)).await;

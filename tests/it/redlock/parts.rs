@@ -4,14 +4,15 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
+use crate::redlock::majority::{MINE, on_all_nodes};
+use crate::redlock::numbers::two_numbers;
 use crate::redlock::settings::instance;
 use crate::redlock::{
-    LONG, PATIENCE, Site, Way, acquire, granted, held, look, lost, refresh, release, unavailable,
+    LONG, PATIENCE, Site, acquire, granted, held, look, lost, refresh, release, unavailable,
 };
 use crate::support::eventually;
 
 const KEY: &str = "part";
-const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";
 
 /// Takes the key on one node, as a claim does that is under way.
@@ -25,13 +26,10 @@ fn free(site: &Site, node: usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_forced_release_leaves_what_another_has_on_a_node_that_missed_the_lease() {
-    let site = Site::of(3).await;
-    let service = site.service().await;
-    site.all_vote().await;
+    let (site, service) = on_all_nodes(KEY).await;
     let http = service.http();
     let forced = async || http.delete(&format!("/admin/locks/{KEY}")).await;
-    let number = granted(&http, KEY, MINE, LONG).await.number("fencing_token");
-    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
+    let number = look(&http, KEY).await.number("fencing_token");
     free(&site, 0);
     take(&site, 0);
     let ended = forced().await;
@@ -47,12 +45,8 @@ async fn a_forced_release_leaves_what_another_has_on_a_node_that_missed_the_leas
 /// As another release does that crosses this one.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_finds_a_part_of_a_lease_does_not_say_that_there_was_none() {
-    let site = Site::of(3).await;
-    let service = site.service().await;
-    site.all_vote().await;
+    let (site, service) = on_all_nodes(KEY).await;
     let http = service.http();
-    granted(&http, KEY, MINE, LONG).await;
-    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
     (0..2).for_each(|node| free(&site, node));
     let released = release(&http, KEY, MINE).await;
     assert_eq!(released.told(), unavailable(), "{released:?}");
@@ -68,18 +62,10 @@ async fn a_release_over_an_instance_that_nodes_do_not_serve_ends_no_lease_of_a_g
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    site.away(1, Way::Dropped);
-    let lower = granted(&http, KEY, MINE, site.longest).await.number("fencing_token");
-    site.back(1, Way::Dropped);
-    site.away(2, Way::Dropped);
-    let higher = eventually(PATIENCE, async || {
-        let repeated = acquire(&http, KEY, MINE, site.longest).await;
-        [200, 201].contains(&repeated.status).then(|| repeated.number("fencing_token"))
-    })
-    .await;
-    assert!(higher > lower, "{higher} after {lower}");
+    let (lower, higher) = two_numbers(&mut site, &http, (KEY, MINE)).await;
     let stranger = instance(&site, 3, "50s");
-    eventually(PATIENCE, async || stranger.log().contains("longest_lease").then_some(())).await;
+    let refused = "redlock.longest_lease 60000 ms";
+    eventually(PATIENCE, async || stranger.log().contains(refused).then_some(())).await;
     let path = format!("/locks/{KEY}?fencing_token={lower}");
     let released = stranger.http().token(MINE).delete(&path).await;
     assert_eq!(released.told(), lost(), "{released:?}");
@@ -93,7 +79,8 @@ async fn a_claim_that_is_refused_beside_many_refreshes_leaves_no_vote() {
     let site = Site::of(3).await;
     let services = site.services(3).await;
     granted(&services[0].http(), KEY, OTHER, LONG).await;
-    eventually(PATIENCE, async || (site.locks_on(0).len() == 1).then_some(())).await;
+    eventually(PATIENCE, async || (0..3).all(|node| site.locks_on(node).len() == 1).then_some(()))
+        .await;
     for round in 0..20 {
         free(&site, 0);
         let claims =
