@@ -89,8 +89,8 @@ impl Given {
     /// The result of the release. A node that may have forgotten, or is silent, may have been part
     /// of a majority. A node that had nothing may still get a late vote. So with a silent node,
     /// only a majority that gave up proves that no lease is left; and where a minority gave up,
-    /// another instance may be about to grant the claim, also where somebody else has the others: they
-    /// may be free before it has asked all.
+    /// another instance may be about to grant the claim, also where somebody else has the others:
+    /// they may be free before it has asked all.
     fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
         let needed = quorum.needed();
         let may_be_lease = self.may_be_lease(quorum);
@@ -235,7 +235,7 @@ impl RedlockStore {
         let question =
             |args: [String; 3]| self.nodes.question(&FORCE_RELEASE, key, args.to_vec(), patience);
         let needed = self.quorum().needed();
-        let looks = question([const { String::new() }; 3]);
+        let looks = question(Default::default());
         let (held, _) = self.holders(Verb::ForceRelease, &looks).await?;
         let Some(lease) = most_votes(with_number(held, named), needed) else {
             return Ok(Vec::new());
