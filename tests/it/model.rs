@@ -352,13 +352,3 @@ fn the_embedded_store_does_what_the_table_says() {
 fn redis_does_what_the_table_says() {
     run(Stage::redis());
 }
-
-#[test]
-fn the_master_of_sentinels_does_what_the_table_says() {
-    run(Stage::sentinel());
-}
-
-#[test]
-fn a_cluster_does_what_the_table_says() {
-    run(Stage::cluster());
-}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::conformance::on_every_store;
+use crate::conformance::{on_every_store, on_routed_stores};
 
 on_every_store!(tests:
     a_claim_that_leaves_is_out_of_the_line,
@@ -17,6 +17,10 @@ on_every_store!(tests:
     a_release_gives_up_a_place,
     a_release_of_what_was_handed_passes_it_on,
     nothing_of_a_waiter_ends_the_lease_of_the_holder,
+);
+
+on_routed_stores!(tests:
+    a_claim_that_leaves_after_the_hand_off_passes_the_key_on,
 );
 
 /// Lets time pass where nothing but time ends what is looked at.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lockkeeper::lock::lease::{Claim, Lease};
 use lockkeeper::lock::store::{Attempt, Store, Turn, Waiting};
 
-use crate::conformance::{claim, key, on_every_store, token};
+use crate::conformance::{claim, key, on_every_store, on_routed_stores, token};
 
 /// Longer than any test takes.
 const LONG: u64 = 600_000;
@@ -26,6 +26,13 @@ on_every_store!(tests:
     a_forced_release_ends_no_hand_off,
     waiters_are_counted_while_they_are_there,
     waiters_of_one_key_are_nothing_to_another,
+    a_hundred_waiters_are_served_in_order,
+);
+
+on_routed_stores!(tests:
+    a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
+    a_hand_off_rings_for_its_key_only,
+    a_forced_release_hands_the_key_on,
     a_hundred_waiters_are_served_in_order,
 );
 

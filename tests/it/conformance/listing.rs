@@ -1,8 +1,14 @@
 //! The list of held keys.
 
-use crate::conformance::on_every_store;
+use crate::conformance::{on_every_store, on_routed_stores};
 
 on_every_store!(tests:
+    a_list_has_the_held_keys_in_order_page_by_page,
+    a_prefix_is_taken_as_it_stands,
+    a_key_that_is_held_throughout_is_on_one_page,
+);
+
+on_routed_stores!(tests:
     a_list_has_the_held_keys_in_order_page_by_page,
     a_prefix_is_taken_as_it_stands,
     a_key_that_is_held_throughout_is_on_one_page,

@@ -229,42 +229,36 @@ pub(crate) fn claim(key_text: &str, name: &str, ttl_ms: u64) -> Claim {
     }
 }
 
-/// Runs each test on each store: the one list of both.
+/// Runs each test on a stage of one store, or of several numbers of nodes.
+macro_rules! on_store {
+    ($store:ident $nodes:tt $module:ident: $($test:ident),*) => {
+        mod $store {
+            $(#[tokio::test(flavor = "multi_thread")]
+            async fn $test() {
+                crate::conformance::on_stages!($store $nodes super::$module::$test);
+            })*
+        }
+    };
+}
+use on_store;
+
+macro_rules! on_stages {
+    ($store:ident () $test:path) => {
+        $test(crate::conformance::Stage::$store().await).await
+    };
+    ($store:ident ($($nodes:literal),*) $test:path) => {
+        $($test(crate::conformance::Stage::$store($nodes).await).await;)*
+    };
+}
+use on_stages;
+
+/// Runs each test on each store; on Sentinel and Cluster, which run the code and the scripts of one
+/// Redis, only those of [`on_routed_stores`].
 macro_rules! on_every_store {
     ($module:ident: $($test:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::embedded().await).await;
-            })*
-        }
-        mod redlock {
-            use crate::conformance::Stage;
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                for nodes in [1, 3, 4, 5] {
-                    super::$module::$test(Stage::redlock(nodes).await).await;
-                }
-            })*
-        }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::redis().await).await;
-            })*
-        }
-        mod sentinel {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::sentinel().await).await;
-            })*
-        }
-        mod cluster {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::cluster().await).await;
-            })*
-        }
+        crate::conformance::on_store!(embedded () $module: $($test),*);
+        crate::conformance::on_store!(redis () $module: $($test),*);
+        crate::conformance::on_store!(redlock (1, 3) $module: $($test),*);
     };
 }
 use on_every_store;
@@ -272,30 +266,18 @@ use on_every_store;
 /// Runs each test on each store whose keys can be shared.
 macro_rules! on_every_store_that_shares {
     ($module:ident: $($test:ident),* $(,)?) => {
-        mod embedded {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::embedded().await).await;
-            })*
-        }
-        mod redis {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::redis().await).await;
-            })*
-        }
-        mod sentinel {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::sentinel().await).await;
-            })*
-        }
-        mod cluster {
-            $(#[tokio::test(flavor = "multi_thread")]
-            async fn $test() {
-                super::$module::$test(crate::conformance::Stage::cluster().await).await;
-            })*
-        }
+        crate::conformance::on_store!(embedded () $module: $($test),*);
+        crate::conformance::on_store!(redis () $module: $($test),*);
     };
 }
 use on_every_store_that_shares;
+
+/// Runs each test where a call is routed to one of several Redis: one test at least for each script,
+/// whose keys have to be of one slot, and for what is published.
+macro_rules! on_routed_stores {
+    ($module:ident: $($test:ident),* $(,)?) => {
+        crate::conformance::on_store!(sentinel () $module: $($test),*);
+        crate::conformance::on_store!(cluster () $module: $($test),*);
+    };
+}
+use on_routed_stores;

@@ -4,7 +4,7 @@ use lockkeeper::lock::lease::{Claim, Lease, LockStatus};
 use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Released, Win};
 
-use crate::conformance::{Stage, claim, key, on_every_store_that_shares, token};
+use crate::conformance::{Stage, claim, key, on_every_store_that_shares, on_routed_stores, token};
 
 on_every_store_that_shares!(tests:
     as_many_hold_a_key_as_all_of_them_allow,
@@ -21,6 +21,14 @@ on_every_store_that_shares!(tests:
     a_forced_release_ends_all_leases_or_the_one_it_names,
     a_change_of_the_share_makes_a_lease_last_no_longer,
     a_lower_limit_holds_at_once_and_a_higher_one_when_the_last_lower_is_gone,
+);
+
+on_routed_stores!(tests:
+    as_many_hold_a_key_as_all_of_them_allow,
+    a_look_names_the_leases_and_the_list_counts_them,
+    a_lease_lasts_for_its_whole_ttl_from_its_request_on,
+    a_release_that_names_a_lease_ends_no_other,
+    a_forced_release_ends_all_leases_or_the_one_it_names,
 );
 
 const LONG: u64 = 60_000;

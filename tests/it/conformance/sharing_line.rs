@@ -1,6 +1,6 @@
 //! Claims that wait for a shared key: one line for all kinds, in the order of arrival.
 
-use crate::conformance::on_every_store_that_shares;
+use crate::conformance::{on_every_store_that_shares, on_routed_stores};
 
 on_every_store_that_shares!(tests:
     nobody_passes_a_claim_that_waits,
@@ -13,6 +13,10 @@ on_every_store_that_shares!(tests:
     claims_in_line_of_two_holders_do_not_wait_for_each_other,
     a_crowd_of_readers_comes_in_in_order,
     a_holder_of_a_slot_keeps_it_by_its_stream,
+);
+
+on_routed_stores!(tests:
+    readers_behind_a_writer_come_in_together,
 );
 
 mod tests {

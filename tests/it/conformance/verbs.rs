@@ -1,6 +1,6 @@
 //! Acquire, refresh, release, force release and inspect.
 
-use crate::conformance::on_every_store;
+use crate::conformance::{on_every_store, on_routed_stores};
 
 on_every_store!(tests:
     a_free_key_is_granted_with_what_was_claimed,
@@ -18,6 +18,16 @@ on_every_store!(tests:
     many_who_ask_at_once_get_one_lease,
     keys_that_look_alike_are_different,
     an_undo_frees_the_key_and_touches_nobody_else,
+);
+
+on_routed_stores!(tests:
+    a_free_key_is_granted_with_what_was_claimed,
+    the_same_token_gets_the_same_lease_again,
+    a_refresh_moves_the_end_and_keeps_the_rest,
+    a_release_frees_the_key_for_the_next,
+    a_forced_release_ends_whoever_holds_the_key,
+    inspect_tells_who_holds_the_key_and_whether_it_is_me,
+    keys_that_look_alike_are_different,
 );
 
 mod tests {

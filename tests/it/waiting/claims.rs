@@ -18,13 +18,11 @@ struct Pair {
     later: JoinHandle<Answer>,
 }
 
-async fn stages() -> [Stage; 5] {
+async fn stages() -> [Stage; 3] {
     [
         Stage::embedded().await,
         Stage::redis(1).await,
         Stage::redis(2).await,
-        Stage::sentinel(2).await,
-        Stage::cluster(2).await,
     ]
 }
 

@@ -117,7 +117,6 @@ async fn a_departure_at_the_moment_of_a_hand_over_loses_no_wake_up() {
         ("embedded", Stage::embedded().await),
         ("Redis, one instance", Stage::redis(1).await),
         ("Redis, two instances", Stage::redis(2).await),
-        ("Cluster, two instances", Stage::cluster(2).await),
     ] {
         let (rounds, late) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let began = Instant::now();

@@ -8,14 +8,12 @@ use tokio::task::JoinSet;
 use crate::support::{Answer, Http, eventually};
 use crate::waiting::{HOLDER, PATIENCE, Stage, granted, hold, post, release, until_waiters};
 
-/// One of each store, the single Redis with one to three instances.
+/// The embedded store, and one Redis with one to three instances.
 async fn stages() -> Vec<Stage> {
     let mut stages = vec![Stage::embedded().await];
     for instances in 1..=3 {
         stages.push(Stage::redis(instances).await);
     }
-    stages.push(Stage::sentinel(2).await);
-    stages.push(Stage::cluster(2).await);
     stages
 }
 
