@@ -5,9 +5,6 @@
 
 mod hold;
 mod line;
-mod numbers;
-
-mod redlock;
 
 use std::fmt::Debug;
 use std::hash::Hash;
