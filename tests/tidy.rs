@@ -8,8 +8,8 @@
 
 #[path = "tidy/deploy.rs"]
 mod deploy;
-#[path = "tidy/figures.rs"]
-mod figures;
+#[path = "tidy/metrics.rs"]
+mod metrics;
 #[path = "tidy/kubernetes.rs"]
 mod kubernetes;
 #[path = "tidy/layers.rs"]
