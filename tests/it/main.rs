@@ -23,6 +23,7 @@ mod logging;
 mod migration;
 mod model;
 mod php;
+mod php_frameworks;
 mod php_kills;
 mod php_package;
 mod readme;

@@ -1,6 +1,6 @@
 <?php
 
-// The package itself, and the frameworks as Composer or Debian has installed them.
+// The package itself, and the frameworks as far as Composer or Debian has installed them.
 
 declare(strict_types=1);
 
@@ -22,6 +22,9 @@ if (is_file(dirname(__DIR__) . '/vendor/autoload.php')) {
     $parts = ['Cache', 'Config', 'Container', 'Console', 'Queue', 'Bus', 'Events', 'Pipeline'];
     $parts = array_map(fn ($part) => "Illuminate/$part", $parts);
     foreach ([...array_map(fn ($part) => "Symfony/$part", $symfony), ...$parts] as $part) {
-        require_once "/usr/share/php/$part/autoload.php";
+        $installed = "/usr/share/php/$part/autoload.php";
+        if (is_file($installed)) {
+            require_once $installed;
+        }
     }
 }
