@@ -1,25 +1,30 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test test-clients prove fuzz check deny bench image dist
+.PHONY: run test test-all prove fuzz check deny bench image dist
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
 	cargo run --release -- serve
 
-# All tests but those of `test-clients`, with the servers that they need; on Debian it installs what
-# is missing.
+# The tests of every change: style, units, the embedded store and one Redis, the HTTP contract, streams,
+# `exec`, the README, the PHP package. On Debian it installs what is missing.
 test: tools
-	cargo test --workspace --all-targets -- --test-threads=8 $(CLIENTS:%=--skip %)
-	cargo test --workspace --doc
+	cargo test --lib --bins --test tidy --test it -- --test-threads=8 $(MORE:%=--skip %)
 
-# Tests by clients that are generated from openapi.yaml, or compiled: they take Go, Java and npm, and
-# as long as all others.
-CLIENTS = api::schemathesis api::sdk examples::keep_alive fenced::
-test-clients: tools
+# What `test-all` has more: other servers, browsers, languages and faults.
+MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: dashboard:: deploy:: docs:: \
+  embedded_faults:: examples:: fenced:: hold::proxies hold::recipes interop:: legacy:: migration:: php:: \
+  php_frameworks:: php_kills:: redis_faults:: redlock:: topology_faults:: traces:: waiting::
+
+# All tests. Those of CLIENTS generate and compile clients: few at a time.
+test-all: tools-all
+	cargo test --workspace --all-targets -- --test-threads=8 $(CLIENTS:%=--skip %)
 	cargo test --workspace --test it -- --test-threads=4 $(CLIENTS)
+	cargo test --workspace --doc
+CLIENTS = api::schemathesis api::sdk examples::keep_alive fenced::
 
 # Clients against all stores while things fail, for PROVE_SECONDS, and a judgement on what they were told.
-prove: tools
+prove: tools-all
 	cargo build --release --bin lockkeeper
 	cargo run --release -p prove
 
@@ -47,7 +52,7 @@ deny:
 	cargo deny check bans licenses sources
 
 # Ratios against peers in the same run.
-bench: tools
+bench: tools-all
 	cargo bench --bench http
 
 # The container image.
@@ -58,6 +63,8 @@ image:
 dist:
 	./deploy/dist
 
-.PHONY: tools
+.PHONY: tools tools-all
 tools:
 	./tests/tools
+tools-all:
+	./tests/tools all
