@@ -503,7 +503,7 @@ mod tests {
         };
         assert_eq!(age(3, &[Some(900), Some(500), Some(505)]), Some(505));
         assert_eq!(age(3, &[Some(500), Some(3)]), Some(3));
-        assert_eq!(age(3, &[Some(500), None]), Some(500), "a record of an older version");
+        assert_eq!(age(3, &[Some(500), None]), Some(500), "a record without a start");
         assert_eq!(age(3, &[None, None]), None);
         assert_eq!(age(3, &[]), None);
     }

@@ -11,7 +11,6 @@ mod line;
 mod links;
 mod lists;
 pub(crate) mod login;
-mod older;
 mod paused;
 mod servers;
 mod shared;

@@ -1,18 +1,12 @@
-//! The start of a lease in the records of the nodes: through losses, and beside an older version.
+//! The start of a lease in the records of the nodes: through losses.
 
 use std::time::{Duration, Instant};
-
-use redis::Value;
 
 use crate::redlock::proxy::Flow;
 use crate::redlock::{
     LONG, PATIENCE, PATIENT, Site, acquire, granted, held, look, refresh, serves,
 };
 use crate::support::{Http, Redis, Service, eventually};
-
-/// The scripts of the version before records had the start of a lease.
-const REFRESH: &str = include_str!("older/refresh.lua");
-const INSPECT: &str = include_str!("older/inspect.lua");
 
 const MINE: &str = "token-of-this-client";
 
@@ -22,20 +16,11 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// The way of a message to a node.
 const AWAY: Duration = Duration::from_millis(20);
 
-/// Later than every call, in milliseconds.
-const NEVER: &str = "9000000000000";
-
-/// The name and the text of the record of the key `k` on a node.
-fn record(node: &Redis) -> (String, String) {
-    let names: Vec<String> = node.run("KEYS *}lock:k");
-    let text = node.run_words(&["GET", &names[0]]);
-    (names[0].clone(), text)
-}
-
-/// The start of the lease on a node, in milliseconds.
+/// The start of the lease of the key `k` on a node, in milliseconds.
 fn start(node: &Redis) -> u64 {
-    let (_, text) = record(node);
-    let (_, end) = text.split_once('\n').expect("a start");
+    let names: Vec<String> = node.run("KEYS *}lock:k");
+    let record: String = node.run_words(&["GET", &names[0]]);
+    let (_, end) = record.split_once('\n').expect("a start");
     end.split(' ').next().unwrap().parse().unwrap()
 }
 
@@ -95,45 +80,4 @@ async fn a_lease_with_a_limit_lasts_no_longer_while_a_node_waits() {
         assert!(lasts <= LIMIT + AWAY * 5, "{lasts:?}");
         assert!(lasts >= LIMIT - AWAY, "{lasts:?}");
     }
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn an_older_version_reads_a_nodes_newer_record_and_its_refresh_keeps_the_start() {
-    let site = Site::of(3).await;
-    let service = site.service().await;
-    let http = service.http();
-    let lease = http.token(MINE).post("/locks/k?ttl=10m&owner=new", "").await;
-    assert_eq!(lease.status, 201, "{lease:?}");
-    let number = lease.number("fencing_token");
-    let before = held_a_while(&http).await;
-    for node in &site.nodes {
-        let guard: Vec<String> = node.run("KEYS lk//guard:*");
-        let served: String = node.run_words(&["GET", &guard[0]]);
-        let served: Vec<_> = served.split('|').collect();
-        let settings = format!("{}|{}|", served[2], served[3]);
-        let (name, text) = record(node);
-        let run = |script: &str, arguments: &[&str]| {
-            let names = ["EVAL", script, "3", "lock:k", &name, &guard[0]];
-            let answer: Vec<Value> =
-                node.run_words(&[&names[..], arguments, &[settings.as_str()]].concat());
-            answer
-        };
-        let seen = run(INSPECT, &[]);
-        assert_eq!(seen[1], Value::BulkString(b"held".to_vec()), "{seen:?}");
-        assert_eq!(
-            (&seen[3], &seen[4]),
-            (&Value::BulkString(MINE.into()), &Value::Int(number as i64))
-        );
-        let late = format!("{NEVER}000");
-        let arguments = [NEVER, MINE, "", "30000", "86400000", &late, "1", "", "", ""];
-        let refreshed = run(REFRESH, &arguments);
-        assert_eq!(refreshed[1], Value::BulkString(b"again".to_vec()), "{refreshed:?}");
-        assert_eq!(refreshed[2], Value::Int(number as i64));
-        let after = record(node).1;
-        assert_eq!(after.split_once('\n').unwrap().1, text.split_once('\n').unwrap().1);
-    }
-    let seen = look(&http, "k").await;
-    assert_eq!((seen.text("owner").as_str(), seen.number("fencing_token")), ("new", number));
-    assert!(seen.number("held_ms") + 50 >= before, "{seen:?} after {before}");
-    assert!(refresh(&http, "k", MINE).await.status == 200);
 }
