@@ -42,7 +42,6 @@ check:
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --lib --bins --features portable -- -D warnings
-	cargo clippy --all-targets --features otel -- -D warnings
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --document-private-items
 	$(MAKE) deny
 

@@ -16,7 +16,6 @@ mod pages;
 mod quotas;
 mod record;
 mod refusals;
-mod span;
 mod terraform;
 mod trace;
 mod ui;
@@ -35,7 +34,6 @@ use axum::routing::{any, delete, get, post};
 use tokio::sync::Semaphore;
 use tower::ServiceExt;
 use tower_http::catch_panic::CatchPanic;
-use tracing::Instrument;
 
 use crate::api::error::ApiError;
 use crate::api::extract::{RequestId, refuse_method};
@@ -142,15 +140,13 @@ impl Api {
     ///
     /// As the verbs: a store call that was begun runs to its end.
     pub async fn answer(&self, mut request: Request, peer: IpAddr) -> Response {
-        let mut id = RequestId::of(request.headers(), self.client(&request, peer));
+        let id = RequestId::of(request.headers(), self.client(&request, peer));
         let (label, asked) = (edge::Label::of(&request), Asked::of(&request));
-        let span = span::begin(&mut id, &label, request.headers());
         request.extensions_mut().insert(id.clone());
         request.extensions_mut().insert(self.door);
         let answer = match self.door.leads_to(request.uri().path()) {
             true => {
-                let routes = self.routes.clone().oneshot(request);
-                let Ok(answer) = routes.instrument(span.clone()).await;
+                let Ok(answer) = self.routes.clone().oneshot(request).await;
                 answer.map(Body::new)
             }
             false => edge::no_such_route().await.into_response(),
@@ -160,7 +156,6 @@ impl Api {
             None => self.refusals.catch_up(),
         }
         let answer = edge::complete(answer, &id);
-        span::answered(&span, answer.status());
         let took = id.began.elapsed().as_secs_f64();
         // Waits have a metric of their own: they say nothing about the service's speed.
         match answer.extensions().get::<Waited>() {

@@ -1,9 +1,9 @@
 //! The record of a verb: a count, and a log line without tokens. A forced release is logged for the
 //! audit.
 
+use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::{App, span};
 use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Lease, Owner};
 use crate::lock::slots::Share;
@@ -98,7 +98,6 @@ impl<'a> Record<'a> {
     pub(super) fn quietly(&self, outcome: &'static str) {
         self.app.metrics.outcome(self.verb, outcome);
         self.app.pulse.beat(self.verb, outcome, self.call.id.began.elapsed());
-        span::outcome(self.call.key.as_str(), outcome);
     }
 
     /// Counts the outcome and logs it.

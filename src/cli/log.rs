@@ -21,8 +21,6 @@ use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::log::json::JsonLine;
-#[cfg(feature = "otel")]
-use crate::cli::traces::Traces;
 use crate::config::{Level, LogFormat, LogSection};
 use crate::lock::watched;
 
@@ -35,23 +33,6 @@ const UNBROKEN_BYTES: usize = 4_096;
 
 /// How long further lines wait after a write.
 const PAUSE: Duration = Duration::from_millis(2);
-
-/// Writes the rest of the log when dropped, for a second at most.
-pub(super) struct LogWriter {
-    _thread: WorkerGuard,
-    #[cfg(feature = "otel")]
-    traces: Option<Traces>,
-}
-
-impl LogWriter {
-    /// Writes what is left.
-    pub(super) fn finish(self) {
-        #[cfg(feature = "otel")]
-        if let Some(traces) = &self.traces {
-            traces.finish();
-        }
-    }
-}
 
 /// Sets the lowest level that is logged.
 #[derive(Clone)]
@@ -70,22 +51,17 @@ impl LogFilter {
 
 /// The log of this process.
 pub(super) struct Log {
-    pub(super) writer: LogWriter,
+    /// Writes the rest when dropped, for a second at most.
+    pub(super) writer: WorkerGuard,
     pub(super) filter: LogFilter,
 }
 
 /// Starts the log of this process, panics included. Also returns a counter of lost lines.
-///
-/// # Errors
-///
-/// One sentence, if traces are to be exported and cannot be.
-pub(super) fn start(
-    log: &LogSection,
-) -> Result<(Log, impl Fn() -> u64 + Send + Sync + use<>), String> {
+pub(super) fn start(log: &LogSection) -> (Log, impl Fn() -> u64 + Send + Sync + use<>) {
     let failed = Arc::new(AtomicU64::new(0));
     let (batch, counted) = (Vec::with_capacity(UNBROKEN_BYTES), failed.clone());
     let output = Output { to: io::stderr(), batch, lines: 0, failed: counted };
-    let (lines, thread) =
+    let (lines, writer) =
         NonBlockingBuilder::default().buffered_lines_limit(MAX_WAITING_LINES).finish(output);
     let dropped = lines.error_counter();
     let terminal = io::stderr().is_terminal();
@@ -102,22 +78,11 @@ pub(super) fn start(
         log_lines.with_ansi(terminal).with_target(false).boxed()
     };
     let audit = if log.audit { LevelFilter::INFO } else { LevelFilter::OFF };
-    // A filter of the log alone: spans are exported at every level of the log.
     let (filter, handle) = reload::Layer::new(targets(log.level, audit));
-    let layers = vec![log_lines.with_filter(filter).boxed()];
-    #[cfg(feature = "otel")]
-    let (traces, spans) = Traces::start()?.unzip();
-    #[cfg(feature = "otel")]
-    let layers: Vec<_> = layers.into_iter().chain(spans).collect();
-    tracing_subscriber::registry().with(layers).init();
+    tracing_subscriber::registry().with(log_lines.with_filter(filter)).init();
     std::panic::set_hook(Box::new(log_panic));
     let lost = move || failed.load(Ordering::Relaxed) + dropped.dropped_lines() as u64;
-    let writer = LogWriter {
-        _thread: thread,
-        #[cfg(feature = "otel")]
-        traces,
-    };
-    Ok((Log { writer, filter: LogFilter { filter: handle, audit } }, lost))
+    (Log { writer, filter: LogFilter { filter: handle, audit } }, lost)
 }
 
 /// Replaces the standard library's hook, which writes to standard error itself.

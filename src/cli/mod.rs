@@ -17,8 +17,6 @@ mod runtime;
 mod serve;
 mod signals;
 mod table;
-#[cfg(feature = "otel")]
-mod traces;
 mod voice;
 
 use std::io::Write;

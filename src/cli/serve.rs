@@ -53,17 +53,14 @@ pub(super) fn serve(flags: Flags) -> ExitCode {
     // With huge pages it only takes more memory.
     let _ = use_small_pages();
     let file = WatchedFiles::new(flags.config.clone());
-    let started = settings(&flags).and_then(|(sources, config)| {
-        let (log, lost_lines) = log::start(&config.log)?;
-        Ok((sources, config, log, lost_lines))
-    });
-    let (sources, config, log::Log { writer, filter }, lost_lines) = match started {
-        Ok(started) => started,
+    let (sources, config) = match settings(&flags) {
+        Ok(read) => read,
         Err(sentence) => {
             voice::last_words(&sentence);
             return ExitCode::FAILURE;
         }
     };
+    let (log::Log { writer, filter }, lost_lines) = log::start(&config.log);
     let tls = WatchedFiles::new(config.tls.files());
     let reading = Reading { flags, file, tls, sources, filter };
     let served = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
@@ -75,7 +72,7 @@ pub(super) fn serve(flags: Flags) -> ExitCode {
         }
         Err(error) => Err(ServeError::Start(format!("cannot start the runtime: {error}"))),
     };
-    writer.finish();
+    drop(writer);
     match served {
         Ok(Ended::Well) => ExitCode::SUCCESS,
         Ok(Ended::Early) => exit::ENDED_EARLY.into(),

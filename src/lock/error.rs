@@ -4,8 +4,6 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use tracing::Span;
-
 use crate::lock::lease::Origin;
 
 /// The failure of a verb, by what the caller can do about it.
@@ -104,11 +102,6 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// The span of its store call, or of its wait in line, for the trace of a request.
-    pub(crate) fn span(self) -> Span {
-        tracing::trace_span!("store call", otel.name = self.name())
-    }
-
     /// Its name in logs and metrics.
     pub const fn name(self) -> &'static str {
         match self {

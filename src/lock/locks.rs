@@ -14,10 +14,9 @@ use tokio::sync::Mutex;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
-use tracing::Instrument;
 
 use crate::lock::ends::{Ends, ObserveHeld, Why};
-use crate::lock::error::{LockError, StoreError, Verb};
+use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
@@ -113,7 +112,7 @@ impl Locks {
             };
             ticket.stopped(stop).await
         };
-        match in_line.instrument(Verb::WaitTurn.span()).await {
+        match in_line.await {
             Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.deliver()? {
                 Attempt::Won(win) => self.won(win, claim.token, asked - began),
                 Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
@@ -134,7 +133,7 @@ impl Locks {
             let attempt = store.try_acquire(&claim).await;
             owed.undelivered(claim, attempt)
         };
-        let attempt = self.attempts.track_future(attempt.instrument(Verb::TryAcquire.span()));
+        let attempt = self.attempts.track_future(attempt);
         Ok(match self.hear_out(attempt).await.deliver()? {
             Attempt::Won(win) => self.won(win, token, Duration::ZERO),
             Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
@@ -173,7 +172,7 @@ impl Locks {
             }
             refreshed
         };
-        Ok(self.hear_out(call.instrument(Verb::Refresh.span())).await?)
+        Ok(self.hear_out(call).await?)
     }
 
     /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
@@ -217,7 +216,7 @@ impl Locks {
             }
             released
         };
-        Ok(self.hear_out(call.instrument(Verb::Release.span())).await?)
+        Ok(self.hear_out(call).await?)
     }
 
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
@@ -243,7 +242,7 @@ impl Locks {
             }
             taken
         };
-        Ok(self.hear_out(call.instrument(Verb::ForceRelease.span())).await?)
+        Ok(self.hear_out(call).await?)
     }
 
     /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
@@ -261,7 +260,7 @@ impl Locks {
         token: Option<&LeaseToken>,
         most: usize,
     ) -> Result<LockStatus, LockError> {
-        Ok(self.store.inspect_line(key, token, most).instrument(Verb::Inspect.span()).await?)
+        Ok(self.store.inspect_line(key, token, most).await?)
     }
 
     /// Returns whether `token` has a lease of a key, which decides about a claim of this origin.
@@ -271,7 +270,7 @@ impl Locks {
         token: &LeaseToken,
         origin: Origin,
     ) -> Result<bool, LockError> {
-        let status = self.store.inspect(key, Some(token)).instrument(Verb::Inspect.span()).await;
+        let status = self.store.inspect(key, Some(token)).await;
         Ok(status.map_err(|error| error.before_claim(origin))?.mine == Some(true))
     }
 
@@ -292,7 +291,7 @@ impl Locks {
     ) -> Result<Listing, LockError> {
         let prefixes = prefixes.into_iter().collect();
         let page = Page { prefixes, after, limit: limit + 1 };
-        Ok(Listing::of(self.store.list(&page).instrument(Verb::List.span()).await?, limit))
+        Ok(Listing::of(self.store.list(&page).await?, limit))
     }
 
     /// The nodes of the store; empty if it does not count votes.

@@ -36,10 +36,6 @@ const WORLDS: &[(&str, &[&str])] = &[
     ("tracing_appender", &["cli"]),
     ("tracing_subscriber", &["cli"]),
     ("prometheus_client", &["metrics"]),
-    ("opentelemetry", &["api", "cli"]),
-    ("opentelemetry_sdk", &["api", "cli"]),
-    ("opentelemetry_otlp", &["cli"]),
-    ("tracing_opentelemetry", &["api", "cli"]),
 ];
 
 /// What only Linux has: named in `platform` alone.
