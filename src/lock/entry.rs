@@ -14,8 +14,8 @@ pub struct Entry {
     pub owner: Option<Owner>,
     /// The fencing token.
     pub fencing_token: FencingToken,
-    /// The moment at which the lease began; absent in a file of an older version.
-    pub since: Option<Timestamp>,
+    /// The moment at which the lease began.
+    pub since: Timestamp,
     /// The TTL last requested.
     pub ttl: Ttl,
     /// The moment at which the lease expires.
@@ -39,7 +39,7 @@ impl Entry {
             fencing_token: Some(self.fencing_token),
             // The lease may last a little longer than any client is told.
             left: Some(self.ends_at.left(now).min(self.ttl.as_duration())),
-            held: self.since.map(|since| now.left(since)),
+            held: Some(now.left(self.since)),
             share: self.share,
         }
     }

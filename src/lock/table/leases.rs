@@ -66,7 +66,7 @@ impl Table {
             token: claim.token.clone(),
             owner: claim.owner.clone(),
             fencing_token,
-            since: before.map_or(Some(now), |before| before.since),
+            since: before.map_or(now, |before| before.since),
             ttl: claim.ttl,
             ends_at: now,
             renewals: Renewals::default(),
@@ -82,10 +82,10 @@ impl Table {
         })
     }
 
-    /// The latest end of a lease: when it has lasted for its `max_hold`, counted from now if its
-    /// start is not known. It ends no earlier than it would.
-    fn limit(&self, key: &LockKey, entry: &Entry, now: Timestamp) -> Option<Timestamp> {
-        let limit = entry.since.unwrap_or(now).after(self.prefixes.max_hold(key)?);
+    /// The latest end of a lease: when it has lasted for its `max_hold`. It ends no earlier than it
+    /// would.
+    fn limit(&self, key: &LockKey, entry: &Entry) -> Option<Timestamp> {
+        let limit = entry.since.after(self.prefixes.max_hold(key)?);
         Some(limit.max(entry.ends_at))
     }
 
@@ -96,7 +96,7 @@ impl Table {
         asked: Ttl,
         now: Timestamp,
     ) -> Lease {
-        let limit = self.limit(key, &entry, now);
+        let limit = self.limit(key, &entry);
         let ttl = limit.map_or(asked, |limit| asked.min(Ttl::until(limit, now)));
         entry.ttl = ttl;
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));

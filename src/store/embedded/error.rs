@@ -3,14 +3,20 @@
 use std::io;
 use std::path::PathBuf;
 
+use crate::store::embedded::tables::FORMAT;
+
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LogError {
     #[error("{} cannot be used: {source}", path.display())]
     Unusable { path: PathBuf, source: io::Error },
     #[error("another process serves the locks in {}: stop it, or name another directory", .0.display())]
     InUse(PathBuf),
-    #[error("{} has format {format} of a newer lockkeeper: run that version", path.display())]
-    Newer { path: PathBuf, format: u64 },
+    #[error(
+        "{} has format {format}, and this lockkeeper reads format {FORMAT} only: run the version \
+         that wrote it, or move it away to begin without its leases once the longest of them must \
+         have expired", path.display()
+    )]
+    Format { path: PathBuf, format: u64 },
     #[error(
         "{} was moved, deleted or replaced under the running service: put it back, or stop the \
          service, wait for the longest lease, and start it", .0.display()

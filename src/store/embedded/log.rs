@@ -16,7 +16,7 @@ use crate::store::embedded::file::DatabaseFile;
 use crate::store::embedded::home::Home;
 use crate::store::embedded::row::Sum;
 use crate::store::embedded::tables::{
-    Change, FORMAT, LeaseOfKey, Meta, SUMMED, contents, write, write_anew,
+    Change, FORMAT, LeaseOfKey, Meta, contents, write, write_new,
 };
 
 /// All leases are in memory anyway; the database needs little more than its write buffer.
@@ -51,7 +51,7 @@ impl Log {
     /// commit with it.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
         let home = Home::take(directory, |file| {
-            let begin = || write_anew(&create(file)?, Meta::default(), Sum::default(), &[]);
+            let begin = || write_new(&create(file)?);
             begin().map_err(|source| database_error(&directory.join("locks.redb"), source))
         })?;
         let sum = Sum::default();
@@ -132,12 +132,6 @@ impl Log {
         self.database = Some(database);
         self.committed = found.meta.commits;
         self.sum = found.sum;
-        if found.meta.format < FORMAT
-            && let Some(database) = &self.database
-        {
-            let written = write_anew(database, found.meta, found.sum, &found.leases);
-            written.map_err(|source| database_error(self.home.path(), source))?;
-        }
         let table = Table::restore(found.leases, found.meta.last_fencing_token);
         Ok((table, Timestamp::from_micros(found.meta.clock)))
     }
@@ -151,6 +145,7 @@ impl Log {
         let failed = |error: redb::Error| match error {
             redb::Error::DatabaseAlreadyOpen => LogError::InUse(self.home.path().to_owned()),
             redb::Error::Corrupted(what) => damaged(what),
+            redb::Error::TableDoesNotExist(name) => damaged(format!("it has no table {name}")),
             redb::Error::Io(error)
                 if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
             {
@@ -166,9 +161,9 @@ impl Log {
             database.check_integrity().map_err(|error| failed(error.into()))?;
         }
         let (meta, leases) = contents(&database).map_err(failed)?;
-        if meta.format > FORMAT {
+        if meta.format != FORMAT {
             let path = self.home.path().to_owned();
-            return Err(LogError::Newer { path, format: meta.format });
+            return Err(LogError::Format { path, format: meta.format });
         }
         let leases: Option<Vec<_>> = leases.into_iter().collect();
         let leases = leases.ok_or_else(|| damaged("a lease cannot be read".to_owned()))?;
@@ -176,7 +171,7 @@ impl Log {
         for (key, entry) in &leases {
             sum.replace(key, None, Some(entry));
         }
-        if meta.format >= SUMMED && !meta.fits(sum) {
+        if !meta.fits(sum) {
             let (is, was) = (leases.len(), meta.leases);
             let what = format!("its {is} leases are not the {was} that were written");
             return Err(damaged(what));

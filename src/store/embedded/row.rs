@@ -12,14 +12,11 @@ use crate::lock::token::{FencingToken, LeaseToken};
 
 /// By fencing token: key, token, owner (empty if none), start, TTL in milliseconds, end, renewals.
 /// Times are microseconds of the store's clock.
-pub(super) type LeaseRow = (&'static str, &'static str, &'static str, Option<u64>, u64, u64, u64);
+pub(super) type LeaseRow = (&'static str, &'static str, &'static str, u64, u64, u64, u64);
 
 /// By fencing token: the slots of a lease that shares its key, and its slot, 0 for none. Other leases
 /// have no such row.
 pub(super) type ShareRow = (u16, u16);
-
-/// A row of formats 1 and 2, by key: token, owner, fencing token, TTL, end, renewals.
-pub(super) type RowByKey = (&'static str, &'static str, u64, u64, u64, u64);
 
 /// More renewals than a lease can have.
 const MAX_RENEWALS: u64 = 1 << 62;
@@ -30,7 +27,7 @@ pub(super) fn encode<'a>(key: &'a LockKey, entry: &'a Entry) -> <LeaseRow as Val
         key.as_str(),
         entry.token.expose(),
         entry.owner.as_ref().map_or("", Owner::as_str),
-        entry.since.map(Timestamp::as_micros),
+        entry.since.as_micros(),
         entry.ttl.as_millis(),
         entry.ends_at.as_micros(),
         entry.renewals.number(),
@@ -58,21 +55,13 @@ pub(super) fn decode(
         token: LeaseToken::parse(token).ok()?,
         owner: Owner::parse(owner).ok()?,
         fencing_token: FencingToken::from_number(number)?,
-        since: since.map(Timestamp::from_micros),
+        since: Timestamp::from_micros(since),
         ttl: Ttl::from_millis(ttl),
         ends_at: Timestamp::from_micros(ends_at),
         renewals: (renewals < MAX_RENEWALS).then(|| Renewals::from_number(renewals))?,
         share: Share::ALONE,
     };
     Some((LockKey::parse(key).ok()?, entry))
-}
-
-/// The lease of a row of formats 1 and 2, which have no start.
-pub(super) fn decode_by_key(
-    key: &str,
-    (token, owner, number, ttl, ends_at, renewals): <RowByKey as Value>::SelfType<'_>,
-) -> Option<(LockKey, Entry)> {
-    decode(number, (key, token, owner, None, ttl, ends_at, renewals))
 }
 
 /// The number of leases, and a checksum over them in any order.
@@ -116,7 +105,7 @@ fn checksum(key: &LockKey, entry: &Entry) -> u64 {
         hash.update((text.len() as u64).to_le_bytes());
         hash.update(text);
     }
-    for number in [entry.fencing_token.number(), ttl, ends_at, renewals].into_iter().chain(since) {
+    for number in [entry.fencing_token.number(), since, ttl, ends_at, renewals] {
         hash.update(number.to_le_bytes());
     }
     for number in encode_share(entry.share).into_iter().flat_map(|(slots, slot)| [slots, slot]) {

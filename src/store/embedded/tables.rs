@@ -1,9 +1,7 @@
 //! The tables in the file: the leases, their shares, and the numbers beside them.
 //!
-//! Format 2: format 1, with the number of leases and a checksum over all in `meta`. Format 3: rows
-//! by fencing token, so that new leases are neighbours, with the start of each. Format 4: leases that
-//! share a key, with another row each. A change needs a new number, a way to read the old ones, and
-//! a test with an old file.
+//! Rows are by fencing token, so that new leases are neighbours. A change needs a new number of the
+//! format.
 
 use redb::{
     AccessGuard, Database, ReadTransaction, ReadableDatabase, ReadableTable, TableDefinition,
@@ -14,22 +12,14 @@ use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::token::FencingToken;
 use crate::store::embedded::row;
-use crate::store::embedded::row::{LeaseRow, RowByKey, ShareRow, Sum};
+use crate::store::embedded::row::{LeaseRow, ShareRow, Sum};
 
-const LEASES: TableDefinition<'_, u64, LeaseRow> = TableDefinition::new("leases_by_number");
+const LEASES: TableDefinition<'_, u64, LeaseRow> = TableDefinition::new("leases");
 const SHARES: TableDefinition<'_, u64, ShareRow> = TableDefinition::new("shares");
-/// The leases of formats 1 and 2. Empty now, and kept for older versions: they read it before they
-/// see that the format is newer.
-const LEASES_BY_KEY: TableDefinition<'_, &str, RowByKey> = TableDefinition::new("leases");
 const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
 
-pub(super) const FORMAT: u64 = 4;
-/// The first format with the number of leases and their checksum.
-pub(super) const SUMMED: u64 = 2;
-/// The first format with rows by fencing token.
-pub(super) const BY_NUMBER: u64 = 3;
-/// The first format with several leases of a key.
-const SHARED: u64 = 4;
+/// The format that is written, and the only one that is read.
+pub(super) const FORMAT: u64 = 1;
 
 /// A lease that began, changed or ended.
 pub(super) struct Change {
@@ -52,7 +42,7 @@ pub(super) struct Meta {
 }
 
 pub(super) type LeaseOfKey = (LockKey, Entry);
-type Row<'a, K, V> = (AccessGuard<'a, K>, AccessGuard<'a, V>);
+type Row<'a> = (AccessGuard<'a, u64>, AccessGuard<'a, LeaseRow>);
 
 impl Meta {
     /// The rows of the file. The checksum is the last, and covers all others.
@@ -67,20 +57,15 @@ impl Meta {
         ]
     }
 
-    /// The same with the sum of the leases, in the newest format.
+    /// The same with the sum of the leases.
     fn summed(self, sum: Sum) -> Self {
-        Self { format: FORMAT, ..self }.with_sum(sum)
-    }
-
-    /// The same with the sum of the leases, in its own format, which the checksum covers.
-    fn with_sum(self, sum: Sum) -> Self {
-        let mut summed = Self { leases: sum.leases(), checksum: 0, ..self };
+        let mut summed = Self { format: FORMAT, leases: sum.leases(), checksum: 0, ..self };
         summed.checksum = sum.checksum(summed.rows().map(|(_, number)| number));
         summed
     }
 
     pub(super) fn fits(&self, sum: Sum) -> bool {
-        let expected = self.with_sum(sum);
+        let expected = self.summed(sum);
         (expected.leases, expected.checksum) == (self.leases, self.checksum)
     }
 }
@@ -104,44 +89,27 @@ pub(super) fn write(
             }
         }
     }
-    write_shares(
-        &transaction,
-        changes.iter().map(|one| (one.before.as_ref(), one.after.as_ref())),
-    )?;
+    write_shares(&transaction, changes)?;
     write_meta(&transaction, meta.summed(sum))?;
     Ok(transaction.commit()?)
 }
 
-/// Writes all leases in the newest format, whatever the format was.
-pub(super) fn write_anew(
-    database: &Database,
-    meta: Meta,
-    sum: Sum,
-    all: &[LeaseOfKey],
-) -> Result<(), redb::Error> {
+/// Writes the tables of a new file, without leases.
+pub(super) fn write_new(database: &Database) -> Result<(), redb::Error> {
     let transaction = database.begin_write()?;
-    {
-        transaction.open_table(LEASES_BY_KEY)?.retain(|_, _| false)?;
-        let mut leases = transaction.open_table(LEASES)?;
-        leases.retain(|_, _| false)?;
-        for (key, entry) in all {
-            leases.insert(entry.fencing_token.number(), row::encode(key, entry))?;
-        }
-        transaction.open_table(SHARES)?.retain(|_, _| false)?;
-    }
-    write_shares(&transaction, all.iter().map(|(_, entry)| (None, Some(entry))))?;
-    write_meta(&transaction, meta.summed(sum))?;
+    transaction.open_table(LEASES)?;
+    transaction.open_table(SHARES)?;
+    write_meta(&transaction, Meta::default().summed(Sum::default()))?;
     Ok(transaction.commit()?)
 }
 
 /// Writes the shares of changed leases; the table is not touched without any.
-fn write_shares<'a>(
-    transaction: &WriteTransaction,
-    changes: impl Iterator<Item = (Option<&'a Entry>, Option<&'a Entry>)>,
-) -> Result<(), redb::Error> {
+fn write_shares(transaction: &WriteTransaction, changes: &[Change]) -> Result<(), redb::Error> {
     let share =
         |entry: &Entry| Some((entry.fencing_token.number(), row::encode_share(entry.share)?));
-    let shares = changes.map(|(before, after)| (before.and_then(share), after.and_then(share)));
+    let shares = changes
+        .iter()
+        .map(|one| (one.before.as_ref().and_then(share), one.after.as_ref().and_then(share)));
     let mut changed = shares.filter(|(before, after)| before != after).peekable();
     if changed.peek().is_none() {
         return Ok(());
@@ -165,16 +133,12 @@ fn write_meta(transaction: &WriteTransaction, meta: Meta) -> Result<(), redb::Er
     Ok(())
 }
 
-/// Reads a database; `None` for a lease that cannot be read.
+/// Reads a database; `None` for a lease that cannot be read. One of another format has no leases.
 pub(super) fn contents(
     database: &Database,
 ) -> Result<(Meta, Vec<Option<LeaseOfKey>>), redb::Error> {
     let transaction = database.begin_read()?;
-    let table = match transaction.open_table(META) {
-        // An old version was killed before its first commit.
-        Err(redb::TableError::TableDoesNotExist(_)) => return Ok((Meta::default(), Vec::new())),
-        table => table?,
-    };
+    let table = transaction.open_table(META)?;
     let number = |name| Ok::<_, redb::Error>(table.get(name)?.map_or(0, |value| value.value()));
     let meta = Meta {
         format: number("format")?,
@@ -184,23 +148,13 @@ pub(super) fn contents(
         leases: number("leases")?,
         checksum: number("checksum")?,
     };
-    let leases: Vec<_> = match meta.format {
-        newer if newer > FORMAT => Vec::new(),
-        BY_NUMBER.. => {
-            let rows = transaction.open_table(LEASES)?;
-            let lease =
-                |(number, row): Row<'_, u64, LeaseRow>| row::decode(number.value(), row.value());
-            let leases = rows.iter()?.map(|row| row.map(lease)).collect::<Result<_, _>>()?;
-            if meta.format < SHARED { leases } else { with_shares(leases, &transaction)? }
-        }
-        _ => {
-            let rows = transaction.open_table(LEASES_BY_KEY)?;
-            let lease =
-                |(key, row): Row<'_, &str, RowByKey>| row::decode_by_key(key.value(), row.value());
-            rows.iter()?.map(|row| row.map(lease)).collect::<Result<_, _>>()?
-        }
-    };
-    Ok((meta, leases))
+    if meta.format != FORMAT {
+        return Ok((meta, Vec::new()));
+    }
+    let rows = transaction.open_table(LEASES)?;
+    let lease = |(number, row): Row<'_>| row::decode(number.value(), row.value());
+    let leases = rows.iter()?.map(|row| row.map(lease)).collect::<Result<_, _>>()?;
+    Ok((meta, with_shares(leases, &transaction)?))
 }
 
 /// The same leases with their shares; `None` for one whose share is of no lease or cannot be read.

@@ -49,50 +49,6 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
     }
 }
 
-/// Files that earlier versions wrote, from 2026-11-21 to 2026-11-23: three leases of a day, the third
-/// of them released.
-const FORMAT_1: &[u8] = include_bytes!("format-1.redb");
-const FORMAT_2: &[u8] = include_bytes!("format-2.redb");
-const FORMAT_3: &[u8] = include_bytes!("format-3.redb");
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_file_of_an_earlier_format_is_read_and_goes_on_in_the_newest() {
-    let numbers = [1_795_294_572_077_036, 1_795_294_572_087_263, 1_795_294_572_099_605];
-    reads_and_goes_on(1, FORMAT_1, numbers).await;
-    let numbers = [1_795_335_948_857_990, 1_795_335_948_879_663, 1_795_335_948_893_683];
-    reads_and_goes_on(2, FORMAT_2, numbers).await;
-    let numbers = [1_795_402_579_311_991, 1_795_402_579_326_683, 1_795_402_579_339_539];
-    reads_and_goes_on(3, FORMAT_3, numbers).await;
-}
-
-/// Takes the file of a format with these fencing tokens through two lives of the service.
-async fn reads_and_goes_on(format: u32, file: &[u8], [first, second, last]: [u64; 3]) {
-    let directory = tempfile::tempdir().unwrap();
-    fs::write(directory.path().join("locks.redb"), file).unwrap();
-    let store = format!("embedded:{}", directory.path().display());
-    for round in 0..2 {
-        let service = Process::start(&store, &[]);
-        let http = service.http();
-        for (number, fencing_token) in [(1, first), (2, second)] {
-            let holder = http.token(&format!("token-of-format-{format}-{number}"));
-            let kept = holder.put(&format!("/locks/old/{number}/refresh"), "").await;
-            assert_eq!(kept.status, 200, "round {round}: {kept:?}");
-            assert_eq!(kept.number("fencing_token"), fencing_token);
-            assert_eq!(kept.text("owner"), format!("o{number}"));
-            let seen = http.get(&format!("/locks/old/{number}")).await;
-            assert_eq!(seen.field("held_ms").is_null(), format < 3, "noted since: {seen:?}");
-        }
-        assert_eq!(http.get("/locks/old/3").await.field("held"), false);
-        let later = http.post("/locks/old/3", "").await;
-        assert!(later.number("fencing_token") > last, "{later:?}");
-        assert!(http.get("/locks/old/3").await.number("held_ms") < 60_000);
-        assert_eq!(http.token(&later.text("token")).delete("/locks/old/3").await.status, 204);
-        service.signal("TERM");
-        assert_eq!(service.wait(), Some(0));
-    }
-    assert_ne!(fs::read(directory.path().join("locks.redb")).unwrap(), file);
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn leases_that_share_a_key_are_there_after_a_restart_with_their_slots() {
     let directory = tempfile::tempdir().unwrap();

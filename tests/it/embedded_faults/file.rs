@@ -14,6 +14,7 @@ use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::EmbeddedSettings;
 use lockkeeper::store::{StoreSettings, open};
+use redb::{Database, ReadableDatabase, TableDefinition};
 
 use crate::redis_faults::clock::Clock;
 use crate::support::process::{BINARY, command};
@@ -110,6 +111,52 @@ async fn a_damaged_file_is_refused_or_read_in_full() {
         }
         assert!(refused > 20, "only {refused} of the damaged files were refused");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_another_format_is_refused_in_one_sentence_and_keeps_its_leases() {
+    const META: TableDefinition<'_, &str, u64> = TableDefinition::new("meta");
+    let directory = tempfile::tempdir().unwrap();
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Process::start(&store, &[]);
+    let holder = service.http().token(TOKEN);
+    assert_eq!(holder.post("/locks/a?ttl=24h", "").await.status, 201);
+    service.signal("TERM");
+    assert_eq!(service.wait(), Some(0));
+    let set_format = |format: u64| {
+        let database = Database::open(directory.path().join("locks.redb")).unwrap();
+        let change = database.begin_write().unwrap();
+        change.open_table(META).unwrap().insert("format", format).unwrap();
+        change.commit().unwrap();
+    };
+    for other in [0, 2] {
+        set_format(other);
+        let told =
+            format!("locks.redb has format {other}, and this lockkeeper reads format 1 only");
+        assert_refused(&store, &told);
+    }
+    set_format(1);
+    let service = Process::start(&store, &[]);
+    let holder = service.http().token(TOKEN);
+    assert_eq!(holder.put("/locks/a/refresh", "").await.status, 200);
+}
+
+/// A change of the format takes another number.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_of_this_format_that_was_written_earlier_is_read() {
+    let found = read(include_bytes!("format-1.redb")).await.unwrap();
+    let told = |status: &LockStatus| {
+        let holders = status.sharers.as_ref().map(|all| (all.holders, all.slots.number()));
+        let owner = status.holder.as_ref().and_then(|holder| holder.owner.clone());
+        let owner = owner.map(|owner| owner.as_str().to_owned());
+        (status.key.to_string(), owner, holders)
+    };
+    let owned = ("owned".to_owned(), Some("web-1".to_owned()), None);
+    let shared = ("shared".to_owned(), None, Some((2, 3)));
+    assert_eq!(found.iter().map(told).collect::<Vec<_>>(), [owned, shared]);
+    let holder = found[0].holder.as_ref().unwrap();
+    assert_eq!(holder.fencing_token.unwrap().number(), 1_795_703_688_845_172);
+    assert!(holder.held.unwrap() < Duration::from_secs(60), "{holder:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
