@@ -29,7 +29,6 @@ impl Wish {
             "wait_ms": millis_down(self.wait),
             "owner": self.owner.as_ref().map(Owner::as_str),
         });
-        // An older service knows neither name.
         match self.slots {
             None => (),
             Some(Slots::SHARED) => body["shared"] = true.into(),
