@@ -117,16 +117,6 @@ final class GrantTest extends TestCase
         self::assertTrue($client->release($key, $token, $client->inspect($key)->fencingToken));
     }
 
-    public function testAnOlderServiceIsAskedWithoutTheFencingToken(): void
-    {
-        $proxy = self::faults(...array_fill(0, 9, 'old'));
-        $lease = $this->client($proxy->url)->acquire(self::key());
-        $lease->refresh(40);
-        self::assertLasts(40.0, $lease->remaining());
-        self::assertTrue($lease->release());
-        self::assertCount(1, preg_grep('/fencing_token/', $proxy->requests()));
-    }
-
     public function testAWaitThatIsCancelledIsNotGoneOnWith(): void
     {
         $proxy = self::faults('cancelled');

@@ -275,19 +275,6 @@ final class SymfonyTest extends TestCase
         }
     }
 
-    public function testAKeyOfAnOlderVersionIsUnderstood(): void
-    {
-        $lease = $this->client()->acquire($name = self::key(), 30);
-        $key = new Key($name);
-        $key->setState(LockkeeperStore::class, $lease->handOver());
-        $store = new LockkeeperStore($this->client());
-        self::assertTrue($store->exists($key));
-        $store->putOffExpiration($key, 40);
-        self::assertLasts(40.0, $key->getRemainingLifetime());
-        $store->delete($key);
-        self::assertFalse($this->client()->inspect($name)->isHeld);
-    }
-
     private function factory(mixed ...$options): LockFactory
     {
         return new LockFactory(new LockkeeperStore($this->client(), ...$options));

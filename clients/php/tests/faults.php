@@ -52,9 +52,6 @@ function answer(string $fault, string $request, $client, string $upstream): stri
         'half' => json(200, ['key' => keyOf($request), 'held' => 'yes']),
         'odd' => problem('odd', 0, ['detail' => ['a'], 'field' => ['a'], 'retry_after_ms' => 'soon'], 400),
         'odd-held' => problem('lock_held', 0, ['owner' => 7, 'retry_after_ms' => 'soon'], 409),
-        // An older service.
-        'old' => str_contains($request, 'fencing_token')
-            ? problem('unknown_field', 0, ['field' => 'fencing_token'], 400) : passed($request, $upstream),
         // A store with exclusive leases only.
         'exclusive' => preg_match('/"(slots|shared)"/', $request, $found)
             ? problem('invalid_request', 0, ['field' => $found[1]], 400) : passed($request, $upstream),

@@ -22,9 +22,6 @@ final class Service
     /** The longest lease, in seconds, as far as is known; the service may have another limit. */
     private float $longest = 86400.0;
 
-    /** Whether the service takes the fencing token of a lease, as far as is known: older ones refuse it. */
-    private bool $takesFencingTokens = true;
-
     /** What keeps the leases of this process that are held. */
     private ?Keeper $keeper = null;
 
@@ -114,8 +111,8 @@ final class Service
         $within = min($within, $this->answerTimeout);
         $send = fn (array $options): Answer => $this->transport
             ->send(new Request('PUT', $path, $ticket->key, $ticket->token, $options, $within));
-        return $this->naming($ticket, fn (array $lease): Grant => $this
-            ->granted($ttl, static fn (array $ttlMs): Answer => $send($lease + $ttlMs)));
+        $lease = self::lease($ticket);
+        return $this->granted($ttl, static fn (array $ttlMs): Answer => $send($lease + $ttlMs));
     }
 
     /**
@@ -173,38 +170,16 @@ final class Service
 
     private function tryRelease(Ticket $ticket, float $within): bool
     {
-        $path = Keys::path($ticket->key);
-        return $this->naming($ticket, function (array $lease) use ($ticket, $path, $within): bool {
-            $query = $lease === [] ? '' : '?' . http_build_query($lease);
-            return self::done($this->transport
-                ->send(new Request('DELETE', $path . $query, $ticket->key, $ticket->token, null, $within)));
-        });
+        $lease = self::lease($ticket);
+        $path = Keys::path($ticket->key) . ($lease === [] ? '' : '?' . http_build_query($lease));
+        return self::done($this->transport
+            ->send(new Request('DELETE', $path, $ticket->key, $ticket->token, null, $within)));
     }
 
-    /**
-     * Has a request name the lease by its fencing token, so that it touches no later lease of the token. A
-     * service that does not know this refuses it, having done nothing, and is asked without.
-     *
-     * @template T
-     *
-     * @param \Closure(array<string, int>): T $request
-     *
-     * @return T
-     */
-    private function naming(Ticket $ticket, \Closure $request): mixed
+    /** @return array<string, int> what names the lease: a request touches no later one of the token */
+    private static function lease(Ticket $ticket): array
     {
-        if ($ticket->fencingToken === null || !$this->takesFencingTokens) {
-            return $request([]);
-        }
-        try {
-            return $request(['fencing_token' => $ticket->fencingToken]);
-        } catch (RequestRefused $refused) {
-            if ($refused->problem !== 'unknown_field' || $refused->field !== 'fencing_token') {
-                throw $refused;
-            }
-            $this->takesFencingTokens = false;
-            return $request([]);
-        }
+        return $ticket->fencingToken === null ? [] : ['fencing_token' => $ticket->fencingToken];
     }
 
     /**

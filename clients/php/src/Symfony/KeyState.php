@@ -100,8 +100,7 @@ final class KeyState
     private function state(): array
     {
         $has = $this->key->hasState(LockkeeperStore::class);
-        $state = $has ? $this->key->getState(LockkeeperStore::class) : [];
-        return is_array($state) ? $state : ['token' => $state]; // A text is the token, as older versions had it.
+        return $has ? $this->key->getState(LockkeeperStore::class) : [];
     }
 
     /** @return array<string, mixed> */
