@@ -52,7 +52,8 @@ deny:
 
 # Ratios against peers in the same run.
 bench: tools-all
-	cargo bench --bench http
+	cargo build --release --bin lockkeeper
+	cargo run --release -p bench
 
 # The container image.
 image:

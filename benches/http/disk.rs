@@ -14,7 +14,7 @@ const PAGES: u64 = 256;
 
 /// Writes a page and waits until it is on the disk, often; the median in microseconds.
 pub(crate) fn sync_micros() -> f64 {
-    let file = tempfile::tempfile_in(crate::ON_DISK).unwrap();
+    let file = tempfile::tempfile_in(crate::on_disk()).unwrap();
     for number in 0..PAGES {
         write(&file, number);
     }

@@ -1,10 +1,8 @@
 //! Growth: what acquires cost while more and more leases last, and what is left of leases that come
 //! and go.
 
-use std::path::Path;
-
-use crate::ON_DISK;
 use crate::load::{CONNECTIONS, Load, Peer, Sample, Work};
+use crate::on_disk;
 use crate::picture::{Line, Picture};
 use crate::servers::Server;
 
@@ -36,7 +34,7 @@ pub(crate) fn measure(stores: &[(&'static str, Server)], load: &mut Load<'_>) {
         up: "us",
         logarithmic: false,
     };
-    picture.draw(&lines, &Path::new(ON_DISK).join("growth.svg"));
+    picture.draw(&lines, &on_disk().join("growth.svg"));
 }
 
 /// Takes and gives up keys, each once, and prints what each step has left.

@@ -3,6 +3,7 @@
 //! Each round loads every scenario in turn, so that what else the machine does falls on all of
 //! them; what counts is the ratio within a round. `LOCKKEEPER_BENCH_ROUNDS` and
 //! `LOCKKEEPER_BENCH_SECONDS` make it longer. It fails on a wrong answer and never on a figure.
+//! The service is the one that is built beside this program.
 
 #![expect(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -17,7 +18,7 @@ mod rate;
 mod report;
 mod servers;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use crate::load::{Load, Peer, Sample, Work};
 use crate::rate::Asked;
@@ -39,9 +40,6 @@ const ONLY: [(&str, fn()); 4] = [
     ("churn", measure_churn),
     ("rate", measure_rate),
 ];
-
-/// Below the build, which is on a disk: a temporary directory may be in memory.
-const ON_DISK: &str = env!("CARGO_TARGET_TMPDIR");
 
 /// What is measured.
 struct Scenario {
@@ -112,18 +110,22 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match &arguments[..] {
         [first, port] if first == BARE => bare::serve(port.parse().unwrap()),
-        _ if arguments.iter().any(|argument| argument == "--bench") => {
-            match ONLY.iter().find(|(name, _)| arguments.iter().any(|argument| argument == name)) {
-                Some((_, measure)) => measure(),
-                None => {
-                    measure();
-                    measure_line();
-                    measure_rate();
-                }
-            }
+        [only] => match ONLY.iter().find(|(name, _)| name == only) {
+            Some((_, measure)) => measure(),
+            None => panic!("{only} is none of {:?}", ONLY.map(|(name, _)| name)),
+        },
+        _ => {
+            measure();
+            measure_line();
+            measure_rate();
         }
-        _ => println!("measures nothing as a test: `make bench` does"),
     }
+}
+
+/// Where this program is, and the service: on a disk. A temporary directory may be in memory.
+fn on_disk() -> PathBuf {
+    let program = std::env::current_exe().unwrap();
+    program.parent().unwrap().to_owned()
 }
 
 fn measure() {
@@ -138,7 +140,7 @@ fn measure() {
     println!("a page of 4 KiB written and synchronised: {:.0} us", disk::sync_micros());
     let redis = Redis::start();
     let directory = tempfile::tempdir().unwrap();
-    let disk = tempfile::tempdir_in(ON_DISK).unwrap();
+    let disk = tempfile::tempdir_in(on_disk()).unwrap();
     let servers = Servers::start(&redis, directory.path(), disk.path());
     let mut load = Load::new(&redis);
     let mut rows: Vec<Row<'_>> =
@@ -162,7 +164,7 @@ fn measure() {
 fn measure_line() {
     let rounds = number("LOCKKEEPER_BENCH_ROUNDS", 5);
     let redis = Redis::start();
-    let disk = tempfile::tempdir_in(ON_DISK).unwrap();
+    let disk = tempfile::tempdir_in(on_disk()).unwrap();
     line::measure(rounds, ["redis", "embedded"], |store| match store {
         "redis" => {
             redis.flush();
@@ -190,7 +192,7 @@ fn measure_churn() {
 fn on_each_store(measure: impl Fn(&[(&'static str, Server)], &mut Load<'_>)) {
     report::print_machine();
     let redis = Redis::start();
-    let disk = tempfile::tempdir_in(ON_DISK).unwrap();
+    let disk = tempfile::tempdir_in(on_disk()).unwrap();
     let embedded = format!("embedded:{}", disk.path().display());
     let stores = [("redis", redis.url()), ("embedded", embedded)];
     let stores = stores.map(|(name, store)| (name, Server::lockkeeper(&[&store], &[])));
@@ -203,7 +205,8 @@ fn measure_rate() {
     let seconds = number("LOCKKEEPER_BENCH_SECONDS", 3);
     report::print_machine();
     let redis = Redis::start();
-    let (directory, disk) = (tempfile::tempdir().unwrap(), tempfile::tempdir_in(ON_DISK).unwrap());
+    let (directory, disk) =
+        (tempfile::tempdir().unwrap(), tempfile::tempdir_in(on_disk()).unwrap());
     let servers = Servers::start(&redis, directory.path(), disk.path());
     let store = format!("embedded:{}", disk.path().join("embedded").display());
     let embedded = Server::lockkeeper(&[&store], &[]);
@@ -218,7 +221,7 @@ fn measure_rate() {
         Asked { name: "lockkeeper on Redis", server: &servers.service, request: acquire },
         Asked { name: "lockkeeper, embedded store", server: &embedded, request: acquire },
     ];
-    rate::measure(&all, (rounds, seconds), Path::new(ON_DISK));
+    rate::measure(&all, (rounds, seconds), &on_disk());
 }
 
 impl Servers {
@@ -241,7 +244,7 @@ impl Servers {
             Target::RedisQuiet => run(&self.quiet),
             Target::Etcd => run(&self.etcd),
             Target::Embedded => {
-                let directory = tempfile::tempdir_in(ON_DISK).unwrap();
+                let directory = tempfile::tempdir_in(on_disk()).unwrap();
                 let store = format!("embedded:{}", directory.path().display());
                 run(&Server::lockkeeper(&[&store], &[]))
             }

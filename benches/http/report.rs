@@ -5,6 +5,7 @@ use std::process::Command;
 use crate::Scenario;
 use crate::Target;
 use crate::load::{Peer, Sample, Work};
+use crate::servers::lockkeeper;
 
 /// All counted rounds of a scenario.
 pub(crate) struct Row<'a> {
@@ -27,8 +28,8 @@ pub(crate) fn print_machine() {
     let redis = said("redis-server", &["--version"]);
     let redis = redis.split(' ').find_map(|word| word.strip_prefix("v=")).unwrap_or("?").to_owned();
     println!(
-        "lockkeeper {}, redis-server {redis}, webdis {}, wrk {}, Linux {}",
-        env!("CARGO_PKG_VERSION"),
+        "{}, redis-server {redis}, webdis {}, wrk {}, Linux {}",
+        said(lockkeeper().to_str().unwrap(), &["--version"]),
         package("webdis"),
         package("wrk"),
         said("uname", &["-r"]),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,11 @@ const TRY_ACQUIRE: &str = concat!(
     include_str!("../../src/store/redis/scripts/try_acquire.lua"),
 );
 
+/// The service.
+pub(crate) fn lockkeeper() -> PathBuf {
+    crate::on_disk().join("lockkeeper")
+}
+
 /// A server; killed when it is dropped.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -35,7 +40,7 @@ impl Server {
     /// The service on this store, with its log thrown away.
     pub(crate) fn lockkeeper(store: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start("/readyz", |port| {
-            let mut command = command(env!("CARGO_BIN_EXE_lockkeeper"));
+            let mut command = command(lockkeeper().to_str().unwrap());
             command.args(["serve", "--listen"]).arg(format!("127.0.0.1:{port}"));
             command.args(store.iter().flat_map(|url| ["--store", url]));
             command.envs(variables.iter().copied());
@@ -45,7 +50,7 @@ impl Server {
 
     /// Lets new Redlock nodes vote at once.
     pub(crate) fn admit(nodes: &[&str]) {
-        let mut command = command(env!("CARGO_BIN_EXE_lockkeeper"));
+        let mut command = command(lockkeeper().to_str().unwrap());
         command.args(["redlock", "admit"]);
         command.args(nodes.iter().map(|url| url.trim_start_matches("redis://")));
         command.env("LOCKKEEPER_STORE", nodes.join(" "));
