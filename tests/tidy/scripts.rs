@@ -9,11 +9,11 @@ const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/sc
 const PRELUDE: &str = "prelude.lua";
 
 /// What stands before scripts that share more: they name further keys, and say what they do.
-const PARTS: [&str; 6] =
-    ["line.lua", "join.lua", "ended.lua", "share.lua", "grant.lua", "vote.lua"];
+const PARTS: [&str; 7] =
+    ["line.lua", "join.lua", "ended.lua", "share.lua", "grant.lua", "guard.lua", "vote.lua"];
 
 /// The steps of the verb `guard`.
-const STEPS: [&str; 2] = ["touch.lua", "admit.lua"];
+const STEPS: [&str; 3] = ["touch.lua", "status.lua", "admit.lua"];
 
 /// The end of the name of a verb's second script, for a lock that leases share.
 const TWIN: &str = "_share";

@@ -1,7 +1,7 @@
 //! Locks on N independent Redis nodes, by majority: Redlock, with fencing tokens.
 //!
 //! A verb is one script on each node, whose votes `vote.rs` counts. A node that may have forgotten
-//! leases does not vote until they have expired (`prelude.lua`). There is no common line: an
+//! leases does not vote until they have expired (`guard.lua`). There is no common line: an
 //! instance's waiters for a key contend one at a time, in the order of arrival; instances contend
 //! with one another, with random pauses.
 

@@ -19,14 +19,14 @@ use crate::store::redlock::peer::Peer;
 use crate::store::redlock::settings::{RedlockSettings, Restarted};
 use crate::store::redlock::vote::{Ballot, Other, Poll, Quorum, Since, Yes};
 
-script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "vote.lua" "try_acquire.lua");
-script!(CONFIRM, Verb::Confirm, 3: "prelude.lua" "vote.lua" "confirm.lua");
-script!(UNCONFIRM, Verb::Unconfirm, 3: "prelude.lua" "vote.lua" "unconfirm.lua");
-script!(LEVEL, Verb::Level, 3: "prelude.lua" "vote.lua" "level.lua");
-script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "vote.lua" "refresh.lua");
-script!(RELEASE, Verb::Release, 3: "prelude.lua" "vote.lua" "release.lua");
-script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "vote.lua" "force_release.lua");
-script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "vote.lua" "inspect.lua");
+script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "guard.lua" "vote.lua" "try_acquire.lua");
+script!(CONFIRM, Verb::Confirm, 3: "prelude.lua" "guard.lua" "vote.lua" "confirm.lua");
+script!(UNCONFIRM, Verb::Unconfirm, 3: "prelude.lua" "guard.lua" "vote.lua" "unconfirm.lua");
+script!(LEVEL, Verb::Level, 3: "prelude.lua" "guard.lua" "vote.lua" "level.lua");
+script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "guard.lua" "vote.lua" "refresh.lua");
+script!(RELEASE, Verb::Release, 3: "prelude.lua" "guard.lua" "vote.lua" "release.lua");
+script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "guard.lua" "vote.lua" "force_release.lua");
+script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "guard.lua" "vote.lua" "inspect.lua");
 
 /// The nodes of the list, reachable or not.
 pub(super) struct Nodes {

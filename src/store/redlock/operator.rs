@@ -5,22 +5,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use redis::FromRedisValue;
 
 use crate::lock::error::Verb;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
 use crate::store::redis::script::script;
-use crate::store::redlock::nodes::{Nodes, guard, natural};
-use crate::store::redlock::{RedlockSettings, Restarted, peers};
+use crate::store::redlock::nodes::{Nodes, natural};
+use crate::store::redlock::{RedlockSettings, peers};
 
-script!(ADMIT, Verb::Guard, 1: "prelude.lua" "admit.lua");
+script!(STATUS, Verb::Guard, 1: "prelude.lua" "status.lua");
+script!(ADMIT, Verb::Guard, 1: "prelude.lua" "guard.lua" "admit.lua");
 
 /// The nodes of the settings, for an operator.
 pub struct Operator {
     nodes: Nodes,
-    settings: RedlockSettings,
     patience: Duration,
 }
 
@@ -75,26 +74,6 @@ impl fmt::Display for NodeState {
     }
 }
 
-/// The contents of a node's guard.
-struct Guard {
-    run_id: String,
-    votes_from: u64,
-    longest_lease_ms: u64,
-    nodes: usize,
-}
-
-impl Guard {
-    /// Parses a guard's value; `None` if it is invalid.
-    fn parse(text: &str) -> Option<Self> {
-        let mut parts = text.split('|');
-        let run_id = parts.next()?.to_owned();
-        let votes_from = parts.next()?.parse().ok()?;
-        let longest_lease_ms = parts.next()?.parse().ok()?;
-        let nodes = parts.next()?.parse().ok()?;
-        parts.next().is_none().then_some(Self { run_id, votes_from, longest_lease_ms, nodes })
-    }
-}
-
 impl Operator {
     /// Connects to the nodes of the settings.
     ///
@@ -106,7 +85,7 @@ impl Operator {
         let peers = peers(settings, &Arc::new(Wakeups::default()), &metrics)?;
         let patience = settings.nodes[0].command_timeout;
         let nodes = Nodes::new(peers, settings, None);
-        Ok(Self { nodes, settings: settings.clone(), patience })
+        Ok(Self { nodes, patience })
     }
 
     /// The status of the nodes. Changes nothing.
@@ -116,8 +95,10 @@ impl Operator {
     /// Safe.
     pub async fn status(&self) -> Vec<NodeStatus> {
         let all = (0..self.nodes.quorum().nodes()).map(|node| async move {
-            let state = self.state(node).await.unwrap_or_else(NodeState::Away);
-            NodeStatus { node: self.nodes.peer(node).name().to_owned(), state }
+            NodeStatus {
+                node: self.nodes.peer(node).name().to_owned(),
+                state: self.state(node).await,
+            }
         });
         join_all(all).await
     }
@@ -155,37 +136,21 @@ impl Operator {
         }
     }
 
-    async fn state(&self, node: usize) -> Result<NodeState, String> {
-        let info: String = self.ask(node, &["INFO", "server"]).await?;
-        let run_id = info.lines().find_map(|line| line.strip_prefix("run_id:")).unwrap_or_default();
-        let key = guard(self.nodes.key_prefix());
-        let known: Option<String> = self.ask(node, &["GET", &key]).await?;
-        let known = known.and_then(|text| Guard::parse(&text));
-        let Some(guard) = known else { return Ok(NodeState::Unseen) };
-        if guard.run_id != run_id && self.settings.restarted == Restarted::Doubted {
-            return Ok(NodeState::Unseen);
+    async fn state(&self, node: usize) -> NodeState {
+        let asked = self.nodes.ask_guard(node, &STATUS, self.patience).await;
+        let mut reply = match asked {
+            Ok(reply) => reply,
+            Err(error) => return NodeState::Away(error.reason.to_string()),
+        };
+        let mut next = || natural(&mut reply).unwrap_or_default();
+        let (waits, longest_lease) = (Duration::from_millis(next()), Duration::from_millis(next()));
+        let nodes = next() as usize;
+        match reply.word() {
+            "voting" => NodeState::Voting,
+            "waiting" => NodeState::Waiting(waits),
+            "unseen" => NodeState::Unseen,
+            _ => NodeState::Foreign(longest_lease, nodes),
         }
-        let longest_lease = Duration::from_millis(guard.longest_lease_ms);
-        let own = self.settings.rules.longest_lease.as_duration() == longest_lease
-            && guard.nodes == self.settings.nodes.len();
-        if !own {
-            return Ok(NodeState::Foreign(longest_lease, guard.nodes));
-        }
-        let (seconds, micros): (u64, u64) = self.ask(node, &["TIME"]).await?;
-        let left = guard.votes_from.saturating_sub(seconds * 1_000 + micros / 1_000);
-        Ok(match left {
-            0 => NodeState::Voting,
-            left => NodeState::Waiting(Duration::from_millis(left)),
-        })
-    }
-
-    /// Asks a node without a script, so that nothing is written.
-    async fn ask<T: FromRedisValue>(&self, node: usize, words: &[&str]) -> Result<T, String> {
-        let redis = self.nodes.peer(node).node().ok_or("not a Redis")?;
-        let mut command = redis::cmd(words[0]);
-        command.arg(&words[1..]);
-        let answer = redis.query(&command).await.map_err(|error| error.to_string())?;
-        redis::from_redis_value(answer).map_err(|error| error.to_string())
     }
 }
 

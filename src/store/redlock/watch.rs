@@ -15,7 +15,7 @@ use crate::store::redis::script::{Reply, script};
 use crate::store::redlock::nodes::{Nodes, natural};
 use crate::store::redlock::vote::Quorum;
 
-script!(TOUCH, Verb::Guard, 1: "prelude.lua" "touch.lua");
+script!(TOUCH, Verb::Guard, 1: "prelude.lua" "guard.lua" "touch.lua");
 
 /// The longest pause between two checks while all nodes vote; the shortest is half of it.
 const CALM: Duration = Duration::from_secs(1);

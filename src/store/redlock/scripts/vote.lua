@@ -1,4 +1,4 @@
--- vote.lua: the lock and its record; runs after prelude.lua, before the scripts about one lock.
+-- vote.lua: the lock and its record; runs after guard.lua, before the scripts about one lock.
 -- KEYS: 1 lock (the token as a plain string)  2 record ("<last> <number> <ttl ms> <renewals> <attempt,...> <token> <owner>", the attempts that use the vote, or "-" if it may be a lease; then a line feed, the start of the lease (ms), the name of the attempt that drew its number, or has to tell it, unless a majority may have confirmed that, and the name of a confirmation that may be taken back; with a "+" before it if claims wait: the highest fencing token that the node knows, and that of its lease, 0 if the node does not know it)
 -- ARGV: those of the script that follows
 -- Returns: nothing
