@@ -1,8 +1,8 @@
 //! The store in virtual time: several instances over nodes that run its scripts, while messages get
 //! lost or come late, nodes are paused and forget, and instances end.
 //!
-//! The simulation runs the production code. The full rules hold in all runs; without any one of
-//! them the same runs fail, which shows that the checks work.
+//! The simulation runs a copy of the production code (`build.rs`). The full rules hold in all runs;
+//! without any one of them the same runs fail, which shows that the checks work.
 
 mod counterexamples;
 mod counts;

@@ -2,7 +2,7 @@
 //! long after their caller gave up.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,9 @@ use tokio::time::sleep_until;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
+use crate::lock::store::Page;
 use crate::store::redis::deadline::When;
-use crate::store::redis::node::{Node, ScriptCall, failure};
+use crate::store::redis::node::{ScriptCall, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::simulation::redis;
@@ -295,7 +296,7 @@ impl Peer for Line {
         answer.await.unwrap_or_else(|_| Err(failure(Verb::Guard, Effect::Unknown, "it is over")))
     }
 
-    fn node(&self) -> Option<&Node> {
-        None
+    async fn scan(&self, _: &str, _: &Page, _: usize) -> Result<BTreeSet<LockKey>, StoreError> {
+        Err(failure(Verb::List, Effect::None, "no client of the simulation lists"))
     }
 }

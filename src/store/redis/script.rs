@@ -53,14 +53,13 @@ impl Script {
 
     /// The hash by which the server knows it.
     pub(in crate::store) fn sha1(&self) -> String {
-        redis::Script::new(self.source).get_hash().to_owned()
+        redis::Script::new(self.source()).get_hash().to_owned()
     }
 
     pub(in crate::store) fn verb(&self) -> Verb {
         self.verb
     }
 
-    #[cfg(test)]
     pub(in crate::store) fn source(&self) -> &'static str {
         self.source
     }
@@ -72,7 +71,7 @@ impl Script {
 
     /// `EVAL`, needed once after the server has started or was flushed.
     pub(super) fn by_source(&self, keys: &[&str], args: &[&str]) -> Cmd {
-        command("EVAL", self.source, &keys[..self.keys], args)
+        command("EVAL", self.source(), &keys[..self.keys], args)
     }
 }
 

@@ -81,10 +81,8 @@ impl RedlockStore {
 #[async_trait]
 impl Listed for RedlockStore {
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError> {
-        let scans = (0..self.quorum().nodes()).filter_map(|node| {
-            let node = self.nodes.peer(node).node()?;
-            Some(node.scan(self.nodes.key_prefix(), page, wanted))
-        });
+        let scans = (0..self.quorum().nodes())
+            .map(|node| self.nodes.peer(node).scan(self.nodes.key_prefix(), page, wanted));
         let found: Vec<_> = join_all(scans).await.into_iter().flatten().collect();
         if found.len() < self.quorum().needed() {
             return Err(failure(Verb::List, Effect::None, "too few nodes answered"));

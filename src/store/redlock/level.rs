@@ -93,7 +93,6 @@ impl Leveling {
             Ballot::Yes(Yes { number, before: Some(before), .. }) if *number > self.number => {
                 (now(), *before > self.number)
             }
-            _ if is_told_nothing() => return None,
             Ballot::Blank => (now(), false),
             // Its answer may have been lost.
             Ballot::Silent(Effect::Unknown) if self.again || self.view.waits(node) => {
@@ -118,10 +117,6 @@ impl Leveling {
     /// a later lease, if the token's release was only half heard: the vote would bring the old
     /// lease back. But a later lease had ended the old one on a node of every majority.
     async fn lasts(&self) -> bool {
-        #[cfg(test)]
-        if crate::store::redlock::simulation::Rule::LeveledUnseen.is_left_out() {
-            return true;
-        }
         let has_it = |ballot: &Ballot| {
             matches!(ballot, Ballot::No(Some(other)) if other.number == self.number
                 && other.holder == self.claim.token.expose().as_bytes())
@@ -140,13 +135,4 @@ impl Leveling {
         }
         false
     }
-}
-
-/// Returns true if a node that waits is told nothing.
-fn is_told_nothing() -> bool {
-    #[cfg(test)]
-    if crate::store::redlock::simulation::Rule::WaitingAreTold.is_left_out() {
-        return true;
-    }
-    false
 }

@@ -384,7 +384,3 @@ impl Store for RedlockStore {
         }
     }
 }
-
-#[cfg(test)]
-#[path = "../../../tests/simulation/mod.rs"]
-mod simulation;

@@ -1,14 +1,17 @@
-//! A node for Redlock: calls of scripts within their deadlines.
+//! A node for Redlock: calls of scripts within their deadlines, and its keys.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
+use crate::lock::key::LockKey;
+use crate::lock::store::Page;
 use crate::store::redis::node::{Node, ScriptCall, Way};
 use crate::store::redis::script::Reply;
 
-/// One of the nodes, or its simulation.
+/// One of the nodes.
 #[async_trait]
 pub(super) trait Peer: Send + Sync {
     /// Its address, for logs and errors.
@@ -20,8 +23,13 @@ pub(super) trait Peer: Send + Sync {
     /// Makes a call, and gives it up after `patience`.
     async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Result<Reply, StoreError>;
 
-    /// Its Redis; `None` in a simulation.
-    fn node(&self) -> Option<&Node>;
+    /// The first `wanted` keys of a page among all under `key_prefix`.
+    async fn scan(
+        &self,
+        key_prefix: &str,
+        page: &Page,
+        wanted: usize,
+    ) -> Result<BTreeSet<LockKey>, StoreError>;
 }
 
 #[async_trait]
@@ -39,7 +47,12 @@ impl Peer for Node {
         answer.map_err(|error| error.of(call.script.verb()))
     }
 
-    fn node(&self) -> Option<&Node> {
-        Some(self)
+    async fn scan(
+        &self,
+        key_prefix: &str,
+        page: &Page,
+        wanted: usize,
+    ) -> Result<BTreeSet<LockKey>, StoreError> {
+        self.scan(key_prefix, page, wanted).await
     }
 }

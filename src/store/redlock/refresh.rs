@@ -163,9 +163,5 @@ impl RedlockStore {
 /// Returns true if a lease still lasts on all nodes that refreshed it, so long after the refresh,
 /// also if another request has shortened it: nobody else can have had the key since.
 fn lasts(ttl: Duration, elapsed: Duration) -> bool {
-    #[cfg(test)]
-    if crate::store::redlock::simulation::Rule::WhileItLasts.is_left_out() {
-        return true;
-    }
     remaining(ttl.min(BRING_WITHIN), elapsed).is_some()
 }

@@ -27,10 +27,6 @@ impl Quorum {
 
     /// More than half: any two majorities share a node.
     pub(super) fn needed(self) -> usize {
-        #[cfg(test)]
-        if crate::store::redlock::simulation::Rule::MoreThanHalf.is_left_out() {
-            return (self.nodes / 2).max(1);
-        }
         self.nodes / 2 + 1
     }
 
@@ -85,10 +81,6 @@ pub(super) struct Yes {
 impl Yes {
     /// Returns true if one attempt drew both numbers, or both may be confirmed.
     fn is_drawn_with(&self, other: &Self) -> bool {
-        #[cfg(test)]
-        if crate::store::redlock::simulation::Rule::OneDrawer.is_left_out() {
-            return true;
-        }
         self.drawer == other.drawer
     }
 }
@@ -346,10 +338,6 @@ impl Poll {
 /// different speed: 1 % and the 2 ms of the server's precision. `None` if less than half of the TTL
 /// is left: the nodes were too slow.
 pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
-    #[cfg(test)]
-    if crate::store::redlock::simulation::Rule::TimeIsLookedAt.is_left_out() {
-        return Some(ttl);
-    }
     let left = ttl.checked_sub(ttl / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?;
     (left >= ttl / 2).then_some(left)
 }

@@ -259,10 +259,6 @@ fn served(sights: &[Sight]) -> (usize, BTreeMap<Settings, Vec<usize>>) {
 /// or of those that serve no others. The majorities of lists that differ by one node meet; if they
 /// differ by more, this keeps both from granting at once.
 fn may_grant(settings: Settings, seen: usize, own: usize) -> bool {
-    #[cfg(test)]
-    if crate::store::redlock::simulation::Rule::Rivals.is_left_out() {
-        return false;
-    }
     let most = seen.max(settings.nodes.saturating_sub(own));
     most >= Quorum::of(settings.nodes).needed()
 }
