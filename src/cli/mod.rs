@@ -23,7 +23,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
@@ -76,13 +76,7 @@ enum Command {
 #[command(next_help_heading = "Settings of the service")]
 struct SettingFlags {
     /// Settings file; config/lockkeeper.toml has every setting with its default.
-    #[arg(
-        long,
-        global = true,
-        env = "LOCKKEEPER_CONFIG",
-        hide_env_values = true,
-        value_name = "FILE"
-    )]
+    #[arg(long, global = true, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address to listen on, or unix:FILE for a unix socket [default: 127.0.0.1:8080].
     #[arg(long, global = true, value_name = "ADDRESS:PORT")]
@@ -136,9 +130,15 @@ pub fn run() -> ExitCode {
     }
 }
 
+/// The command line. Its help names variables, and shows no value of one.
+fn command() -> clap::Command {
+    let hidden = |arg: Arg| arg.hide_env_values(true);
+    Cli::command().mut_args(hidden).mut_subcommands(|command| command.mut_args(hidden))
+}
+
 /// Parses the arguments, or reports what is wrong with them and returns the exit code.
 fn parsed() -> Result<Cli, ExitCode> {
-    let command = Cli::command().mut_subcommand("exec", exec::habits::added_to);
+    let command = command().mut_subcommand("exec", exec::habits::added_to);
     let matches = command.try_get_matches().map_err(|error| misused(&error))?;
     if let Some(told) = matches.subcommand_matches("exec").and_then(exec::habits::refused) {
         voice::last_words(&told);
@@ -149,14 +149,14 @@ fn parsed() -> Result<Cli, ExitCode> {
 
 fn completions(shell: Shell) -> ExitCode {
     let mut text = Vec::new();
-    generate(shell, &mut Cli::command(), "lockkeeper", &mut text);
+    generate(shell, &mut command(), "lockkeeper", &mut text);
     written(&text)
 }
 
 /// Prints one page, with a section for each command.
 fn manual() -> ExitCode {
     let mut text = Vec::new();
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = command();
     command.build();
     let mut rendered = Man::new(command.clone()).render(&mut text);
     for part in command.get_subcommands() {

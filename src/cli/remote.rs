@@ -15,56 +15,29 @@ use crate::lock::token::{LeaseToken, TokenMaker};
 /// The variable with the API key; the process list would show a flag.
 pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
 
+/// The URL of a service with the default settings.
+const LOCAL: &str = "http://127.0.0.1:8080";
+
 /// The URL of the service, and the verbosity.
 #[derive(Args, Debug)]
 pub(super) struct Remote {
     /// URL of the service, or unix:FILE; its API key is read from LOCKKEEPER_API_KEY.
-    #[arg(
-        short,
-        long,
-        env = "LOCKKEEPER_URL",
-        hide_env_values = true,
-        value_parser = url,
-        default_value = "http://127.0.0.1:8080"
-    )]
+    #[arg(short, long, env = "LOCKKEEPER_URL", value_parser = url, default_value = LOCAL)]
     url: String,
     /// Do not warn when an API key goes over http:// to another host.
-    #[arg(
-        long,
-        env = "LOCKKEEPER_PLAIN_HTTP",
-        hide_env_values = true,
-        value_parser = FalseyValueParser::new()
-    )]
+    #[arg(long, env = "LOCKKEEPER_PLAIN_HTTP", value_parser = FalseyValueParser::new())]
     plain_http: bool,
     /// Trust only the authorities in this PEM file.
-    #[arg(long, env = "LOCKKEEPER_CA", hide_env_values = true, value_name = "FILE")]
+    #[arg(long, env = "LOCKKEEPER_CA", value_name = "FILE")]
     ca: Option<PathBuf>,
     /// Show this client certificate (PEM) to the service.
-    #[arg(
-        long,
-        env = "LOCKKEEPER_CERT",
-        hide_env_values = true,
-        value_name = "FILE",
-        requires = "cert_key"
-    )]
+    #[arg(long, env = "LOCKKEEPER_CERT", value_name = "FILE", requires = "cert_key")]
     cert: Option<PathBuf>,
     /// Private key of the client certificate (PEM).
-    #[arg(
-        long,
-        env = "LOCKKEEPER_CERT_KEY",
-        hide_env_values = true,
-        value_name = "FILE",
-        requires = "cert"
-    )]
+    #[arg(long, env = "LOCKKEEPER_CERT_KEY", value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
     /// Prefix of new tokens, where the service has a redis.token_prefix.
-    #[arg(
-        long,
-        env = "LOCKKEEPER_TOKEN_PREFIX",
-        hide_env_values = true,
-        default_value = "",
-        hide_default_value = true
-    )]
+    #[arg(long, env = "LOCKKEEPER_TOKEN_PREFIX", default_value = "", hide_default_value = true)]
     token_prefix: String,
     /// Print nothing, not even errors.
     #[arg(short, long, conflicts_with = "verbose")]
