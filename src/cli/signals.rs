@@ -2,11 +2,10 @@
 //!
 //! SIGCHLD belongs to the runtime; it is unblocked, because a parent may have blocked it.
 
-use std::future::poll_fn;
 use std::io;
-use std::task::Poll;
 
-use nix::sys::signal::SigSet;
+use futures_util::future::select_all;
+use nix::sys::signal::{SigSet, Signal as NamedSignal};
 use rustix::process::Signal;
 use tokio::signal::unix;
 use tokio::signal::unix::{SignalKind, signal};
@@ -21,19 +20,6 @@ const FORWARDED: [Signal; 6] =
 /// Signals that end the wait.
 const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT];
 
-/// The signals that `--signal` accepts.
-const NAMED: [(&str, Signal); 9] = [
-    ("HUP", Signal::HUP),
-    ("INT", Signal::INT),
-    ("QUIT", Signal::QUIT),
-    ("ABRT", Signal::ABORT),
-    ("KILL", Signal::KILL),
-    ("USR1", Signal::USR1),
-    ("USR2", Signal::USR2),
-    ("ALRM", Signal::ALARM),
-    ("TERM", Signal::TERM),
-];
-
 /// The stream of arriving signals.
 #[derive(Debug)]
 pub(super) struct Signals {
@@ -44,7 +30,7 @@ pub(super) struct Signals {
 /// The signals to a service; read by the runtime, because a service has many threads.
 #[derive(Debug)]
 pub(super) struct Orders {
-    arriving: Vec<(&'static str, unix::Signal)>,
+    arriving: Vec<(Signal, unix::Signal)>,
     on_terminal: bool,
 }
 
@@ -104,36 +90,26 @@ impl Orders {
         let ignored = ignored_signals();
         let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
         let caught = ENDING.into_iter().filter(|kind| always(*kind) || ignored & bit(*kind) == 0);
-        let caught = caught.map(|kind| {
-            let named = NAMED.iter().find(|(_, signal)| *signal == kind);
-            let name = named.map_or("", |(name, _)| name);
-            Ok((name, signal(SignalKind::from_raw(kind.as_raw()))?))
-        });
+        let caught = caught.map(|kind| Ok((kind, signal(SignalKind::from_raw(kind.as_raw()))?)));
         let arriving = caught.collect::<io::Result<_>>()?;
         Ok(Self { arriving, on_terminal: has_terminal() })
     }
 
     /// Waits for a signal that ends the service, and returns its name. Calls `reload` for each HUP;
     /// the HUP of a terminal that was closed ends the service.
-    pub(super) async fn end(&mut self, reload: impl Fn()) -> &'static str {
+    pub(super) async fn end(&mut self, reload: impl Fn()) -> String {
         loop {
-            match self.next().await {
-                "HUP" if !self.on_terminal || has_terminal() => reload(),
-                name => return name,
+            let next = self.arriving.iter_mut().map(|(kind, arriving)| {
+                Box::pin(async {
+                    arriving.recv().await;
+                    *kind
+                })
+            });
+            match select_all(next).await.0 {
+                Signal::HUP if !self.on_terminal || has_terminal() => reload(),
+                kind => return name(kind),
             }
         }
-    }
-
-    async fn next(&mut self) -> &'static str {
-        poll_fn(|context| {
-            for (name, arriving) in &mut self.arriving {
-                if arriving.poll_recv(context).is_ready() {
-                    return Poll::Ready(*name);
-                }
-            }
-            Poll::Pending
-        })
-        .await
     }
 }
 
@@ -171,17 +147,16 @@ impl std::fmt::Display for Inherited {
 /// Parses the name or number of a signal.
 pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
     let name = text.to_uppercase();
-    let name = name.strip_prefix("SIG").unwrap_or(&name);
-    let number = text.parse().ok().and_then(Signal::from_named_raw);
-    let named = NAMED.iter().find(|(known, _)| *known == name).map(|(_, signal)| *signal);
-    let known = || NAMED.map(|(name, _)| name).join(", ");
-    number.or(named).ok_or_else(|| format!("expected a number or one of {}", known()))
+    let named = format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name)).parse();
+    let number = named.map_or_else(|_| text.parse().ok(), |named: NamedSignal| Some(named as i32));
+    let signal = number.and_then(Signal::from_named_raw);
+    signal.ok_or_else(|| "expected the name or number of a signal, as in TERM or 15".to_owned())
 }
 
 /// The name of a signal, or its number.
 pub(super) fn name(signal: Signal) -> String {
-    let named = NAMED.iter().find(|(_, known)| *known == signal);
-    named.map_or_else(|| signal.as_raw().to_string(), |(name, _)| (*name).to_owned())
+    let named = NamedSignal::try_from(signal.as_raw());
+    named.map_or_else(|_| signal.as_raw().to_string(), |named| named.as_str()[3..].to_owned())
 }
 
 fn set(kinds: impl IntoIterator<Item = Signal>) -> io::Result<SigSet> {

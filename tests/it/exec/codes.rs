@@ -120,7 +120,7 @@ fn wrong_usage_is_125_and_says_what_is_wrong() {
         (&["-w", "soon", "key", "true"], "expected a number and ms, s, m, h or d"),
         (&["-n", "-w", "5", "key", "true"], "cannot be used with"),
         (&["--no-such-flag", "key", "true"], "--no-such-flag"),
-        (&["-s", "NONE", "key", "true"], "a number or one of HUP, INT,"),
+        (&["-s", "NONE", "key", "true"], "expected the name or number of a signal"),
         (&["-t", "8", "-k", "5", "key", "true"], "a TTL of 8 s is too short: COMMAND may take 5 s"),
         (&["-t", "0.3", "key", "true"], "a TTL of 0.3 s is too short: use 0.4 s at least"),
         (&["-u", "ftp://a", "key", "true"], "use http:// or https://"),
