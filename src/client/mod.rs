@@ -6,7 +6,6 @@
 
 mod answer;
 mod connect;
-pub mod health;
 mod tls;
 mod wish;
 
@@ -27,7 +26,7 @@ use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
 
 use crate::client::connect::first_to_accept;
-use crate::client::tls::Transport;
+use crate::client::tls::{Transport, lives_without};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
 use crate::lock::time::Ttl;
@@ -40,6 +39,9 @@ pub use crate::client::wish::Wish;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
 pub const ANSWER_TIME: Duration = Duration::from_secs(5);
+
+/// The time limit of a health check: shorter than that of common ones around it.
+const HEALTH_TIME: Duration = Duration::from_secs(3);
 
 /// Keys per page of the list: the most that the service allows.
 pub const PAGE: usize = 1_000;
@@ -280,6 +282,25 @@ impl Client {
         Ok(self.call(HttpCall::new(Method::DELETE, path)).await?.1)
     }
 
+    /// The status of `/healthz`. A service that demands a client certificate has answered as well:
+    /// 200.
+    ///
+    /// # Errors
+    ///
+    /// The reason why there is no answer.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
+    pub async fn health(&self) -> Result<u16, BoxError> {
+        let asked = self.exchange(HttpCall::new(Method::GET, "/healthz".to_owned()));
+        match timeout(HEALTH_TIME, asked).await {
+            Ok(Err(error)) if lives_without(&*error) => Ok(200),
+            Ok(answer) => Ok(answer?.0),
+            Err(_) => Err(format!("it did not answer within {} s", HEALTH_TIME.as_secs()).into()),
+        }
+    }
+
     async fn call(&self, call: HttpCall<'_>) -> Result<(u16, String), ClientError> {
         let within = call.within;
         let told = |why: String| {
@@ -347,7 +368,8 @@ fn without_password(url: &str) -> String {
     }
 }
 
-type BoxError = Box<dyn std::error::Error + Send + Sync>;
+/// An error of some layer.
+pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request.
 struct HttpCall<'a> {

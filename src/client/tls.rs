@@ -28,9 +28,17 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 /// The authorities that a client trusts, and its own certificate.
 #[derive(Clone, Debug, Default)]
 pub struct Trust {
-    /// The only trusted ones; the system's if absent.
-    authorities: Option<RootCertStore>,
+    authorities: Authorities,
     own: Option<Arc<OwnCertificate>>,
+}
+
+#[derive(Clone, Debug, Default)]
+enum Authorities {
+    #[default]
+    System,
+    Only(RootCertStore),
+    /// Every certificate is accepted, whatever it names.
+    Unseen,
 }
 
 #[derive(Debug)]
@@ -46,8 +54,15 @@ impl Trust {
     ///
     /// [`PemError`] says in a sentence what is wrong with the file.
     pub fn only(mut self, file: &Path) -> Result<Self, PemError> {
-        self.authorities = Some(pem::authorities(file, &pem::read(file)?)?);
+        self.authorities = Authorities::Only(pem::authorities(file, &pem::read(file)?)?);
         Ok(self)
+    }
+
+    /// Trusts every certificate: for the health check of the service on this machine. The
+    /// certificate need not name this address, the request has no secret, and only its status is
+    /// read.
+    pub fn unseen() -> Self {
+        Self { authorities: Authorities::Unseen, own: None }
     }
 
     /// Shows the certificate in `file` to the service; `key` has its private key.
@@ -62,16 +77,22 @@ impl Trust {
         Ok(self)
     }
 
-    /// Starts TLS on a connection; the certificate has to name `host`.
+    /// Starts TLS on a connection; a certificate has to name `host`.
     pub(super) async fn secured(
         &self,
         stream: TcpStream,
         host: &str,
     ) -> Result<Box<dyn Transport>, BoxError> {
-        let roots = self.authorities.clone().map_or_else(system_authorities, Ok)?;
         let config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?
-            .with_root_certificates(roots);
+            .with_safe_default_protocol_versions()?;
+        let config = match &self.authorities {
+            Authorities::System => config.with_root_certificates(system_authorities()?),
+            Authorities::Only(roots) => config.with_root_certificates(roots.clone()),
+            Authorities::Unseen => {
+                let any = Arc::new(AnyCertificate(provider()));
+                config.dangerous().with_custom_certificate_verifier(any)
+            }
+        };
         let config = match &self.own {
             None => config.with_no_client_auth(),
             Some(own) => config.with_client_auth_cert(own.chain.clone(), own.key.clone_key())?,
@@ -93,17 +114,6 @@ fn system_authorities() -> Result<RootCertStore, BoxError> {
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
-}
-
-/// Starts TLS on a connection to this machine, whatever the certificate: for health checks only.
-pub(super) async fn secured_unseen(stream: TcpStream) -> Result<Box<dyn Transport>, BoxError> {
-    let host = ServerName::from(stream.peer_addr()?.ip());
-    let config = ClientConfig::builder_with_provider(provider())
-        .with_safe_default_protocol_versions()?
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyCertificate(provider())))
-        .with_no_client_auth();
-    Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(host, stream).await?))
 }
 
 /// Returns whether an error is the answer of a service that lives and demands a client certificate.
