@@ -24,9 +24,6 @@ const FIRST: Duration = Duration::from_millis(300);
 const PAUSE_DRAWN: Duration = Duration::from_secs(1);
 const PAUSE_TOLD: Duration = Duration::from_secs(5);
 
-/// The time after which an unchanged state is told again.
-const AGAIN: Duration = Duration::from_secs(300);
-
 /// The waiting requests that a look asks for: as many as the service allows.
 const MAX_PLACES: u64 = 100;
 
@@ -38,13 +35,9 @@ pub(super) struct Progress<'a> {
     pub(super) until: Option<Moment>,
 }
 
-/// The facts whose change is told.
-#[derive(Debug, PartialEq, Eq)]
-struct Facts {
-    /// Owner and fencing token of the holder, or the number of holders.
-    holder: (Option<String>, Option<u64>),
-    place: Option<usize>,
-}
+/// The facts whose change is told: the owner and the fencing token of the holder, or the number of
+/// holders, and the place in line.
+type Facts = (Option<String>, Option<u64>, Option<usize>);
 
 impl Progress<'_> {
     /// Reports until it is dropped.
@@ -54,20 +47,15 @@ impl Progress<'_> {
             return pending().await;
         }
         let draws = voice.draws();
-        let mut told: Option<(Facts, Moment)> = None;
+        let mut told = None;
         sleep(FIRST).await;
         loop {
-            let seen = self.look().await;
+            let (facts, line) = self.look().await.unzip();
             if draws {
-                voice.draw(&seen.map_or_else(String::new, |(_, line)| line));
-            } else if let Some((facts, line)) = seen {
-                let is_old = |(before, at): &(Facts, Moment)| {
-                    *before == facts && !at.after(AGAIN).has_come()
-                };
-                if !told.as_ref().is_some_and(is_old) {
-                    voice.tell(|| line);
-                    told = Some((facts, Moment::now()));
-                }
+                voice.draw(&line.unwrap_or_default());
+            } else if facts.is_some() && facts != told {
+                voice.tell(|| line.unwrap_or_default());
+                told = facts;
             }
             sleep(if draws { PAUSE_DRAWN } else { PAUSE_TOLD }).await;
         }
@@ -84,7 +72,7 @@ impl Progress<'_> {
         let left = self.until.map(Moment::left);
         is_waiting.then(|| {
             let line = line(&status, place, left);
-            (Facts { holder: (whose(&status), status.fencing_token), place }, line)
+            ((whose(&status), status.fencing_token, place), line)
         })
     }
 }
