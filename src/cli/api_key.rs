@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 
+use crate::cli::voice::print;
 use crate::config::new_api_key;
 
 /// The commands for API keys.
@@ -58,8 +59,7 @@ pub(super) fn api_key(ApiKeyCommand::New(new): &ApiKeyCommand) -> Result<(), Str
                 .to_owned());
         }
     }
-    let written = io::stdout().write_all(lines.as_bytes());
-    written.map_err(|error| format!("cannot write to standard output: {error}"))
+    print(&lines)
 }
 
 fn store(path: &Path, secret: &str) -> io::Result<()> {

@@ -10,6 +10,7 @@ use tokio::time::{sleep, timeout};
 use crate::cli::claimant::progress::Progress;
 use crate::cli::clock::Moment;
 use crate::cli::exit;
+use crate::cli::exit::Failure;
 use crate::cli::remote::duration;
 use crate::cli::voice::Voice;
 use crate::client::{Client, ClientError, Granted, LeaseId, Wish};
@@ -72,44 +73,6 @@ impl Contention {
     }
 }
 
-/// The reason why no lease was acquired.
-#[derive(Debug)]
-pub(super) enum NoLease {
-    /// Another client holds the key.
-    Busy(String),
-    /// The service is unreachable.
-    Unreachable(String),
-    /// The service refused the request.
-    Refused(String),
-    /// The claim was released with its token.
-    Cancelled(String),
-}
-
-impl NoLease {
-    /// Reports the reason and returns the exit code; `busy` if another client holds the key, which
-    /// only a verbose voice reports.
-    pub(super) fn say(self, voice: Voice, busy: u8) -> u8 {
-        match self {
-            Self::Busy(detail) => {
-                voice.tell(|| detail);
-                busy
-            }
-            Self::Unreachable(why) => {
-                voice.complain(|| why);
-                exit::UNREACHABLE
-            }
-            Self::Refused(detail) => {
-                voice.complain(|| detail);
-                exit::INTERNAL
-            }
-            Self::Cancelled(detail) => {
-                voice.complain(|| detail);
-                exit::LOST
-            }
-        }
-    }
-}
-
 /// A client that wants a lease.
 #[derive(Debug)]
 pub(super) struct Claimant {
@@ -132,7 +95,7 @@ impl Claimant {
     pub(super) async fn acquire(
         &self,
         wait: Option<Duration>,
-    ) -> Result<(Moment, Granted), NoLease> {
+    ) -> Result<(Moment, Granted), Failure> {
         let began = Moment::now();
         let progress = Progress { claimant: self, until: wait.map(|wait| began.after(wait)) };
         tokio::select! {
@@ -149,7 +112,7 @@ impl Claimant {
         &self,
         began: Moment,
         wait: Option<Duration>,
-    ) -> Result<(Moment, Granted), NoLease> {
+    ) -> Result<(Moment, Granted), Failure> {
         let mut patience = SILENCE_AT_FIRST;
         let mut silent_since = None;
         // A lease may exist whose answer was lost or came too late.
@@ -169,34 +132,30 @@ impl Claimant {
                     unsure = true;
                     "answers take longer than half of the TTL".to_owned()
                 }
-                Err(ClientError::Refused(refusal)) if refusal.is_busy() => {
-                    // Definite: this token holds nothing, or no more than it knows of.
-                    unsure = false;
-                    if left().is_zero() || refusal.is_of_holder() {
-                        break NoLease::Busy(refusal.detail);
+                Err(ClientError::Refused(refusal))
+                    if refusal.is_busy() || refusal.is_of_quota() =>
+                {
+                    let busy = refusal.is_busy();
+                    // Busy is definite: this token holds nothing, or no more than it knows of.
+                    unsure &= !busy;
+                    if left().is_zero() || busy && refusal.is_of_holder() {
+                        // The service is there, so a quota is no reason to go on without it.
+                        let code = if busy { exit::BUSY } else { exit::INTERNAL };
+                        break Failure { code, why: refusal.detail };
                     }
                     (silent_since, patience) = (None, SILENCE_IN_LINE);
-                    sleep(sent.after(PAUSE).left()).await;
-                    continue;
-                }
-                Err(ClientError::Refused(refusal)) if refusal.is_of_quota() => {
-                    // The service is there, so this is no reason to go on without it.
-                    if left().is_zero() {
-                        break NoLease::Refused(refusal.detail);
+                    if !busy {
+                        self.voice.tell(|| refusal.detail);
                     }
-                    (silent_since, patience) = (None, SILENCE_IN_LINE);
-                    self.voice.tell(|| refusal.detail);
                     sleep(sent.after(PAUSE).left()).await;
                     continue;
                 }
                 Err(ClientError::Refused(refusal)) if refusal.is_cancelled() => {
-                    break NoLease::Cancelled(format!(
-                        "the claim on '{}' was released while it waited",
-                        self.key
-                    ));
+                    let why = format!("the claim on '{}' was released while it waited", self.key);
+                    break Failure { code: exit::LOST, why };
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
-                    break NoLease::Refused(refusal.detail);
+                    break refusal.detail.into();
                 }
                 Err(error) => {
                     unsure = true;
@@ -213,7 +172,7 @@ impl Claimant {
             }
             let since = if waited { Moment::now() } else { sent };
             if silent_since.get_or_insert(since).after(patience).has_come() {
-                break NoLease::Unreachable(why);
+                break Failure { code: exit::UNREACHABLE, why };
             }
             self.voice.tell(|| why);
             sleep(sent.after(PAUSE).left()).await;
@@ -230,8 +189,8 @@ impl Claimant {
         // The command ends now; a lease that cannot be released expires.
         match timeout(LEAVE_TIME, self.client.release(self.lease(None))).await {
             Ok(Ok(())) => true,
-            Ok(Err(ClientError::Refused(refusal))) => !refusal.may_pass(),
-            Ok(Err(ClientError::NoAnswer(_))) | Err(_) => false,
+            Ok(Err(error)) => !error.may_pass(),
+            Err(_) => false,
         }
     }
 

@@ -1,14 +1,22 @@
-//! Exit codes of `serve` and of the commands that talk to a service.
-//! docs/reference.md has the same table.
+//! Exit codes of the commands, and the failures that have them. docs/reference.md has the same
+//! table.
+
+use std::io;
+
+use crate::cli::voice::Voice;
+use crate::client::ClientError;
+
+/// A command of the service itself failed, or `serve` cannot start.
+const FAILURE: u8 = 1;
+
+/// The exit code of the service's own commands for wrong usage, as in clap.
+pub(super) const WRONG_USAGE: u8 = 2;
 
 /// `serve` was ended by a signal before all requests were answered and grants undone.
 pub(super) const ENDED_EARLY: u8 = 3;
 
 /// `serve` failed while serving; a supervisor should restart it.
 pub(super) const FAILED: u8 = 4;
-
-/// Added to the number of the signal that ended COMMAND.
-pub(super) const SIGNALLED: i32 = 128;
 
 /// The service is unreachable (EX_UNAVAILABLE).
 pub(super) const UNREACHABLE: u8 = 69;
@@ -30,3 +38,63 @@ pub(super) const NOT_EXECUTABLE: u8 = 126;
 
 /// COMMAND was not found.
 pub(super) const NOT_FOUND: u8 = 127;
+
+/// The end by a signal of this number, as in shells.
+pub(super) fn signalled(signal: i32) -> u8 {
+    u8::try_from(128 + signal).unwrap_or(INTERNAL)
+}
+
+/// The failure of a command of the service itself.
+pub(super) fn failed(why: String) -> Failure {
+    Failure { code: FAILURE, why }
+}
+
+/// The reason why a command fails, one sentence, with its exit code.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) code: u8,
+    pub(super) why: String,
+}
+
+impl Failure {
+    /// Reports the reason and returns the exit code; `busy` if another client holds the key, which
+    /// only a verbose voice reports.
+    pub(super) fn say(self, voice: Voice, busy: u8) -> u8 {
+        if self.code == BUSY {
+            voice.tell(|| self.why);
+            return busy;
+        }
+        voice.complain(|| self.why);
+        self.code
+    }
+}
+
+impl From<String> for Failure {
+    fn from(why: String) -> Self {
+        Self { code: INTERNAL, why }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        error.to_string().into()
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        let code = match &error {
+            ClientError::Refused(refusal) if refusal.is_lost() => LOST,
+            ClientError::Refused(refusal) if refusal.is_busy() => BUSY,
+            error if error.may_pass() => UNREACHABLE,
+            _ => INTERNAL,
+        };
+        Self { code, why: error.to_string() }
+    }
+}
+
+impl From<serde_json::Error> for Failure {
+    fn from(_: serde_json::Error) -> Self {
+        ClientError::strange().into()
+    }
+}

@@ -1,7 +1,6 @@
 //! What can change while the service runs: the API keys, the level of the log, and the certificate.
 
 use crate::cli::log::LogFilter;
-use crate::cli::reload::Trigger;
 use crate::cli::settings;
 use crate::config::{Flags, Sources};
 use crate::server::{Certificate, Controls, Reread};
@@ -21,7 +20,7 @@ pub(super) struct LiveSettings {
 impl LiveSettings {
     /// Reads the settings again, and applies those that can change. Nothing is applied unless all
     /// settings are valid.
-    pub(super) fn reload(&self, cause: Trigger) -> Result<(), String> {
+    pub(super) fn reload(&self, cause: &str) -> Result<(), String> {
         let (sources, config) = settings(&self.flags)?;
         let changes = self.controls.replace_api_keys(config.api_keys);
         let changes = changes.map_err(|error| error.to_string())?;
@@ -30,7 +29,7 @@ impl LiveSettings {
         tracing::info!(
             target: "audit",
             audit = "reload",
-            cause = cause.name(),
+            cause,
             api_keys.added = names(&changes.added),
             api_keys.removed = names(&changes.removed),
             api_keys.changed = names(&changes.changed),
@@ -48,12 +47,12 @@ impl LiveSettings {
 }
 
 /// Reads the files of TLS again. Unless all are valid, the old ones stay in use.
-pub(super) fn reload_certificate(certificate: &Certificate, cause: Trigger) -> Result<(), String> {
+pub(super) fn reload_certificate(certificate: &Certificate, cause: &str) -> Result<(), String> {
     let reread = certificate.reload().map_err(|error| error.to_string())?;
     tracing::info!(
         target: "audit",
         audit = "reload",
-        cause = cause.name(),
+        cause,
         certificate.changed = reread == Reread::Replaced,
         certificate.ends = %certificate.end(),
         "TLS files read again"

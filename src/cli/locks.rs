@@ -6,19 +6,19 @@
 mod look;
 mod watch;
 
-use std::io::{Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use crate::cli::claimant::{Claimant, Contention, PAUSE};
+use crate::cli::exit::Failure;
 use crate::cli::locks::look::{Get, List};
 use crate::cli::remote::{Remote, duration, key};
 use crate::cli::signals::Signals;
 use crate::cli::table::json_line;
-use crate::cli::voice::flush;
-use crate::cli::{exit, runtime};
+use crate::cli::{exit, runtime, voice};
 use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
@@ -114,71 +114,15 @@ pub(super) struct Shown {
     remote: Remote,
 }
 
-/// A failure of a command.
-enum Undone {
-    Refused(ClientError),
-    Wrong(String),
-    /// Already reported, with this exit code.
-    Said(u8),
-}
-
-impl From<String> for Undone {
-    fn from(sentence: String) -> Self {
-        Self::Wrong(sentence)
-    }
-}
-
-impl From<ClientError> for Undone {
-    fn from(error: ClientError) -> Self {
-        Self::Refused(error)
-    }
-}
-
-impl From<serde_json::Error> for Undone {
-    fn from(_: serde_json::Error) -> Self {
-        Self::Refused(ClientError::NoAnswer("the answer is not from lockkeeper".to_owned()))
-    }
-}
-
 /// Runs the verb and returns the exit code.
 pub(super) fn run(verb: &LockCommand) -> u8 {
-    let shown = verb.shown();
-    let done = runtime::run(async { verb.run(shown.remote.client()?).await });
-    let voice = shown.remote.voice();
-    let code = match done.map_err(Undone::Wrong).flatten() {
-        Ok(()) => 0,
-        Err(Undone::Said(code)) => code,
-        Err(Undone::Wrong(sentence)) => {
-            voice.complain(|| sentence);
-            exit::INTERNAL
-        }
-        Err(Undone::Refused(error)) => {
-            voice.complain(|| error.to_string());
-            code(&error)
-        }
-    };
-    flush();
-    code
+    let remote = &verb.shown().remote;
+    runtime::command(remote.voice(), async { verb.run(remote.client()?).await })
 }
 
-fn code(error: &ClientError) -> u8 {
-    match error {
-        ClientError::NoAnswer(_) => exit::UNREACHABLE,
-        ClientError::Refused(refusal) if refusal.is_lost() => exit::LOST,
-        ClientError::Refused(refusal) if refusal.is_busy() => exit::BUSY,
-        ClientError::Refused(refusal) if refusal.may_pass() => exit::UNREACHABLE,
-        ClientError::Refused(_) => exit::INTERNAL,
-    }
-}
-
-/// Prints a line, if there is anything to print. The reader may be gone.
-fn print(text: &str) -> Result<(), Undone> {
-    if text.is_empty() {
-        return Ok(());
-    }
-    let mut out = std::io::stdout();
-    let written = out.write_all(format!("{text}\n").as_bytes()).and_then(|()| out.flush());
-    written.map_err(|error| Undone::Wrong(format!("cannot write to standard output: {error}")))
+/// Prints a line. The reader may be gone.
+fn print(line: &str) -> Result<(), Failure> {
+    Ok(voice::print(&format!("{line}\n"))?)
 }
 
 impl LockCommand {
@@ -194,43 +138,38 @@ impl LockCommand {
     }
 
     /// Runs the verb and prints its result.
-    async fn run(&self, client: Client) -> Result<(), Undone> {
-        let json = self.shown().json;
-        match self {
-            Self::Acquire(acquire) => acquire.run(client).await,
+    async fn run(&self, client: Client) -> Result<u8, Failure> {
+        let body = match self {
+            Self::Acquire(acquire) => return acquire.run(client).await,
+            Self::Get(get) => return get.run(&client).await,
+            Self::List(list) => return list.run(&client).await,
             Self::Refresh(Refresh { ttl, held }) => {
                 let (token, ttl) = (held.token()?, ttl.map(Ttl::lasting));
                 let refresh = || client.refresh(held.lease(&token), ttl, ANSWER_TIME);
-                let granted = insist(refresh).await.map_err(|(error, _)| error)?;
-                print(&if json { json_line(&granted.body)? } else { String::new() })
+                Some(insist(refresh).await.0?.body)
             }
             Self::Release(held) => {
                 let token = held.token()?;
                 match insist(|| client.release(held.lease(&token))).await {
-                    Ok(()) => Ok(()),
                     // An earlier attempt, whose answer was lost, may have released it.
-                    Err((ClientError::Refused(refusal), again))
-                        if refusal.is_lost() && again > 0 =>
-                    {
-                        Ok(())
-                    }
-                    Err((error, _)) => Err(error.into()),
+                    (Err(ClientError::Refused(refusal)), 1..) if refusal.is_lost() => (),
+                    (released, _) => released?,
                 }
+                None
             }
-            Self::Get(get) => get.run(&client).await,
-            Self::List(list) => list.run(&client).await,
             Self::ForceRelease(ForceRelease { reason, fencing_token, named }) => {
                 let forced = client.force_release(&named.key, *fencing_token, reason.as_deref());
-                let body = forced.await?;
-                let body = json_line(&body)?;
-                print(if json { &body } else { "" })
+                Some(forced.await?)
             }
-        }
+        };
+        let line = body.as_deref().map(json_line).transpose()?;
+        line.filter(|_| self.shown().json).map_or(Ok(()), |line| print(&line))?;
+        Ok(0)
     }
 }
 
 impl Acquire {
-    async fn run(&self, client: Client) -> Result<(), Undone> {
+    async fn run(&self, client: Client) -> Result<u8, Failure> {
         let voice = self.named.shown.remote.voice();
         let token = match &self.token_file {
             Some(path) => token_in(path)?,
@@ -245,7 +184,7 @@ impl Acquire {
             slots: self.contention.slots(),
             voice,
         };
-        let signals = Signals::catch().map_err(|error| error.to_string())?;
+        let signals = Signals::catch()?;
         let acquired = tokio::select! {
             biased;
             signal = signals.ending() => Err(signal),
@@ -262,13 +201,12 @@ impl Acquire {
                     // The token is unknown to the caller.
                     claimant.leave().await;
                 }
-                printed
+                printed.map(|()| 0)
             }
-            Ok(Err(why)) => Err(Undone::Said(why.say(voice, self.contention.conflict_exit_code))),
+            Ok(Err(why)) => Ok(why.say(voice, self.contention.conflict_exit_code)),
             Err(signal) => {
                 claimant.leave().await;
-                let code = u8::try_from(exit::SIGNALLED + signal.as_raw());
-                Err(Undone::Said(code.unwrap_or(exit::INTERNAL)))
+                Ok(exit::signalled(signal.as_raw()))
             }
         }
     }
@@ -291,19 +229,16 @@ impl Held {
     }
 }
 
-/// Retries while there is no answer; an error comes with the number of failed attempts before it.
-async fn insist<T, F>(mut ask: impl FnMut() -> F) -> Result<T, (ClientError, usize)>
+/// Retries while there is no answer. The outcome comes with the number of attempts before it.
+async fn insist<T, F>(mut ask: impl FnMut() -> F) -> (Result<T, ClientError>, usize)
 where
     F: Future<Output = Result<T, ClientError>>,
 {
     let mut attempts = 0;
     loop {
-        let error = match ask().await {
-            Ok(done) => return Ok(done),
-            Err(error) => error,
-        };
-        if !passes(&error) || attempts + 1 == ATTEMPTS {
-            return Err((error, attempts));
+        let answer = ask().await;
+        if !answer.as_ref().is_err_and(ClientError::may_pass) || attempts + 1 == ATTEMPTS {
+            return (answer, attempts);
         }
         attempts += 1;
         tokio::time::sleep(PAUSE).await;
@@ -313,14 +248,6 @@ where
 fn reason(text: &str) -> Result<String, String> {
     let reason = Owner::parse(text).map(|_| text.to_owned());
     reason.map_err(|_| "a reason has at most 256 bytes and no control characters".to_owned())
-}
-
-/// Returns true if a retry may be answered differently.
-fn passes(error: &ClientError) -> bool {
-    match error {
-        ClientError::NoAnswer(_) => true,
-        ClientError::Refused(refusal) => refusal.may_pass(),
-    }
 }
 
 fn fencing_token(text: &str) -> Result<FencingToken, String> {

@@ -16,10 +16,11 @@ mod remote;
 mod runtime;
 mod serve;
 mod signals;
+mod stderr;
 mod table;
+mod terminal;
 mod voice;
 
-use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -27,10 +28,9 @@ use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::{Shell, generate};
 use clap_mangen::Man;
 
+use crate::cli::exit::Failure;
+use crate::cli::voice::print;
 use crate::config::{Config, ConfigError, Flags, Sources};
-
-/// The exit code of the service's own commands for wrong usage, as in clap.
-const WRONG_USAGE: u8 = 2;
 
 /// The commands with the exit codes of [`exit`].
 const CLIENTS: &[&str] = &["exec", "acquire", "refresh", "release", "get", "list", "force-release"];
@@ -103,8 +103,10 @@ pub fn run() -> ExitCode {
         store: cli.settings.store,
     };
     let done = match cli.command {
-        None | Some(Command::Serve) => return serve::serve(flags),
-        Some(Command::Config) => settings(&flags).map(|(sources, _)| print!("{}", sources.show())),
+        None | Some(Command::Serve) => return ended(serve::serve(flags)),
+        Some(Command::Exec(exec)) => return exec::exec(*exec).into(),
+        Some(Command::Lock(verb)) => return locks::run(&verb).into(),
+        Some(Command::Config) => settings(&flags).and_then(|(sources, _)| print(&sources.show())),
         Some(Command::Healthcheck) => {
             settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config))
         }
@@ -112,22 +114,20 @@ pub fn run() -> ExitCode {
             settings(&flags).and_then(|(_, config)| redlock::redlock(&what, &config))
         }
         Some(Command::ApiKey(what)) => api_key::api_key(&what),
-        Some(Command::Exec(exec)) => return exec::exec(*exec).into(),
-        Some(Command::Lock(verb)) => return locks::run(&verb).into(),
-        Some(Command::Completions { shell }) => return completions(shell),
-        Some(Command::Man) => return manual(),
-        Some(Command::Version) => {
-            println!("lockkeeper {}", env!("CARGO_PKG_VERSION"));
-            Ok(())
-        }
+        Some(Command::Completions { shell }) => completions(shell),
+        Some(Command::Man) => manual(),
+        Some(Command::Version) => print(concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n")),
     };
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(sentence) => {
-            voice::last_words(&sentence);
-            ExitCode::FAILURE
-        }
-    }
+    ended(done.map(|()| 0).map_err(exit::failed))
+}
+
+/// Reports why a command of the service itself failed, and returns its exit code.
+fn ended(done: Result<u8, Failure>) -> ExitCode {
+    let code = done.unwrap_or_else(|failure| {
+        voice::last_words(&failure.why);
+        failure.code
+    });
+    code.into()
 }
 
 /// The command line. Its help names variables, and shows no value of one.
@@ -147,14 +147,14 @@ fn parsed() -> Result<Cli, ExitCode> {
     Cli::from_arg_matches(&matches).map_err(|error| misused(&error))
 }
 
-fn completions(shell: Shell) -> ExitCode {
+fn completions(shell: Shell) -> Result<(), String> {
     let mut text = Vec::new();
     generate(shell, &mut command(), "lockkeeper", &mut text);
-    written(&text)
+    print(&String::from_utf8_lossy(&text))
 }
 
 /// Prints one page, with a section for each command.
-fn manual() -> ExitCode {
+fn manual() -> Result<(), String> {
     let mut text = Vec::new();
     let mut command = command();
     command.build();
@@ -168,17 +168,8 @@ fn manual() -> ExitCode {
             .and_then(|()| part.render_description_section(&mut text))
             .and_then(|()| part.render_options_section(&mut text));
     }
-    match rendered {
-        Ok(()) => written(&text),
-        Err(_) => ExitCode::FAILURE,
-    }
-}
-
-fn written(text: &[u8]) -> ExitCode {
-    match std::io::stdout().write_all(text) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(_) => ExitCode::FAILURE,
-    }
+    rendered.map_err(|error| error.to_string())?;
+    print(&String::from_utf8_lossy(&text))
 }
 
 /// Prints help, a version or a usage error; errors have the exit code of their command.
@@ -189,7 +180,7 @@ fn misused(error: &clap::Error) -> ExitCode {
     match error.exit_code() {
         0 => ExitCode::SUCCESS,
         _ if CLIENTS.iter().any(|client| word == *client) => exit::INTERNAL.into(),
-        _ => WRONG_USAGE.into(),
+        _ => exit::WRONG_USAGE.into(),
     }
 }
 

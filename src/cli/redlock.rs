@@ -2,6 +2,8 @@
 
 use clap::Subcommand;
 
+use crate::cli::runtime;
+use crate::cli::voice::print;
 use crate::config::Config;
 use crate::server::operator;
 
@@ -20,15 +22,13 @@ pub(super) enum NodeCommand {
 
 /// Runs the command on the nodes of the settings.
 pub(super) fn redlock(what: &NodeCommand, config: &Config) -> Result<(), String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(|error| format!("cannot start the runtime: {error}"))?;
-    runtime.block_on(async {
+    runtime::run(async {
         let operator = operator(config).map_err(|error| error.to_string())?;
         match what {
             NodeCommand::Status => {
                 let standings = operator.status().await;
                 for standing in &standings {
-                    println!("{}  {}", standing.node, standing.state);
+                    print(&format!("{}  {}\n", standing.node, standing.state))?;
                 }
                 let voting = standings.iter().filter(|node| node.state.votes()).count();
                 if voting <= standings.len() / 2 {
@@ -37,10 +37,10 @@ pub(super) fn redlock(what: &NodeCommand, config: &Config) -> Result<(), String>
             }
             NodeCommand::Admit { nodes } => {
                 for node in nodes {
-                    println!("{}", operator.admit(node).await?);
+                    print(&format!("{}\n", operator.admit(node).await?))?;
                 }
             }
         }
         Ok(())
-    })
+    })?
 }

@@ -20,24 +20,9 @@ const MAX_BYTES: u64 = 4 << 20;
 /// The pause between two looks at the files.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The cause of a reload, as the log has it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trigger {
-    /// SIGHUP.
-    Signal,
-    /// A change of the file.
-    File,
-}
-
-impl Trigger {
-    /// The cause for the log.
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Signal => "SIGHUP",
-            Self::File => "the file has changed",
-        }
-    }
-}
+/// The causes of a reload, as the log has them.
+const SIGNAL: &str = "SIGHUP";
+const FILE: &str = "the file has changed";
 
 /// Files that are read together, as they were when they were last read.
 #[derive(Debug)]
@@ -47,14 +32,9 @@ pub(super) struct WatchedFiles {
     seen: Vec<Option<Stamp>>,
 }
 
-/// The outside of a file, which changes with its content.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Stamp {
-    inode: (u64, u64),
-    size: u64,
-    modified: (i64, i64),
-    changed: (i64, i64),
-}
+/// The outside of a file, which changes with its content: device, inode, size, and the times of the
+/// last change of its content and of its inode.
+type Stamp = (u64, u64, u64, (i64, i64), (i64, i64));
 
 impl WatchedFiles {
     /// Watches these files from now on: call it before they are read for the first time.
@@ -97,10 +77,14 @@ pub(super) struct Reloads {
     controls: Controls,
 }
 
+/// Reads files, checks all, and then replaces what they were before. The argument is the cause. An
+/// error is one sentence, and has changed nothing.
+pub(super) type Reload = dyn Fn(&str) -> Result<(), String> + Send;
+
 struct Part {
     what: &'static str,
     files: WatchedFiles,
-    reload: Box<dyn Fn(Trigger) -> Result<(), String> + Send>,
+    reload: Box<Reload>,
     failed: bool,
 }
 
@@ -110,15 +94,9 @@ impl Reloads {
         Self { parts: Arc::default(), asked: Notify::new(), controls }
     }
 
-    /// Adds files and the function that reads them, checks all, and then replaces what they were
-    /// before. Its error is one sentence, and has changed nothing.
-    pub(super) fn add(
-        &self,
-        what: &'static str,
-        files: WatchedFiles,
-        reload: impl Fn(Trigger) -> Result<(), String> + Send + 'static,
-    ) {
-        let part = Part { what, files, reload: Box::new(reload), failed: false };
+    /// Adds files and the function that reads them.
+    pub(super) fn add(&self, what: &'static str, files: WatchedFiles, reload: Box<Reload>) {
+        let part = Part { what, files, reload, failed: false };
         self.parts.lock().unwrap_or_else(PoisonError::into_inner).push(part);
     }
 
@@ -131,8 +109,8 @@ impl Reloads {
     pub(super) async fn run(&self) -> Infallible {
         loop {
             let cause = tokio::select! {
-                () = self.asked.notified() => Trigger::Signal,
-                () = tokio::time::sleep(PAUSE) => Trigger::File,
+                () = self.asked.notified() => SIGNAL,
+                () = tokio::time::sleep(PAUSE) => FILE,
             };
             let (parts, controls) = (self.parts.clone(), self.controls.clone());
             // A panic is in the log; the next look is a new try.
@@ -145,10 +123,10 @@ impl Reloads {
     }
 }
 
-fn look(parts: &mut [Part], cause: Trigger, controls: &Controls) {
+fn look(parts: &mut [Part], cause: &str, controls: &Controls) {
     for at in 0..parts.len() {
         let part = &mut parts[at];
-        if !part.files.have_changed() && cause == Trigger::File {
+        if !part.files.have_changed() && cause == FILE {
             continue;
         }
         // Before they are read: a change during that is a change.
@@ -157,7 +135,7 @@ fn look(parts: &mut [Part], cause: Trigger, controls: &Controls) {
         part.failed = done.is_err();
         let outcome = if part.failed { "failed" } else { "ok" };
         if let Err(error) = done {
-            let (what, cause) = (part.what, cause.name());
+            let what = part.what;
             tracing::error!(what, cause, error, "reload failed; what was in force stays in force");
         }
         controls.reloaded(outcome, parts.iter().filter(|part| part.failed).count());
@@ -167,12 +145,8 @@ fn look(parts: &mut [Part], cause: Trigger, controls: &Controls) {
 fn stamps(paths: &[PathBuf]) -> Vec<Option<Stamp>> {
     let stamp = |path: &PathBuf| {
         let file = std::fs::metadata(path).ok()?;
-        Some(Stamp {
-            inode: (file.dev(), file.ino()),
-            size: file.size(),
-            modified: (file.mtime(), file.mtime_nsec()),
-            changed: (file.ctime(), file.ctime_nsec()),
-        })
+        let times = ((file.mtime(), file.mtime_nsec()), (file.ctime(), file.ctime_nsec()));
+        Some((file.dev(), file.ino(), file.size(), times.0, times.1))
     };
     paths.iter().map(stamp).collect()
 }

@@ -3,14 +3,26 @@
 use rustix::io::fcntl_dupfd_cloexec;
 use tokio::runtime::{Builder, Runtime};
 
+use crate::cli::exit;
+use crate::cli::exit::Failure;
+use crate::cli::voice::{Voice, flush};
+
 /// More descriptors than a command and its children open at once. With fewer, something fails after
 /// the lease is granted, or the runtime panics.
 const DESCRIPTORS: usize = 24;
 
-/// Runs a command to its end. The error, that it cannot be run, says what to do.
-pub(super) fn run<T>(command: impl Future<Output = T>) -> Result<T, String> {
+/// Runs a command to its end, reports why it failed, and returns its exit code.
+pub(super) fn command(voice: Voice, command: impl Future<Output = Result<u8, Failure>>) -> u8 {
+    let done = run(command).map_err(Failure::from).flatten();
+    let code = done.unwrap_or_else(|failure| failure.say(voice, exit::BUSY));
+    flush();
+    code
+}
+
+/// Runs a future to its end. The error, that it cannot be run, says what to do.
+pub(super) fn run<T>(future: impl Future<Output = T>) -> Result<T, String> {
     let runtime = runtime()?;
-    let done = runtime.block_on(command);
+    let done = runtime.block_on(future);
     // A hanging name look-up must not keep us.
     runtime.shutdown_background();
     Ok(done)

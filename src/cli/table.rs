@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::de::IgnoredAny;
 
-use crate::cli::voice::plain;
+use crate::cli::terminal::plain;
 use crate::lock::slots::Slots;
 use crate::wire::{StatusBody, WaiterBody};
 
@@ -17,68 +17,63 @@ pub(super) fn row(status: &StatusBody) -> String {
         plain(&status.key),
         if status.held { "held" } else { "free" }.to_owned(),
         shown(status.ttl_ms.map(seconds)),
-        shown(status.fencing_token.map(|number| number.to_string())),
+        shown(status.fencing_token),
         status.waiters.to_string(),
         shown(whose(status)),
     ]
     .join("\t")
 }
 
-/// A claim in line at this place, its columns separated by tabs: place, seconds waited, owner.
-pub(super) fn waiter_row(place: usize, waiter: &WaiterBody) -> String {
-    let waited = shown(waiter.waited_ms.map(seconds));
-    [place.to_string(), waited, shown(waiter.owner.as_deref().map(plain))].join("\t")
+/// The state of a key, and the claims in its line: place, seconds waited, owner.
+pub(super) fn rows(status: &StatusBody) -> Vec<String> {
+    let queue = status.queue.as_deref().unwrap_or_default().iter().enumerate();
+    let waiter = |(index, waiter): (usize, &WaiterBody)| {
+        let waited = shown(waiter.waited_ms.map(seconds));
+        [(index + 1).to_string(), waited, shown(waiter.owner.as_deref().map(plain))].join("\t")
+    };
+    [row(status)].into_iter().chain(queue.map(waiter)).collect()
 }
 
 /// The state of a key and the first of its line, for people.
 pub(super) fn card(status: &StatusBody) -> Vec<String> {
-    let mut facts = vec![["key", &plain(&status.key)].map(str::to_owned)];
+    let mut facts = Vec::new();
     let mut fact = |name: &str, text: String| facts.push([name.to_owned(), text]);
+    fact("key", plain(&status.key));
     fact("state", if status.held { "held" } else { "free" }.to_owned());
-    if status.held {
-        let time_left = status.ttl_ms.map_or_else(|| "no end".to_owned(), span);
-        match status.holders {
-            None => {
-                fact("owner", shown(whose(status)));
-                fact("held for", shown(status.held_ms.map(span)));
-                fact("time left", time_left);
-                fact("fencing token", shown(status.fencing_token.map(|number| number.to_string())));
-            }
-            Some(_) => {
-                fact("holders", shown(whose(status)));
-                fact("time left", time_left);
-            }
+    match status.holders {
+        _ if !status.held => (),
+        None => {
+            fact("owner", shown(whose(status)));
+            fact("held for", shown(status.held_ms.map(span)));
+            fact("time left", time_left(status));
+            fact("fencing token", shown(status.fencing_token));
+        }
+        Some(_) => {
+            fact("holders", shown(whose(status)));
+            fact("time left", time_left(status));
         }
     }
     fact("waiters", status.waiters.to_string());
-    let mut lines = columns(&facts);
-    let leases = status.leases.as_deref().unwrap_or_default();
-    if !leases.is_empty() {
-        let heads = ["SLOT", "OWNER", "HELD FOR", "TIME LEFT", "FENCING TOKEN"];
-        let mut rows = vec![heads.map(str::to_owned)];
-        rows.extend(leases.iter().map(|lease| {
-            [
-                shown(lease.slot.map(|slot| slot.to_string())),
-                shown(lease.owner.as_deref().map(plain)),
-                shown(lease.held_ms.map(span)),
-                shown(lease.ttl_ms.map(span)),
-                shown(lease.fencing_token.map(|number| number.to_string())),
-            ]
-        }));
-        lines.push(String::new());
-        lines.extend(columns(&rows));
-    }
-    let queue = status.queue.as_deref().unwrap_or_default();
-    if !queue.is_empty() {
-        let mut rows = vec![["#", "WAITED", "OWNER"].map(str::to_owned)];
-        rows.extend(queue.iter().enumerate().map(|(index, waiter)| {
-            let owner = shown(waiter.owner.as_deref().map(plain));
-            [(index + 1).to_string(), shown(waiter.waited_ms.map(span)), owner]
-        }));
-        lines.push(String::new());
-        lines.extend(columns(&rows));
-    }
-    lines
+    let leases = status.leases.iter().flatten().map(|lease| {
+        [
+            shown(lease.slot),
+            shown(lease.owner.as_deref().map(plain)),
+            shown(lease.held_ms.map(span)),
+            shown(lease.ttl_ms.map(span)),
+            shown(lease.fencing_token),
+        ]
+    });
+    let line = status.queue.iter().flatten().enumerate().map(|(index, waiter)| {
+        let owner = shown(waiter.owner.as_deref().map(plain));
+        [(index + 1).to_string(), shown(waiter.waited_ms.map(span)), owner]
+    });
+    let leases = table(["SLOT", "OWNER", "HELD FOR", "TIME LEFT", "FENCING TOKEN"], leases);
+    let line = table(["#", "WAITED", "OWNER"], line);
+    let below = [leases, line].into_iter().filter(|table| table.len() > 1);
+    columns(&facts)
+        .into_iter()
+        .chain(below.flat_map(|table| [String::new()].into_iter().chain(table)))
+        .collect()
 }
 
 /// The held keys, for people.
@@ -86,19 +81,21 @@ pub(super) fn listing(locks: &[StatusBody]) -> Vec<String> {
     if locks.is_empty() {
         return vec!["no key is held".to_owned()];
     }
-    let heads = ["KEY", "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"];
-    let mut rows = vec![heads.map(str::to_owned)];
-    rows.extend(locks.iter().map(|status| {
+    let rows = locks.iter().map(|status| {
         [
             plain(&status.key),
             shown(whose(status)),
             shown(status.held_ms.map(span)),
-            status.ttl_ms.map_or_else(|| "no end".to_owned(), span),
+            time_left(status),
             status.waiters.to_string(),
-            shown(status.fencing_token.map(|number| number.to_string())),
+            shown(status.fencing_token),
         ]
-    }));
-    columns(&rows)
+    });
+    table(["KEY", "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"], rows)
+}
+
+fn time_left(status: &StatusBody) -> String {
+    status.ttl_ms.map_or_else(|| "no end".to_owned(), span)
 }
 
 /// The holder of a key, or the number of its holders if they share it.
@@ -110,6 +107,10 @@ pub(super) fn whose(status: &StatusBody) -> Option<String> {
         (Some(holders), _) => Some(format!("{holders} shared")),
         (None, _) => status.owner.as_deref().map(plain),
     }
+}
+
+fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Vec<String> {
+    columns(&[heads.map(str::to_owned)].into_iter().chain(rows).collect::<Vec<_>>())
 }
 
 /// Rows whose columns begin below one another.
@@ -139,8 +140,8 @@ fn seconds(ms: u64) -> String {
     format!("{:.1}", Duration::from_millis(ms).as_secs_f64())
 }
 
-fn shown(text: Option<String>) -> String {
-    text.unwrap_or_else(|| NOTHING.to_owned())
+fn shown(fact: Option<impl ToString>) -> String {
+    fact.map_or_else(|| NOTHING.to_owned(), |fact| fact.to_string())
 }
 
 /// The JSON of an answer in one line. Outside of strings JSON allows only these control characters,

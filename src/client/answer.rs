@@ -76,8 +76,16 @@ impl Granted {
 }
 
 impl ClientError {
+    /// Returns whether a retry may be answered differently.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::NoAnswer(_) => true,
+            Self::Refused(refusal) => refusal.may_pass(),
+        }
+    }
+
     /// An answer that is not from lockkeeper; it proves nothing.
-    pub(super) fn strange() -> Self {
+    pub fn strange() -> Self {
         Self::NoAnswer("the answer is not from lockkeeper".to_owned())
     }
 }

@@ -33,7 +33,6 @@ const WORLDS: &[(&str, &[&str])] = &[
     ("tokio_rustls", &["client", "server"]),
     ("redb", &["store::embedded"]),
     ("clap", &["cli"]),
-    ("tracing_appender", &["cli"]),
     ("tracing_subscriber", &["cli"]),
     ("prometheus_client", &["metrics"]),
 ];

@@ -10,7 +10,7 @@ const MAX_HEAD: usize = 12;
 
 /// Where tasks and threads are made, and who ends them.
 const SPAWNS: &[(&str, &str)] = &[
-    ("src/cli/voice.rs", "the thread that writes to standard error; it may be left behind"),
+    ("src/cli/stderr.rs", "the thread that writes to standard error; it may be left behind"),
     ("src/cli/exec/command.rs", "the process COMMAND: Supervisor::run waits for it"),
     ("src/cli/exec/warden.rs", "the process of the warden, which ends when its input does"),
     ("src/cli/reload.rs", "Reloads::run: it waits for each look at the files"),

@@ -154,8 +154,8 @@ impl Running {
 
 /// The exit code of a process, as in shells.
 pub(super) fn code(status: ExitStatus) -> u8 {
-    let code = status.code().or_else(|| status.signal().map(|signal| exit::SIGNALLED + signal));
-    code.and_then(|code| u8::try_from(code).ok()).unwrap_or(exit::INTERNAL)
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    code.or_else(|| status.signal().map(exit::signalled)).unwrap_or(exit::INTERNAL)
 }
 
 /// Becomes COMMAND, which dies with its parent: the steps that need the new process. The arguments

@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, NoLease, PAUSE};
+use crate::cli::claimant::{Claimant, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
+use crate::cli::exit::Failure;
 use crate::cli::table::span;
 use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::{Ttl, millis_down};
@@ -158,7 +159,7 @@ pub(super) struct LeaseKeeper {
 
 impl LeaseKeeper {
     /// Waits for the lease, forever without `wait`. Dropping it leaves the line.
-    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<KnownLease, NoLease> {
+    pub(super) async fn acquire(&self, wait: Option<Duration>) -> Result<KnownLease, Failure> {
         let (sent, granted) = self.claimant.acquire(wait).await?;
         Ok(KnownLease::of(&granted, sent, self.terms))
     }
@@ -236,10 +237,7 @@ impl LeaseKeeper {
                 Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
                     return Ok(Err(LossReason::Told(refusal.detail)));
                 }
-                Err(ClientError::Refused(refusal)) => {
-                    (why, unanswered) = (refusal.to_string(), refusal.may_pass());
-                }
-                Err(ClientError::NoAnswer(no_answer)) => (why, unanswered) = (no_answer, true),
+                Err(error) => (why, unanswered) = (error.to_string(), error.may_pass()),
             }
             self.claimant.voice.tell(|| format!("not refreshed: {why}"));
             let (least, most) = REFRESH_PAUSE;

@@ -9,9 +9,11 @@ use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::sleep;
 
-use crate::cli::claimant::{LEAVE_TIME, NoLease, PAUSE};
+use crate::cli::claimant::{LEAVE_TIME, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason, late};
+use crate::cli::exit;
+use crate::cli::exit::Failure;
 
 /// The moment up to which a lease is refreshed before COMMAND runs.
 const END: fn(&KnownLease) -> Moment = |lease| lease.end;
@@ -59,7 +61,7 @@ impl<'a> Leases<'a> {
     pub(super) async fn acquire(
         keepers: &'a [LeaseKeeper],
         wait: Option<Duration>,
-    ) -> io::Result<Result<Self, NoLease>> {
+    ) -> Result<Self, Failure> {
         let until = wait.map(|wait| Moment::now().after(wait));
         let leases: Vec<_> = keepers.iter().map(|_| OnceCell::new()).collect();
         let mut losses = FuturesUnordered::new();
@@ -74,10 +76,10 @@ impl<'a> Leases<'a> {
                     }
                     Err(why) => {
                         leave(keepers).await;
-                        return Ok(Err(why));
+                        return Err(why);
                     }
                 },
-                Some(loss) = losses.next() => return Ok(Err(without(keepers, loss?).await)),
+                Some(loss) = losses.next() => return Err(without(keepers, loss?).await),
             }
         }
         drop(losses);
@@ -88,10 +90,10 @@ impl<'a> Leases<'a> {
             async |held: &KeptLease<'_>| held.keeper.renew(&Alarm::new()?, &held.lease, END).await;
         for loss in join_all(several.map(renew)).await {
             if let Some(loss) = loss? {
-                return Ok(Err(without(keepers, loss).await));
+                return Err(without(keepers, loss).await);
             }
         }
-        Ok(Ok(leases))
+        Ok(leases)
     }
 
     /// Each lease with its keeper.
@@ -160,11 +162,12 @@ pub(super) async fn answers(keepers: &[LeaseKeeper]) -> bool {
 
 /// Leaves all lines after a loss. The last attempts to refresh are short, so a service that did not
 /// answer them, but answers now, is not down.
-async fn without(keepers: &[LeaseKeeper], loss: LossReason) -> NoLease {
+async fn without(keepers: &[LeaseKeeper], loss: LossReason) -> Failure {
     let answers = leave(keepers).await;
-    match loss {
-        LossReason::Late { why, unanswered: true } if !answers => NoLease::Unreachable(why),
-        LossReason::Late { why, .. } => NoLease::Cancelled(late(&why)),
-        LossReason::Told(why) => NoLease::Cancelled(why),
-    }
+    let (code, why) = match loss {
+        LossReason::Late { why, unanswered: true } if !answers => (exit::UNREACHABLE, why),
+        LossReason::Late { why, .. } => (exit::LOST, late(&why)),
+        LossReason::Told(why) => (exit::LOST, why),
+    };
+    Failure { code, why }
 }

@@ -28,17 +28,17 @@ use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
-use crate::cli::claimant::{Claimant, Contention, NoLease};
+use crate::cli::claimant::{Claimant, Contention};
 use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
 use crate::cli::exec::words::{SHELL, Words};
+use crate::cli::exit::Failure;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
-use crate::cli::voice::flush;
 use crate::cli::{exit, runtime};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
@@ -127,18 +127,7 @@ enum IfDown {
 
 /// Runs COMMAND under a lease and returns the exit code.
 pub(super) fn exec(exec: Exec) -> u8 {
-    let voice = exec.remote.voice();
-    let code = match Prepared::new(&exec)
-        .and_then(|prepared| runtime::run(prepared.run())?.map_err(|error| error.to_string()))
-    {
-        Ok(code) => code,
-        Err(sentence) => {
-            voice.complain(|| sentence);
-            exit::INTERNAL
-        }
-    };
-    flush();
-    code
+    runtime::command(exec.remote.voice(), async { Prepared::new(&exec)?.run().await })
 }
 
 /// Runs the processes that `exec` starts from its own program. They are internal, so the command
@@ -200,22 +189,21 @@ impl<'a> Prepared<'a> {
         Ok(Self { exec, key, keepers, terms, command })
     }
 
-    async fn run(&self) -> io::Result<u8> {
+    async fn run(&self) -> Result<u8, Failure> {
         let Self { exec, keepers, .. } = self;
         let (signals, voice) = (Signals::catch()?, exec.remote.voice());
         let asked = Moment::now();
         let acquired = tokio::select! {
             biased;
             signal = signals.ending() => Err(signal),
-            acquired = self.acquire() => Ok(acquired?),
+            acquired = self.acquire() => Ok(acquired),
         };
         // Also between the grant and the start: after a signal to end, nothing may be started.
         let acquired = signals.ended().map_or(acquired, Err);
         let leases = match acquired {
             Err(signal) => {
                 leases::leave(keepers).await;
-                let code = u8::try_from(exit::SIGNALLED + signal.as_raw());
-                return Ok(code.unwrap_or(exit::INTERNAL));
+                return Ok(exit::signalled(signal.as_raw()));
             }
             Ok(Ok(leases)) => leases,
             Ok(Err(why)) => return Ok(why.say(voice, exec.contention.conflict_exit_code)),
@@ -225,27 +213,27 @@ impl<'a> Prepared<'a> {
             let waited = span(millis_down(asked.elapsed()));
             voice.tell(|| format!("acquired '{key}' after {waited}, fencing token {number}"));
         }
-        self.supervise(&leases, &signals).await
+        Ok(self.supervise(&leases, &signals).await?)
     }
 
     /// Acquires the leases; none with `--if-down run` if the service is down.
-    async fn acquire(&self) -> io::Result<Result<Leases<'_>, NoLease>> {
+    async fn acquire(&self) -> Result<Leases<'_>, Failure> {
         let Self { exec, keepers, .. } = self;
         let wait = exec.contention.wait();
         let acquired = if exec.also.is_empty() {
             pool::acquire(keepers, wait).await
         } else {
-            Leases::acquire(keepers, wait).await?
+            Leases::acquire(keepers, wait).await
         };
-        Ok(match acquired {
-            Err(NoLease::Unreachable(why))
+        match acquired {
+            Err(Failure { code: exit::UNREACHABLE, why })
                 if exec.if_down == IfDown::Run && !leases::answers(keepers).await =>
             {
                 exec.remote.voice().complain(|| format!("{why}; COMMAND runs without a lease"));
                 Ok(Leases::default())
             }
             acquired => acquired,
-        })
+        }
     }
 
     /// Runs COMMAND under its leases, and releases them.

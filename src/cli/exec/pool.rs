@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
-use crate::cli::claimant::NoLease;
 use crate::cli::clock::Moment;
 use crate::cli::exec::lease::LeaseKeeper;
 use crate::cli::exec::leases::Leases;
+use crate::cli::exit;
+use crate::cli::exit::Failure;
 
 /// The longest wait in the line of one key before the next is tried.
 const TURN: Duration = Duration::from_secs(10);
@@ -18,7 +19,7 @@ const TURN: Duration = Duration::from_secs(10);
 pub(super) async fn acquire(
     keepers: &[LeaseKeeper],
     wait: Option<Duration>,
-) -> Result<Leases<'_>, NoLease> {
+) -> Result<Leases<'_>, Failure> {
     if let [only] = keepers {
         return only.acquire(wait).await.map(|lease| Leases::of(only, lease));
     }
@@ -32,7 +33,7 @@ pub(super) async fn acquire(
         let mut busy = None;
         for keeper in &order {
             match keeper.acquire(Some(Duration::ZERO)).await {
-                Err(NoLease::Busy(why)) => busy = Some(NoLease::Busy(why)),
+                Err(why) if why.code == exit::BUSY => busy = Some(why),
                 other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }
@@ -42,7 +43,7 @@ pub(super) async fn acquire(
         for (place, keeper) in order.iter().enumerate() {
             let turn = left() / u32::try_from(order.len() - place).unwrap_or(u32::MAX);
             match keeper.acquire(Some(turn.min(TURN))).await {
-                Err(NoLease::Busy(_)) => _ = keeper.claimant.leave().await,
+                Err(why) if why.code == exit::BUSY => _ = keeper.claimant.leave().await,
                 other => return other.map(|lease| Leases::of(keeper, lease)),
             }
         }

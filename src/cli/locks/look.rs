@@ -5,9 +5,11 @@ use std::io::{IsTerminal, stdout};
 use clap::Args;
 use clap::value_parser;
 
-use crate::cli::locks::watch::{Size, watch};
-use crate::cli::locks::{Named, Shown, Undone, insist, print};
-use crate::cli::table::{card, json_line, listing, row, waiter_row};
+use crate::cli::exit::Failure;
+use crate::cli::locks::watch::watch;
+use crate::cli::locks::{Named, Shown, insist, print};
+use crate::cli::table::{card, json_line, listing, row, rows};
+use crate::cli::terminal::Size;
 use crate::client::{Client, PAGE};
 use crate::wire::{ListBody, StatusBody};
 
@@ -39,7 +41,7 @@ pub(in crate::cli) struct List {
 }
 
 impl Get {
-    pub(super) async fn run(&self, client: &Client) -> Result<(), Undone> {
+    pub(super) async fn run(&self, client: &Client) -> Result<u8, Failure> {
         let on_terminal = stdout().is_terminal();
         let usual = (on_terminal && !self.named.shown.json).then_some(SHOWN_WAITERS);
         let waiters = self.waiters.or(usual);
@@ -47,45 +49,41 @@ impl Get {
         if self.watch {
             return watch(async |_| Ok(card(&serde_json::from_str(&ask().await?)?))).await;
         }
-        let body = insist(ask).await.map_err(|(error, _)| error)?;
+        let body = insist(ask).await.0?;
         if self.named.shown.json {
-            return print(&json_line(&body)?);
+            return print(&json_line(&body)?).map(|()| 0);
         }
         let status: StatusBody = serde_json::from_str(&body)?;
-        if on_terminal {
-            return print(&card(&status).join("\n"));
-        }
-        let queue = status.queue.as_deref().unwrap_or_default().iter().enumerate();
-        let line = queue.map(|(index, waiter)| waiter_row(index + 1, waiter));
-        print(&[row(&status)].into_iter().chain(line).collect::<Vec<_>>().join("\n"))
+        let lines = if on_terminal { card(&status) } else { rows(&status) };
+        print(&lines.join("\n")).map(|()| 0)
     }
 }
 
 impl List {
-    pub(super) async fn run(&self, client: &Client) -> Result<(), Undone> {
+    pub(super) async fn run(&self, client: &Client) -> Result<u8, Failure> {
         if self.watch {
             return watch(async |size| self.frame(client, size).await).await;
         }
         let mut cursors: Vec<String> = Vec::new();
         loop {
             let cursor = cursors.last().map(|at| &**at);
-            let page = insist(|| client.list(&self.prefix, cursor, PAGE)).await;
-            let page: ListBody = serde_json::from_str(&page.map_err(|(error, _)| error)?)?;
+            let (page, _) = insist(|| client.list(&self.prefix, cursor, PAGE)).await;
+            let page: ListBody = serde_json::from_str(&page?)?;
             // Later pages may be empty.
             if cursors.is_empty() || !page.locks.is_empty() {
                 self.print(&page)?;
             }
             match page.cursor {
-                None => return Ok(()),
+                None => return Ok(0),
                 Some(cursor) if cursors.contains(&cursor) => {
-                    return Err(Undone::Wrong("the service repeats a page of the list".to_owned()));
+                    return Err("the service repeats a page of the list".to_owned().into());
                 }
                 Some(cursor) => cursors.push(cursor),
             }
         }
     }
 
-    fn print(&self, page: &ListBody) -> Result<(), Undone> {
+    fn print(&self, page: &ListBody) -> Result<(), Failure> {
         if stdout().is_terminal() && !self.shown.json {
             return print(&listing(&page.locks).join("\n"));
         }
@@ -97,7 +95,7 @@ impl List {
     }
 
     /// The held keys that fit on the terminal.
-    async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Undone> {
+    async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Failure> {
         let page = client.list(&self.prefix, None, size.rows.clamp(1, PAGE)).await?;
         let page: ListBody = serde_json::from_str(&page)?;
         let mut lines = listing(&page.locks);

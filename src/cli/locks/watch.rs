@@ -3,56 +3,36 @@
 //! A frame is one write that overwrites the last one and is never larger than the terminal. The
 //! terminal's modes stay as they are, so nothing has to be restored.
 
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, stdout};
 use std::time::Duration;
 
 use rustix::process::Signal;
-use rustix::termios::tcgetwinsize;
 use tokio::time::sleep;
 
 use crate::cli::exit;
-use crate::cli::locks::{Undone, passes};
+use crate::cli::exit::Failure;
 use crate::cli::signals::Signals;
-use crate::cli::voice::plain;
+use crate::cli::terminal::{Size, plain};
+use crate::cli::voice::print;
 
 /// The pause between two frames.
 const EVERY: Duration = Duration::from_secs(2);
 
-/// The size of a terminal that does not know its own.
-const USUAL: Size = Size { columns: 80, rows: 24 };
-
-/// The size of the terminal.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub(super) columns: usize,
-    pub(super) rows: usize,
-}
-
-impl Size {
-    fn now() -> Self {
-        let Ok(size) = tcgetwinsize(stdout()) else { return USUAL };
-        match (usize::from(size.ws_col), usize::from(size.ws_row)) {
-            (columns @ 1.., rows @ 1..) => Self { columns, rows },
-            _ => USUAL,
-        }
-    }
-}
-
 /// Draws what `ask` returns until a signal comes. While the service does not answer, the last table
 /// stays, with the reason below it.
 pub(super) async fn watch(
-    ask: impl AsyncFn(Size) -> Result<Vec<String>, Undone>,
-) -> Result<(), Undone> {
+    ask: impl AsyncFn(Size) -> Result<Vec<String>, Failure>,
+) -> Result<u8, Failure> {
     if !stdout().is_terminal() {
-        return Err(Undone::Wrong("--watch draws on a terminal: leave it out here".to_owned()));
+        return Err("--watch draws on a terminal: leave it out here".to_owned().into());
     }
-    let signals = Signals::catch().map_err(|error| error.to_string())?;
+    let signals = Signals::catch()?;
     let (mut table, mut drawn) = (Vec::new(), 0);
     loop {
-        let size = Size::now();
+        let size = Size::of(stdout());
         let answer = tokio::select! {
             biased;
-            signal = signals.ending() => return ended(signal),
+            signal = signals.ending() => return Ok(ended(signal)),
             answer = ask(size) => answer,
         };
         let note = match answer {
@@ -60,29 +40,23 @@ pub(super) async fn watch(
                 table = lines;
                 None
             }
-            Err(Undone::Refused(error)) if passes(&error) => Some(plain(&error.to_string())),
+            Err(error) if error.code == exit::UNREACHABLE => Some(plain(&error.why)),
             Err(error) => return Err(error),
         };
         let lines = fitting(&table, note.as_deref(), size);
-        let mut out = stdout();
-        let written = out.write_all(frame(&lines, drawn).as_bytes()).and_then(|()| out.flush());
-        written.map_err(|error| format!("cannot write to the terminal: {error}"))?;
+        print(&frame(&lines, drawn))?;
         drawn = lines.len();
         tokio::select! {
             biased;
-            signal = signals.ending() => return ended(signal),
+            signal = signals.ending() => return Ok(ended(signal)),
             () = sleep(EVERY) => (),
         }
     }
 }
 
 /// Ctrl-C is the usual end.
-fn ended(signal: Signal) -> Result<(), Undone> {
-    if signal == Signal::INT {
-        return Ok(());
-    }
-    let code = u8::try_from(exit::SIGNALLED + signal.as_raw());
-    Err(Undone::Said(code.unwrap_or(exit::INTERNAL)))
+fn ended(signal: Signal) -> u8 {
+    if signal == Signal::INT { 0 } else { exit::signalled(signal.as_raw()) }
 }
 
 /// The lines and the note, cut to the terminal: a line that wraps, or a last line feed that
@@ -90,7 +64,7 @@ fn ended(signal: Signal) -> Result<(), Undone> {
 fn fitting(table: &[String], note: Option<&str>, size: Size) -> Vec<String> {
     let rows = size.rows.saturating_sub(1 + usize::from(note.is_some()));
     let lines = table.iter().take(rows).map(String::as_str).chain(note);
-    lines.map(|line| line.chars().take(size.columns - 1).collect()).collect()
+    lines.map(|line| size.fitting(line)).collect()
 }
 
 /// The lines, over those of the last frame.
@@ -109,7 +83,8 @@ fn frame(lines: &[String], drawn: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Size, fitting, frame};
+    use super::{fitting, frame};
+    use crate::cli::terminal::Size;
 
     fn table(lines: &[&str]) -> Vec<String> {
         lines.iter().map(|&line| line.to_owned()).collect()
