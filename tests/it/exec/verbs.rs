@@ -51,7 +51,8 @@ async fn the_json_is_what_the_service_answers() {
     };
     let granted = json(&["acquire", "--json", "key"], "");
     let token = granted["token"].as_str().unwrap().to_owned();
-    assert_eq!(granted["ttl_ms"], 30_000);
+    // A slow disk shortens a new lease.
+    assert!((20_000..=30_000).contains(&granted["ttl_ms"].as_u64().unwrap()), "{granted}");
     let refreshed = json(&["refresh", "--json", "-t", "40s", "key"], &token);
     assert_eq!(refreshed["fencing_token"], granted["fencing_token"]);
     assert_eq!(json(&["get", "--json", "key"], "")["held"], true);
