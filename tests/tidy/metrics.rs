@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::metrics::{Counted, Metrics};
 
-use crate::source::{File, assert_found, assert_none, files, is_word};
+use crate::source::{File, assert_found, assert_none, is_word};
 
 #[test]
 fn every_metric_of_the_dashboard_and_the_alerts_exists() {

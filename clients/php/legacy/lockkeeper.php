@@ -32,9 +32,6 @@ final class Lockkeeper
     /** The API keys of all clients. */
     private static $secrets = [];
 
-    /** @internal Whether the service takes the fencing token of a lease, as far as is known: older ones refuse it. */
-    public $takesFencingTokens = true;
-
     /**
      * @param string $tokenPrefix what the service has as `redis.token_prefix`
      * @param float  $patience    how long an answer may take, besides the wait, and how long to repeat a
@@ -591,13 +588,10 @@ final class LockkeeperLease
         return $answer->certain($this->key, $inDoubt);
     }
 
-    /**
-     * One request. What acts on the lease names it by its fencing token as well, so that it touches no later one.
-     * A service that does not know this refuses it, having done nothing, and is asked without.
-     */
+    /** One request. It names a lease that is known by its fencing token as well, so that it touches no later one. */
     private function send(string $method, array $options, float $timeout): LockkeeperAnswer
     {
-        $names = $this->service->takesFencingTokens && $this->fencingToken !== null;
+        $names = $this->fencingToken !== null;
         $path = $this->path . ($method === 'PUT' ? '/refresh' : '');
         if ($names && $method === 'DELETE') {
             $path .= "?fencing_token=$this->fencingToken";
@@ -605,12 +599,7 @@ final class LockkeeperLease
             $options += ['fencing_token' => $this->fencingToken];
         }
         $token = [self::$tokens[$this->id]];
-        $answer = $this->service->send($method, $path, $this->key, $token, $options, $timeout);
-        if ($names && $answer->refuses('fencing_token')) {
-            $this->service->takesFencingTokens = false;
-            return $this->send($method, array_diff_key($options, ['fencing_token' => 0]), $timeout);
-        }
-        return $answer;
+        return $this->service->send($method, $path, $this->key, $token, $options, $timeout);
     }
 }
 
@@ -676,23 +665,19 @@ final class LockkeeperKeeper
             return; // Nothing was acquired.
         }
         $locks = new Lockkeeper(...$lease['client']);
-        $names = $lease['fencing_token'];
-        $options = ['ttl_ms' => Lockkeeper::millis($lease['ttl'])];
+        $options = ['ttl_ms' => Lockkeeper::millis($lease['ttl']), 'fencing_token' => $lease['fencing_token']];
         $pause = $lease['ttl'] / 3;
         while (($end = self::waits($pause, $lease['parent'])) === null) {
-            $named = $options + ($names === null ? [] : ['fencing_token' => $names]);
             $within = $lease['ttl'] / 5;
-            $answer = $locks->send('PUT', "$lease[path]/refresh", $lease['key'], [$lease['token']], $named, $within);
-            if ($answer->refuses('fencing_token')) {
-                $names = null;
-            } elseif ($answer->isOurs && $answer->outcome === '' && !$answer->isGood()) {
+            $answer = $locks->send('PUT', "$lease[path]/refresh", $lease['key'], [$lease['token']], $options, $within);
+            if ($answer->isOurs && $answer->outcome === '' && !$answer->isGood()) {
                 return; // It is lost, or not ours to refresh.
             }
             $pause = $answer->isGood() ? $lease['ttl'] / 3 : min(1.0, $lease['ttl'] / 10);
         }
         if ($end === 'gone') {
-            $query = $names === null ? '' : "?fencing_token=$names";
-            $locks->send('DELETE', $lease['path'] . $query, $lease['key'], [$lease['token']], [], 2.0);
+            $path = "$lease[path]?fencing_token=$lease[fencing_token]";
+            $locks->send('DELETE', $path, $lease['key'], [$lease['token']], [], 2.0);
         }
     }
 
@@ -801,12 +786,6 @@ final class LockkeeperAnswer
     public function isBusy(): bool
     {
         return in_array($this->body['code'] ?? '', ['lock_held', 'too_many_waiters'], true);
-    }
-
-    /** Whether the service does not know the option. */
-    public function refuses(string $option): bool
-    {
-        return [$this->body['code'] ?? '', $this->body['field'] ?? ''] === ['unknown_field', $option];
     }
 
     public function detail(string $key): string

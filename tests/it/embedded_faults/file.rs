@@ -14,7 +14,7 @@ use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::embedded::EmbeddedSettings;
 use lockkeeper::store::{StoreSettings, open};
-use redb::{Database, ReadableDatabase, TableDefinition};
+use redb::{Database, TableDefinition};
 
 use crate::redis_faults::clock::Clock;
 use crate::support::process::{BINARY, command};

@@ -8,9 +8,6 @@ const KEY_CHANGED: &str = "HTTP/1.1 401 Unauthorized\r\nConnection: close\r\n\r\
     {\"code\":\"unauthenticated\",\"detail\":\"unknown API key\",\"type\":\"urn:lockkeeper:unauthenticated\"}";
 const RATE_LIMITED: &str = "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n\r\n\
     {\"code\":\"rate_limited\",\"message\":\"slow down\"}";
-const OF_AN_OLD_SERVICE: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
-    {\"code\":\"unknown_field\",\"detail\":\"unknown option\",\"field\":\"fencing_token\",\
-    \"type\":\"urn:lockkeeper:unknown_field\"}";
 const CANCELLED: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n\
     {\"code\":\"wait_cancelled\",\"detail\":\"released while it waited\",\
     \"type\":\"urn:lockkeeper:wait_cancelled\"}";
@@ -70,12 +67,6 @@ async fn what_acts_on_a_lease_names_it_by_its_fencing_token_where_the_service_ta
             "{asked:?}"
         );
         assert!(asked[2].starts_with("DELETE /locks/key?fencing_token="), "{asked:?}");
-
-        proxy.plan(&[Mode::Pass, Mode::Answer(OF_AN_OLD_SERVICE)]);
-        assert_eq!(php.says(&["keeping", &proxy.url()]), "refreshed, anew, released", "{php:?}");
-        let asked = proxy.requests();
-        assert!(asked[2].starts_with("PUT ") && !asked[2].contains("fencing_token"), "{asked:?}");
-        assert!(asked[3].starts_with("DELETE /locks/key HTTP"), "{asked:?}");
     }
 }
 
