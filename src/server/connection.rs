@@ -16,10 +16,9 @@ use crate::config::Limits;
 use crate::metrics::Metrics;
 use crate::server::house::{Full, Guest, Guests, HallPlace, Membership};
 use crate::server::http1::Http1;
-use crate::server::http2::Http2;
 use crate::server::listener::Listener;
 use crate::server::socket::Socket;
-use crate::server::tls::{Certificate, is_http2};
+use crate::server::tls::Certificate;
 use crate::server::turns::Turns;
 use crate::server::visit::Visit;
 
@@ -37,7 +36,6 @@ pub(super) struct Acceptor {
     api: Api,
     tls: Option<Arc<Certificate>>,
     http1: Arc<Http1>,
-    http2: Arc<Http2>,
     /// The time limit of a handshake.
     head_time: Duration,
     house: Arc<Guests>,
@@ -60,7 +58,6 @@ impl Acceptor {
             api,
             tls: None,
             http1: Arc::new(Http1::new(limits)),
-            http2: Arc::new(Http2::new(limits, tasks.clone(), closing.clone())),
             head_time: limits.head_time.get(),
             house,
             graceful: GracefulShutdown::new(),
@@ -125,8 +122,7 @@ impl Acceptor {
                 (Some(entered), Some(entry))
             }
         };
-        let visit =
-            Visit { api: self.api.clone(), house: self.house.clone(), guest: guest.clone(), entry };
+        let visit = Visit { api: self.api.clone(), guest: guest.clone(), entry };
         // In a box of its own, because a task's future has room for what it is made of twice.
         let served = Box::pin(self.serve(socket, visit));
         let (house, connected) = (self.house.clone(), self.metrics.connected());
@@ -160,15 +156,14 @@ impl Acceptor {
         }
     }
 
-    /// Serves a connection, after the handshake of TLS. HTTP/2 is only spoken over TLS.
+    /// Serves a connection, after the handshake of TLS.
     fn serve(
         &self,
         socket: Socket,
         visit: Visit,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (tls, head_time, closing) = (self.tls.clone(), self.head_time, self.closing.clone());
-        let (http1, http2, graceful) =
-            (self.http1.clone(), self.http2.clone(), self.graceful.watcher());
+        let (http1, graceful) = (self.http1.clone(), self.graceful.watcher());
         async move {
             let transport = match tls {
                 None => Either::Left(socket),
@@ -184,11 +179,7 @@ impl Acceptor {
                     }
                 }
             };
-            match is_http2(&transport) {
-                // Most connections are none of these, which are larger.
-                true => Box::pin(http2.serve(transport, visit)).await,
-                false => http1.serve(transport, visit, graceful).await,
-            }
+            http1.serve(transport, visit, graceful).await;
         }
     }
 }

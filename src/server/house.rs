@@ -3,8 +3,7 @@
 //! Places are limited in all and per address. Beyond that a new connection waits in the hall: there
 //! it gets answers to health checks, and a place once another connection leaves. For it an idle
 //! connection is asked to leave, preferably of the address with the most connections. If the hall
-//! is full, it turns away the connection that has waited longest. A connection with HTTP/2 has many
-//! requests at a time: they have limits of the same numbers.
+//! is full, it turns away the connection that has waited longest.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -43,9 +42,6 @@ pub(super) struct Guests {
 struct Inside {
     members: HashMap<u64, Arc<Guest>>,
     addresses: HashMap<IpAddr, usize>,
-    /// The requests over HTTP/2, in all and of each address.
-    requests: usize,
-    requests_of: HashMap<IpAddr, usize>,
     hall: VecDeque<Arc<Guest>>,
     come: u64,
     noticed: Option<Instant>,
@@ -68,13 +64,6 @@ pub(super) struct Guest {
 pub(super) struct Membership {
     house: Arc<Guests>,
     number: u64,
-    address: IpAddr,
-}
-
-/// A place of a request over HTTP/2, until dropped.
-#[derive(Debug)]
-pub(super) struct RequestPlace {
-    house: Arc<Guests>,
     address: IpAddr,
 }
 
@@ -109,23 +98,6 @@ impl Guests {
             inside.members.insert(inside.come, guest.clone());
             *inside.addresses.entry(address).or_default() += 1;
             Ok(Membership { house: self.clone(), number: inside.come, address })
-        })
-    }
-
-    /// Takes a place for a request over HTTP/2, if there is one.
-    pub(super) fn request(self: &Arc<Self>, guest: &Guest) -> Result<RequestPlace, Full> {
-        self.with(|inside| {
-            let address = guest.address;
-            let of_address = inside.requests_of.get(&address).copied().unwrap_or_default();
-            if of_address >= self.per_address && !self.proxies.trust(guest.peer) {
-                return Err(Full::Address);
-            }
-            if inside.requests >= self.room {
-                return Err(Full::House);
-            }
-            *inside.requests_of.entry(address).or_default() += 1;
-            inside.requests += 1;
-            Ok(RequestPlace { house: self.clone(), address })
         })
     }
 
@@ -179,18 +151,6 @@ impl Guests {
                 client.address = %address,
                 "too many connections from one address; closing new ones"
             ),
-        }
-    }
-
-    /// Logs that a request over HTTP/2 was refused, but not each.
-    pub(super) fn notice_request(&self, address: IpAddr) {
-        let news = self.with(|inside| {
-            let news = inside.noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY);
-            news.then(|| inside.noticed = Some(Instant::now())).map(|()| inside.requests)
-        });
-        if let Some(requests) = news {
-            let told = "too many requests over HTTP/2; refusing new ones";
-            tracing::warn!(requests, client.address = %address, "{told}");
         }
     }
 
@@ -253,15 +213,6 @@ impl Drop for Membership {
     }
 }
 
-impl Drop for RequestPlace {
-    fn drop(&mut self) {
-        self.house.with(|inside| {
-            inside.requests -= 1;
-            count_down(&mut inside.requests_of, self.address);
-        });
-    }
-}
-
 fn count_down(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
     if let Some(count) = counts.get_mut(&address) {
         *count -= 1;
@@ -307,18 +258,6 @@ mod tests {
         inside.push(house.enter(&guest("192.0.2.2")).unwrap());
         inside.remove(0);
         assert!(house.enter(&guest("192.0.2.1")).is_ok());
-    }
-
-    #[test]
-    fn requests_over_http_2_have_limits_of_their_own() {
-        let house = Guests::new(3, 2, TrustedProxies::default());
-        let (one, other) = (guest("192.0.2.1"), guest("192.0.2.2"));
-        let mut places = vec![house.request(&one).unwrap(), house.request(&one).unwrap()];
-        assert_eq!(house.request(&one).unwrap_err(), Full::Address);
-        places.push(house.request(&other).unwrap());
-        assert_eq!(house.request(&other).unwrap_err(), Full::House);
-        places.remove(0);
-        assert!(house.request(&one).is_ok());
     }
 
     #[tokio::test(start_paused = true)]

@@ -5,15 +5,12 @@ mod connection;
 mod controls;
 mod house;
 mod http1;
-mod http2;
-mod late;
 mod listener;
 mod socket;
 mod stores;
 mod timed;
 mod tls;
 mod turns;
-mod unread;
 mod visit;
 
 use std::sync::Arc;

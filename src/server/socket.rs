@@ -24,8 +24,8 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
 /// The time a client may block sending, and the bytes that it has to take in it. Unsent data is
 /// in memory, so clients that do not read are cut.
-pub(super) const SEND_TIME: Duration = Duration::from_secs(10);
-pub(super) const LEAST_SENT: usize = 10_000;
+const SEND_TIME: Duration = Duration::from_secs(10);
+const LEAST_SENT: usize = 10_000;
 
 /// A socket whose writes fail if its client takes too little of the data in the time limit.
 pub(super) struct Socket {

@@ -23,8 +23,7 @@ use crate::pem;
 use crate::pem::PemError;
 use crate::server::socket::Socket;
 
-/// The protocols in a handshake.
-const H2: &[u8] = b"h2";
+/// The protocol in a handshake.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// The first byte of a handshake.
@@ -52,14 +51,6 @@ pub(super) fn socket(transport: &Transport) -> &Socket {
     match transport {
         Either::Left(socket) => socket,
         Either::Right(stream) => stream.get_ref().0,
-    }
-}
-
-/// Returns whether the client has asked for HTTP/2.
-pub(super) fn is_http2(transport: &Transport) -> bool {
-    match transport {
-        Either::Left(_) => false,
-        Either::Right(stream) => stream.get_ref().1.alpn_protocol() == Some(H2),
     }
 }
 
@@ -246,7 +237,7 @@ impl TlsFiles {
             ),
             error => unfit("key", format!("{}: {error}", self.key.display())),
         })?;
-        config.alpn_protocols = vec![H2.to_vec(), HTTP_1_1.to_vec()];
+        config.alpn_protocols = vec![HTTP_1_1.to_vec()];
         Ok(Loaded { config: Arc::new(config), digest: digest.finalize().into(), end })
     }
 

@@ -99,12 +99,6 @@ impl ServiceTurn {
         Self(turns.clone())
     }
 
-    /// Begins a turn with one of several requests at a time, of which the flags say nothing.
-    pub(super) fn begin_one_of_many(turns: &Arc<Turns>) -> Self {
-        turns.begun.fetch_add(1, Ordering::Relaxed);
-        Self(turns.clone())
-    }
-
     /// Runs `answer` only while the client is known to be connected. The connection's task runs
     /// again once that is known.
     pub(super) async fn unless_in_doubt<T>(&self, answer: impl Future<Output = T>) -> T {

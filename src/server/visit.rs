@@ -8,7 +8,7 @@ use hyper::{Response, StatusCode};
 use tokio::sync::watch;
 
 use crate::api::Api;
-use crate::server::house::{Guest, Guests};
+use crate::server::house::Guest;
 
 /// Health checks, which are answered in the hall too.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
@@ -22,7 +22,6 @@ pub(super) struct TurnedAway;
 #[derive(Clone)]
 pub(super) struct Visit {
     pub(super) api: Api,
-    pub(super) house: Arc<Guests>,
     pub(super) guest: Arc<Guest>,
     /// Whether the connection has its place in the house; `None` if it began with one.
     pub(super) entry: Option<watch::Receiver<bool>>,

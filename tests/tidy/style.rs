@@ -20,7 +20,6 @@ const SPAWNS: &[(&str, &str)] = &[
     ("src/lock/owed.rs", "the TaskTracker of Locks: Locks::finish waits for them"),
     ("src/lock/waiting.rs", "the TaskTracker of Locks; each ends with the last waiter of its key"),
     ("src/server/connection.rs", "the TaskTracker of Acceptor: Acceptor::finish waits for them"),
-    ("src/server/http2.rs", "the TaskTracker of Acceptor, as above"),
     ("src/store/embedded/mod.rs", "EmbeddedStore: its drop joins the committer"),
     ("src/store/redis/cluster.rs", "the JoinSet of Cluster: its drop ends the surveyor"),
     ("src/store/redlock/background.rs", "Background: its guard, dropped with the store, ends them"),

@@ -1,9 +1,7 @@
-//! The places where the service listens: TLS, HTTP/2, unix sockets, and a place for operators.
+//! The places where the service listens: TLS, unix sockets, and a place for operators.
 
 mod admin;
 mod files;
-mod frames;
-mod http2;
 mod renewal;
 mod tls;
 mod unix;

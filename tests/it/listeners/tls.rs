@@ -10,17 +10,17 @@ use crate::support::certificates::Certificates;
 use crate::support::{PATIENCE, eventually};
 
 #[test]
-fn both_versions_of_http_are_spoken_over_tls() {
+fn a_client_that_prefers_http_2_gets_http_1_1() {
     let secured = Secured::start(&[]);
     assert!(secured.service.url().starts_with("https://"), "{}", secured.service.log());
-    for (flag, version) in [("--http1.1", "1.1"), ("--http2", "2")] {
+    for flag in ["--http1.1", "--http2"] {
         let output = secured
-            .curl(&format!("/locks/{version}"))
+            .curl(&format!("/locks/{flag}"))
             .args(["-X", "POST", flag, "-w", " %{http_version} %{http_code}"])
             .output()
             .unwrap();
         let told = printed(&output);
-        assert!(told.ends_with(&format!(" {version} 201")), "{told}");
+        assert!(told.ends_with(" 1.1 201"), "{told}");
         assert!(told.contains("fencing_token"), "{told}");
     }
     for version in ["1.2", "1.3"] {
@@ -148,5 +148,26 @@ async fn a_head_that_proxies_could_read_in_two_ways_is_refused_over_tls_too() {
         let mut begin = [0; 12];
         stream.read_exact(&mut begin).await.unwrap();
         assert_eq!(begin, format!("HTTP/1.1 {status}").as_bytes(), "{lines:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_disconnects_leaves_the_line_over_tls_too() {
+    let secured = Secured::start(&[]);
+    let waiters = async || {
+        let output = secured.curl("/metrics").output().unwrap();
+        let lines = printed(&output);
+        let line = lines.lines().find(|line| line.starts_with("lockkeeper_waiters ")).unwrap();
+        line.rsplit(' ').next().unwrap().parse::<u32>().unwrap()
+    };
+    let held = secured.curl("/locks/line").args(["-X", "POST"]).output().unwrap();
+    assert!(printed(&held).contains("fencing_token"), "{}", printed(&held));
+    for behind in ["", "GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"] {
+        let mut stream = secured.connect(&[]).await;
+        let head = "POST /locks/line?wait=25s HTTP/1.1\r\nHost: localhost\r\n\r\n";
+        stream.write_all(format!("{head}{behind}").as_bytes()).await.unwrap();
+        eventually(PATIENCE, async || (waiters().await == 1).then_some(())).await;
+        drop(stream);
+        eventually(PATIENCE, async || (waiters().await == 0).then_some(())).await;
     }
 }
