@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::api::error::ApiError;
 use crate::api::quotas::{RequestKind, Slot};
-use crate::api::{App, InLineFlag, pages, trace};
+use crate::api::{App, pages, trace};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
 use crate::lock::token::LeaseToken;
@@ -54,7 +54,6 @@ pub(super) struct KeyCall {
     pub(super) caller: Caller,
     pub(super) key: LockKey,
     pub(super) id: RequestId,
-    in_line: InLineFlag,
 }
 
 impl KeyCall {
@@ -70,13 +69,11 @@ impl KeyCall {
 
     /// Takes a place among the caller's requests that wait in line.
     pub(super) fn wait(&self, app: &App) -> Result<Slot, ApiError> {
-        self.in_line.set(true);
         app.quotas.slot(&self.caller, RequestKind::Waiter)
     }
 
     /// Takes a place among the caller's streams.
     pub(super) fn stream(&self, app: &App) -> Result<Slot, ApiError> {
-        self.in_line.set(true);
         app.quotas.slot(&self.caller, RequestKind::Stream)
     }
 }
@@ -90,8 +87,7 @@ impl FromRequestParts<Arc<App>> for KeyCall {
         let caller = identify(app, parts)?;
         let id = parts.extensions.get::<RequestId>().cloned();
         let id = id.expect("Api::answer names every request");
-        let in_line = parts.extensions.get().cloned().unwrap_or_default();
-        Ok(Self { caller, key: path.key()?, id, in_line })
+        Ok(Self { caller, key: path.key()?, id })
     }
 }
 

@@ -22,7 +22,6 @@ mod ui;
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::Router;
@@ -83,24 +82,6 @@ pub struct App {
 /// The time that the request waited in line; an extension of its answer.
 #[derive(Clone, Copy, Debug)]
 struct Waited(Duration);
-
-/// Tells whether the current request of a connection waits in line or is a stream. The connection
-/// makes one per request. Such a client has left once it closes its sending side, since proxies
-/// report a disconnect that way; any other client still gets its answer.
-#[derive(Clone, Debug, Default)]
-pub struct InLineFlag(Arc<AtomicBool>);
-
-impl InLineFlag {
-    /// Sets whether the request waits.
-    pub fn set(&self, waits: bool) {
-        self.0.store(waits, Ordering::Relaxed);
-    }
-
-    /// Returns whether the request waits.
-    pub fn get(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
-    }
-}
 
 /// The limits of a request.
 #[derive(Clone, Copy, Debug)]

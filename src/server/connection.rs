@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hyper_util::server::graceful::GracefulShutdown;
-use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
@@ -14,22 +13,15 @@ use tokio_util::task::TaskTracker;
 use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
-use crate::server::house::{Full, Guest, Guests, HallPlace, Membership};
+use crate::server::guest::Guest;
+use crate::server::house::House;
 use crate::server::http1::Http1;
 use crate::server::listener::Listener;
 use crate::server::socket::Socket;
 use crate::server::tls::Certificate;
-use crate::server::turns::Turns;
-use crate::server::visit::Visit;
 
 /// The pause between attempts to accept while descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
-
-/// The interval at which a connection in the hall tries to get a place.
-const LOOK_FOR_PLACE: Duration = Duration::from_millis(20);
-
-/// The tries between two requests to an idle connection to leave, which has gone by then.
-const ASK_TO_LEAVE: u32 = 50;
 
 /// Accepts the connections of one listener and serves them.
 pub(super) struct Acceptor {
@@ -38,7 +30,7 @@ pub(super) struct Acceptor {
     http1: Arc<Http1>,
     /// The time limit of a handshake.
     head_time: Duration,
-    house: Arc<Guests>,
+    house: Arc<House>,
     graceful: GracefulShutdown,
     closing: CancellationToken,
     tasks: TaskTracker,
@@ -47,12 +39,7 @@ pub(super) struct Acceptor {
 
 impl Acceptor {
     /// Serves `api` within `limits`.
-    pub(super) fn new(
-        api: Api,
-        limits: &Limits,
-        house: Arc<Guests>,
-        metrics: Arc<Metrics>,
-    ) -> Self {
+    pub(super) fn new(api: Api, limits: &Limits, house: Arc<House>, metrics: Arc<Metrics>) -> Self {
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         Self {
             api,
@@ -102,68 +89,30 @@ impl Acceptor {
         all
     }
 
-    /// Gives a connection a place in the house or in the hall, and serves it.
+    /// Receives a connection in the house or in the hall, and serves it.
     async fn receive(&self, socket: Socket, peer: IpAddr) {
-        let guest = Guest::new(peer, Turns::new());
-        let place = match self.house.enter(&guest) {
-            Ok(membership) => Admission::House(membership),
-            Err(full) => {
-                self.house.notice(peer, full);
-                if full == Full::Address && !peer.to_canonical().is_loopback() {
-                    return;
-                }
-                Admission::Hall(self.wait_for_hall(&guest).await)
-            }
-        };
-        let (entered, entry) = match place {
-            Admission::House(_) => (None, None),
-            Admission::Hall(_) => {
-                let (entered, entry) = watch::channel(false);
-                (Some(entered), Some(entry))
-            }
-        };
-        let visit = Visit { api: self.api.clone(), guest: guest.clone(), entry };
+        let Some(stay) = self.house.receive(peer).await else { return };
         // In a box of its own, because a task's future has room for what it is made of twice.
-        let served = Box::pin(self.serve(socket, visit));
-        let (house, connected) = (self.house.clone(), self.metrics.connected());
+        let served = Box::pin(self.serve(socket, stay.guest().clone()));
+        let connected = self.metrics.connected();
         self.tasks.spawn(async move {
-            let stay = async {
-                let _membership = match place {
-                    Admission::House(membership) => membership,
-                    Admission::Hall(waiting) => find_place(&house, &guest, waiting).await,
-                };
-                if let Some(entered) = &entered {
-                    // An error means that the connection has ended.
-                    let _ = entered.send(true);
-                }
-                std::future::pending::<()>().await;
-            };
             tokio::select! {
                 () = served => (),
-                () = stay => (),
-                () = guest.has_to_leave() => (),
+                () = stay.ends() => (),
             }
             drop(connected);
         });
-    }
-
-    async fn wait_for_hall(&self, guest: &Arc<Guest>) -> HallPlace {
-        loop {
-            match self.house.wait(guest) {
-                Some(waiting) => return waiting,
-                None => sleep(LOOK_FOR_PLACE).await,
-            }
-        }
     }
 
     /// Serves a connection, after the handshake of TLS.
     fn serve(
         &self,
         socket: Socket,
-        visit: Visit,
+        guest: Arc<Guest>,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (tls, head_time, closing) = (self.tls.clone(), self.head_time, self.closing.clone());
-        let (http1, graceful) = (self.http1.clone(), self.graceful.watcher());
+        let (http1, api) = (self.http1.clone(), self.api.clone());
+        let graceful = self.graceful.watcher();
         async move {
             let transport = match tls {
                 None => Either::Left(socket),
@@ -174,37 +123,12 @@ impl Acceptor {
                     };
                     match secured {
                         Ok(Ok(transport)) => transport,
-                        Ok(Err(error)) => return tls.notice(visit.guest.peer(), &error),
+                        Ok(Err(error)) => return tls.notice(guest.peer(), &error),
                         Err(_) => return,
                     }
                 }
             };
-            http1.serve(transport, visit, graceful).await;
+            http1.serve(transport, guest, api, graceful).await;
         }
-    }
-}
-
-/// The place of a new connection.
-enum Admission {
-    House(Membership),
-    Hall(HallPlace),
-}
-
-/// Waits in the hall for a place in the house.
-async fn find_place(house: &Arc<Guests>, guest: &Arc<Guest>, waiting: HallPlace) -> Membership {
-    let mut looks = 0;
-    loop {
-        let full = match house.enter(guest) {
-            Ok(membership) => {
-                drop(waiting);
-                return membership;
-            }
-            Err(full) => full,
-        };
-        if looks % ASK_TO_LEAVE == 0 {
-            house.make_room(guest, full);
-        }
-        looks += 1;
-        sleep(LOOK_FOR_PLACE).await;
     }
 }

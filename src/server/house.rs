@@ -2,36 +2,41 @@
 //!
 //! Places are limited in all and per address. Beyond that a new connection waits in the hall: there
 //! it gets answers to health checks, and a place once another connection leaves. For it an idle
-//! connection is asked to leave, preferably of the address with the most connections. If the hall
-//! is full, it turns away the connection that has waited longest.
+//! connection is closed, preferably of the address with the most connections. If the hall is full,
+//! the connection that has waited longest is closed.
 
 use std::collections::{HashMap, VecDeque};
-use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::auth::TrustedProxies;
-use crate::server::turns::Turns;
+use crate::server::guest::{Guest, Place};
 
 /// The connections in the hall: those that wait for a place, and health checks.
 pub(super) const HALL: usize = 64;
 
-/// The silence after which a connection may be asked to leave: a new one is about to send.
+/// The silence after which a connection may be closed: a new one is about to send.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
+
+/// The pause before another idle connection is closed for the same one.
+const CLOSE_EVERY: Duration = Duration::from_secs(1);
 
 /// The time that a connection may wait in a full hall.
 const PATIENCE: Duration = Duration::from_secs(1);
 
+/// The interval of looks for room in a full hall.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// The pause between log lines about a full house.
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
-/// All connections.
+/// All connections of a listener.
 #[derive(Debug)]
-pub(super) struct Guests {
+pub(super) struct House {
     room: usize,
     per_address: usize,
     proxies: TrustedProxies,
@@ -40,102 +45,93 @@ pub(super) struct Guests {
 
 #[derive(Debug, Default)]
 struct Inside {
-    members: HashMap<u64, Arc<Guest>>,
-    addresses: HashMap<IpAddr, usize>,
+    /// The connections in the house by their addresses in memory.
+    members: HashMap<usize, Arc<Guest>>,
+    /// The number of them from each network.
+    networks: HashMap<IpAddr, usize>,
     hall: VecDeque<Arc<Guest>>,
-    come: u64,
     noticed: Option<Instant>,
 }
 
-/// A connection as the house knows it.
+/// A connection in the house or in the hall, until dropped.
 #[derive(Debug)]
-pub(super) struct Guest {
-    peer: IpAddr,
-    address: IpAddr,
-    turns: Arc<Turns>,
-    since: Instant,
-    leaving: AtomicBool,
-    turned_away: AtomicBool,
-    leave: Notify,
-}
-
-/// A connection's place, until dropped.
-#[derive(Debug)]
-pub(super) struct Membership {
-    house: Arc<Guests>,
-    number: u64,
-    address: IpAddr,
+pub(super) struct Stay {
+    house: Arc<House>,
+    guest: Arc<Guest>,
 }
 
 /// The reason why there is no place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Full {
+enum Full {
     /// The total limit is reached.
     House,
     /// The limit of this address is reached.
     Address,
 }
 
-impl Guests {
+impl House {
     /// A house with `room` places, and `per_address` for each address that is not a trusted proxy.
     pub(super) fn new(room: usize, per_address: usize, proxies: TrustedProxies) -> Arc<Self> {
         Arc::new(Self { room, per_address, proxies, inside: Mutex::default() })
     }
 
-    /// Takes a place, if there is one.
-    pub(super) fn enter(self: &Arc<Self>, guest: &Arc<Guest>) -> Result<Membership, Full> {
-        self.with(|inside| {
-            let address = guest.address;
-            let of_address = inside.addresses.get(&address).copied().unwrap_or_default();
-            if of_address >= self.per_address && !self.proxies.trust(guest.peer) {
-                return Err(Full::Address);
+    /// Receives a connection, in the house or in the hall; waits while both are full. `None` if its
+    /// address has too many: only this machine's may wait, so that its health checks are answered.
+    pub(super) async fn receive(self: &Arc<Self>, peer: IpAddr) -> Option<Stay> {
+        let guest = Guest::new(peer);
+        if let Some(full) = self.with(|inside| self.full(inside, &guest)) {
+            self.notice(&guest, full);
+            if full == Full::Address && !guest.peer().is_loopback() {
+                return None;
             }
-            if inside.members.len() >= self.room {
-                return Err(Full::House);
-            }
-            inside.hall.retain(|one| !Arc::ptr_eq(one, guest));
-            inside.come += 1;
-            inside.members.insert(inside.come, guest.clone());
-            *inside.addresses.entry(address).or_default() += 1;
-            Ok(Membership { house: self.clone(), number: inside.come, address })
-        })
+        }
+        while !self.with(|inside| self.admit(inside, &guest)) {
+            sleep(LOOK_EVERY).await;
+        }
+        Some(Stay { house: self.clone(), guest })
     }
 
-    /// Lets a connection wait for a place. `None`: the hall is full, and no connection has waited
-    /// long enough to be turned away.
-    pub(super) fn wait(self: &Arc<Self>, guest: &Arc<Guest>) -> Option<HallPlace> {
-        self.with(|inside| {
-            if inside.hall.len() >= HALL {
-                let first =
-                    inside.hall.front().filter(|first| first.since.elapsed() >= PATIENCE)?;
-                first.turned_away.store(true, Ordering::Relaxed);
-                first.leave.notify_one();
-                inside.hall.pop_front();
-            }
-            inside.hall.push_back(guest.clone());
-            Some(HallPlace { house: self.clone(), guest: guest.clone() })
-        })
+    /// Gives a connection a place in the house or in the hall, if there is one.
+    fn admit(&self, inside: &mut Inside, guest: &Arc<Guest>) -> bool {
+        if self.full(inside, guest).is_none() {
+            inside.seat(guest);
+            return true;
+        }
+        if inside.hall.len() >= HALL {
+            let Some(first) = inside.hall.pop_front_if(|first| first.age() >= PATIENCE) else {
+                return false;
+            };
+            first.move_to(Place::Away);
+        }
+        inside.hall.push_back(guest.clone());
+        true
     }
 
-    /// Asks an idle connection to leave, for one that found no place.
-    pub(super) fn make_room(&self, guest: &Guest, full: Full) {
+    /// The reason why a connection finds no place in the house.
+    fn full(&self, inside: &Inside, guest: &Guest) -> Option<Full> {
+        if inside.neighbours(guest) >= self.per_address && !self.proxies.trust(guest.peer()) {
+            return Some(Full::Address);
+        }
+        (inside.members.len() >= self.room).then_some(Full::House)
+    }
+
+    /// Closes an idle connection for one in the hall.
+    fn make_room(&self, guest: &Guest) {
         self.with(|inside| {
-            let of_address = |one: &Guest| full == Full::House || one.address == guest.address;
-            let candidates = inside.members.values().filter(|one| of_address(one));
-            let idle = candidates.filter_map(|one| {
-                let idle = one.turns.idle().filter(|idle| *idle >= IDLE_AFTER)?;
-                let neighbours = inside.addresses.get(&one.address).copied().unwrap_or_default();
-                (!one.leaving.load(Ordering::Relaxed)).then_some(((neighbours, idle), one))
+            let Some(full) = self.full(inside, guest) else { return };
+            let idle = inside.members.values().filter_map(|one| {
+                let idle = one.idle().filter(|idle| *idle >= IDLE_AFTER)?;
+                let fits = full == Full::House || one.network() == guest.network();
+                (fits && one.place() == Place::House).then(|| ((inside.neighbours(one), idle), one))
             });
             if let Some((_, one)) = idle.max_by_key(|(rank, _)| *rank) {
-                one.leaving.store(true, Ordering::Relaxed);
-                one.leave.notify_one();
+                one.leave_if_idle();
             }
         });
     }
 
     /// Logs that there is no place, but not for each connection.
-    pub(super) fn notice(&self, address: IpAddr, full: Full) {
+    fn notice(&self, guest: &Guest, full: Full) {
         let news = self.with(|inside| {
             let news = inside.noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY);
             news.then(|| inside.noticed = Some(Instant::now())).map(|()| inside.members.len())
@@ -148,7 +144,7 @@ impl Guests {
             ),
             Full::Address => tracing::warn!(
                 connections,
-                client.address = %address,
+                client.address = %guest.peer(),
                 "too many connections from one address; closing new ones"
             ),
         }
@@ -159,137 +155,139 @@ impl Guests {
     }
 }
 
-impl Guest {
-    /// A new connection.
-    pub(super) fn new(peer: IpAddr, turns: Arc<Turns>) -> Arc<Self> {
-        let (since, leaving, leave) = (Instant::now(), AtomicBool::new(false), Notify::new());
-        let turned_away = AtomicBool::new(false);
-        let (peer, address) = (peer.to_canonical(), neighbourhood(peer));
-        Arc::new(Self { peer, address, turns, since, leaving, turned_away, leave })
+impl Inside {
+    /// The connections in the house from the network of this one.
+    fn neighbours(&self, guest: &Guest) -> usize {
+        self.networks.get(&guest.network()).copied().unwrap_or_default()
     }
 
-    /// The address of the client.
-    pub(super) fn peer(&self) -> IpAddr {
-        self.peer
+    fn seat(&mut self, guest: &Arc<Guest>) {
+        self.members.insert(Arc::as_ptr(guest).addr(), guest.clone());
+        *self.networks.entry(guest.network()).or_default() += 1;
+        guest.move_to(Place::House);
     }
 
-    /// The turns on the connection.
-    pub(super) fn turns(&self) -> &Arc<Turns> {
-        &self.turns
+    fn remove(&mut self, guest: &Arc<Guest>) {
+        self.hall.retain(|one| !Arc::ptr_eq(one, guest));
+        if self.members.remove(&Arc::as_ptr(guest).addr()).is_none() {
+            return;
+        }
+        if let Some(count) = self.networks.get_mut(&guest.network()) {
+            *count -= 1;
+            if *count == 0 {
+                self.networks.remove(&guest.network());
+            }
+        }
+    }
+}
+
+impl Stay {
+    /// The connection.
+    pub(super) fn guest(&self) -> &Arc<Guest> {
+        &self.guest
     }
 
-    /// Waits until the connection has to leave: asked while it is idle, or turned away from the
-    /// hall. Neither ends a request under way.
-    pub(super) async fn has_to_leave(&self) {
-        loop {
-            self.leave.notified().await;
-            if self.turned_away.load(Ordering::Relaxed) || self.turns.idle().is_some() {
+    /// Waits until the connection has to leave. While it is in the hall, idle ones are closed.
+    pub(super) async fn ends(&self) {
+        let mut away = pin!(self.guest.comes_to(Place::Away));
+        while self.guest.place() == Place::Hall {
+            self.house.make_room(&self.guest);
+            if timeout(CLOSE_EVERY, away.as_mut()).await.is_ok() {
                 return;
             }
-            self.leaving.store(false, Ordering::Relaxed);
         }
+        away.await;
     }
 }
 
-/// A connection's place in the hall, until dropped.
-#[derive(Debug)]
-pub(super) struct HallPlace {
-    house: Arc<Guests>,
-    guest: Arc<Guest>,
-}
-
-impl Drop for HallPlace {
-    fn drop(&mut self) {
-        self.house.with(|inside| inside.hall.retain(|one| !Arc::ptr_eq(one, &self.guest)));
-    }
-}
-
-impl Drop for Membership {
+impl Drop for Stay {
     fn drop(&mut self) {
         self.house.with(|inside| {
-            inside.members.remove(&self.number);
-            count_down(&mut inside.addresses, self.address);
+            inside.remove(&self.guest);
+            let fits = |one: &Arc<Guest>| self.house.full(inside, one).is_none();
+            if let Some(first) = inside.hall.iter().position(fits) {
+                let first = inside.hall.remove(first);
+                first.iter().for_each(|first| inside.seat(first));
+            }
         });
-    }
-}
-
-fn count_down(counts: &mut HashMap<IpAddr, usize>, address: IpAddr) {
-    if let Some(count) = counts.get_mut(&address) {
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&address);
-        }
-    }
-}
-
-/// The network of one machine: with IPv6 its 64-bit prefix.
-fn neighbourhood(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
-        v4 @ IpAddr::V4(_) => v4,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::net::IpAddr;
+    use std::pin::pin;
+    use std::sync::Arc;
     use std::time::Duration;
 
+    use futures_util::FutureExt;
     use tokio::time::advance;
 
-    use super::{Full, Guest, Guests, HALL, IDLE_AFTER};
+    use super::{HALL, House, IDLE_AFTER, Stay};
     use crate::auth::TrustedProxies;
-    use crate::server::turns::Turns;
+    use crate::server::guest::Place;
 
-    fn guest(address: &str) -> std::sync::Arc<Guest> {
-        Guest::new(address.parse::<IpAddr>().unwrap(), Turns::new())
+    async fn receive(house: &Arc<House>, address: &str) -> Option<Stay> {
+        house.receive(address.parse().unwrap()).await
+    }
+
+    /// Whether the connection has to leave by now.
+    fn has_to_leave(stay: &Stay) -> bool {
+        stay.ends().now_or_never().is_some()
     }
 
     #[tokio::test(start_paused = true)]
     async fn an_address_has_so_many_connections_and_another_has_its_own() {
-        let house = Guests::new(10, 2, TrustedProxies::default());
+        let house = House::new(10, 2, TrustedProxies::default());
         let mut inside = Vec::new();
         for address in ["192.0.2.1", "::ffff:192.0.2.1", "2001:db8::1", "2001:db8::2"] {
-            inside.push(house.enter(&guest(address)).unwrap());
+            inside.push(receive(&house, address).await.unwrap());
         }
         for address in ["192.0.2.1", "2001:db8::3"] {
-            assert_eq!(house.enter(&guest(address)).unwrap_err(), Full::Address);
+            assert!(receive(&house, address).await.is_none());
         }
-        inside.push(house.enter(&guest("192.0.2.2")).unwrap());
+        inside.push(receive(&house, "192.0.2.2").await.unwrap());
         inside.remove(0);
-        assert!(house.enter(&guest("192.0.2.1")).is_ok());
+        inside.push(receive(&house, "192.0.2.1").await.unwrap());
+        assert!(inside.iter().all(|stay| stay.guest().place() == Place::House));
+        let own = [(); 3].map(|()| receive(&house, "127.0.0.1"));
+        let own = futures_util::future::join_all(own).await;
+        let places = own.iter().map(|stay| stay.as_ref().unwrap().guest().place());
+        assert_eq!(Vec::from_iter(places), [Place::House, Place::House, Place::Hall]);
     }
 
     #[tokio::test(start_paused = true)]
     async fn the_longest_idle_of_the_address_with_the_most_gives_way() {
-        let house = Guests::new(3, 10, TrustedProxies::default());
-        let honest = guest("192.0.2.1");
-        let _inside = house.enter(&honest).unwrap();
+        let house = House::new(4, 10, TrustedProxies::default());
+        let honest = receive(&house, "192.0.2.1").await.unwrap();
         advance(IDLE_AFTER).await;
-        let first = guest("192.0.2.9");
-        let first_inside = house.enter(&first).unwrap();
+        let busy = receive(&house, "192.0.2.9").await.unwrap();
+        let _under_way = busy.guest().begin();
+        let first = receive(&house, "192.0.2.9").await.unwrap();
         advance(IDLE_AFTER).await;
-        let second = guest("192.0.2.9");
-        let _second_inside = house.enter(&second).unwrap();
-        let newcomer = guest("192.0.2.2");
-        assert_eq!(house.enter(&newcomer).unwrap_err(), Full::House);
-        house.make_room(&newcomer, Full::House);
-        first.has_to_leave().await;
-        drop(first_inside);
-        assert!(house.enter(&newcomer).is_ok());
+        let second = receive(&house, "192.0.2.9").await.unwrap();
+        let newcomer = receive(&house, "192.0.2.2").await.unwrap();
+        assert_eq!(newcomer.guest().place(), Place::Hall);
+        let mut waits = pin!(newcomer.ends());
+        assert!(waits.as_mut().now_or_never().is_none());
+        let leave = [&honest, &busy, &first, &second].map(has_to_leave);
+        assert_eq!(leave, [false, false, true, false]);
+        drop(first);
+        assert_eq!(newcomer.guest().place(), Place::House);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_full_hall_turns_away_who_has_waited_longest() {
-        let house = Guests::new(1, 10, TrustedProxies::default());
-        let first = guest("192.0.2.1");
-        let mut hall = vec![house.wait(&first).unwrap()];
+        let house = House::new(0, 10, TrustedProxies::default());
+        let first = receive(&house, "192.0.2.1").await.unwrap();
+        let mut hall = Vec::new();
         for _ in 1..HALL {
-            hall.push(house.wait(&guest("192.0.2.1")).unwrap());
+            hall.push(receive(&house, "192.0.2.1").await.unwrap());
         }
-        assert!(house.wait(&guest("192.0.2.2")).is_none());
+        let mut late = pin!(receive(&house, "192.0.2.2"));
+        assert!(late.as_mut().now_or_never().is_none());
         advance(Duration::from_secs(1)).await;
-        assert!(house.wait(&guest("192.0.2.2")).is_some());
-        first.has_to_leave().await;
+        assert!(late.await.is_some());
+        assert!(has_to_leave(&first));
+        assert!(!has_to_leave(&hall[0]));
     }
 }

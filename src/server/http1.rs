@@ -1,26 +1,27 @@
 //! A connection with HTTP/1.
 
-use std::future::poll_fn;
-use std::pin::pin;
+use std::convert::Infallible;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::{Body, HttpBody};
 use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONNECTION, HOST, HeaderMap, HeaderValue, TRANSFER_ENCODING};
+use hyper::header::{CONNECTION, HeaderValue};
 use hyper::server::conn::http1;
-use hyper::{Request, Response, Version};
+use hyper::{Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::Watcher;
 
+use crate::api::Api;
 use crate::config::Limits;
-use crate::server::timed::TimedHead;
+use crate::server::guest::{Guest, Place};
+use crate::server::head::{has_one_host, has_one_length};
+use crate::server::timed::Timed;
 use crate::server::tls::Transport;
-use crate::server::turns::ServiceTurn;
-use crate::server::visit;
-use crate::server::visit::{TurnedAway, Visit};
+
+/// Health checks, which are answered in the hall too.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// HTTP/1 with its limits.
 pub(super) struct Http1 {
@@ -35,77 +36,56 @@ impl Http1 {
         http.timer(TokioTimer::new())
             // hyper counts from the end of the previous answer, so this is the idle time.
             .header_read_timeout(limits.idle_time.get())
+            .half_close(true) // `Timed` notices clients that go.
             .max_buf_size(limits.head_bytes);
         Self { http, head_time: limits.head_time.get() }
     }
 
-    /// Serves a connection to its end.
+    /// Serves a connection to its end. Until it has a place, it gets answers to health checks only.
     pub(super) async fn serve(
         self: Arc<Self>,
         transport: Transport,
-        visit: Visit,
+        guest: Arc<Guest>,
+        api: Api,
         graceful: Watcher,
     ) {
-        let turns = visit.guest.turns().clone();
-        let io = TokioIo::new(TimedHead::new(transport, turns.clone(), self.head_time));
-        let moments = turns.clone();
+        let io = TokioIo::new(Timed::new(transport, guest.clone(), self.head_time));
         let service = hyper::service::service_fn(move |request: Request<Incoming>| {
-            let turn = ServiceTurn::begin(&turns, &request);
+            let (under_way, faulty) = guest.begin();
             let clear = has_one_host(&request) && has_one_length(request.headers());
-            let is_malformed = turns.was_faulty() || !clear;
-            let mut visit = visit.clone();
+            let (api, guest) = (api.clone(), guest.clone());
             // A connection keeps the place of a request's future while it is idle.
             Box::pin(async move {
-                if is_malformed {
-                    return Ok(malformed());
+                if faulty || !clear {
+                    return Ok::<_, Infallible>(malformed());
                 }
-                visit.entered(request.uri().path()).await?;
-                let mut request = request.map(|body| Body::new(turn.reading(body)));
-                request.extensions_mut().insert(turn.in_line());
-                let answer = turn.unless_in_doubt(visit.answer(request)).await;
-                Ok::<_, TurnedAway>(match answer.body().size_hint().exact() {
+                if !HEALTH.contains(&request.uri().path()) {
+                    guest.comes_to(Place::House).await;
+                }
+                let answer = api.answer(request.map(Body::new), guest.peer()).await;
+                Ok(match answer.body().size_hint().exact() {
                     Some(_) => answer,
                     // A stream is under way until it ends.
                     None => answer.map(|body| {
                         Body::new(body.map_frame(move |frame| {
-                            let _ = &turn;
+                            let _ = &under_way;
                             frame
                         }))
                     }),
                 })
             })
         });
-        let mut connection = pin!(graceful.watch(self.http.serve_connection(io, service)));
-        let ended = poll_fn(|context| {
-            moments.moments.fetch_add(1, Ordering::Relaxed);
-            connection.as_mut().poll(context)
-        });
-        if let Err(error) = ended.await {
+        let connection = graceful.watch(self.http.serve_connection(io, service));
+        if let Err(error) = connection.await {
             tracing::debug!(%error, "connection ended early");
         }
     }
 }
 
-/// Returns whether a request has exactly one host, or none in HTTP/1.0.
-fn has_one_host(request: &Request<Incoming>) -> bool {
-    match request.headers().get_all(HOST).iter().count() {
-        0 => request.version() == Version::HTTP_10,
-        hosts => hosts == 1,
-    }
-}
-
-/// Returns whether all readers of a head agree on the end of its body: if it has an encoding, that
-/// is `chunked` alone.
-fn has_one_length(headers: &HeaderMap) -> bool {
-    let mut encodings = headers.get_all(TRANSFER_ENCODING).iter();
-    let chunked =
-        encodings.next().is_none_or(|one| one.as_bytes().eq_ignore_ascii_case(b"chunked"));
-    chunked && encodings.next().is_none()
-}
-
 /// The answer to a malformed request, as hyper's parser gives it.
 fn malformed() -> Response<Body> {
-    let mut answer = visit::malformed();
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::BAD_REQUEST;
     answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
     answer
 }

@@ -3,6 +3,8 @@
 
 mod connection;
 mod controls;
+mod guest;
+mod head;
 mod house;
 mod http1;
 mod listener;
@@ -10,8 +12,6 @@ mod socket;
 mod stores;
 mod timed;
 mod tls;
-mod turns;
-mod visit;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use crate::lock::lease::LockStatus;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
 use crate::server::connection::Acceptor;
-use crate::server::house::{Guests, HALL};
+use crate::server::house::{HALL, House};
 use crate::server::stores::store_settings;
 use crate::store;
 
@@ -251,8 +251,8 @@ impl Server {
         let (limits, proxies) = (&self.config.limits, self.config.trusted_proxies.clone());
         let is_for_operators = door == Door::All && self.config.admin_listen.is_some();
         let house = match is_for_operators {
-            true => Guests::new(OPERATORS, OPERATORS, proxies),
-            false => Guests::new(self.connections, limits.connections_per_address, proxies),
+            true => House::new(OPERATORS, OPERATORS, proxies),
+            false => House::new(self.connections, limits.connections_per_address, proxies),
         };
         let api = Api::new(self.app.clone()).behind(door);
         let tls = self.tls.clone().filter(|_| listener.is_network());

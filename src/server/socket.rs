@@ -5,8 +5,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Sleep, sleep};
 use tokio_util::either::Either;
@@ -32,6 +33,17 @@ pub(super) struct Socket {
     stream: Either<TcpStream, UnixStream>,
     /// The progress of a client that blocks sending.
     stall: Option<Stall>,
+}
+
+/// What a client sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sending {
+    /// Nothing for now.
+    Nothing,
+    /// Bytes that nobody has read, and maybe the end behind them.
+    More,
+    /// No more: it has ended its sending side, or the connection is broken.
+    Ended,
 }
 
 struct Stall {
@@ -62,11 +74,25 @@ impl Socket {
         Ok((length > 0).then_some(first[0]))
     }
 
-    /// The error that the system has found on the connection, such as a reset.
-    pub(super) fn take_error(&self) -> io::Result<Option<io::Error>> {
-        match &self.stream {
-            Either::Left(stream) => stream.take_error(),
-            Either::Right(stream) => stream.take_error(),
+    /// The state of the client's sending side, behind what was read; wakes the task once there is
+    /// more. In the state [`Sending::More`] an end does not wake it.
+    pub(super) fn sending(&self, context: &mut Context<'_>) -> Sending {
+        let ready = match &self.stream {
+            Either::Left(stream) => stream.poll_read_ready(context),
+            Either::Right(stream) => stream.poll_read_ready(context),
+        };
+        if ready.is_pending() {
+            return Sending::Nothing;
+        }
+        let ready = match &self.stream {
+            Either::Left(stream) => stream.ready(Interest::READABLE).now_or_never(),
+            Either::Right(stream) => stream.ready(Interest::READABLE).now_or_never(),
+        };
+        match ready {
+            Some(Ok(ready)) if !ready.is_read_closed() => Sending::More,
+            Some(_) => Sending::Ended,
+            // The runtime wants the task to pause, and wakes it.
+            None => Sending::Nothing,
         }
     }
 

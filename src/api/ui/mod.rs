@@ -29,7 +29,7 @@ use crate::api::options::{find, query};
 use crate::api::page::Page;
 use crate::api::quotas::{RequestKind, Slot};
 use crate::api::ui::body::{AccessBody, StatusReport};
-use crate::api::{App, InLineFlag, edge};
+use crate::api::{App, edge};
 use crate::auth::Caller;
 use crate::lock::error::LockError;
 use crate::metrics::Counting;
@@ -108,9 +108,6 @@ async fn events(
     let slot = app.quotas.slot(&caller, RequestKind::Dashboard)?;
     let full = || LockError::TooManyWaiters("this instance has too many dashboard streams");
     let room = app.pulse.streams.clone().try_acquire_owned().map_err(|_| full())?;
-    if let Some(in_line) = request.extensions().get::<InLineFlag>() {
-        in_line.set(true);
-    }
     let places = (slot, room, app.metrics.ui_stream());
     let (began, told) = (Instant::now(), None);
     let stream = Some(Events { app, caller, began, told, _places: places });

@@ -3,14 +3,15 @@
 
 use std::collections::VecDeque;
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::support::{Http, PATIENCE, Process};
 
 /// What would take a key if it were served.
-const SMUGGLED: &str = "POST /locks/smuggled?ttl=1h HTTP/1.1\r\nHost: localhost\r\n\r\n";
+const SMUGGLED: &str = "POST /locks/smuggled?ttl=1h HTTP/1.1\r\nHost: localhost\r\n\
+    Connection: close\r\n\r\n";
 
 /// Lines of a head that two readers may understand in two ways.
 const REFUSED: [&str; 26] = [
@@ -92,7 +93,6 @@ fn hears(service: &Process, rest: &str) -> String {
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let request = format!("POST /locks/first HTTP/1.1\r\nHost: localhost\r\n{rest}");
     stream.write_all(request.as_bytes()).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
     let mut heard = Vec::new();
     // What was sent behind a refused request may make a reset of the end.
     let _ = stream.read_to_end(&mut heard);
