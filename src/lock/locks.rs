@@ -22,7 +22,7 @@ use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
-use crate::lock::owed::{Answering, Owed};
+use crate::lock::owed::{ATTEMPTS, Answering, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
     Attempt, Guarantees, Keep, Kept, Listing, NodeReport, Page, Released, Store, Win,
@@ -31,9 +31,6 @@ use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::waiting::{WaitLimits, Waiters};
-
-/// The pause between two attempts to let go of a lease whose keeper is gone.
-const LET_GO_PAUSE: Duration = Duration::from_millis(500);
 
 /// The lock service: the verbs over one store.
 #[derive(Clone)]
@@ -354,11 +351,12 @@ impl Locks {
         let (store, ends) = (self.store.clone(), self.ends.clone());
         self.tasks.spawn(async move {
             let holding = holding.lock().await;
+            let mut attempts = ATTEMPTS;
             while store.let_go(&holding, linger).await.is_err() {
                 if Instant::now() >= over_at {
                     return;
                 }
-                tokio::time::sleep(LET_GO_PAUSE).await;
+                attempts.pause().await;
             }
             ends.let_go(&holding, linger);
         });

@@ -6,6 +6,7 @@
 //! higher [`token::FencingToken`]. [`table::Table`] states these rules without I/O;
 //! [`locks::Locks`] offers them, with waiting, to callers that may vanish.
 
+pub(crate) mod backoff;
 pub(crate) mod ends;
 pub mod entry;
 pub mod error;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep};
+use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
+use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::store::{Attempt, Store};
@@ -15,10 +16,10 @@ use crate::lock::store::{Attempt, Store};
 /// by their TTL, and the log says so.
 const MAX_OWED: usize = 10_000;
 
-/// The first pause between two attempts, doubled up to [`MAX_PAUSE`].
-const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Short enough that a key is free within a second of the store's return.
-const MAX_PAUSE: Duration = Duration::from_millis(500);
+/// The pauses between attempts to end a lease: short enough that its key is free within a second of
+/// the store's return.
+pub(crate) const ATTEMPTS: Backoff =
+    Backoff::new(Duration::from_millis(50), Duration::from_millis(500));
 
 /// Longer than any store call with its deadline: a TTL and this later, a grant without refresh has
 /// expired.
@@ -64,7 +65,7 @@ impl Owed {
         self.tasks.spawn(async move {
             let _room = room;
             let over_at = Instant::now() + claim.ttl.as_duration() + LONGEST_CALL;
-            let mut pause = FIRST_PAUSE;
+            let mut attempts = ATTEMPTS;
             let (key, token) = (&claim.key, &claim.token);
             let undo = async || match &request {
                 Some(request) => store.give_up(key, token, request).await,
@@ -75,8 +76,7 @@ impl Owed {
                     return;
                 }
                 tracing::debug!(lock.key = %claim.key, ?error, "cannot undo a grant; retrying");
-                sleep(pause).await;
-                pause = MAX_PAUSE.min(pause * 2);
+                attempts.pause().await;
             }
             tracing::info!(lock.key = %claim.key, "undid a grant that no client received");
         });

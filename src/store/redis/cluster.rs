@@ -12,8 +12,9 @@ use futures_util::StreamExt;
 use redis::{RedisError, ServerErrorKind};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout, timeout_at};
+use tokio::time::{timeout, timeout_at};
 
+use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::watched::endless;
 use crate::store::redis::connect::connection_info;
@@ -28,18 +29,17 @@ use crate::store::redis::slots::{Lookouts, SlotView, whole};
 /// The most redirections of a call: more means that the nodes do not agree.
 const MAX_HOPS: u32 = 8;
 
-/// The first pause between two attempts while a slot moves: its keys take milliseconds. Doubled
-/// each time, because many calls may wait, and many keys may move.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(160);
+/// The pauses between attempts while a slot moves: its keys take milliseconds, but many calls may
+/// wait, and many keys may move.
+const ATTEMPTS: Backoff = Backoff::new(Duration::from_millis(5), Duration::from_millis(160));
 
 /// The longest time between two reads of the map.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// The shortest time between two reads of the map. Doubled while calls fail, because an election
-/// takes seconds.
-const FIRST_LOOK_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// The shortest pauses between two reads of the map, while calls fail: an election takes seconds.
+const LOOKS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_millis(500));
+/// The time without a failed call after which the pauses begin anew.
+const CALM: Duration = Duration::from_secs(1);
 
 /// The time for the other nodes to answer after a node that serves has answered.
 const GRACE: Duration = Duration::from_millis(100);
@@ -138,7 +138,7 @@ impl Cluster {
             owner.map_err(|reason| failure(verb, Effect::None, reason))
         };
         let (mut node, mut way) = (owner().await?, Way::Straight);
-        let (mut hops, mut pause) = (0, FIRST_PAUSE);
+        let (mut hops, mut attempts) = (0, ATTEMPTS);
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let error = match node.call(call, way, left).await {
@@ -154,7 +154,7 @@ impl Cluster {
             if !matches!(redirection, Redirection::Again) {
                 hops += 1;
             }
-            if hops > MAX_HOPS || Instant::now() + pause >= until {
+            if hops > MAX_HOPS || Instant::now() + attempts.next() >= until {
                 return Err(error.of(verb));
             }
             let next = match redirection {
@@ -169,8 +169,7 @@ impl Cluster {
                 }
                 Redirection::Again => {
                     self.shared.factory.metrics.redis_rerouted("try_again");
-                    sleep(pause).await;
-                    pause = LONGEST_PAUSE.min(2 * pause);
+                    attempts.pause().await;
                     Some((owner().await?, Way::Straight))
                 }
             };
@@ -222,7 +221,7 @@ impl ClusterState {
     async fn survey(self: Arc<Self>) {
         let patience = self.factory.settings.connect_timeout;
         let mut lookouts = Lookouts::new(self.scheme.clone(), patience);
-        let (mut known, mut pause) = (None, FIRST_LOOK_PAUSE);
+        let (mut known, mut looks) = (None, LOOKS);
         loop {
             lookouts.turn_to(self.addresses());
             let looked = Instant::now();
@@ -238,11 +237,10 @@ impl ClusterState {
                 tracing::warn!(%reason, "cannot read the slots from any Cluster node; retrying");
             }
             known = failed;
-            if looked.elapsed() > 2 * LONGEST_LOOK_PAUSE {
-                pause = FIRST_LOOK_PAUSE;
+            if looked.elapsed() > CALM {
+                looks = LOOKS;
             }
-            sleep(pause).await;
-            pause = LONGEST_LOOK_PAUSE.min(2 * pause);
+            looks.pause().await;
         }
     }
 
