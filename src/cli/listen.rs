@@ -5,10 +5,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::net::{TcpSocket, UnixListener, lookup_host};
+use tokio::net::{TcpListener, UnixListener, lookup_host};
 
 use crate::config::{Config, ListenOn};
 use crate::server::{Address, Listener, Listeners, SocketFile};
@@ -24,12 +24,10 @@ pub(super) struct Bound {
 
 struct BoundSocket {
     setting: &'static str,
-    kind: Kind,
-}
-
-enum Kind {
-    Network(TcpSocket),
-    Unix(Socket, SocketFile, PathBuf),
+    socket: Socket,
+    address: Address,
+    /// That of a unix socket.
+    file: Option<SocketFile>,
 }
 
 impl Bound {
@@ -44,9 +42,9 @@ impl Bound {
     }
 
     /// The place for clients, and that for operators.
-    pub(super) fn addresses(&self) -> Result<[Option<Address>; 2], String> {
-        let admin = self.admin.as_ref().map(BoundSocket::address).transpose()?;
-        Ok([Some(self.main.address()?), admin])
+    pub(super) fn addresses(&self) -> [Option<Address>; 2] {
+        let admin = self.admin.as_ref().map(|admin| admin.address.clone());
+        [Some(self.main.address.clone()), admin]
     }
 
     /// Begins to listen.
@@ -58,64 +56,56 @@ impl Bound {
 
 impl BoundSocket {
     async fn of(setting: &'static str, place: &ListenOn, config: &Config) -> Result<Self, String> {
-        let kind = match place {
-            ListenOn::Address(address) => bind(address).await.map(Kind::Network),
-            ListenOn::Unix(path) => bind_unix(path, config.socket_mode.bits()),
-        };
-        let kind = kind
-            .map_err(|error| format!("cannot listen on {place} (setting `{setting}`): {error}"))?;
-        Ok(Self { setting, kind })
-    }
-
-    fn address(&self) -> Result<Address, String> {
-        match &self.kind {
-            Kind::Network(socket) => {
-                let address = socket.local_addr().map_err(|error| self.failed(&error))?;
-                Ok(Address::Network(address))
+        let bound = match place {
+            ListenOn::Address(address) => {
+                bind(address).await.map(|(socket, at)| (socket, at, None))
             }
-            Kind::Unix(_, _, path) => Ok(Address::Unix(path.clone())),
-        }
+            ListenOn::Unix(path) => bind_unix(path, config.socket_mode.bits())
+                .map(|(socket, file)| (socket, Address::Unix(path.clone()), Some(file))),
+        };
+        let (socket, address, file) = bound
+            .map_err(|error| format!("cannot listen on {place} (setting `{setting}`): {error}"))?;
+        Ok(Self { setting, socket, address, file })
     }
 
     fn listen(self) -> Result<Listener, String> {
-        let setting = self.setting;
-        let listening = match self.kind {
-            Kind::Network(socket) => socket.listen(BACKLOG.unsigned_abs()).map(Listener::Network),
-            Kind::Unix(socket, file, _) => socket.listen(BACKLOG).and_then(|()| {
-                socket.set_nonblocking(true)?;
-                Ok(Listener::Unix(UnixListener::from_std(socket.into())?, file))
-            }),
+        let begin = || {
+            self.socket.listen(BACKLOG)?;
+            self.socket.set_nonblocking(true)?;
+            Ok(match self.file {
+                None => Listener::Network(TcpListener::from_std(self.socket.into())?),
+                Some(file) => Listener::Unix(UnixListener::from_std(self.socket.into())?, file),
+            })
         };
-        listening.map_err(|error| format!("cannot listen (setting `{setting}`): {error}"))
-    }
-
-    fn failed(&self, error: &io::Error) -> String {
-        format!("cannot listen (setting `{}`): {error}", self.setting)
+        begin().map_err(|error: io::Error| {
+            format!("cannot listen (setting `{}`): {error}", self.setting)
+        })
     }
 }
 
-async fn bind(listen: &str) -> io::Result<TcpSocket> {
+async fn bind(listen: &str) -> io::Result<(Socket, Address)> {
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for address in lookup_host(listen).await? {
         match bind_to(address) {
-            Ok(socket) => return Ok(socket),
+            Ok(bound) => return Ok(bound),
             Err(error) => failure = error,
         }
     }
     Err(failure)
 }
 
-fn bind_to(address: SocketAddr) -> io::Result<TcpSocket> {
-    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+fn bind_to(address: SocketAddr) -> io::Result<(Socket, Address)> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
     // An address in TIME_WAIT is free.
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    Ok(socket)
+    socket.set_reuse_address(true)?;
+    socket.bind(&address.into())?;
+    let address = socket.local_addr()?.as_socket().unwrap_or(address);
+    Ok((socket, Address::Network(address)))
 }
 
 /// Makes a unix socket with these permissions. The file of a process that died is replaced, that
 /// of another one stays.
-fn bind_unix(path: &Path, mode: u32) -> io::Result<Kind> {
+fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
     let lock = take(path)?;
     remove_stale(path)?;
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
@@ -123,7 +113,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<Kind> {
     let file = SocketFile::new(path.to_owned(), lock);
     // Nobody can connect before the socket listens.
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
-    Ok(Kind::Unix(socket, file, path.to_owned()))
+    Ok((socket, file))
 }
 
 /// Locks the path of a unix socket, by a file beside it that stays: one that has bound its socket

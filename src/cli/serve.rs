@@ -47,7 +47,7 @@ pub(super) fn serve(flags: Flags) -> Result<u8, Failure> {
 
 async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result<Ended, Failure> {
     let bound = Bound::of(&config).await.map_err(failed)?;
-    let addresses = bound.addresses().map_err(failed)?;
+    let addresses = bound.addresses();
     let [main, admin] = addresses.each_ref().map(|address| address.as_ref().map(shown(&config)));
     let orders = Orders::catch();
     let mut orders = orders.map_err(|error| failed(format!("cannot receive signals: {error}")))?;
