@@ -21,9 +21,6 @@ use crate::store::redlock::nodes::{LEVEL, Late, Nodes, Question};
 use crate::store::redlock::vote::{Ballot, Poll, Since, Yes};
 use crate::store::redlock::watch::NodesView;
 
-/// How often the nodes are asked whether a lease lasts, if too few answer.
-const INSPECTIONS: usize = 3;
-
 /// A lease that an attempt has won, with what tells the nodes its number.
 struct Leveling {
     nodes: Arc<Nodes>,
@@ -121,18 +118,8 @@ impl Leveling {
             matches!(ballot, Ballot::No(Some(other)) if other.number == self.number
                 && other.holder == self.claim.token.expose().as_bytes())
         };
-        let needed = self.nodes.quorum().needed();
-        for _ in 0..INSPECTIONS {
-            let question = self.nodes.inspection(&self.claim.key, self.patience);
-            let poll = self.nodes.poll(&question, Poll::complete).await;
-            let (have_it, silent) = (
-                poll.how_many(has_it),
-                poll.how_many(|ballot| matches!(ballot, Ballot::Silent(_))),
-            );
-            if have_it >= needed || have_it + silent < needed {
-                return have_it >= needed;
-            }
-        }
-        false
+        let question = self.nodes.inspection(&self.claim.key, self.patience);
+        let poll = self.nodes.poll(&question, Poll::complete).await;
+        poll.how_many(has_it) >= self.nodes.quorum().needed()
     }
 }
