@@ -117,9 +117,9 @@ fn without_its_return_a_lease_is_lost_node_by_node() {
 }
 
 #[test]
-fn without_the_order_of_attempts_two_hold_one_key() {
+fn without_the_names_of_all_attempts_two_hold_one_key() {
     // Messages often come late, and before their deadline.
-    is_missed(Rule::AttemptOrder, Wrong::TwoHolders, 60, |seed| Plan {
+    is_missed(Rule::AllAttempts, Wrong::TwoHolders, 60, |seed| Plan {
         slow: 200,
         slow_most: 190,
         keys: 2,

@@ -47,8 +47,8 @@ pub(in crate::store::redlock) enum Rule {
     LastWordMarks,
     /// The clean-up of an attempt takes only the votes of that attempt.
     AttemptName,
-    /// An attempt that arrives after a later one of its claim does nothing.
-    AttemptOrder,
+    /// A vote stays until all attempts that use it have given it up.
+    AllAttempts,
     /// A call does not act after its caller has given up.
     NotAfter,
     /// The deadline of a call is fixed before its arguments.
@@ -108,7 +108,9 @@ impl Rule {
             Self::ShortenedStays => ("ttl < BRING_WITHIN and", "false and"),
             Self::LastWordMarks => ("if last_word == '1' then mark_ended(token) end", ""),
             Self::AttemptName => ("ours and others == ''", "true"),
-            Self::AttemptOrder => ("(attempt == '-' or attempt > its_attempt)", "false"),
+            Self::AllAttempts => {
+                ("local whose = ours and used_by(attempt, its_attempt) or", "local whose =")
+            }
             Self::Settled => ("holds and confirmed(since) or since or ''", "since or ''"),
             Self::EndedSince => (SINCE, "false and ended_since"),
             Self::DrawnByVoters => {

@@ -14,9 +14,9 @@ use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
-use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{CONFIRM, Part, Question, TRY_ACQUIRE, UNCONFIRM};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, remaining, validity};
+use crate::store::redlock::{RedlockStore, attempt_name};
 
 /// The position of a claim in its instance's line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ impl RedlockStore {
         claim: &Claim,
         position: Position,
     ) -> Result<Attempted, StoreError> {
-        let (began, name) = (self.time.monotonic(), self.attempt_name());
+        let (began, name) = (self.time.monotonic(), attempt_name());
         let patience = self.patience(claim.ttl);
         let deadline = self.deadline(patience);
         let args = self.claim_args(claim, &name, position);
@@ -90,7 +90,7 @@ impl RedlockStore {
             Number::Disputed(number) => {
                 self.metrics.redlock_write_back();
                 let until = self.deadline(self.patience(claim.ttl));
-                let name = self.attempt_name();
+                let name = attempt_name();
                 let question = self.confirmation(claim, (number, &name), poll, None).until(until);
                 let confirmed = self.nodes.poll(&question, Poll::decided).await;
                 if !confirmed.won() {
@@ -237,7 +237,6 @@ impl RedlockStore {
             attempt.to_owned(),
             word(matches!(position, Position::First { behind: 1.. })),
             word(matches!(position, Position::First { .. })),
-            word(claim.origin == Origin::Service),
             or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
         ]
     }

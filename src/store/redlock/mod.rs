@@ -22,7 +22,7 @@ mod watch;
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -84,8 +84,6 @@ pub struct RedlockStore {
     queues: Queues,
     view: Arc<NodesView>,
     contacted: AtomicBool,
-    /// The attempts of this process so far.
-    attempts: AtomicU64,
     wakeups: Arc<Wakeups>,
     /// Ends the tasks.
     _end: DropGuard,
@@ -135,7 +133,6 @@ impl RedlockStore {
             floor: FencingFloor::new(metrics.clone()),
             metrics,
             contacted: AtomicBool::new(false),
-            attempts: AtomicU64::new(0),
             rules,
             nodes,
             time,
@@ -179,13 +176,6 @@ impl RedlockStore {
         Deadline::after(self.time.monotonic(), patience)
     }
 
-    /// A unique name for an attempt. A later attempt of this process has a greater name.
-    fn attempt_name(&self) -> String {
-        let number = self.attempts.fetch_add(1, Ordering::Relaxed);
-        let unique = Uuid::new_v4().simple().to_string();
-        format!("{number:016x}{}", &unique[..16])
-    }
-
     /// Attempts to win the key, again while votes are split and no claim has won, or after the end
     /// of a lease of the same token: its client may have used the token again at once.
     async fn contend(&self, claim: &Claim, position: Position) -> Result<Attempted, StoreError> {
@@ -219,6 +209,11 @@ impl RedlockStore {
 /// The failure of a call after an earlier call with its token.
 fn in_doubt(error: StoreError) -> StoreError {
     StoreError { effect: Effect::Unknown, ..error }
+}
+
+/// A unique name for an attempt.
+fn attempt_name() -> String {
+    Uuid::new_v4().simple().to_string()
 }
 
 /// A random pause of at most `most`.

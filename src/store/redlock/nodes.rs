@@ -249,8 +249,6 @@ fn read(mut reply: Reply) -> Option<Ballot> {
         "taken_over" => Ballot::TakenOver,
         "blank" => Ballot::Blank,
         "foreign" => Ballot::Foreign,
-        // A later attempt of the same claim has the vote, and this one is over.
-        "superseded" => Ballot::Silent(Effect::None),
         _ => return None,
     })
 }

@@ -12,9 +12,9 @@ use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redis::target::Target;
-use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{Part, REFRESH};
 use crate::store::redlock::vote::{Ballot, Number, Poll, remaining};
+use crate::store::redlock::{RedlockStore, attempt_name};
 
 /// The time after its question in which a refresh may bring a lease to nodes that miss it: the marks
 /// of a release, and the lock of a lease that another request shortens, last for as long.
@@ -32,7 +32,7 @@ impl RedlockStore {
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
         // A lease that is named, or kept, was told.
-        let name = target.fencing_token.is_none().then(|| self.attempt_name());
+        let name = target.fencing_token.is_none().then(attempt_name);
         let args = self.refresh_args(target, ttl, name.as_deref());
         let question = self.nodes.question(&REFRESH, target.key, args, patience);
         let question = question.in_order(deadline);
@@ -126,7 +126,7 @@ impl RedlockStore {
         let missed = (uneven || poll.how_many(misses) > 0) && brings;
         if !agreed || missed {
             let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
-            let name = self.attempt_name();
+            let name = attempt_name();
             let question = self.confirmation(claim, (number, &name), poll, refreshed).until(until);
             let confirmed = self.nodes.poll(&question, Poll::complete).await;
             if !agreed && !confirmed.won() {

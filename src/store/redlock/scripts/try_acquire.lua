@@ -1,8 +1,8 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, without a fencing token, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard; and the mark of an ended lease
--- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record (ms)  8 proposed fencing token (us)  9 fencing floor  10 attempt  11 "1" if others wait behind the claim  12 "1" if the claim waits  13 "1" if the service made the token  14 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
--- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty, highest fencing token known before this one was drawn or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "ended"} if a lease of the token ended here after the attempt had begun | {now, "blank" | "foreign"} | {now, "late" | "superseded"}
-local not_after, asked, _, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, made, max_hold = unpack(ARGV)
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record (ms)  8 proposed fencing token (us)  9 fencing floor  10 attempt  11 "1" if others wait behind the claim  12 "1" if the claim waits  13 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
+-- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty, highest fencing token known before this one was drawn or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "ended"} if a lease of the token ended here after the attempt had begun | {now, "blank" | "foreign"} | {now, "late"}
+local not_after, asked, _, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
 if kind ~= 'none' and value ~= token then
@@ -13,8 +13,6 @@ if kind ~= 'none' and value ~= token then
   return { now, 'taken', redis.call('PTTL', lock), value or '', ours and number or 0, ours and owner or '', held }
 end
 if kind == 'none' and ended_since(token, tonumber(asked)) then return { now, voting and 'ended' or silence } end -- Its release may be answered already.
--- The service's attempts with one token follow each other: an earlier one that arrives late must not mark, for its clean-up, a vote that a later one has won with.
-if ours and made == '1' and (attempt == '-' or attempt > its_attempt) then return { now, 'superseded' } end
 if ours then ttl = capped(ttl, max_hold) elseif max_hold ~= '' then ttl = math.min(ttl, max_hold) end
 local kept_ttl, left = ttl, ttl
 if ours then kept_ttl, left = in_order(ttl, asked) end
@@ -24,8 +22,8 @@ local fence = not unknown and number or voting and draw(proposal, floor) or 0
 if unknown then since, drawer = (start and settled(since) or since_ms(0)) .. ' ' .. its_attempt, its_attempt else since = counted(since) end
 renewals = ours and renewals + TAKE_OVER or 0
 redis.call('SET', lock, token, 'PX', left)
--- A vote stays until all attempts that use it have given it up; one from before may be a lease. No client knows a token of the service yet.
-local whose = ours and made ~= '1' and used_by(attempt, its_attempt) or its_attempt
+-- A vote stays until all attempts that use it have given it up; one from before may be a lease.
+local whose = ours and used_by(attempt, its_attempt) or its_attempt
 write(behind == '1' and '+' or '', { math.max(last, fence), fence, kept_ttl, renewals, whose, token, its_owner, since }, retention)
 used()
 if not voting then return { now, silence } end
