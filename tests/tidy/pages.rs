@@ -194,8 +194,12 @@ fn typed(code: &str, command: &str) -> BTreeSet<String> {
 }
 
 fn targets(makefile: &File) -> BTreeSet<String> {
-    let lines = makefile.text.lines().filter(|line| !line.starts_with(['\t', '#', '.']));
-    lines.filter_map(|line| line.split_once(':')).map(|(name, _)| name.to_owned()).collect()
+    let rules = makefile.text.lines().filter_map(|line| line.split_once(':'));
+    rules.filter(|(name, _)| is_target(name)).map(|(name, _)| name.to_owned()).collect()
+}
+
+fn is_target(name: &str) -> bool {
+    !name.is_empty() && name.chars().all(|letter| is_word(letter) || letter == '-')
 }
 
 fn broken_targets(makefile: &File, manifest: &File, there: impl Fn(&str) -> bool) -> Vec<String> {
@@ -204,8 +208,8 @@ fn broken_targets(makefile: &File, manifest: &File, there: impl Fn(&str) -> bool
     for line in makefile.text.lines() {
         let phony = line.strip_prefix(".PHONY: ").unwrap_or_default().split(' ');
         let made = typed(line, "$(MAKE) ").into_iter();
-        let needed = line.split_once(": ").filter(|_| !line.starts_with(['\t', '#', '.']));
-        let needed = needed.map_or("", |(_, rest)| rest).split(' ');
+        let rule = line.split_once(": ").filter(|(name, _)| is_target(name));
+        let needed = rule.map_or("", |(_, rest)| rest).split(' ');
         for name in phony.chain(needed).map(str::to_owned).chain(made) {
             if !name.is_empty() && !known.contains(&name) {
                 faults.push(format!("{}: there is no target {name}", makefile.path));
