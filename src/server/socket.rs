@@ -6,6 +6,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use rustix::io::ioctl_fionread;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
@@ -28,6 +29,10 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 const SEND_TIME: Duration = Duration::from_secs(10);
 const LEAST_SENT: usize = 10_000;
 
+/// The most bytes that a client may send behind a request under way: an end behind so many that the
+/// system takes no more would not be seen.
+const MOST_AHEAD: u64 = 16 * 1024;
+
 /// A socket whose writes fail if its client takes too little of the data in the time limit.
 pub(super) struct Socket {
     stream: Either<TcpStream, UnixStream>,
@@ -42,7 +47,8 @@ pub(super) enum Sending {
     Nothing,
     /// Bytes that nobody has read, and maybe the end behind them.
     More,
-    /// No more: it has ended its sending side, or the connection is broken.
+    /// No more: it has ended its sending side, has sent too much to see that, or the connection is
+    /// broken.
     Ended,
 }
 
@@ -88,8 +94,13 @@ impl Socket {
             Either::Left(stream) => stream.ready(Interest::READABLE).now_or_never(),
             Either::Right(stream) => stream.ready(Interest::READABLE).now_or_never(),
         };
+        let unread = match &self.stream {
+            Either::Left(stream) => ioctl_fionread(stream),
+            Either::Right(stream) => ioctl_fionread(stream),
+        };
+        let is_visible = unread.is_ok_and(|bytes| bytes <= MOST_AHEAD);
         match ready {
-            Some(Ok(ready)) if !ready.is_read_closed() => Sending::More,
+            Some(Ok(ready)) if is_visible && !ready.is_read_closed() => Sending::More,
             Some(_) => Sending::Ended,
             // The runtime wants the task to pause, and wakes it.
             None => Sending::Nothing,

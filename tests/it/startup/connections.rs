@@ -252,6 +252,25 @@ async fn a_client_that_ends_its_sending_side_has_gone() {
 }
 
 #[test]
+fn a_client_that_sends_much_behind_a_waiting_request_is_cut() {
+    let (service, _directory) = start(&[]);
+    let head = "HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    let mut holder = Line::to(&service);
+    holder.say(&format!("POST /locks/k?ttl=1h {head}"));
+    assert_eq!(holder.status(), 201);
+    let mut waits = Line::to(&service);
+    waits.0.set_write_timeout(Some(PATIENCE)).unwrap();
+    waits.say(&format!("POST /locks/k?wait=25s {head}"));
+    let cut = loop {
+        if let Err(error) = waits.0.write_all(&[b'x'; 10_000]) {
+            break error;
+        }
+    };
+    // Not a timeout: that would be a line that nobody leaves.
+    assert!(matches!(cut.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset), "{cut}");
+}
+
+#[test]
 fn what_http_forbids_is_a_bare_400() {
     let (service, _directory) = start(&[]);
     for request in [
