@@ -1,7 +1,7 @@
 //! `/docs` has all of openapi.yaml, and the examples there are what the service answers. The page in
 //! a browser and its programs are in `tests/it/docs.rs`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
@@ -75,19 +75,18 @@ async fn the_examples_of_the_contract_are_what_it_says_and_what_the_service_answ
     for (name, schema) in left.drain(..) {
         SPEC.check_schema(name, &schema["example"], "its example");
     }
-    for (code, example) in SPEC.0["components"]["examples"].as_object().unwrap() {
-        let held = ["lock_held", "wait_cancelled"].contains(&code.as_str());
-        SPEC.check_schema(if held { "LockHeld" } else { "Problem" }, &example["value"], code);
-    }
     for operation in SPEC.operations() {
         let answers = operation["responses"].as_object().unwrap().values();
-        for (_, body) in answers.flat_map(|one| SPEC.resolve(one)["content"].as_object()).flatten()
-        {
-            let schema = SPEC.resolve(&body["schema"]);
-            let has = schema["type"] == "string"
-                || !schema["example"].is_null()
-                || schema["properties"]["code"].is_object();
-            assert!(has, "no example: {operation}");
+        for answer in answers.map(|one| SPEC.resolve(one)) {
+            for (media_type, body) in answer["content"].as_object().into_iter().flatten() {
+                if media_type == "application/problem+json" {
+                    assert_problems(answer, body);
+                    continue;
+                }
+                let schema = SPEC.resolve(&body["schema"]);
+                let has = schema["type"] == "string" || !schema["example"].is_null();
+                assert!(has, "no example: {operation}");
+            }
         }
         let body = &operation["requestBody"]["content"]["application/json"];
         if let (Some(name), false) = (body["schema"]["$ref"].as_str(), body["example"].is_null()) {
@@ -96,6 +95,16 @@ async fn the_examples_of_the_contract_are_what_it_says_and_what_the_service_answ
     }
     let about = &SPEC.0["components"]["schemas"]["About"]["example"];
     assert_eq!(Lockkeeper::start().await.get("/").await.json(), *about);
+}
+
+/// Fails unless this body has an example of each code that its answer names.
+fn assert_problems(answer: &Value, body: &Value) {
+    let examples = body["examples"].as_object().unwrap();
+    assert_eq!(examples.keys().cloned().collect::<BTreeSet<_>>(), SPEC.codes(answer), "{answer}");
+    let (_, schema) = body["schema"]["$ref"].as_str().unwrap().rsplit_once('/').unwrap();
+    for (code, example) in examples {
+        SPEC.check_schema(schema, &SPEC.resolve(example)["value"], code);
+    }
 }
 
 /// Fails unless the contract has an example of each code that was met, like one of its answers.

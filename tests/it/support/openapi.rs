@@ -172,7 +172,7 @@ impl Spec {
     }
 
     /// The codes that a response names.
-    fn codes(&self, response: &Value) -> BTreeSet<String> {
+    pub(crate) fn codes(&self, response: &Value) -> BTreeSet<String> {
         let known = &self.0["components"]["schemas"]["Problem"]["properties"]["code"];
         let known = quoted(known["description"].as_str().unwrap());
         let named = quoted(response["description"].as_str().unwrap());
