@@ -23,6 +23,7 @@ LABEL org.opencontainers.image.title="lockkeeper" \
       org.opencontainers.image.description="A distributed lock service over HTTP" \
       org.opencontainers.image.licenses="MIT OR Apache-2.0"
 COPY --from=build /image/usr/local/bin/lockkeeper /usr/local/bin/lockkeeper
+COPY vendor/scalar/LICENSES.txt /usr/share/doc/lockkeeper/scalar/
 COPY --from=build --chown=65532:65532 /image/var/lib/lockkeeper /var/lib/lockkeeper
 
 # Only this address can be reached from outside of a container, so the service refuses to start

@@ -64,6 +64,7 @@ impl Label {
             "/metrics" => "/metrics",
             "/openapi.yaml" => "/openapi.yaml",
             "/docs" => "/docs",
+            "/docs/scalar.js" => "/docs/scalar.js",
             "/ui" => "/ui",
             "/ui/access" => "/ui/access",
             "/ui/status" => "/ui/status",

@@ -49,7 +49,7 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> imp
 }
 
 /// The contract.
-pub(super) const CONTRACT: &str = include_str!("../../openapi.yaml");
+const CONTRACT: &str = include_str!("../../openapi.yaml");
 
 /// `GET /openapi.yaml`: the contract, for generators.
 pub(super) async fn openapi() -> impl IntoResponse {

@@ -180,7 +180,7 @@ fn routes(app: Arc<App>) -> Router {
         .route("/readyz", get(health::readyz).fallback(edge::only_get))
         .route("/metrics", get(health::metrics).fallback(edge::only_get))
         .route("/openapi.yaml", get(health::openapi).fallback(edge::only_get))
-        .route("/docs", docs::route())
+        .merge(docs::routes())
         .merge(ui::routes())
         .fallback(edge::no_such_route)
         .with_state(app)

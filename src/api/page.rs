@@ -1,12 +1,12 @@
 //! A page that is embedded in the binary, with its own style and script. It may load and run
 //! nothing else: the policy names the hashes of both, so a text that slips into the page as markup
-//! stays inert.
+//! stays inert. Only the page of the contract loads a script, which is embedded as well.
 
-use std::sync::Arc;
+use std::sync::LazyLock;
 
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH, REFERRER_POLICY,
-    X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_ENCODING, CONTENT_SECURITY_POLICY, CONTENT_TYPE, ETAG, IF_NONE_MATCH,
+    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
@@ -17,10 +17,9 @@ use sha2::{Digest, Sha256};
 
 use crate::api::edge;
 
-/// The headers of every page, beside its policy. Browsers keep a page, and ask each time whether it
-/// is still the same.
-const HEADERS: [(HeaderName, &str); 7] = [
-    (CONTENT_TYPE, "text/html; charset=utf-8"),
+/// The headers of everything here, beside its own. Browsers keep a page, and ask each time whether
+/// it is still the same.
+const HEADERS: [(HeaderName, &str); 6] = [
     (CACHE_CONTROL, "no-cache"),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (X_FRAME_OPTIONS, "DENY"),
@@ -29,26 +28,47 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
 ];
 
-/// A page, with the hashes of its parts.
+/// A page, or the script of one, with its headers.
 #[derive(Clone, Debug)]
 pub(super) struct Page {
-    html: &'static str,
-    policy: HeaderValue,
-    etag: HeaderValue,
+    body: &'static [u8],
+    headers: HeaderMap,
 }
 
 impl Page {
     /// The page of `html`, whose `<style>` and `<script>` have no attributes.
     pub(super) fn new(html: &'static str) -> Self {
+        Self::under(html, &sources(html, "style"), &sources(html, "script"))
+    }
+
+    /// The page of `html`, which loads a script of this service. The script makes `<style>` and
+    /// `style=""` as it runs, whose hashes nobody can list, so every style is allowed. The page
+    /// shows no data of others that could bring one.
+    pub(super) fn with_library(html: &'static str) -> Self {
+        Self::under(html, " 'unsafe-inline'", &format!(" 'self'{}", sources(html, "script")))
+    }
+
+    fn under(html: &'static str, styles: &str, scripts: &str) -> Self {
         let policy = format!(
-            "default-src 'none'; style-src{}; script-src{}; img-src data:; connect-src 'self'; \
-             base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-            sources(html, "style"),
-            sources(html, "script"),
+            "default-src 'none'; style-src{styles}; script-src{scripts}; img-src data:; \
+             connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
         );
-        let header = |text: String| HeaderValue::try_from(text).expect("visible ASCII");
-        let etag = header(format!("\"{}\"", digest(html)));
-        Self { html, policy: header(policy), etag }
+        let own = [(CONTENT_TYPE, "text/html; charset=utf-8"), (CONTENT_SECURITY_POLICY, &policy)];
+        Self::of(html.as_bytes(), own)
+    }
+
+    /// A script that is stored compressed. It is sent so, whatever the client accepts: only
+    /// browsers load it, and they all read gzip.
+    pub(super) fn script(gzip: &'static [u8]) -> Self {
+        let own = [(CONTENT_TYPE, "text/javascript; charset=utf-8"), (CONTENT_ENCODING, "gzip")];
+        Self::of(gzip, own)
+    }
+
+    fn of(body: &'static [u8], own: [(HeaderName, &str); 2]) -> Self {
+        let etag = format!("\"{}\"", digest(body));
+        let all = HEADERS.into_iter().chain(own).chain([(ETAG, etag.as_str())]);
+        let value = |text| HeaderValue::from_str(text).expect("visible ASCII");
+        Self { body, headers: all.map(|(name, text)| (name, value(text))).collect() }
     }
 
     /// The page, or 304 if the browser has it.
@@ -56,24 +76,19 @@ impl Page {
         let known = headers.get_all(IF_NONE_MATCH).iter();
         let known = known.filter_map(|value| value.to_str().ok()).any(|value| {
             let mut tags = value.split(',').map(|tag| tag.trim().trim_start_matches("W/"));
-            tags.any(|tag| tag.as_bytes() == self.etag.as_bytes())
+            tags.any(|tag| self.headers[ETAG] == tag)
         });
-        let own = [(CONTENT_SECURITY_POLICY, &self.policy), (ETAG, &self.etag)];
-        let own = own.map(|(name, value)| (name, value.clone()));
         match known {
-            true => (StatusCode::NOT_MODIFIED, HEADERS, own).into_response(),
-            false => (HEADERS, own, self.html).into_response(),
+            true => (StatusCode::NOT_MODIFIED, self.headers.clone()).into_response(),
+            false => (self.headers.clone(), self.body).into_response(),
         }
     }
 
-    /// The route of the page, for everybody: it has no data.
-    pub(super) fn route<S: Clone + Send + Sync + 'static>(self) -> MethodRouter<S> {
-        let page = Arc::new(self);
-        let answer = move |headers: HeaderMap| {
-            let page = page.clone();
-            async move { page.answer(&headers) }
-        };
-        get(answer).fallback(edge::only_get)
+    /// The route of a page, for everybody: it has no data.
+    pub(super) fn route<S: Clone + Send + Sync + 'static>(
+        page: &'static LazyLock<Self>,
+    ) -> MethodRouter<S> {
+        get(move |headers: HeaderMap| async move { page.answer(&headers) }).fallback(edge::only_get)
     }
 }
 
@@ -81,11 +96,12 @@ impl Page {
 fn sources(html: &str, name: &str) -> String {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let texts = html.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
-    let hashes: String = texts.map(|(text, _)| format!(" 'sha256-{}'", digest(text))).collect();
+    let hashes: String =
+        texts.map(|(text, _)| format!(" 'sha256-{}'", digest(text.as_bytes()))).collect();
     if hashes.is_empty() { " 'none'".to_owned() } else { hashes }
 }
 
-fn digest(text: &str) -> String {
+fn digest(text: &[u8]) -> String {
     STANDARD.encode(Sha256::digest(text))
 }
 
@@ -102,7 +118,7 @@ mod tests {
     const HTML: &str = "<style>a { }</style><p>text</p><script>b()</script>";
 
     fn policy(page: &Page) -> &str {
-        page.policy.to_str().unwrap()
+        page.headers["content-security-policy"].to_str().unwrap()
     }
 
     #[test]
@@ -113,6 +129,9 @@ mod tests {
         assert!(policy(&page).contains(&format!("script-src 'sha256-{SCRIPT}';")), "{page:?}");
         assert!(policy(&page).ends_with("frame-ancestors 'none'"));
         assert!(policy(&Page::new("<p>")).contains("style-src 'none'; script-src 'none';"));
+        let page = Page::with_library(HTML);
+        let more = format!("style-src 'unsafe-inline'; script-src 'self' 'sha256-{SCRIPT}';");
+        assert!(policy(&page).contains(&more), "{page:?}");
     }
 
     #[test]
@@ -125,7 +144,7 @@ mod tests {
             )]);
             page.answer(&headers).status()
         };
-        let etag = page.etag.to_str().unwrap();
+        let etag = page.headers["etag"].to_str().unwrap();
         assert_eq!(asked(etag), StatusCode::NOT_MODIFIED);
         assert_eq!(asked(&format!("\"other\", W/{etag}")), StatusCode::NOT_MODIFIED);
         assert_eq!(asked("\"other\""), StatusCode::OK);

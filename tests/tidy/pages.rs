@@ -267,7 +267,8 @@ fn left_out(sources: &[File], ignored: &File) -> Vec<String> {
     let kept: Vec<_> = ignored.text.lines().filter_map(|line| line.strip_prefix('!')).collect();
     let mut faults = Vec::new();
     for file in sources {
-        let included = file.text.split("include_str!(\"").skip(1);
+        let included = ["include_str!(\"", "include_bytes!(\""].into_iter();
+        let included = included.flat_map(|begin| file.text.split(begin).skip(1));
         for path in included.filter_map(|rest| rest.split('"').next()) {
             let outside = path.strip_prefix("../../").filter(|path| !path.starts_with(".."));
             let lost = |path: &str| !kept.iter().any(|kept| Path::new(path).starts_with(kept));

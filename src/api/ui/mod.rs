@@ -42,6 +42,8 @@ const STYLE: &str = include_str!("style.css");
 const BODY: &str = include_str!("body.html");
 const SCRIPT: &str = include_str!("script.js");
 
+static PAGE: LazyLock<Page> = LazyLock::new(|| Page::new(&HTML));
+
 /// The page, without indentation and comments.
 static HTML: LazyLock<String> = LazyLock::new(|| {
     let lines = |text: &'static str| -> String {
@@ -71,7 +73,7 @@ const LONGEST_STREAM: Duration = Duration::from_secs(600);
 pub(super) fn routes() -> Router<Arc<App>> {
     let only = |route: MethodRouter<Arc<App>>| route.fallback(edge::only_get);
     Router::new()
-        .route("/ui", Page::new(&HTML).route())
+        .route("/ui", Page::route(&PAGE))
         .route("/ui/access", only(get(access)))
         .route("/ui/status", only(get(status)))
         .route("/ui/events", only(get(events)))
