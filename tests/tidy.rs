@@ -8,12 +8,12 @@
 
 #[path = "tidy/deploy.rs"]
 mod deploy;
-#[path = "tidy/metrics.rs"]
-mod metrics;
 #[path = "tidy/kubernetes.rs"]
 mod kubernetes;
 #[path = "tidy/layers.rs"]
 mod layers;
+#[path = "tidy/metrics.rs"]
+mod metrics;
 #[path = "tidy/pages.rs"]
 mod pages;
 #[path = "tidy/record.rs"]

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read() {
+    fn a_written_history_is_read() {
         let mut bytes = Vec::new();
         write(&mut bytes, &some_lines()).unwrap();
         assert!(bytes.starts_with(br#"{"line":"operation","#), "or reading is slow");

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_was_sent_before_a_hang_up_arrives_after_it() {
+    async fn a_request_sent_before_a_hang_up_arrives_after_it() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let proxy = Proxy::start(0, listener.local_addr().unwrap().port()).await.unwrap();
         let mut stream = TcpStream::connect(proxy.address()).await.unwrap();

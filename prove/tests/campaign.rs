@@ -56,7 +56,7 @@ impl Trial {
 }
 
 #[test]
-fn what_is_promised_holds_on_every_store_while_something_fails_all_the_time() {
+fn the_promises_hold_on_every_store_while_something_fails_all_the_time() {
     let seed = std::env::var("PROVE_SEED").ok().and_then(|seed| seed.parse().ok());
     let seed = seed.unwrap_or_else(|| fastrand::u64(..1_000_000));
     let binary = service();

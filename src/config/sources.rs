@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_where_it_came_from() {
+    fn a_wrong_setting_is_named_with_its_source() {
         for (file, environment, expected) in [
             ("lisen = \"a\"", vec![], "unknown setting `lisen`"),
             ("[redis]\nprefix = \"a\"", vec![], "unknown setting `redis.prefix`"),

@@ -500,7 +500,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_is_remembered_is_bounded() {
+    async fn the_remembered_leases_and_ends_are_bounded() {
         let ends = ends(Why::Expired);
         for lock in 0..MOST as u64 + 10 {
             ends.granted(&token(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_proxy_would_change_or_a_log_could_not_show_is_no_key() {
+    fn a_key_that_a_proxy_would_change_or_a_log_could_not_show_is_refused() {
         for (text, reason) in [
             ("", InvalidKey::Empty),
             ("a//b", InvalidKey::EmptySegment),

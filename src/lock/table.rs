@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changed_comes_with_what_was_there_before() {
+    fn a_change_comes_with_the_state_before_it() {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
         assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [None]);

@@ -175,7 +175,7 @@ async fn a_web_page_locks_nothing_and_reads_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_types_the_address_into_a_browser_may_look() {
+async fn a_person_who_types_the_address_into_a_browser_may_look() {
     let (service, _directory) = start();
     assert_eq!(service.http().post("/locks/looked-at?ttl=1h", "").await.status, 201);
     let url = format!("{}/locks/looked-at", service.http().url());

@@ -50,7 +50,7 @@ fn every_file_of_a_package_is_there_and_both_kinds_install_the_same() {
 }
 
 #[test]
-fn what_the_sources_include_is_in_the_crate() {
+fn every_file_that_the_sources_include_is_in_the_crate() {
     let manifest = manifest();
     let included = manifest["package"]["include"].as_array().unwrap();
     let included: Vec<_> = included.iter().map(|path| path.as_str().unwrap()).collect();

@@ -82,7 +82,7 @@ fn a_crate_for_the_outside_world_has_one_place() {
 }
 
 #[test]
-fn what_only_linux_has_is_named_in_one_module() {
+fn calls_that_only_linux_has_are_named_in_one_module() {
     assert_none(&files("src", "rs").iter().flat_map(linuxisms).collect::<Vec<_>>());
 }
 
@@ -327,7 +327,7 @@ fn a_crate_that_strayed_is_found() {
 }
 
 #[test]
-fn what_only_linux_has_is_found_outside_its_module() {
+fn a_call_that_only_linux_has_is_found_outside_its_module() {
     for code in
         ["File::open(\"/proc/self/stat\")", "ClockId::Boottime", "#[cfg(target_os = \"a\")]"]
     {

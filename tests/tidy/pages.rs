@@ -70,7 +70,7 @@ fn every_command_of_the_makefile_is_there() {
 }
 
 #[test]
-fn what_the_sources_include_reaches_the_image() {
+fn every_file_that_the_sources_include_reaches_the_image() {
     let ignored = File::read(".dockerignore");
     assert_none(&left_out(&files("src", "rs"), &ignored));
 }

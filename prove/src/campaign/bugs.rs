@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_out_at_the_top_is_copied_from_below() {
+    fn a_directory_left_out_at_the_top_is_copied_from_below() {
         let directory = tempfile::tempdir().unwrap();
         let (from, to) = (directory.path().join("from"), directory.path().join("to"));
         for below in ["docs", "src/docs"] {

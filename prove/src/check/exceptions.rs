@@ -8,7 +8,7 @@ use crate::check::little::{
 use crate::history::NO_TOKEN;
 
 #[test]
-fn what_is_not_promised_is_counted_and_no_failure() {
+fn an_event_that_is_not_promised_is_counted_and_no_failure() {
     let mut two = lines(vec![grant(1, 10, (0, 2), 1_000), grant(2, 11, (500, 502), 1_000)]);
     two.push(flush(400));
     let report = check(&two);

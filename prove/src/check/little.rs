@@ -180,7 +180,7 @@ fn a_number_that_changes_within_a_lease_is_found() {
 }
 
 #[test]
-fn whoever_passes_a_waiter_is_found() {
+fn a_grant_that_passes_a_waiter_is_found() {
     let first = || vec![grant(1, 10, (0, 2), 1_000), release(1, 600, 601)];
     let with = |one, other| {
         let (mut early, mut late) =
@@ -386,7 +386,7 @@ fn a_late_write_that_is_taken_is_found() {
 }
 
 #[test]
-fn what_is_left_at_the_end_is_found() {
+fn too_many_waiters_left_at_the_end_are_found() {
     let with = |count| {
         let left = Left { what: "waiters".to_owned(), count, allowed: 2 };
         [lines(Vec::new()), vec![Line::Left(left)]].concat()

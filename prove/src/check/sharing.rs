@@ -66,7 +66,7 @@ fn a_writer_beside_readers_is_found() {
 }
 
 #[test]
-fn what_a_lease_allows_changes_with_its_last_answer() {
+fn the_share_of_a_lease_changes_with_its_last_answer() {
     let two = |second| vec![holder(1, 5, 1, 0), again(1, second, 1, 50), holder(2, 5, 2, 60)];
     let three = |second| [two(second), vec![holder(3, 5, 3, 70)]].concat();
     breaks("S1", three(2), three(3));

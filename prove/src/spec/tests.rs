@@ -155,7 +155,7 @@ fn the_first_in_line_is_served_first() {
 }
 
 #[test]
-fn whoever_is_away_is_passed_over_and_keeps_its_place() {
+fn a_claim_that_is_away_is_passed_over_and_keeps_its_place() {
     let mut told = Told::new();
     told.yes(0, acquire(1, 10_000, 0), granted(10, true))
         .waits(10, 2)

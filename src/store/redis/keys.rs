@@ -131,7 +131,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_stands_beside_a_lock_is_in_its_slot(
+        fn the_data_beside_a_lock_is_in_its_slot(
             text in "[ab{}:/é]{1,12}",
             prefixed in any::<bool>(),
         ) {

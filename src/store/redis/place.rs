@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_a_place_is_said() {
+    fn a_fault_of_a_store_url_is_said() {
         for (url, said) in [
             ("redis-sentinel://a:1", "name the master"),
             ("redis-sentinel://a/m", "`a` is not host:port"),

@@ -342,7 +342,7 @@ mod tests {
     use crate::store::redlock::vote::{Other, Quorum};
 
     #[test]
-    fn what_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
+    fn a_lease_that_a_minority_gave_up_is_neither_a_lease_nor_nothing() {
         let outcome = |up: usize, blank: usize, silent: usize| {
             let up = vec![(7, String::new()); up];
             let silent = (0..silent).collect();

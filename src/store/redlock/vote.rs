@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_is_told_once_a_majority_has_said_so() {
+    fn a_loss_is_told_once_a_majority_has_said_so() {
         let two = [taken("b", 1), taken("b", 1)];
         assert!(poll(3, &two).decided());
         assert!(!poll(4, &two).decided(), "a third of four can still answer");
@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_less_the_time_spent_and_the_drift() {
+    fn the_remaining_ttl_is_less_the_time_spent_and_the_drift() {
         let ms = Duration::from_millis;
         assert_eq!(validity(ms(10_000), ms(50)), Some(ms(9_848)));
         assert_eq!(validity(ms(100), ms(48)), None);

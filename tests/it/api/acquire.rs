@@ -30,7 +30,7 @@ async fn the_place_that_an_acquire_names_leads_to_the_key() {
 }
 
 #[tokio::test]
-async fn who_names_nothing_gets_the_defaults() {
+async fn a_request_without_options_gets_the_defaults() {
     let http = Lockkeeper::start().await;
     let granted = http.post("/locks/k", "").await;
     assert_members(&granted, &["token", "key", "fencing_token", "ttl_ms", "waited_ms"]);

@@ -14,7 +14,7 @@ async fn post(http: &Checked, query: &str, media_type: &str, body: &str) -> Answ
 }
 
 #[tokio::test]
-async fn whatever_means_no_options_is_granted_the_defaults() {
+async fn a_body_that_means_no_options_is_granted_the_defaults() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     for media_type in [NONE, JSON, FORM, "application/json; charset=utf-8", "text/plain", "a"] {
         for body in ["", "{}", "[]", "null", " \r\n", " {}\n", "{\"ttl_ms\":null}"] {

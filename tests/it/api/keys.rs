@@ -53,7 +53,7 @@ async fn two_ways_to_write_a_key_are_one_key() {
 }
 
 #[tokio::test]
-async fn what_is_no_key_is_refused_by_every_verb_without_a_store_call() {
+async fn a_bad_key_is_refused_by_every_verb_without_a_store_call() {
     let http = Lockkeeper::without_store("").await.holding(TOKEN);
     let long = "x".repeat(513);
     let accents = format!("{}x", "%C3%A9".repeat(256));

@@ -119,7 +119,7 @@ async fn a_path_that_is_too_long_gets_a_bare_status() {
 }
 
 #[tokio::test]
-async fn what_is_no_http_gets_a_bare_status() {
+async fn bytes_that_are_no_http_get_a_bare_status() {
     let http = Lockkeeper::start().await;
     for request in [
         "GET /locks/a b HTTP/1.1\r\n\r\n",

@@ -156,7 +156,7 @@ async fn a_lease_of_a_client_that_hung_up_is_counted_as_long_as_it_is_there() {
 }
 
 #[tokio::test]
-async fn whoever_hangs_up_gets_no_more_leases_than_others() {
+async fn a_client_that_hangs_up_gets_no_more_leases_than_others() {
     const LEASES: usize = 3;
     let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 3")).await;
     // Each with a token of its own.

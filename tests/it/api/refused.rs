@@ -113,7 +113,7 @@ async fn a_line_of_the_log_has_the_address_that_a_trusted_proxy_names() {
 }
 
 #[tokio::test]
-async fn what_a_client_chooses_forges_no_field_of_the_text_log() {
+async fn text_of_a_client_forges_no_field_of_the_text_log() {
     let (service, _directory) = start(&[("LOCKKEEPER_LOG_FORMAT", "text")]);
     let http = Checked(service.http()).bearer("shop").with("X-Request-Id", "a\"%20op=\"x");
     let key = "shop/x%20outcome=%22ok%22%20caller=%22admin%22%E2%80%A8second%E2%80%AEline";

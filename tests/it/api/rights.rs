@@ -95,7 +95,7 @@ async fn the_list_shows_only_what_the_caller_may_see() {
 }
 
 #[tokio::test]
-async fn who_sends_no_known_api_key_is_refused_and_told_how() {
+async fn a_client_without_a_known_api_key_is_refused_and_told_how() {
     let http = Lockkeeper::with_settings(&everybody()).await;
     let verbs = VERBS.map(|(method, path, _)| (method, path.replace("{key}", "shop/a")));
     let others = [("GET", "/locks".to_owned()), ("GET", "/metrics".into())];
@@ -124,7 +124,7 @@ async fn who_sends_no_known_api_key_is_refused_and_told_how() {
 }
 
 #[tokio::test]
-async fn what_machines_ask_needs_no_api_key() {
+async fn a_request_of_a_machine_needs_no_api_key() {
     let http = Lockkeeper::with_settings(&everybody()).await;
     for path in ["/", "/healthz", "/readyz", "/openapi.yaml", "/docs"] {
         assert_eq!(http.get(path).await.status, 200, "{path}");

@@ -125,7 +125,7 @@ fn no_limit_that_is_a_setting_gets_into_a_client() {
 
 /// Old generators lose the type of what may be null.
 #[test]
-fn what_is_not_there_is_left_out_and_not_null() {
+fn an_absent_member_is_left_out_and_not_null() {
     holds(has("nullable"), |spec| ttl(spec)["nullable"] = json!(true));
 }
 

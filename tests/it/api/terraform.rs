@@ -161,7 +161,7 @@ async fn without_api_keys_everybody_may_force_an_unlock_and_it_is_counted_as_for
 }
 
 #[tokio::test]
-async fn what_is_no_request_of_terraform_is_refused_and_costs_no_store_call() {
+async fn a_request_that_is_not_terraforms_is_refused_and_costs_no_store_call() {
     let http = Lockkeeper::without_store("").await;
     let long = format!(r#"{{"ID":"{}"}}"#, "x".repeat(5_000));
     for (method, path, body, told) in [

@@ -44,7 +44,7 @@ async fn two_different_tokens_are_refused_and_two_equal_ones_are_one() {
 }
 
 #[tokio::test]
-async fn what_is_no_token_is_refused() {
+async fn a_bad_token_is_refused() {
     let http = Lockkeeper::start().await;
     let long = "a".repeat(129);
     let bad = ["", "<>", "fifteen-letters", "a token with blanks", "<half-a-token-0001", &long];

@@ -16,11 +16,11 @@ on_every_store!(tests:
     a_free_key_that_nobody_waits_for_is_granted_at_once,
     a_holder_that_asks_again_has_its_lease_and_no_place,
     a_release_hands_the_key_to_the_oldest_and_to_nobody_else,
-    what_was_handed_is_nobodys_lease_until_it_is_confirmed,
+    a_key_that_was_handed_over_is_nobodys_lease_until_it_is_confirmed,
     a_fencing_token_is_drawn_when_the_lease_is_confirmed,
     the_last_holder_has_a_new_number_when_it_comes_through_the_line,
     a_hand_off_rings_for_its_key_only,
-    whoever_finds_the_key_over_makes_the_head_have_it,
+    a_call_that_finds_the_lease_expired_gives_the_head_the_key,
     the_head_finds_the_key_over_and_has_it,
     a_forced_release_hands_the_key_on,
     a_forced_release_ends_no_hand_off,
@@ -154,7 +154,9 @@ mod tests {
         confirmed(&stage.store, &two).await;
     }
 
-    pub(super) async fn what_was_handed_is_nobodys_lease_until_it_is_confirmed(stage: Stage) {
+    pub(super) async fn a_key_that_was_handed_over_is_nobodys_lease_until_it_is_confirmed(
+        stage: Stage,
+    ) {
         let [one] = line_up(&stage.store, ["one"]).await;
         release(&stage.store, "holder").await;
         assert_eq!(stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap(), None);
@@ -218,7 +220,7 @@ mod tests {
         assert!(silent.is_err(), "it rang for a key that nobody released");
     }
 
-    pub(super) async fn whoever_finds_the_key_over_makes_the_head_have_it(stage: Stage) {
+    pub(super) async fn a_call_that_finds_the_lease_expired_gives_the_head_the_key(stage: Stage) {
         for round in ["try", "ask", "look"] {
             stage.granted(&claim("a", "holder", 600)).await;
             let (one, two) = (long(&format!("{round}-one")), long(&format!("{round}-two")));

@@ -10,7 +10,7 @@ use crate::support::{Answer, Http, Process, eventually};
 const ROUNDS: u64 = 30;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_acknowledged_survives_kill_9_under_load_again_and_again() {
+async fn every_acknowledged_lease_survives_kill_9_under_load_again_and_again() {
     let directory = tempfile::tempdir().unwrap();
     let mut crowd = Crowd::new(8, 8);
     let mut service = start(&directory);

@@ -56,7 +56,7 @@ async fn the_line_of_the_crontab_does_nothing_while_somebody_else_is_at_it() {
 }
 
 #[test]
-fn what_fails_in_the_line_of_the_crontab_is_said_for_cron_to_mail() {
+fn a_failure_in_the_line_of_the_crontab_is_said_for_cron_to_mail() {
     let stage = Stage::with(&[]);
     stage.writes("report.sh", "echo no disk >&2; exit 7\n");
     assert_eq!(said(cron_runs(&stage, &stage.url())), ("no disk\n".to_owned(), Some(7)));

@@ -132,7 +132,7 @@ fn wrong_usage_is_125_and_says_what_is_wrong() {
 }
 
 #[test]
-fn what_the_service_refuses_is_125_and_an_api_key_comes_from_the_environment() {
+fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
     let digest = "2bb80d537b1da3e38bd30361aa855686bde0eacd7162fef6a25fe97bf527a25b"; // "secret"
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("lockkeeper.toml");

@@ -29,7 +29,7 @@ sleep 60;
 "#;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_left_the_group_is_killed_when_the_lease_is_lost() {
+async fn a_process_outside_the_group_is_killed_when_the_lease_is_lost() {
     let stage = Stage::new();
     let rounds = ESCAPES.map(async |escape| {
         let ticker = Ticker::new(stage.path(&key(escape)));
@@ -44,7 +44,7 @@ async fn what_has_left_the_group_is_killed_when_the_lease_is_lost() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_left_the_group_is_killed_with_a_command_that_is_told_to_end() {
+async fn a_process_outside_the_group_is_killed_with_a_command_that_is_told_to_end() {
     let stage = Stage::new();
     for escape in ESCAPES {
         let ticker = Ticker::new(stage.path(&key(escape)));
@@ -58,7 +58,7 @@ async fn what_has_left_the_group_is_killed_with_a_command_that_is_told_to_end() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_has_left_the_group_is_killed_when_the_wrapper_cannot() {
+async fn a_process_outside_the_group_is_killed_when_the_wrapper_cannot() {
     let stage = Stage::new();
     for fault in ["KILL", "STOP"] {
         join_all(ESCAPES.map(|escape| without_wrapper(&stage, fault, escape))).await;
@@ -108,7 +108,7 @@ async fn nothing_is_left_of_a_command_that_forks_while_it_is_killed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_shell_had_started_before_is_spared() {
+async fn processes_that_the_shell_started_before_are_spared() {
     let stage = Stage::new();
     let (helper, ours) = (Ticker::new(stage.path("helper")), Ticker::new(stage.path("ours")));
     let script = "\"$1\" \"$2\" \"$3\" \"$4\" 1 & shift 5; exec \"$0\" exec -q key \"$@\"";

@@ -82,7 +82,7 @@ fn a_string_for_the_shell_may_stand_behind_the_key() {
 }
 
 #[test]
-fn what_flock_can_and_exec_cannot_is_refused_before_anything_is_asked() {
+fn an_option_of_flock_that_exec_lacks_is_refused_before_anything_is_asked() {
     let url = format!("http://{NOWHERE}");
     let directory = tempfile::tempdir().unwrap();
     let marker = directory.path().join("started").display().to_string();

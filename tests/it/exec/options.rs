@@ -116,7 +116,7 @@ async fn a_key_is_kept_for_its_least_time_after_a_short_command() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_command_leaves_behind_when_it_ends_by_itself_goes_on() {
+async fn processes_of_a_command_that_ended_by_itself_go_on() {
     let stage = Stage::new();
     let ran = stage.ran(&["behind", "sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!"]);
     let left: u32 = ran.out.trim().parse().unwrap();

@@ -30,7 +30,7 @@ fn each_signal_is_passed_on() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_command_has_started_ends_with_it_and_the_key_is_free_then() {
+async fn processes_of_the_command_end_with_it_and_the_key_is_free_then() {
     let stage = Stage::new();
     for manners in [Manners::Polite, Manners::Deaf] {
         let ticker = Ticker::new(stage.path(&format!("{manners:?}")));
@@ -48,7 +48,7 @@ async fn what_the_command_has_started_ends_with_it_and_the_key_is_free_then() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_command_has_started_has_time_to_end() {
+async fn processes_of_the_command_have_time_to_end() {
     let stage = Stage::new();
     // The shell ends at once, the one below it takes its time.
     let script = r#"$SIG{TERM} = sub { select undef, undef, undef, 0.3; print "cleaned\n"; exit };
@@ -103,7 +103,7 @@ async fn a_signal_while_the_lease_is_given_back_ends_that() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_ends_all_processes_of_this_name_ends_the_command_too() {
+async fn a_signal_to_all_processes_of_this_name_ends_the_command_too() {
     let stage = Stage::new();
     let ticker = Ticker::new(stage.path("ticks"));
     let words = ticker.words(Manners::Polite);

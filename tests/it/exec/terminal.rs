@@ -62,7 +62,7 @@ fn the_command_reads_from_the_terminal() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_command_has_started_is_killed_with_it_and_not_who_started_us() {
+async fn processes_of_the_command_are_killed_with_it_and_our_parent_is_not() {
     let stage = Stage::new();
     let ticker = Ticker::new(stage.path("ticks"));
     let script = stage.path("starts.sh");

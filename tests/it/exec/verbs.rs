@@ -123,7 +123,7 @@ async fn exec_names_its_lease_by_the_fencing_token() {
 }
 
 #[test]
-fn what_cannot_be_done_has_the_codes_of_exec() {
+fn a_verb_that_fails_has_the_exit_codes_of_exec() {
     let stage = Stage::new();
     let nowhere = format!("http://{NOWHERE}");
     for (arguments, code, told) in [

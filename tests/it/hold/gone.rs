@@ -77,7 +77,7 @@ async fn a_stream_whose_client_ended_its_direction_with_the_request_is_over() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_behind_the_request_does_not_end_the_stream() {
+async fn bytes_behind_the_request_do_not_end_the_stream() {
     let settings =
         [("LOCKKEEPER_LIMITS_HEAD_TIME", "100ms"), ("LOCKKEEPER_LIMITS_IDLE_TIME", "1s")];
     for stage in Stage::each_with(&settings).await {
@@ -129,7 +129,7 @@ async fn a_holder_that_is_stopped_keeps_its_lease_until_somebody_forces_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_killed_in_line_is_out_of_it() {
+async fn a_client_killed_in_line_is_out_of_it() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         let mut holder = Listener::open(&http, "waits").await;

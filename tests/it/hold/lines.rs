@@ -61,7 +61,7 @@ async fn a_held_key_is_a_plain_409_unless_waiting_is_asked_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_is_told_how_many_are_ahead_and_served_in_order() {
+async fn a_waiter_is_told_how_many_are_ahead_and_served_in_order() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         let mut holder = Listener::open(&http, "line").await;

@@ -151,7 +151,7 @@ async fn the_end_of_a_stream_leaves_the_lease_to_another_request_of_its_token() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_another_instance_did_is_told_at_the_next_beat() {
+async fn an_act_of_another_instance_is_told_at_the_next_beat() {
     let stage = Stage::redis(2).await;
     let (here, there) = (stage.http(0), stage.http(1).token(TOKEN));
     let target = "elsewhere?ttl=1800ms";

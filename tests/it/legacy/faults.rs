@@ -81,7 +81,7 @@ async fn a_request_without_a_good_answer_is_repeated_with_the_same_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_gives_up_says_in_time_what_is_known_and_leaves_nothing_held() {
+async fn a_client_that_gives_up_says_in_time_what_is_known_and_leaves_nothing_held() {
     let (service, _directory) = embedded(&[]);
     let http = service.http();
     let proxy = Proxy::before(http.address).await;

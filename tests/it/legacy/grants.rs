@@ -56,7 +56,7 @@ async fn nothing_is_refreshed_behind_a_release() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_acts_on_a_lease_names_it_by_its_fencing_token_where_the_service_takes_that() {
+async fn a_refresh_and_a_release_name_their_lease_by_its_fencing_token() {
     let (service, _directory) = embedded(&[]);
     let proxy = Proxy::before(service.http().address).await;
     for php in Php::ALL {

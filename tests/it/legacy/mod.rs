@@ -72,7 +72,7 @@ async fn a_key_of_the_legacy_file_is_that_key_whatever_is_in_it() {
 }
 
 #[test]
-fn what_the_service_refuses_is_an_exception_with_its_code() {
+fn a_refusal_by_the_service_is_an_exception_with_its_code() {
     let (open, _directory) = embedded(&[]);
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("lockkeeper.toml");
@@ -98,7 +98,7 @@ fn what_the_service_refuses_is_an_exception_with_its_code() {
 }
 
 #[test]
-fn what_cannot_work_is_told_before_anything_is_sent() {
+fn a_setup_that_cannot_work_is_told_before_anything_is_sent() {
     for php in Php::ALL {
         for (url, option, told) in [
             ("http://127.0.0.1:1/locks/", "allow_url_fopen=1", "ends before /locks"),

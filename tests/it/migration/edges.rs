@@ -20,7 +20,7 @@ const UUID: &str = "f47ac10b-58cc-4372-a567-0e02b2c3d479";
 const BEFORE_EXPIRE: (&str, &str) = ("$redis->expire('lock:import', 60);", "work();");
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_crash_of_old_code_leaves_keeps_the_service_out_until_a_forced_release() {
+async fn a_lock_left_by_a_crash_of_old_code_keeps_the_service_out_until_a_forced_release() {
     for (recipe, changes) in
         [(SETNX, &[][..]), (EXPIRE, &[BEFORE_EXPIRE]), (WATCH, &[BEFORE_EXPIRE])]
     {

@@ -75,7 +75,7 @@ async fn a_list_tells_the_locks_of_old_code_by_their_lack_of_a_fencing_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_waits_in_line_notices_a_release_by_old_code_within_half_a_second() {
+async fn a_waiter_notices_a_release_by_old_code_within_half_a_second() {
     let site = Site::start(&[]);
     site.redis().run::<()>("SET lock:import by-old-code NX PX 60000");
     let http = site.http();

@@ -74,7 +74,7 @@ async fn a_redis_without_memory_refuses_new_leases_and_keeps_serving_the_old() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_of_a_key_after_its_release_is_its_fencing_number() {
+async fn a_released_key_keeps_only_its_fencing_number() {
     let stage = Stage::redis().await;
     let (store, redis) = (&stage.store, stage.server().unwrap());
     let left = |mark: &str, number: u64| {

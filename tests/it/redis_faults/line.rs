@@ -231,7 +231,7 @@ async fn a_claim_that_was_released_elsewhere_is_not_granted_by_its_last_question
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_dead_instance_was_handed_goes_on_after_its_window() {
+async fn a_key_handed_to_a_dead_instance_goes_on_after_its_window() {
     let stage = Stage::redis().await;
     let (alive, dead) = (&stage.store, stage.another().await);
     stage.granted(&long("holder")).await;

@@ -17,7 +17,7 @@ const DEADLINE: (&str, &str) = ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "200ms");
 const CALLS: usize = 50;
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_timed_out_while_redis_stood_still_leaves_no_lease_behind() {
+async fn a_request_that_timed_out_while_redis_was_suspended_leaves_no_lease_behind() {
     let redis = Redis::start();
     let service = service(&redis, &[DEADLINE]).await;
     let http = service.http();

@@ -9,7 +9,7 @@ const MINE: &str = "token-of-this-client";
 const OTHER: &str = "token-of-another-client";
 
 #[tokio::test(flavor = "multi_thread")]
-async fn whoever_is_refused_learns_who_holds_the_key_and_for_how_long() {
+async fn a_refused_client_learns_who_holds_the_key_and_for_how_long() {
     let mut site = Site::of(3).await;
     let service = site.service().await;
     site.all_vote().await;

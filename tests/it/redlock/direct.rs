@@ -89,7 +89,7 @@ async fn each_follows_the_other_when_its_lease_runs_out() {
 
 /// A direct client has half of the nodes, as after a crash in the middle of its round.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_crashed_client_left_on_a_minority_keeps_nobody_from_the_key() {
+async fn votes_of_a_crashed_client_on_a_minority_keep_nobody_from_the_key() {
     let site = Site::of(3).await;
     let service = site.service().await;
     site.all_vote().await;

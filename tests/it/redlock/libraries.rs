@@ -212,7 +212,7 @@ async fn two_dead_nodes_cost_no_more_time_than_one() {
 
 /// redsync: no 2 ms for the server's precision. malkusch, Symfony, Redisson: no drift at all.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_granted_is_less_than_what_was_asked_by_the_drift_and_the_time_spent() {
+async fn a_granted_ttl_is_the_one_asked_for_less_the_drift_and_the_time_spent() {
     let site = Site::lasting(3, Duration::from_secs(86_400)).await;
     let service = site.service().await;
     let http = service.http();

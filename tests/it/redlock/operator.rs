@@ -204,7 +204,7 @@ async fn a_majority_that_restarted_empty_serves_once_it_is_admitted() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_cannot_be_admitted_is_told_in_a_sentence() {
+async fn a_node_that_cannot_be_admitted_is_told_in_a_sentence() {
     let mut site = Site::of(3).await;
     let node = name(&site.nodes[0]);
     let refused = |site: &Site, node: &str, expected: &str| {

@@ -84,17 +84,17 @@ async fn race(site: &Site, rounds: usize) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_wait_at_three_instances_of_two_nodes_are_served_one_by_one() {
+async fn waiters_at_three_instances_of_two_nodes_are_served_one_by_one() {
     relay(Site::of(2).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_wait_at_three_instances_of_three_nodes_are_served_one_by_one() {
+async fn waiters_at_three_instances_of_three_nodes_are_served_one_by_one() {
     relay(Site::of(3).await).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_wait_are_served_one_by_one_with_a_minority_away() {
+async fn waiters_are_served_one_by_one_with_a_minority_away() {
     let mut site = Site::of(3).await;
     drop(site.services(1).await);
     site.away(0, Way::Dropped);

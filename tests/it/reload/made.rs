@@ -13,7 +13,7 @@ fn new(arguments: &[&str]) -> Command {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_printed_are_settings_that_admit_the_secret() {
+async fn the_printed_settings_admit_the_secret() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = directory.path().join("secret");
     let path = path.to_str().unwrap();

@@ -133,7 +133,7 @@ async fn the_level_of_the_log_changes_and_a_variable_still_overrides_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_might_be_read_for_ever_is_not_read() {
+async fn a_file_that_might_be_read_for_ever_is_not_read() {
     let good = entry("shop", "one", ALL);
     let stage = Stage::start(&good, &[]);
     let made = command("mkfifo").arg(stage.path("pipe")).status().unwrap();

@@ -40,7 +40,7 @@ fn config_prints_what_is_in_force_with_where_it_came_from_and_without_secrets() 
 }
 
 #[test]
-fn what_config_prints_is_a_settings_file_with_the_same_meaning() {
+fn config_prints_a_settings_file_with_the_same_meaning() {
     let directory = tempfile::tempdir().unwrap();
     let first = text(&run(&["config"], &[("LOCKKEEPER_TTL_MAX", "2h")]).stdout);
     let path = directory.path().join("printed.toml").display().to_string();

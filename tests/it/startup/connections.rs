@@ -271,7 +271,7 @@ fn a_client_that_sends_much_behind_a_waiting_request_is_cut() {
 }
 
 #[test]
-fn what_http_forbids_is_a_bare_400() {
+fn a_request_that_http_forbids_is_a_bare_400() {
     let (service, _directory) = start(&[]);
     for request in [
         "GET /locks HTTP/1.1\r\n\r\n",
@@ -331,7 +331,7 @@ fn a_reader_that_hardly_reads_is_cut_and_gives_its_place_in_the_lists_back() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_sends_a_release_and_hangs_up_has_released() {
+async fn a_client_that_sends_a_release_and_hangs_up_has_released() {
     let (service, _directory) = start(&[]);
     let http = service.http();
     for number in 0..50 {

@@ -62,7 +62,7 @@ const CHUNKS: [&str; 7] = [
 ];
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_hidden_behind_an_ambiguous_request_is_never_served() {
+async fn a_request_hidden_behind_an_ambiguous_one_is_never_served() {
     let directory = tempfile::tempdir().unwrap();
     let service = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
     for lines in REFUSED {

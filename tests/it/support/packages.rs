@@ -111,7 +111,7 @@ pub(crate) fn pinned(file: &str, before: &str) -> String {
 }
 
 #[test]
-fn what_was_interrupted_is_made_anew_and_what_is_whole_only_if_it_has_to_be_another() {
+fn an_interrupted_package_is_made_anew_and_a_whole_one_only_if_it_has_changed() {
     let name = format!("probe-{}", std::process::id());
     let makes = |from: &str, text: &str| {
         let made = once(&name, from, |there| fs::write(there.join("file"), text).unwrap());

@@ -19,11 +19,7 @@ struct Pair {
 }
 
 async fn stages() -> [Stage; 3] {
-    [
-        Stage::embedded().await,
-        Stage::redis(1).await,
-        Stage::redis(2).await,
-    ]
+    [Stage::embedded().await, Stage::redis(1).await, Stage::redis(2).await]
 }
 
 /// Two requests with one token, the second on another instance if there is one; the one that

@@ -41,7 +41,7 @@ async fn ten_thousand_waiters_on_redis_are_served_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn those_who_stay_are_served_in_order_when_half_of_ten_thousand_are_reset() {
+async fn remaining_waiters_are_served_in_order_when_half_of_ten_thousand_are_reset() {
     let redis = Redis::start();
     let service = process(&redis.url(), PATIENT).await;
     crowd("Redis, half of them reset", &service, Some(&redis), CROWD / 2);

@@ -59,7 +59,7 @@ fn ask(http: &Http, key: &str, ttl: &str, behind: &str) -> TcpStream {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_goes_away_is_out_of_the_line_at_once() {
+async fn a_client_that_disconnects_is_out_of_the_line_at_once() {
     let much = "x".repeat(10_000);
     for stage in Stage::each().await {
         let http = stage.http(0);
@@ -87,7 +87,7 @@ async fn who_goes_away_is_out_of_the_line_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_behind_a_waiting_request_is_answered_after_it() {
+async fn a_request_behind_a_waiting_one_is_answered_after_it() {
     for stage in Stage::each().await {
         let http = stage.http(0);
         hold(&http, "behind").await;
