@@ -194,7 +194,7 @@ final class AcquireTest extends TestCase
 
     /** @dataProvider noKeys */
     #[DataProvider('noKeys')]
-    public function testWhatIsNoKeyIsRefused(string $key): void
+    public function testABadKeyIsRefused(string $key): void
     {
         $refused = $this->thrown(RequestRefused::class, fn () => $this->client()->acquire($key));
         self::assertContains($refused->status, [400, 405]);

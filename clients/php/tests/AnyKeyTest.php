@@ -139,7 +139,7 @@ final class AnyKeyTest extends TestCase
         rmdir($directory);
     }
 
-    public function testWhatIsNoSetOfKeysIsRefusedBeforeAnyRequest(): void
+    public function testABadSetOfKeysIsRefusedBeforeAnyRequest(): void
     {
         $client = $this->client('http://127.0.0.1:1');
         foreach ([[], ['a', 'b', 'a'], ['1', 1]] as $keys) {

@@ -57,7 +57,7 @@ final class FaultsTest extends TestCase
         }
     }
 
-    public function testWhoGivesUpGivesBackWhatMayHaveBeenGranted(): void
+    public function testAClientThatGivesUpGivesBackWhatMayHaveBeenGranted(): void
     {
         $key = self::key();
         $proxy = self::faults(...array_fill(0, 9, 'lose'), ...['pass']);
@@ -108,7 +108,7 @@ final class FaultsTest extends TestCase
         self::assertSame([404, ''], [$refused->status, $refused->problem]);
     }
 
-    public function testWhatAProxyRefusesIsGivenBackAsItMayHaveBeenGranted(): void
+    public function testARefusalByAProxyIsGivenBackAsItMayHaveBeenGranted(): void
     {
         $key = self::key();
         $proxy = self::faults('lose-page');
@@ -127,7 +127,7 @@ final class FaultsTest extends TestCase
         self::assertFalse($this->client()->inspect($key)->isHeld);
     }
 
-    public function testWhatMayHaveHappenedStaysUnknownWhenTheServiceGoes(): void
+    public function testAnUnknownOutcomeStaysUnknownWhenTheServiceGoes(): void
     {
         foreach (['acquire', 'refresh', 'release'] as $verb) {
             $passed = $verb === 'acquire' ? [] : ['pass'];

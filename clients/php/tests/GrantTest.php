@@ -85,7 +85,7 @@ final class GrantTest extends TestCase
         $this->thrown(LockLost::class, fn () => $lease->refresh());
     }
 
-    public function testWhatActsOnALeaseNamesItByItsFencingToken(): void
+    public function testARefreshAndAReleaseNameTheirLeaseByItsFencingToken(): void
     {
         $proxy = self::faults();
         $client = $this->client($proxy->url);

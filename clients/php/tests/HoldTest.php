@@ -243,7 +243,7 @@ final class HoldTest extends TestCase
 
     /** @dataProvider children */
     #[DataProvider('children')]
-    public function testWhatTheProcessHasStartedKeepsItTooIfItIsMeantTo(string $start, string $end): void
+    public function testAChildOfTheProcessKeepsItTooIfItIsMeantTo(string $start, string $end): void
     {
         $key = self::key();
         [$process, $output] = self::start('$lease = $client->hold($arguments[0], 5, children: true);' . $start . '
@@ -297,7 +297,7 @@ final class HoldTest extends TestCase
         self::assertSame('none', shell_exec(implode(' ', array_map('escapeshellarg', $command))));
     }
 
-    public function testWhatTheServiceRefusesIsThrown(): void
+    public function testARefusalByTheServiceIsThrown(): void
     {
         $this->thrown(RequestRefused::class, fn () => $this->client()->hold(self::key(), 86401.0));
         $this->thrown(RequestRefused::class, fn () => $this->client()->hold('a//b'));

@@ -52,7 +52,7 @@ final class LaravelFunnelTest extends TestCase
         });
     }
 
-    public function testWhatTheCallbackThrowsComesOutAndThePlaceIsFree(): void
+    public function testAnExceptionOfTheCallbackComesOutAndThePlaceIsFree(): void
     {
         $cache = $this->cache();
         $name = self::key();
@@ -63,7 +63,7 @@ final class LaravelFunnelTest extends TestCase
         self::assertSame('in', $funnel()->then(fn () => 'in'));
     }
 
-    public function testWhoBlocksWaitsInLineAtTheService(): void
+    public function testABlockingClientWaitsInLineAtTheService(): void
     {
         $name = self::key();
         $began = microtime(true);
@@ -89,7 +89,7 @@ final class LaravelFunnelTest extends TestCase
         self::assertSame('in', $funnel()->then(fn () => 'in'));
     }
 
-    public function testWhatIsNoLimitIsRefused(): void
+    public function testABadLimitIsRefused(): void
     {
         foreach ([0, -1, 1001] as $limit) {
             $funnel = $this->cache()->funnel(self::key())->limit($limit);

@@ -63,7 +63,7 @@ final class LaravelTest extends TestCase
         self::assertFalse($cache->lock($name, 10)->get(fn () => self::fail('it is held')));
     }
 
-    public function testWhatACallbackThrowsComesOutThoughTheLockWasLost(): void
+    public function testAnExceptionOfACallbackComesOutThoughTheLockWasLost(): void
     {
         $name = self::key();
         $work = function () use ($name): void {
@@ -76,7 +76,7 @@ final class LaravelTest extends TestCase
         self::assertSame(["lockkeeper: the lease of '$name' ended before its work"], $this->warnings);
     }
 
-    public function testWhoBlocksWaitsInLineAtTheService(): void
+    public function testABlockingClientWaitsInLineAtTheService(): void
     {
         $cache = $this->cache();
         $name = self::key();

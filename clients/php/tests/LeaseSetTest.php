@@ -59,7 +59,7 @@ final class LeaseSetTest extends TestCase
         }
     }
 
-    public function testThoseWhoWantTheSameKeysInOtherOrdersGetThem(): void
+    public function testClientsThatWantTheSameKeysInOtherOrdersGetThem(): void
     {
         $keys = [self::key(), self::key(), self::key()];
         $code = '[$keys, $done] = [array_slice($arguments, 0, 3), 0];
@@ -111,7 +111,7 @@ final class LeaseSetTest extends TestCase
         self::assertSame([false, false], $this->areHeld($keys));
     }
 
-    public function testWhatIsNoSetOfKeysIsRefusedBeforeAnyRequest(): void
+    public function testABadSetOfKeysIsRefusedBeforeAnyRequest(): void
     {
         $client = $this->client('http://127.0.0.1:1');
         foreach ([[], ['a', 'b', 'a'], ['1', 1]] as $keys) {

@@ -188,7 +188,7 @@ final class ShareTest extends TestCase
         rmdir($directory);
     }
 
-    public function testWhatIsNoShareIsRefused(): void
+    public function testABadShareIsRefused(): void
     {
         $client = $this->client('http://127.0.0.1:1');
         $both = ['slots' => 5, 'shared' => true];

@@ -55,7 +55,7 @@ final class SymfonySemaphoreTest extends TestCase
         self::assertTrue($two->acquire());
     }
 
-    public function testWhoWaitsIsInLineAtTheService(): void
+    public function testAWaiterIsInLineAtTheService(): void
     {
         $name = self::key();
         $began = microtime(true);

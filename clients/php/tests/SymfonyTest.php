@@ -49,7 +49,7 @@ final class SymfonyTest extends TestCase
         }
     }
 
-    public function testWhoBlocksWaitsInLineAtTheService(): void
+    public function testABlockingClientWaitsInLineAtTheService(): void
     {
         $name = self::key();
         $began = microtime(true);
