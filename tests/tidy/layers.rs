@@ -140,7 +140,9 @@ fn bundled_uses(file: &File) -> Vec<String> {
         let statement = rest.split(';').next().unwrap();
         rest = &rest[line.len()..];
         let used = statement.split_once("use ").filter(|(before, _)| {
-            before.trim().is_empty() || (before.trim().starts_with("pub") && !before.contains('\n'))
+            let is_word = before.is_empty() || before.ends_with(char::is_whitespace);
+            let is_public = before.trim().starts_with("pub") && !before.contains('\n');
+            is_word && (before.trim().is_empty() || is_public)
         });
         let Some((module, list)) = used.and_then(|(_, path)| path.split_once(['{', '*'])) else {
             continue;

@@ -2,6 +2,7 @@
 
 mod commands;
 mod connections;
+mod ending;
 mod hostile;
 mod refusals;
 
