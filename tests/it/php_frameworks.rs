@@ -2,11 +2,11 @@
 
 use crate::php_package::{package, passes_phpunit, runs};
 use crate::readme::{Newcomer, blocks};
-use crate::support::Redis;
+use crate::support::{Redis, in_memory};
 
 #[test]
 fn the_drivers_do_what_their_tests_say_on_the_embedded_store() {
-    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let directories = [in_memory(), in_memory()];
     let [store, patient] = directories.each_ref().map(|directory| directory.path().display());
     passes_phpunit("frameworks", &format!("embedded:{store}"), &format!("embedded:{patient}"));
 }

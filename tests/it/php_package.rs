@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use crate::api::api_keys;
 use crate::support::process::{command, succeeds};
-use crate::support::{Process, Redis};
+use crate::support::{Process, Redis, in_memory};
 
 /// May do everything, and may only acquire.
 const API_KEYS: [(&str, &str, &str); 2] = [
@@ -18,7 +18,7 @@ const LIMITS: &[(&str, &str)] =
 
 #[test]
 fn the_php_package_does_what_its_tests_say_on_the_embedded_store() {
-    let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let directories = [in_memory(), in_memory()];
     let [store, patient] = directories.each_ref().map(|directory| directory.path().display());
     passes_phpunit("client", &format!("embedded:{store}"), &format!("embedded:{patient}"));
 }

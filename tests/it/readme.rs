@@ -8,7 +8,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use tempfile::TempDir;
 
 use crate::support::process::{BINARY, command};
-use crate::support::{Process, Redis};
+use crate::support::{Process, Redis, in_memory};
 
 const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../docs/reference.md");
@@ -107,6 +107,8 @@ fn every_exit_code_of_the_command_line_is_in_its_table() {
 /// Somebody with a terminal, and a service and a Redis as a page told them.
 pub(crate) struct Newcomer {
     directory: TempDir,
+    /// The embedded store; in memory, because the pages show whole TTLs.
+    store: TempDir,
     shell: Child,
     typed: ChildStdin,
     shown: BufReader<ChildStdout>,
@@ -128,8 +130,17 @@ impl Newcomer {
         let shown = BufReader::new(shell.stdout.take().unwrap());
         let redis = Redis::start();
         let instead = vec![("redis-cli ", format!("redis-cli -p {} ", redis.port()))];
-        let mut newcomer =
-            Self { directory, shell, typed, shown, redis, service: None, instead, answers: 0 };
+        let mut newcomer = Self {
+            directory,
+            store: in_memory(),
+            shell,
+            typed,
+            shown,
+            redis,
+            service: None,
+            instead,
+            answers: 0,
+        };
         newcomer.run("exec 2>&1");
         let binary = Path::new(BINARY).parent().unwrap();
         newcomer.run(&format!("PATH={}:$PATH", binary.display()));
@@ -212,7 +223,7 @@ impl Newcomer {
             })
             .collect();
         let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, &**value)).collect();
-        let store = format!("embedded:{}lockkeeper-data", here.display());
+        let store = format!("embedded:{}", self.store.path().join("lockkeeper-data").display());
         let elsewhere = variables.iter().any(|(name, _)| *name == "LOCKKEEPER_STORE");
         let flags = if elsewhere { &[][..] } else { &["--store", &store] };
         self.service = Some(Process::start_with(flags, &variables));

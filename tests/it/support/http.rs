@@ -132,6 +132,12 @@ impl Answer {
         self.field(name).as_str().unwrap_or_else(|| panic!("no text {name}: {self:?}")).to_owned()
     }
 
+    /// Whether its lease lasts for the TTL that was asked for, less what a commit takes on a busy
+    /// machine.
+    pub(crate) fn lasts(&self, asked_ms: u64) -> bool {
+        (asked_ms / 2..=asked_ms).contains(&self.number("ttl_ms"))
+    }
+
     /// A member of the body that is a number.
     pub(crate) fn number(&self, name: &str) -> u64 {
         self.field(name).as_u64().unwrap_or_else(|| panic!("no number {name}: {self:?}"))
