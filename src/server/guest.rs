@@ -21,7 +21,6 @@ pub(super) enum Place {
 }
 
 /// A connection.
-#[derive(Debug)]
 pub(super) struct Guest {
     peer: IpAddr,
     came: Instant,
@@ -29,7 +28,6 @@ pub(super) struct Guest {
     moved: Notify,
 }
 
-#[derive(Debug)]
 struct State {
     place: Place,
     /// The end of the last request; `None` during one.
@@ -41,7 +39,6 @@ struct State {
 }
 
 /// A request under way, until dropped.
-#[derive(Debug)]
 pub(super) struct UnderWay(Arc<Guest>);
 
 impl Guest {

@@ -22,9 +22,6 @@ pub(super) const HALL: usize = 64;
 /// The silence after which a connection may be closed: a new one is about to send.
 const IDLE_AFTER: Duration = Duration::from_secs(1);
 
-/// The pause before another idle connection is closed for the same one.
-const CLOSE_EVERY: Duration = Duration::from_secs(1);
-
 /// The time that a connection may wait in a full hall.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -35,7 +32,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const NOTICE_EVERY: Duration = Duration::from_secs(10);
 
 /// All connections of a listener.
-#[derive(Debug)]
 pub(super) struct House {
     room: usize,
     per_address: usize,
@@ -43,7 +39,7 @@ pub(super) struct House {
     inside: Mutex<Inside>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inside {
     /// The connections in the house by their addresses in memory.
     members: HashMap<usize, Arc<Guest>>,
@@ -54,7 +50,6 @@ struct Inside {
 }
 
 /// A connection in the house or in the hall, until dropped.
-#[derive(Debug)]
 pub(super) struct Stay {
     house: Arc<House>,
     guest: Arc<Guest>,
@@ -192,7 +187,7 @@ impl Stay {
         let mut away = pin!(self.guest.comes_to(Place::Away));
         while self.guest.place() == Place::Hall {
             self.house.make_room(&self.guest);
-            if timeout(CLOSE_EVERY, away.as_mut()).await.is_ok() {
+            if timeout(IDLE_AFTER, away.as_mut()).await.is_ok() {
                 return;
             }
         }

@@ -36,7 +36,6 @@ impl Http1 {
         http.timer(TokioTimer::new())
             // hyper counts from the end of the previous answer, so this is the idle time.
             .header_read_timeout(limits.idle_time.get())
-            .half_close(true) // `Timed` notices clients that go.
             .max_buf_size(limits.head_bytes);
         Self { http, head_time: limits.head_time.get() }
     }

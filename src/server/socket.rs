@@ -41,14 +41,12 @@ pub(super) struct Socket {
 }
 
 /// What a client sends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sending {
     /// Nothing for now.
     Nothing,
     /// Bytes that nobody has read, and maybe the end behind them.
     More,
-    /// No more: it has ended its sending side, has sent too much to see that, or the connection is
-    /// broken.
+    /// No more: it has ended its sending side or sent too much, or the connection is broken.
     Ended,
 }
 

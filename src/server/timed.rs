@@ -18,11 +18,10 @@ use crate::server::tls::{Transport, socket};
 /// The interval of looks for the end behind bytes that a client has sent ahead.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A stream for hyper with `half_close`, with which it reads nothing behind a request under way.
-/// Else it would drop a handler unpolled if the end came with the request, but a client that sends
-/// DELETE and hangs up must still release; and one byte of a next request would hide the end.
-///
-/// hyper has one timer for a head and the silence before it. Only the silence may be long.
+/// A stream that closes three gaps of hyper. hyper has one timer for a head and the silence before
+/// it, but only the silence may be long. If it reads a request and the end at once, it drops the
+/// handler before its first poll, but a client that sends DELETE and hangs up must still release.
+/// And it stops reading at the first byte of the next request, behind which it misses the end.
 pub(super) struct Timed {
     stream: Transport,
     guest: Arc<Guest>,
@@ -31,7 +30,7 @@ pub(super) struct Timed {
     late: Option<Pin<Box<Sleep>>>,
     /// The time of the next look.
     look: Option<Pin<Box<Sleep>>>,
-    /// Set if hyper has read since it last flushed.
+    /// Set if hyper has read something since it last wrote or flushed, after it ran the handler.
     has_read: bool,
     head: Head,
 }
@@ -52,7 +51,7 @@ impl Timed {
     }
 
     /// Returns whether the client of a request under way has ended its sending side; wakes the task
-    /// once it may have. Not in a run that has read something: it may belong to the request.
+    /// once it may have. Not in a run that has read something, which may belong to the request.
     fn is_gone(&mut self, context: &mut Context<'_>) -> bool {
         let has_read = std::mem::take(&mut self.has_read);
         match socket(&self.stream).sending(context) {
@@ -77,13 +76,17 @@ impl AsyncRead for Timed {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.has_read = true;
         let filled = buffer.filled().len();
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let read = &buffer.filled()[filled..];
+        self.has_read |= !read.is_empty();
         if self.guest.idle().is_none() {
+            if self.has_read && read.is_empty() && polled.is_ready() {
+                context.waker().wake_by_ref(); // The end is found again at the next run.
+                return Poll::Pending;
+            }
             return polled;
         }
-        let read = &buffer.filled()[filled..];
         if polled.is_pending() && self.is_late(context) {
             return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
         }
@@ -105,6 +108,7 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.has_read = false;
         Pin::new(&mut self.stream).poll_write(context, bytes)
     }
 
@@ -129,6 +133,7 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.has_read = false;
         Pin::new(&mut self.stream).poll_write_vectored(context, slices)
     }
 }
