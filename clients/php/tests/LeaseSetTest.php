@@ -54,7 +54,7 @@ final class LeaseSetTest extends TestCase
         self::assertTook(3.0, $began);
         self::assertSame([true, true], $this->areHeld($keys));
         foreach ($keys as $key) {
-            self::assertSame(2.0, $leases->lease($key)->ttl());
+            self::assertLasts(2.0, $leases->lease($key)->ttl());
             $this->assertNoMoreRemains($key, fn () => $leases->lease($key)->remaining());
         }
     }

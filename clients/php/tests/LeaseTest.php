@@ -205,7 +205,7 @@ final class LeaseTest extends TestCase
         self::assertSame($client->inspect($key)->fencingToken, $lease->fencingToken());
         self::assertLasts(60.0, $lease->remaining());
         $lease->refresh();
-        self::assertSame(60.0, $lease->ttl());
+        self::assertLasts(60.0, $lease->ttl());
         unset($lease);
         $lost = $this->thrown(LockLost::class, fn () => $client->resume($key, $token));
         self::assertStringNotContainsString($token, (string) $lost);
