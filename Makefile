@@ -18,7 +18,7 @@ MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser::
 
 # All tests. Those of CLIENTS generate and compile clients: few at a time.
 test-all: tools-all
-	cargo test --workspace --all-targets -- --test-threads=8 $(CLIENTS:%=--skip %)
+	cargo test --workspace --all-targets --no-fail-fast -- --test-threads=8 $(CLIENTS:%=--skip %)
 	cargo test --workspace --test it -- --test-threads=4 $(CLIENTS)
 	cargo test --workspace --doc
 CLIENTS = api::schemathesis api::sdk examples::keep_alive fenced::

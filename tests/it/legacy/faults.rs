@@ -86,7 +86,7 @@ async fn a_client_that_gives_up_says_in_time_what_is_known_and_leaves_nothing_he
     let http = service.http();
     let proxy = Proxy::before(http.address).await;
     for php in Php::ALL {
-        for (fault, outcome) in [
+        for (fault, expected) in [
             (Mode::HangUp, "unknown"),
             (Mode::Swallow, "unknown"),
             (Mode::LoseAnswer, "unknown"),
@@ -94,16 +94,18 @@ async fn a_client_that_gives_up_says_in_time_what_is_known_and_leaves_nothing_he
             (Mode::Answer(NOT_ACQUIRED), "not_acquired"),
         ] {
             let mut tries = Vec::new();
-            // On a busy machine its patience may be over with the first answer.
+            // On a busy machine its patience may be over with the first answer, or before an answer.
             while tries.len() < TRIES && tries.iter().all(|posts| *posts < 2) {
                 proxy.set(fault);
                 let began = Instant::now();
                 let said = php.gives_up("failing", &proxy.url(), "key");
                 assert!(began.elapsed() < MOST + SLACK, "{:?}", began.elapsed());
+                let late = tries.len() + 1 < TRIES && said.starts_with("unavailable, unknown: ");
+                let outcome = if late { "unknown" } else { expected };
                 let told = format!("unavailable, {outcome}: 'key': ");
                 assert!(said.starts_with(&told), "{php:?} {fault:?}: {said}");
                 let requests = proxy.requests();
-                tries.push(count(&requests, "POST"));
+                tries.push(if outcome == expected { count(&requests, "POST") } else { 0 });
                 assert_eq!(count(&requests, "DELETE"), usize::from(outcome == "unknown"));
                 assert!(tokens(&requests).iter().all(|token| !said.contains(token)));
                 assert_eq!(http.get("/locks/key").await.field("held"), false, "{php:?} {fault:?}");
