@@ -46,7 +46,7 @@ final class LeaseSet
                 $leases["k$key"] = $client->acquire($key, $longer, $left, $share->slots, $share->shared);
             }
             foreach ($leases as $lease) {
-                $lease->ttl() === $ttl && $lease->remaining() >= $ttl / 2 || $lease->refresh($ttl);
+                $lease->ttl() <= $ttl && $lease->remaining() >= $ttl / 2 || $lease->refresh($ttl);
             }
         } catch (\Throwable $failure) {
             array_map(static fn (Lease $lease) => $lease->giveBack(), array_reverse($leases));

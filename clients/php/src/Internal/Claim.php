@@ -6,6 +6,7 @@ namespace Lockkeeper\Internal;
 
 use Lockkeeper\Exception\LockBusy;
 use Lockkeeper\Exception\LockkeeperException;
+use Lockkeeper\Exception\LockLost;
 use Lockkeeper\Exception\Outcome;
 use Lockkeeper\Exception\RequestRefused;
 use Lockkeeper\Exception\ServiceUnavailable;
@@ -26,12 +27,16 @@ final class Claim
     private bool $inDoubt = false;
     private ?bool $isNew = null;
 
+    /** The lease that the token has, whose share may change. */
+    private Ticket $ticket;
+
     /** @param ?float $ttl seconds, or INF */
     public function __construct(
         private readonly Holding $holding,
         private readonly ?float $ttl,
         private readonly Share $share = new Share(),
     ) {
+        $this->ticket = $holding->ticket();
     }
 
     /**
@@ -70,8 +75,15 @@ final class Claim
                 if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ >= self::RENEWALS) {
                     return $grant->remaining() > 0.0 ? $grant : throw $this->tooLate();
                 }
+            } catch (LockLost) {
+                $this->inDoubt = $before;
+                $this->ticket = new Ticket($this->ticket->key, $this->ticket->token); // A new one begins.
             } catch (LockBusy $busy) {
                 $this->inDoubt = $before;
+                if ($busy->isMine && $this->ticket->fencingToken === null && $this->share->options() !== []) {
+                    $this->ticket = $this->ticket->of($this->tryAcquire(0.0, new Share()));
+                    continue;
+                }
                 // The change of a shared lease is refused at once, or two would wait for each other for ever.
                 $busy->isMine || Clock::now() >= $until ? throw $busy : $patience->renew();
             } catch (WaitCancelled $cancelled) {
@@ -109,11 +121,16 @@ final class Claim
     {
         $began = Clock::now();
         try {
-            return $this->holding->service->tryAcquire($this->holding->ticket(), $this->ttl, $wait, $this->share);
+            return $this->tryAcquire($wait, $this->share);
         } catch (LockBusy $busy) {
             // A service that lets nobody wait for so long is not asked without a pause.
             $busy->isMine || Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));
             throw $busy;
         }
+    }
+
+    private function tryAcquire(float $wait, Share $share): Grant
+    {
+        return $this->holding->service->tryAcquire($this->ticket, $this->ttl, $wait, $share);
     }
 }

@@ -82,6 +82,9 @@ final class Service
     {
         $options = ['wait_ms' => Clock::millis($wait), 'owner' => $this->owner ?? gethostname() . ':' . getmypid()];
         $options += $share->options();
+        if ($share->options() !== [] && $ticket->fencingToken !== null) {
+            $options += ['fencing_token' => $ticket->fencingToken]; // Else the lease keeps its share.
+        }
         $within = $wait + $this->answerTimeout;
         $path = Keys::path($ticket->key);
         return $this->granted($ttl, fn (array $ttlMs): Answer => $this->transport
@@ -96,8 +99,13 @@ final class Service
      */
     public function refresh(Ticket $ticket, ?float $ttl, float $left): Grant
     {
-        $refresh = fn (): Grant => $this->tryRefresh($ticket, $ttl, $this->answerTimeout);
-        return $this->insist($refresh, min($this->patience, $left));
+        $once = fn (Ticket $ticket): Grant => $this->tryRefresh($ticket, $ttl, $this->answerTimeout);
+        $refresh = fn (Ticket $ticket): Grant => $this
+            ->insist(fn (): Grant => $once($ticket), min($this->patience, $left));
+        $grant = $refresh($ticket);
+        // By the token alone a lease is not shortened.
+        $isLonger = $ticket->fencingToken === null && $grant->ttl > ($ttl ?? INF);
+        return $isLonger ? $refresh($ticket->of($grant)) : $grant;
     }
 
     /**
