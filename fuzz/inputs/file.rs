@@ -92,6 +92,7 @@ fn acquire(locks: &Locks, key: &str) -> bool {
         owner: None,
         origin: Origin::Client,
         slots: None,
+        named: None,
     };
     let acquired = RUNTIME.block_on(locks.acquire(claim, Duration::ZERO)).unwrap();
     matches!(acquired, Acquired::Granted(_))

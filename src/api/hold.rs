@@ -15,7 +15,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::locks::ask;
+use crate::api::locks::{ask, names_no_lease};
 use crate::api::options::{Known, Options};
 use crate::api::quotas::{CountedLease, OpenClaim, Slot};
 use crate::api::record::Record;
@@ -28,8 +28,8 @@ use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
 
 const HOLD: Known = Known {
-    query: &["ttl", "wait", "owner", "linger", "slots", "shared"],
-    body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms", "slots", "shared"],
+    query: &["ttl", "wait", "owner", "linger", "slots", "shared", "fencing_token"],
+    body: &["ttl_ms", "wait_ms", "token", "owner", "linger_ms", "slots", "shared", "fencing_token"],
 };
 
 /// The right that a stream needs, from its first event to its last.
@@ -66,6 +66,11 @@ pub(super) async fn hold(
             asking.refused();
             record.end("held");
             Err(ApiError::held(&status, Duration::ZERO))
+        }
+        Ok(HoldStart::Lost) => {
+            asking.refused();
+            record.end("lost");
+            Err(names_no_lease(&app, &call))
         }
         Ok(HoldStart::Hold(hold)) => {
             let waiter = waiter.map(|slot| (slot, app.metrics.in_line()));
@@ -131,7 +136,12 @@ impl InQuota {
                 granted.extended(*left);
                 Stage::Granted(granted)
             }
-            (Stage::Asking(asking), HoldEvent::TimedOut | HoldEvent::Draining) => {
+            (
+                Stage::Asking(asking),
+                HoldEvent::TimedOut
+                | HoldEvent::Draining
+                | HoldEvent::Lost(Loss::Forced | Loss::Released),
+            ) => {
                 asking.refused();
                 Stage::Over
             }

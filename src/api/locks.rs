@@ -24,8 +24,8 @@ use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
 
 const ACQUIRE: Known = Known {
-    query: &["ttl", "wait", "owner", "slots", "shared"],
-    body: &["ttl_ms", "wait_ms", "token", "owner", "slots", "shared"],
+    query: &["ttl", "wait", "owner", "slots", "shared", "fencing_token"],
+    body: &["ttl_ms", "wait_ms", "token", "owner", "slots", "shared", "fencing_token"],
 };
 const REFRESH: Known =
     Known { query: &["ttl", "fencing_token"], body: &["ttl_ms", "token", "fencing_token"] };
@@ -63,6 +63,7 @@ pub(super) async fn acquire(
             let held = ApiError::held(&status, waited);
             Err(if cut { held.saying("; the wait was cut to the longest allowed") } else { held })
         }
+        Acquired::Lost => Err(names_no_lease(&app, &call)),
     }
 }
 
@@ -86,10 +87,15 @@ pub(super) async fn refresh(
         }
         None => {
             record.end("lost");
-            let most = app.locks.ends().max_hold(&call.key);
-            Err(most.map_or_else(ApiError::lost, ApiError::lost_within))
+            Err(lost(&app, &call))
         }
     }
+}
+
+/// The error of a lease that the token does not have.
+fn lost(app: &App, call: &KeyCall) -> ApiError {
+    let most = app.locks.ends().max_hold(&call.key);
+    most.map_or_else(ApiError::lost, ApiError::lost_within)
 }
 
 /// `DELETE /locks/{key}`: releases a lease.
@@ -149,6 +155,13 @@ pub(super) async fn list(
     Ok(lists::page(listing, place))
 }
 
+/// The error of a claim that names a lease which its token does not have.
+pub(super) fn names_no_lease(app: &App, call: &KeyCall) -> ApiError {
+    let mut lost = lost(app, call);
+    lost.problem.more.waited_ms = Some(0);
+    lost
+}
+
 /// Makes a claim for the caller, with its quota and its record.
 pub(super) async fn claim_key(
     app: &App,
@@ -174,6 +187,10 @@ pub(super) async fn claim_key(
         Ok(Acquired::Held(_, waited)) => {
             asking.refused();
             record.end(if waited.is_zero() { "held" } else { "timed_out" });
+        }
+        Ok(Acquired::Lost) => {
+            asking.refused();
+            record.end("lost");
         }
         Err(error) => asking.failed(error),
     }

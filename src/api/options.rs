@@ -145,7 +145,8 @@ impl Options {
         };
         let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
         let (owner, slots) = (self.owner()?, self.slots(app.locks.guarantees().most_slots)?);
-        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots })
+        let named = self.fencing_token()?;
+        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots, named })
     }
 
     /// The slots, if the request names some.

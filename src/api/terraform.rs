@@ -59,7 +59,8 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     }
     let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
     let (key, ttl) = (call.key.clone(), app.ttl.max);
-    let claim = Claim { key, token, origin: Origin::Client, ttl, owner, slots: None };
+    let (origin, slots, named) = (Origin::Client, None, None);
+    let claim = Claim { key, token, origin, ttl, owner, slots, named };
     match locks::claim_key(app, call, claim, Duration::ZERO).await? {
         Acquired::Granted(_) | Acquired::Again(_) => Ok(()),
         Acquired::Held(status, waited) => {
@@ -69,6 +70,7 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
             held.problem.more.lock_info = Some(Box::new(info));
             Err(held)
         }
+        Acquired::Lost => Err(locks::names_no_lease(app, call)),
     }
 }
 

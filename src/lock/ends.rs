@@ -330,7 +330,7 @@ mod tests {
     }
 
     fn win(text: &str, fencing_token: u64) -> Win {
-        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, in_doubt: None }
+        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, place: None, node: 0 }
     }
 
     fn lease(text: &str, fencing_token: u64) -> Lease {
@@ -378,7 +378,7 @@ mod tests {
         let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
         ends.granted(
             &token(),
-            &Win { lease, fresh: false, replaces: None, in_doubt: None },
+            &Win { lease, fresh: false, replaces: None, place: None, node: 0 },
             Duration::ZERO,
         );
         ends.ended(&key("a"), &holder, Why::Released);
@@ -445,7 +445,7 @@ mod tests {
         let lease = lease("a", 1);
         ends.granted(
             &token(),
-            &Win { lease: lease.clone(), fresh: true, replaces: None, in_doubt: None },
+            &Win { lease: lease.clone(), fresh: true, replaces: None, place: None, node: 0 },
             Duration::ZERO,
         );
         let holding = |renewals| {
@@ -531,7 +531,7 @@ mod tests {
         };
         let grant = |lease: Lease| {
             let token = format!("a-token-of-client-{}", lease.fencing_token);
-            let win = Win { lease, fresh: true, replaces: None, in_doubt: None };
+            let win = Win { lease, fresh: true, replaces: None, place: None, node: 0 };
             ends.granted(&LeaseToken::parse(&token).unwrap(), &win, Duration::ZERO);
         };
         let told = |after| {
@@ -562,7 +562,8 @@ mod tests {
         advance(Duration::from_secs(2)).await;
         let share = Share { slots: Slots::SHARED, slot: None };
         let shared = Lease { share, ..lease("a", 2) };
-        let changed = Win { lease: shared, fresh: true, replaces: Some(number(1)), in_doubt: None };
+        let changed =
+            Win { lease: shared, fresh: true, replaces: Some(number(1)), place: None, node: 0 };
         ends.granted(&token(), &changed, Duration::ZERO);
         assert_eq!((ends.living()[0].1.count, told(&ends)), (1, vec![]));
         // An answer was lost: the token has another lease by now.

@@ -1,5 +1,7 @@
 //! A held key in the table and in the embedded store.
 
+use std::time::Duration;
+
 use crate::lock::lease::{Holder, Owner, Renewals};
 use crate::lock::slots::Share;
 use crate::lock::time::{Timestamp, Ttl};
@@ -16,7 +18,7 @@ pub struct Entry {
     pub fencing_token: FencingToken,
     /// The moment at which the lease began.
     pub since: Timestamp,
-    /// The TTL last requested.
+    /// The TTL by which the end was last set.
     pub ttl: Ttl,
     /// The moment at which the lease expires.
     pub ends_at: Timestamp,
@@ -32,13 +34,17 @@ impl Entry {
         self.token == *token && named.is_none_or(|named| named == self.fencing_token)
     }
 
+    /// The time left, as its holder is told: the lease may last a little longer.
+    pub(super) fn left(&self, now: Timestamp) -> Duration {
+        self.ends_at.left(now).min(self.ttl.as_duration())
+    }
+
     /// The public view of the holder.
     pub(super) fn holder(&self, now: Timestamp) -> Holder {
         Holder {
             owner: self.owner.clone(),
             fencing_token: Some(self.fencing_token),
-            // The lease may last a little longer than any client is told.
-            left: Some(self.ends_at.left(now).min(self.ttl.as_duration())),
+            left: Some(self.left(now)),
             held: Some(now.left(self.since)),
             share: self.share,
         }

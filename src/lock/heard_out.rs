@@ -7,16 +7,6 @@ use std::task::{Context, Poll};
 use futures_util::future::BoxFuture;
 use tokio_util::task::TaskTracker;
 
-tokio::task_local! {
-    static ALONE: ();
-}
-
-/// Returns true if the caller of the call being polled is gone: what it has not begun is not
-/// needed.
-pub(crate) fn caller_is_gone() -> bool {
-    ALONE.try_with(|()| ()).is_ok()
-}
-
 /// A future that, dropped before its end, continues in a task of its own.
 ///
 /// hyper drops a handler with its client. A store call dropped half-way could neither be told from
@@ -50,7 +40,7 @@ impl<T: Send + 'static> Future for HeardOut<T> {
 impl<T: Send + 'static> Drop for HeardOut<T> {
     fn drop(&mut self) {
         if let Some(call) = self.call.take() {
-            self.tasks.spawn(ALONE.scope((), async move { drop(call.await) }));
+            self.tasks.spawn(async move { drop(call.await) });
         }
     }
 }
@@ -60,11 +50,10 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use futures_util::FutureExt;
     use tokio::sync::Notify;
     use tokio_util::task::TaskTracker;
 
-    use super::{HeardOut, caller_is_gone};
+    use super::HeardOut;
 
     #[tokio::test]
     async fn a_call_whose_caller_is_gone_goes_on_to_its_end() {
@@ -88,28 +77,6 @@ mod tests {
         tasks.close();
         tasks.wait().await;
         assert_eq!(done.load(Ordering::SeqCst), 1);
-    }
-
-    #[tokio::test]
-    async fn a_call_is_told_that_its_caller_is_gone() {
-        let (tasks, gone) = (TaskTracker::new(), Arc::new(AtomicU32::new(0)));
-        let call = {
-            let gone = gone.clone();
-            std::future::poll_fn(move |_| {
-                if caller_is_gone() {
-                    gone.fetch_add(1, Ordering::SeqCst);
-                    return std::task::Poll::Ready(());
-                }
-                std::task::Poll::Pending
-            })
-        };
-        let mut heard_out = Box::pin(HeardOut::new(&tasks, call));
-        assert!((&mut heard_out).now_or_never().is_none());
-        assert_eq!(gone.load(Ordering::SeqCst), 0);
-        drop(heard_out);
-        tasks.close();
-        tasks.wait().await;
-        assert_eq!(gone.load(Ordering::SeqCst), 1);
     }
 
     #[tokio::test]

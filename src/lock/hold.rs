@@ -10,11 +10,11 @@ use tokio::time::{Instant, sleep_until};
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::holds::{Loss, Registered};
 use crate::lock::key_line::{Delivery, Stop, Told};
-use crate::lock::lease::{Acquired, Claim, Grant, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::store::{Attempt, Kept};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
-use crate::lock::time::{Ttl, Uptime};
+use crate::lock::time::{Ttl, Uptime, millis_down};
 
 /// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
 /// within two of them that its client is gone.
@@ -64,6 +64,8 @@ pub enum HoldStart {
     Hold(Box<Hold>),
     /// The key is held, and the request allows no wait.
     Held(LockStatus),
+    /// The token does not have the lease that the claim names.
+    Lost,
 }
 
 /// A lease that is kept, or waited for, until this value is dropped.
@@ -71,14 +73,14 @@ pub struct Hold {
     locks: Locks,
     wish: HoldWish,
     began: Instant,
-    /// A grant without a wait, until it is told.
-    granted: Option<Grant>,
     phase: Phase,
-    /// Registered from the start, so that of two waits under one token the newer is served.
+    /// Registered before the store is asked: no end of its lease is missed.
     registered: Registered,
 }
 
 enum Phase {
+    /// A grant without a wait, until it is told.
+    Granted(Box<Delivery>),
     Waiting(Box<InLine>),
     Holding(Box<Care>),
     Ended,
@@ -97,7 +99,7 @@ struct Care {
     /// Shared with the refresh under way, so that the lease is let go only after that was answered.
     holding: Arc<Mutex<Holding>>,
     ttl: Ttl,
-    /// The moment when the last answered request was sent, and the TTL from then on.
+    /// The moment of the store's last answer, and the time that was left then.
     confirmed: (Uptime, Duration),
     beat: Instant,
     /// True if the lease cannot be renewed beyond its present end.
@@ -118,27 +120,30 @@ impl Locks {
     /// As [`Locks::acquire`].
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let (began, claim) = (Instant::now(), &wish.claim);
-        let (phase, granted) = match self.try_acquire(claim.clone()).await? {
-            Acquired::Granted(grant) | Acquired::Again(grant) => {
-                let care = Care::of(claim, &grant.lease, began);
-                (Phase::Holding(Box::new(care)), Some(grant))
+        let registered = self.holds().register(&claim.key, &claim.token);
+        let answer = self.ask(claim.clone()).await?.answered()?;
+        let phase = match answer.answer() {
+            Ok(Attempt::Won(_)) | Err(_) => {
+                let answered = Instant::now();
+                let delivery = Delivery { answer, asked: began, answered, alone: true };
+                Phase::Granted(Box::new(delivery))
             }
-            Acquired::Held(status, _)
+            Ok(Attempt::Lost) => return Ok(HoldStart::Lost),
+            Ok(Attempt::Held(status))
                 if wish.patience == Some(Duration::ZERO) || status.mine == Some(true) =>
             {
-                return Ok(HoldStart::Held(status));
+                return Ok(HoldStart::Held(status.clone()));
             }
-            Acquired::Held(..) => {
+            Ok(Attempt::Held(_)) => {
+                registered.waits();
                 let ticket = self.enter(claim.clone())?;
                 // A wait beyond the range of the clock has no limit.
                 let give_up_at = wish.patience.and_then(|patience| began.checked_add(patience));
                 let line = InLine { ticket, beat: began, give_up_at, stopping: None };
-                (Phase::Waiting(Box::new(line)), None)
+                Phase::Waiting(Box::new(line))
             }
         };
-        let lease = granted.as_ref().map(|grant| &grant.lease);
-        let registered = self.holds().register(&claim.key, &claim.token, lease);
-        let hold = Hold { locks: self.clone(), wish, began, granted, phase, registered };
+        let hold = Hold { locks: self.clone(), wish, began, phase, registered };
         Ok(HoldStart::Hold(Box::new(hold)))
     }
 }
@@ -150,8 +155,10 @@ impl Hold {
     ///
     /// No event is lost.
     pub async fn next(&mut self) -> Option<HoldEvent> {
-        if let Some(grant) = self.granted.take() {
-            return Some(HoldEvent::Acquired(grant));
+        if matches!(self.phase, Phase::Granted(_))
+            && let Phase::Granted(delivery) = std::mem::replace(&mut self.phase, Phase::Ended)
+        {
+            return Some(self.delivered(*delivery));
         }
         Some(match &mut self.phase {
             Phase::Waiting(line) => tokio::select! {
@@ -173,7 +180,7 @@ impl Hold {
                     Err(loss) => self.end(HoldEvent::Lost(loss)),
                 },
             },
-            Phase::Ended => return None,
+            Phase::Granted(_) | Phase::Ended => return None,
         })
     }
 
@@ -181,61 +188,54 @@ impl Hold {
     /// was told stays until it expires, because the client may be at work; a wait ends as if the
     /// client had disconnected.
     pub fn revoke(&mut self) -> Option<HoldEvent> {
-        let untold = self.granted.take().is_some();
-        match &self.phase {
-            Phase::Ended => return None,
-            Phase::Holding(_) if !untold => (),
-            Phase::Holding(_) | Phase::Waiting(_) => self.give_up(),
+        if matches!(self.phase, Phase::Ended) {
+            return None;
         }
         Some(self.end(HoldEvent::Lost(Loss::Revoked)))
     }
 
-    /// Takes the line's answer. If another request of the same claim was told of the same lease,
-    /// here or on another instance, that request ends it.
-    fn delivered(&mut self, Delivery { answer, asked, alone }: Delivery) -> HoldEvent {
-        let win = match answer.deliver() {
+    /// Takes the store's answer. The lease is registered before it is told: an end that was seen
+    /// meanwhile is told instead.
+    fn delivered(&mut self, Delivery { answer, asked, answered, alone }: Delivery) -> HoldEvent {
+        let claim = &self.wish.claim;
+        if let Ok(Attempt::Won(win)) = answer.answer() {
+            self.registered.has(&win.lease);
+            if let Some(loss) = self.registered.was_told() {
+                return self.end(HoldEvent::Lost(loss));
+            }
+        }
+        let win = match answer.hand_over() {
             Ok(Attempt::Won(win)) => win,
-            Ok(Attempt::Held(_)) => return self.end(HoldEvent::TimedOut),
+            Ok(Attempt::Held(_) | Attempt::Lost) => return self.end(HoldEvent::TimedOut),
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
-        self.registered.has(&win.lease);
-        let claim = &self.wish.claim;
-        let care = Care { alone: alone && win.fresh, ..Care::of(claim, &win.lease, asked) };
+        let waited = asked - self.began;
+        self.locks.ends().granted(&claim.token, &win, waited);
+        let care = Care { alone, ..Care::of(claim, &win.lease, answered) };
+        let (token, mut lease) = (claim.token.clone(), win.lease);
+        let since = millis_down(Uptime::at(answered).elapsed());
+        lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(since));
         self.phase = Phase::Holding(Box::new(care));
-        let (token, waited) = (claim.token.clone(), asked - self.began);
-        self.locks.ends().granted(&token, &win, waited);
-        HoldEvent::Acquired(Grant { lease: win.lease, token, waited })
+        HoldEvent::Acquired(Grant { lease, token, waited })
     }
 
     fn end(&mut self, last: HoldEvent) -> HoldEvent {
         self.phase = Phase::Ended;
         last
     }
+}
 
-    /// Ends or shortens the lease, unless another request has renewed it.
-    fn give_up(&mut self) {
-        if self.registered.was_told() {
-            return;
-        }
-        // It may have been granted at this very moment.
-        if let Phase::Waiting(line) = &mut self.phase
-            && let Some(Told::Answer(delivery)) = line.ticket.withdraw()
-        {
-            self.delivered(delivery);
-        }
+impl Drop for Hold {
+    /// The client is gone: a lease that was told ends or lingers, unless another request has renewed
+    /// it. The guard of a grant takes one back that was not.
+    fn drop(&mut self) {
         if let Phase::Holding(care) = &self.phase
             && care.alone
+            && self.registered.was_told().is_none()
         {
             let over_at = Instant::now() + care.left();
             self.locks.let_go(care.holding.clone(), self.wish.linger, over_at);
         }
-    }
-}
-
-impl Drop for Hold {
-    /// The client is gone: the lease ends or lingers, unless another request has renewed it.
-    fn drop(&mut self) {
-        self.give_up();
     }
 }
 
@@ -271,8 +271,8 @@ impl InLine {
 }
 
 impl Care {
-    /// The care for a lease that was requested at `asked`, and so began no earlier.
-    fn of(claim: &Claim, lease: &Lease, asked: Instant) -> Self {
+    /// The care for a lease of which the store told at `answered`.
+    fn of(claim: &Claim, lease: &Lease, answered: Instant) -> Self {
         let (key, token) = (claim.key.clone(), claim.token.clone());
         let Lease { fencing_token, renewals, .. } = *lease;
         let holding = Holding { key, token, fencing_token, renewals };
@@ -280,8 +280,8 @@ impl Care {
             holding: Arc::new(Mutex::new(holding)),
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
-            confirmed: (Uptime::at(asked), lease.ttl.as_duration()),
-            beat: asked + pause(claim.ttl, lease),
+            confirmed: (Uptime::at(answered), lease.ttl.as_duration()),
+            beat: answered + pause(claim.ttl, lease),
             capped: lease.capped,
             alone: true,
         }
@@ -290,16 +290,14 @@ impl Care {
     /// Refreshes the lease at each heartbeat. Returns the time left.
     async fn next(&mut self, locks: &Locks) -> Result<Duration, Loss> {
         sleep_until(self.beat).await;
-        let sent = Uptime::now();
         match locks.keep(self.holding.clone(), self.ttl).await {
             Ok(Kept::Lease(lease)) => {
                 // Not where nobody hears of it any more: what the client has renewed since the last
                 // `alive` is its own.
                 self.holding.lock().await.renewals = lease.renewals;
-                self.confirmed = (sent, lease.ttl.as_duration());
+                self.confirmed = (Uptime::now(), lease.ttl.as_duration());
                 self.capped = lease.capped;
-                let pause = pause(self.ttl, &lease).saturating_sub(sent.elapsed());
-                self.beat = Instant::now() + pause;
+                self.beat = Instant::now() + pause(self.ttl, &lease);
             }
             Ok(Kept::TakenOver) => return Err(Loss::TakenOver),
             Ok(Kept::Lost) if self.left() > Duration::ZERO => return Err(Loss::Released),
@@ -322,8 +320,8 @@ impl Care {
 
     /// The time left of the lease, as far as the store has confirmed it.
     fn left(&self) -> Duration {
-        let (sent, ttl) = self.confirmed;
-        ttl.saturating_sub(sent.elapsed())
+        let (answered, left) = self.confirmed;
+        left.saturating_sub(answered.elapsed())
     }
 }
 

@@ -1,6 +1,6 @@
 //! The holds of this instance, to be told at once when their lease ends here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc;
@@ -26,88 +26,108 @@ pub enum Loss {
     Revoked,
 }
 
+/// The most ends of a key that are remembered while a hold of it is open. Numbers rise, so these are
+/// the latest; a hold asks for its own as soon as its lease is known here.
+const MOST_ENDED: usize = 64;
+
 #[derive(Default)]
 pub(crate) struct Holds {
-    open: Mutex<HashMap<LockKey, Vec<OpenHold>>>,
+    open: Mutex<HashMap<LockKey, OfKey>>,
+}
+
+/// The open holds of a key, and the ends that this instance has seen meanwhile.
+#[derive(Default)]
+struct OfKey {
+    holds: Vec<OpenHold>,
+    ended: BTreeMap<FencingToken, (Holder, Loss)>,
 }
 
 struct OpenHold {
     token: LeaseToken,
-    /// `None` while it waits for its lease.
-    version: Option<Version>,
+    stage: Stage,
     tell: mpsc::UnboundedSender<Loss>,
 }
 
-/// Of two grants to one token the greater is the newer.
-type Version = (FencingToken, Renewals);
+/// Of two leases of one token the greater stage is the newer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// It asks for its lease.
+    Asks,
+    /// It waits in line.
+    Waits,
+    /// It has a lease with this number and so many renewals.
+    Has(FencingToken, Renewals),
+}
 
 /// The registration of a hold, until it is dropped.
 pub(crate) struct Registered {
     holds: Arc<Holds>,
     key: LockKey,
+    token: LeaseToken,
     tell: mpsc::UnboundedSender<Loss>,
     losses: mpsc::UnboundedReceiver<Loss>,
 }
 
 impl Holds {
-    /// Registers a hold with its lease, or with `None` while it waits. Only the newest hold under a
-    /// token goes on; the store's answers decide which it is, not the order of registration.
-    pub(crate) fn register(
-        self: &Arc<Self>,
-        key: &LockKey,
-        token: &LeaseToken,
-        lease: Option<&Lease>,
-    ) -> Registered {
+    /// Registers a hold that is about to ask for its lease.
+    pub(crate) fn register(self: &Arc<Self>, key: &LockKey, token: &LeaseToken) -> Registered {
         let (tell, losses) = mpsc::unbounded_channel();
-        let version = lease.map(version);
-        self.with(|open| {
-            let of_key = open.entry(key.clone()).or_default();
-            let (newer, older): (Vec<_>, Vec<_>) = of_key
-                .iter()
-                .filter(|hold| hold.token == *token)
-                .partition(|hold| hold.is_newer_than(version));
-            older.into_iter().for_each(|hold| hold.tell(Loss::TakenOver));
-            let own = OpenHold { token: token.clone(), version, tell: tell.clone() };
-            if !newer.is_empty() {
-                own.tell(Loss::TakenOver);
-            }
-            of_key.push(own);
-        });
-        Registered { holds: self.clone(), key: key.clone(), tell, losses }
+        let own = OpenHold { token: token.clone(), stage: Stage::Asks, tell: tell.clone() };
+        self.with(|open| open.entry(key.clone()).or_default().holds.push(own));
+        Registered { holds: self.clone(), key: key.clone(), token: token.clone(), tell, losses }
     }
 
     /// Tells the holds under a token that a later request has the lease.
     pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
-        let taken_over = Some(version(lease));
-        self.tell(&lease.key, Loss::TakenOver, |hold| {
-            hold.token == *token && !hold.is_newer_than(taken_over)
+        let taken_over = Stage::of(lease);
+        self.with(|open| {
+            let holds = open.get(&lease.key).into_iter().flat_map(|of_key| &of_key.holds);
+            let older = |hold: &&OpenHold| hold.token == *token && hold.stage <= taken_over;
+            let older = holds.filter(|hold| hold.stage != Stage::Asks).filter(older);
+            older.for_each(|hold| hold.tell(Loss::TakenOver));
         });
     }
 
     /// Tells the holds of the lease that ended, or of an earlier one. Without a fencing token, a
     /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
     pub(crate) fn ended(&self, key: &LockKey, ended: &Holder, loss: Loss) {
-        let concerned = |(fencing_token, _): Version| ended.ends(fencing_token);
-        self.tell(key, loss, |hold| hold.version.is_some_and(concerned));
-    }
-
-    fn tell(&self, key: &LockKey, loss: Loss, concerns: impl Fn(&OpenHold) -> bool) {
+        let Some(number) = ended.fencing_token else { return };
         self.with(|open| {
-            let of_key = open.get(key).into_iter().flatten();
-            of_key.filter(|hold| concerns(hold)).for_each(|hold| hold.tell(loss));
+            let Some(of_key) = open.get_mut(key) else { return };
+            for hold in &of_key.holds {
+                if let Stage::Has(lease, _) = hold.stage
+                    && ended.ends(lease)
+                {
+                    hold.tell(loss);
+                }
+            }
+            of_key.ended.insert(number, (ended.clone(), loss));
+            if of_key.ended.len() > MOST_ENDED {
+                of_key.ended.pop_first();
+            }
         });
     }
 
-    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Vec<OpenHold>>) -> T) -> T {
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, OfKey>) -> T) -> T {
         use_them(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl OpenHold {
-    fn is_newer_than(&self, version: Option<Version>) -> bool {
-        version.is_some() && self.version > version
+impl OfKey {
+    /// The reason why a lease has ended, if that was seen.
+    fn loss_of(&self, lease: FencingToken) -> Option<Loss> {
+        let mut later = self.ended.range(lease..);
+        later.find(|(_, (ended, _))| ended.ends(lease)).map(|(_, (_, loss))| *loss)
     }
+}
 
+impl Stage {
+    fn of(lease: &Lease) -> Self {
+        Self::Has(lease.fencing_token, lease.renewals)
+    }
+}
+
+impl OpenHold {
     fn tell(&self, loss: Loss) {
         // A hold that has ended meanwhile needs no message.
         let _ = self.tell.send(loss);
@@ -115,12 +135,35 @@ impl OpenHold {
 }
 
 impl Registered {
-    /// Notes the lease that was waited for.
+    /// Notes that the lease is waited for. Only the newest waiting hold under a token goes on.
+    pub(crate) fn waits(&self) {
+        self.advance(Stage::Waits);
+    }
+
+    /// Notes the lease, and tells its end if that was seen already.
     pub(crate) fn has(&self, lease: &Lease) {
+        self.advance(Stage::of(lease));
         self.holds.with(|open| {
-            let of_key = open.get_mut(&self.key).into_iter().flatten();
-            for own in of_key.filter(|hold| hold.tell.same_channel(&self.tell)) {
-                own.version = Some(version(lease));
+            let loss = open.get(&self.key).and_then(|of_key| of_key.loss_of(lease.fencing_token));
+            if let Some(loss) = loss {
+                let _ = self.tell.send(loss);
+            }
+        });
+    }
+
+    /// Moves on to a stage. The store's answers decide which hold under the token is the newest, not
+    /// the order of registration.
+    fn advance(&self, stage: Stage) {
+        self.holds.with(|open| {
+            let Some(of_key) = open.get_mut(&self.key) else { return };
+            for hold in of_key.holds.iter_mut().filter(|hold| hold.token == self.token) {
+                if hold.tell.same_channel(&self.tell) {
+                    hold.stage = stage;
+                } else if hold.stage > stage && stage != Stage::Waits {
+                    let _ = self.tell.send(Loss::TakenOver);
+                } else if hold.stage != Stage::Asks {
+                    hold.tell(Loss::TakenOver);
+                }
             }
         });
     }
@@ -137,9 +180,9 @@ impl Registered {
         }
     }
 
-    /// Returns true if a loss was told and not received.
-    pub(crate) fn was_told(&mut self) -> bool {
-        self.losses.try_recv().is_ok()
+    /// A loss that was told and not received.
+    pub(crate) fn was_told(&mut self) -> Option<Loss> {
+        self.losses.try_recv().ok()
     }
 }
 
@@ -148,15 +191,11 @@ impl Drop for Registered {
         self.losses.close();
         self.holds.with(|open| {
             if let Some(of_key) = open.get_mut(&self.key) {
-                of_key.retain(|hold| !hold.tell.same_channel(&self.tell));
-                if of_key.is_empty() {
+                of_key.holds.retain(|hold| !hold.tell.same_channel(&self.tell));
+                if of_key.holds.is_empty() {
                     open.remove(&self.key);
                 }
             }
         });
     }
-}
-
-fn version(lease: &Lease) -> Version {
-    (lease.fencing_token, lease.renewals)
 }

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::lock::lease::Claim;
-use crate::lock::owed::Undelivered;
+use crate::lock::owed::Guarded;
 use crate::lock::store::{Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
@@ -75,11 +75,12 @@ pub(crate) enum Told {
     Cancelled,
 }
 
-/// The store's answer, and the moment of the question.
+/// The store's answer, and the moments of the question and of the answer.
 pub(crate) struct Delivery {
-    pub(crate) answer: Undelivered,
+    pub(crate) answer: Guarded,
     pub(crate) asked: Instant,
-    /// True if no other request was told the same.
+    pub(crate) answered: Instant,
+    /// True if no other request was told of this grant: then the end of its hold ends the lease.
     pub(crate) alone: bool,
 }
 
@@ -381,7 +382,7 @@ impl WaitingClaim {
 }
 
 impl WaitingRequest {
-    /// Tells the request. If it is gone, dropping the message undoes a grant in it.
+    /// Tells the request. If it is gone, its part of the answer's guard is dropped.
     pub(super) fn tell(self, told: Told) {
         drop(self.tell.send(told));
     }
@@ -417,6 +418,7 @@ mod tests {
             ttl: Ttl::from_millis(1_000),
             owner: None,
             slots: None,
+            named: None,
         }
     }
 

@@ -53,7 +53,7 @@ pub struct Claim {
     pub key: LockKey,
     /// The secret of the future lease.
     pub token: LeaseToken,
-    /// The maker of that secret, who alone may undo a grant.
+    /// The maker of that secret.
     pub origin: Origin,
     /// The requested TTL.
     pub ttl: Ttl,
@@ -62,6 +62,8 @@ pub struct Claim {
     /// With how many it would share the key at most; `None` for as many as its lease has, or else
     /// an exclusive lease.
     pub slots: Option<Slots>,
+    /// Acts on this lease of the token and begins no other: the only way to change its share.
+    pub named: Option<FencingToken>,
 }
 
 impl Claim {
@@ -74,11 +76,9 @@ impl Claim {
 /// The maker of a claim's token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The client, which may repeat its request at any moment, here or elsewhere: only its release
-    /// or the TTL ends such a lease.
+    /// The client, which may repeat its request at any moment, here or elsewhere.
     Client,
-    /// The service, for this request alone: the client learns the token with the answer, and an
-    /// undelivered grant is undone.
+    /// The service, for this request alone: the client learns the token with the answer.
     Service,
 }
 
@@ -91,7 +91,7 @@ pub struct Lease {
     pub owner: Option<Owner>,
     /// The fencing token of this lease.
     pub fencing_token: FencingToken,
-    /// The TTL from the moment of the grant or refresh.
+    /// The time left when the store answered.
     pub ttl: Ttl,
     /// The renewals since the grant, without those by its keeper.
     pub renewals: Renewals,
@@ -139,7 +139,7 @@ impl Renewals {
 }
 
 /// A lease as its keeper knows it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding {
     /// The held key.
     pub key: LockKey,
@@ -149,6 +149,19 @@ pub struct Holding {
     pub fencing_token: FencingToken,
     /// The renewals at the keeper's last refresh.
     pub renewals: Renewals,
+}
+
+/// What a store has to know to take a grant back that reached no client.
+#[derive(Clone, Debug)]
+pub struct Receipt {
+    /// The lease, and its renewals when it was granted.
+    pub lease: Holding,
+    /// The maker of its token.
+    pub origin: Origin,
+    /// The place in line that its claim had.
+    pub place: Option<u64>,
+    /// The node that granted it, by the store's own number.
+    pub node: u64,
 }
 
 /// The winner's answer: the lease and the secret that proves it.
@@ -171,6 +184,8 @@ pub enum Acquired {
     Again(Grant),
     /// The key is held, after waiting this long.
     Held(LockStatus, Duration),
+    /// The token does not have the lease that the claim names.
+    Lost,
 }
 
 /// The holder of a key, as far as the store can tell. A direct Redis client has neither an owner

@@ -30,6 +30,12 @@ struct Joined {
 }
 
 impl Line {
+    /// A line whose places are above those of earlier lines of the key: a claim of one of them may
+    /// get its place back.
+    pub(crate) fn beginning(now: Timestamp) -> Self {
+        Self { next: now.as_micros(), ..Self::default() }
+    }
+
     /// Joins a claim, at its old place or else at the end. Returns the place, and true if it is
     /// new.
     pub(crate) fn join(&mut self, claim: &Claim, now: Timestamp) -> (u64, bool) {
@@ -65,12 +71,25 @@ impl Line {
         }
     }
 
-    /// Takes a claim out of the line. Returns true if it had a place.
-    pub(crate) fn drop(&mut self, token: &LeaseToken) -> bool {
-        let Some(Joined { place, .. }) = self.places.remove(token) else { return false };
+    /// Gives an absent claim the place back that it had, until `until`.
+    pub(crate) fn give_back(
+        &mut self,
+        token: &LeaseToken,
+        place: u64,
+        (now, until): (Timestamp, Timestamp),
+    ) {
+        if self.place(token).is_none() {
+            self.places.insert(token.clone(), Joined { place, since: now, owner: None });
+            self.park(token, until);
+        }
+    }
+
+    /// Takes a claim out of the line. Returns the place that it had.
+    pub(crate) fn drop(&mut self, token: &LeaseToken) -> Option<u64> {
+        let Joined { place, .. } = self.places.remove(token)?;
         self.come_back(place);
         self.waiting.remove(&place);
-        true
+        Some(place)
     }
 
     /// The oldest present claim.

@@ -22,7 +22,7 @@ use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
-use crate::lock::owed::{ATTEMPTS, Answering, Owed};
+use crate::lock::owed::{ATTEMPTS, Answering, Guarded, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
     Attempt, Guarantees, Keep, Kept, Listing, NodeReport, Page, Released, Store, Win,
@@ -86,8 +86,8 @@ impl Locks {
     /// # Cancel safety
     ///
     /// Dropping the future gives the claim up. The store call is completed and the claim leaves the
-    /// line; a client's token keeps its place for a while, and a lease. A grant to a token of the
-    /// service goes on to the next claim.
+    /// line, where a client's token keeps its place for a while. A grant that reaches nobody is
+    /// taken back and goes on to the next claim.
     pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
         let began = Instant::now();
         let first = self.try_acquire(claim.clone()).await?;
@@ -110,9 +110,10 @@ impl Locks {
             ticket.stopped(stop).await
         };
         match in_line.await {
-            Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.deliver()? {
+            Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.hand_over()? {
                 Attempt::Won(win) => self.won(win, claim.token, asked - began),
                 Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
+                Attempt::Lost => Acquired::Lost,
             }),
             // Another instance may have granted it.
             Told::Out => self.try_acquire(claim).await,
@@ -122,19 +123,27 @@ impl Locks {
 
     /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
+        let token = claim.token.clone();
+        Ok(match self.ask(claim).await?.hand_over()? {
+            Attempt::Won(win) => self.won(win, token, Duration::ZERO),
+            Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
+            Attempt::Lost => Acquired::Lost,
+        })
+    }
+
+    /// Asks for a key that may be free, as [`Locks::try_acquire`]; the answer is not handed over
+    /// yet.
+    pub(crate) async fn ask(&self, claim: Claim) -> Result<Guarded, LockError> {
         if self.draining.is_cancelled() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
-        let (store, owed, token) = (self.store.clone(), self.owed.clone(), claim.token.clone());
+        let (store, owed) = (self.store.clone(), self.owed.clone());
         let attempt = async move {
             let attempt = store.try_acquire(&claim).await;
-            owed.undelivered(claim, attempt)
+            owed.guarded(&claim, attempt)
         };
         let attempt = self.attempts.track_future(attempt);
-        Ok(match self.hear_out(attempt).await.deliver()? {
-            Attempt::Won(win) => self.won(win, token, Duration::ZERO),
-            Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
-        })
+        Ok(self.hear_out(attempt).await)
     }
 
     /// The number of requests in line.
@@ -142,8 +151,9 @@ impl Locks {
         self.waiters.len()
     }
 
-    /// Renews the lease of `token` for `ttl` from now, or for its last TTL. `None`: the lease is
-    /// lost, or is not the one `named`.
+    /// Makes the lease of `token` last for `ttl` from now, or for its last TTL, if that is longer
+    /// than it would; the lease `named` also if it is shorter. `None`: the lease is lost, or is not
+    /// the one `named`.
     ///
     /// # Errors
     ///

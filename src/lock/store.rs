@@ -8,7 +8,7 @@ use async_trait::async_trait;
 
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin, Receipt};
 use crate::lock::slots::Slots;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -21,7 +21,8 @@ use crate::lock::wakeup::Wakeup;
 /// effect; `Locks` never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Grants the key if it is free, or again to the token that already holds it.
+    /// Grants the key if it is free, or again to the token that already holds it. That never shortens
+    /// the lease, and changes its share only if the claim names it.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
 
     /// Joins the line for the key, or asks again for a claim in line, at the place `stood` as far
@@ -48,7 +49,8 @@ pub trait Store: Send + Sync + 'static {
     /// asking, so that no hand-off falls between question and sleep.
     fn listen(&self, key: &LockKey) -> Wakeup;
 
-    /// Renews the lease of `token` for `ttl` from now, or for its last TTL. Returns `None` if the
+    /// Makes the lease of `token` last for `ttl` from now, or for its last TTL, if that is longer
+    /// than it would; the lease `named`, if given, also if it is shorter. Returns `None` if the
     /// token does not hold the key, or not by the lease `named`. Never re-creates a lease.
     async fn refresh(
         &self,
@@ -58,7 +60,7 @@ pub trait Store: Send + Sync + 'static {
         ttl: Option<Ttl>,
     ) -> Result<Option<Lease>, StoreError>;
 
-    /// Refreshes a lease for its keeper, unless its token has acquired it elsewhere since.
+    /// Extends a lease for its keeper, unless its token has acquired it elsewhere since.
     async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
 
     /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed since. A
@@ -79,16 +81,9 @@ pub trait Store: Send + Sync + 'static {
     /// service.
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
 
-    /// Gives up what a request of this name has got, whose client is gone. A lease ends that no other
-    /// request uses.
-    async fn give_up(
-        &self,
-        _key: &LockKey,
-        _token: &LeaseToken,
-        _request: &str,
-    ) -> Result<(), StoreError> {
-        Ok(()) // For a store that leaves no lease in doubt.
-    }
+    /// Ends a lease whose grant reached no client, unless it was renewed since, and gives its claim
+    /// its place in line back. Acts only on the node that granted it.
+    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError>;
 
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
     async fn force_release(
@@ -167,8 +162,10 @@ pub enum Votes {
 pub enum Attempt {
     /// The claim has the key.
     Won(Win),
-    /// The key is held by another token.
+    /// The key is held by another token, or by this one with another share.
     Held(LockStatus),
+    /// The token does not have the lease that the claim names.
+    Lost,
 }
 
 /// The answer to [`Store::wait_turn`].
@@ -178,8 +175,7 @@ pub enum Turn {
     Won(Win),
     /// Not yet.
     Waiting(Waiting),
-    /// The token's own lease stays as it was, because the other holders do not allow what the claim
-    /// asks for. The claim is not in line: two such claims would wait for each other.
+    /// The token has a lease with another share. The claim is not in line.
     Held(LockStatus),
     /// The claim was released, or its grant has ended, on another instance: it is not in line.
     Gone,
@@ -190,13 +186,14 @@ pub enum Turn {
 pub struct Win {
     /// The lease.
     pub lease: Lease,
-    /// True for a new lease; false for one that the token already had, with its TTL begun anew.
+    /// True for a new lease; false for one that the token already had.
     pub fresh: bool,
     /// The number of the token's earlier lease, if this one takes its place.
     pub replaces: Option<FencingToken>,
-    /// The name of the request, if the lease is in doubt: the request may be older than a release,
-    /// and its client may have been refused since. It is given up if its client is gone.
-    pub in_doubt: Option<String>,
+    /// The place in line that the claim had.
+    pub place: Option<u64>,
+    /// The node that granted it, by the store's own number.
+    pub node: u64,
 }
 
 /// A claim's standing in the line.
@@ -228,7 +225,8 @@ pub enum Keep {
 }
 
 impl Keep {
-    pub(super) const fn of(origin: Origin) -> Self {
+    /// A client may be back with its token; nobody else has one of the service.
+    pub(crate) const fn of(origin: Origin) -> Self {
         match origin {
             Origin::Client => Self::Place,
             Origin::Service => Self::Nothing,
@@ -239,7 +237,7 @@ impl Keep {
 /// The answer to [`Store::keep`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kept {
-    /// The lease, with a fresh TTL.
+    /// The lease.
     Lease(Lease),
     /// The token has acquired it elsewhere, and another request keeps it now.
     TakenOver,

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
 use crate::lock::line::Line;
 use crate::lock::prefixes::Prefixes;
-use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting};
+use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting, Win};
 use crate::lock::table::holders::Holders;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -39,6 +39,8 @@ pub struct Table {
     prefixes: Prefixes,
     /// The keys whose first claims have to ask, since [`Table::take_rung`].
     rung: Vec<LockKey>,
+    /// The places of claims that were granted to another request, since [`Table::take_ended`].
+    ended: Vec<(LockKey, u64)>,
     /// The same leases by their ends, to find expired ones without a search.
     ends: BTreeSet<(Timestamp, LeaseId)>,
     /// The highest fencing token so far, over all keys: one number for all, so a free key costs
@@ -70,6 +72,7 @@ impl Table {
             position_kept: Ttl::from_millis(5_000),
             prefixes: Prefixes::default(),
             rung: Vec::new(),
+            ended: Vec::new(),
             ends,
             last_fencing_token,
             slack: Duration::ZERO,
@@ -100,47 +103,46 @@ impl Table {
     /// Returns `None` if all 2^53 fencing tokens are used up.
     pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
         self.expire_and_hand_on(&claim.key, now);
-        if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned() {
-            return self.again(claim, own, now, proposal);
+        let own = self.entry_of(&claim.key, &claim.token).cloned();
+        if claim.named.is_some() && own.as_ref().map(|own| own.fencing_token) != claim.named {
+            return Some(Attempt::Lost);
         }
-        if !self.is_turn_of(claim) {
-            self.hand_on_if_free(&claim.key, now);
-            return Some(Attempt::Held(self.refusal(claim, now)));
+        let attempt = match own {
+            Some(own) => self.again(claim, own, now, proposal)?,
+            None if self.is_turn_of(claim) => Attempt::Won(self.begin(claim, None, now, proposal)?),
+            None => {
+                self.hand_on_if_free(&claim.key, now);
+                Attempt::Held(self.refusal(claim, now))
+            }
+        };
+        if let Attempt::Won(Win { place: Some(place), .. }) = attempt {
+            self.ended.push((claim.key.clone(), place));
         }
-        self.begin(claim, None, now, proposal).map(Attempt::Won)
+        Some(attempt)
     }
 
-    /// Joins the line, or asks again if it has `stood` there; grants the key if it is the claim's
-    /// turn. A claim that stood in line does not change a lease that another request of its token
-    /// was granted meanwhile.
+    /// Joins the line, or asks again; grants the key if it is the claim's turn.
     ///
     /// Returns `None` if the fencing tokens are used up.
-    pub fn wait_turn(
-        &mut self,
-        claim: &Claim,
-        stood: Option<u64>,
-        now: Timestamp,
-        proposal: u64,
-    ) -> Option<Turn> {
+    pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
         self.expire_and_hand_on(&claim.key, now);
         if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned() {
             self.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)], now);
-            if stood.is_some() && own.share.slots != claim.slots() {
-                let refusal = self.refusal(claim, now);
-                return Some(Turn::Held(LockStatus { mine: Some(true), ..refusal }));
-            }
             return Some(match self.again(claim, own, now, proposal)? {
                 Attempt::Won(again) => Turn::Won(again),
                 Attempt::Held(status) => Turn::Held(status),
+                Attempt::Lost => Turn::Gone,
             });
         }
         if self.is_turn_of(claim) {
             return self.begin(claim, None, now, proposal).map(Turn::Won);
         }
-        let (place, new) = self.lines.entry(claim.key.clone()).or_default().join(claim, now);
+        let begin = || Line::beginning(now);
+        let line = self.lines.entry(claim.key.clone()).or_insert_with(begin);
+        let (place, new) = line.join(claim, now);
         self.hand_on_if_free(&claim.key, now);
         let holder = self.refusal(claim, now).holder.unwrap_or_default();
-        let line = self.lines.entry(claim.key.clone()).or_default();
+        let line = self.lines.entry(claim.key.clone()).or_insert_with(begin);
         Some(Turn::Waiting(Waiting {
             place,
             ahead: line.ahead(place),
@@ -173,8 +175,8 @@ impl Table {
         self.ring(key);
     }
 
-    /// Renews the lease of a token for `ttl` from now, or for its last TTL; only the lease `named`,
-    /// if given.
+    /// Makes the lease of a token last for `ttl` from now, or for its last TTL, if that is longer
+    /// than it would. The lease `named`, if given, and no other, also if it is shorter.
     pub fn refresh(
         &mut self,
         key: &LockKey,
@@ -186,15 +188,18 @@ impl Table {
         let entry = self.lease(key, token, named)?.clone();
         let ttl = ttl.unwrap_or(entry.ttl);
         let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
-        Some(self.grant(key, entry, ttl, now))
+        Some(match named {
+            Some(_) => self.set_end(key, entry, ttl, now),
+            None => self.extend(key, entry, ttl, now),
+        })
     }
 
-    /// Refreshes a lease for its keeper, unless it was taken over.
+    /// Extends a lease for its keeper, unless it was taken over.
     pub fn keep(&mut self, holding: &Holding, ttl: Ttl, now: Timestamp) -> Kept {
         match self.kept(holding, now) {
             None => Kept::Lost,
             Some(entry) if !entry.renewals.same_care(holding.renewals) => Kept::TakenOver,
-            Some(entry) => Kept::Lease(self.grant(&holding.key, entry, ttl, now)),
+            Some(entry) => Kept::Lease(self.extend(&holding.key, entry, ttl, now)),
         }
     }
 
@@ -203,9 +208,22 @@ impl Table {
         let entry = self.kept(holding, now).filter(|entry| entry.renewals == holding.renewals);
         match (entry, linger) {
             (None, _) => (),
-            (Some(entry), Some(linger)) => _ = self.grant(&holding.key, entry, linger, now),
+            (Some(entry), Some(linger)) => _ = self.set_end(&holding.key, entry, linger, now),
             (Some(entry), None) => self.end(&holding.key, entry.fencing_token, now),
         }
+    }
+
+    /// Ends a lease whose grant reached no client, unless it was renewed since. Its claim gets its
+    /// place in line back, as one that has left.
+    pub fn take_back(&mut self, Receipt { lease, origin, place, .. }: &Receipt, now: Timestamp) {
+        let entry = self.kept(lease, now).filter(|entry| entry.renewals == lease.renewals);
+        let Some(Entry { token, fencing_token, .. }) = entry else { return };
+        if let (Some(place), Keep::Place) = (place, Keep::of(*origin)) {
+            let line = self.lines.entry(lease.key.clone());
+            let line = line.or_insert_with(|| Line::beginning(now));
+            line.give_back(&token, *place, (now, now.after(self.position_kept)));
+        }
+        self.end(&lease.key, fencing_token, now);
     }
 
     /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
@@ -288,6 +306,11 @@ impl Table {
     /// Takes the leases that began, changed or ended since the last call, as they were before.
     pub(crate) fn take_changes(&mut self) -> BTreeMap<LeaseId, Option<Entry>> {
         std::mem::take(&mut self.changes)
+    }
+
+    /// Takes the places of claims whose token was granted the key by a request that did not wait.
+    pub fn take_ended(&mut self) -> Vec<(LockKey, u64)> {
+        std::mem::take(&mut self.ended)
     }
 
     /// Takes the keys whose first claims have to ask: they were handed the key, or there may be room
@@ -378,9 +401,9 @@ mod tests {
 
     use super::Table;
     use crate::lock::key::LockKey;
-    use crate::lock::lease::{Claim, Origin};
+    use crate::lock::lease::{Claim, Holding, Origin, Receipt};
     use crate::lock::prefixes::{Prefix, Prefixes};
-    use crate::lock::store::{Attempt, Page, Released, Win};
+    use crate::lock::store::{Attempt, Page, Released, Turn, Win};
     use crate::lock::time::{Timestamp, Ttl};
     use crate::lock::token::LeaseToken;
 
@@ -404,6 +427,7 @@ mod tests {
             ttl: Ttl::from_millis(ttl),
             owner: None,
             slots: None,
+            named: None,
         }
     }
 
@@ -414,7 +438,7 @@ mod tests {
     fn fence(attempt: Option<Attempt>) -> Option<u64> {
         match attempt? {
             Attempt::Won(win) => Some(win.lease.fencing_token.number()),
-            Attempt::Held(_) => None,
+            Attempt::Held(_) | Attempt::Lost => None,
         }
     }
 
@@ -512,16 +536,52 @@ mod tests {
     }
 
     #[test]
-    fn the_same_token_keeps_its_number_and_takes_the_newest_ttl() {
+    fn the_same_token_keeps_its_number_and_the_later_end() {
         let mut table = table();
         table.try_acquire(&claim("a", "one", 1_000), at(0), 9);
-        let again = table.try_acquire(&claim("a", "one", 50), at(500), 77).unwrap();
-        assert!(
-            matches!(&again, Attempt::Won(win) if !win.fresh && win.lease.ttl.as_millis() == 50)
-        );
-        assert_eq!(fence(Some(again)), Some(9));
-        assert!(table.refresh(&key("a"), (&token("one"), None), None, at(549)).is_some());
-        assert_eq!(table.inspect(&key("a"), (None, 0), at(599)).holder, None);
+        for (ttl, left) in [(50, 500), (600, 600)] {
+            let again = table.try_acquire(&claim("a", "one", ttl), at(500), 77).unwrap();
+            let Attempt::Won(Win { lease, fresh: false, .. }) = &again else { panic!("{again:?}") };
+            assert_eq!(lease.ttl, Ttl::from_millis(left));
+            assert_eq!(fence(Some(again)), Some(9));
+        }
+        let end = |named, ttl| {
+            let ttl = Some(Ttl::from_millis(ttl));
+            move |table: &mut Table| table.refresh(&key("a"), (&token("one"), named), ttl, at(500))
+        };
+        let longer = end(None, 50)(&mut table).unwrap();
+        assert_eq!(longer.ttl, Ttl::from_millis(600), "the token alone does not shorten it");
+        let shorter = end(Some(longer.fencing_token), 50)(&mut table).unwrap();
+        assert_eq!(shorter.ttl, Ttl::from_millis(50), "its number does");
+        assert_eq!(table.inspect(&key("a"), (None, 0), at(550)).holder, None);
+    }
+
+    #[test]
+    fn a_lease_that_is_taken_back_gives_its_claim_its_place_again() {
+        let mut table = table();
+        table.try_acquire(&claim("a", "holder", 1_000), at(0), 1);
+        for name in ["one", "two"] {
+            table.wait_turn(&claim("a", name, 1_000), at(1), 1);
+        }
+        table.release(&key("a"), (&token("holder"), None), at(2));
+        let turn = table.wait_turn(&claim("a", "one", 1_000), at(3), 1).unwrap();
+        let Turn::Won(win) = turn else { panic!("{turn:?}") };
+        let lease = Holding {
+            key: key("a"),
+            token: token("one"),
+            fencing_token: win.lease.fencing_token,
+            renewals: win.lease.renewals,
+        };
+        let receipt = Receipt { lease, origin: Origin::Client, place: win.place, node: 0 };
+        table.take_back(&receipt, at(4));
+        let turn = table.wait_turn(&claim("a", "two", 1_000), at(5), 1).unwrap();
+        assert!(matches!(turn, Turn::Won(_)), "it is passed over: {turn:?}");
+        table.wait_turn(&claim("a", "three", 1_000), at(6), 1);
+        let turn = table.wait_turn(&claim("a", "one", 1_000), at(7), 1).unwrap();
+        let Turn::Waiting(waiting) = turn else { panic!("{turn:?}") };
+        assert_eq!((waiting.ahead, waiting.new), (0, false));
+        table.take_back(&receipt, at(8));
+        assert!(table.entry_of(&key("a"), &token("two")).is_some(), "it ends no other");
     }
 
     #[test]

@@ -9,7 +9,6 @@ use tokio::time::{Instant, timeout};
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::{Delivery, Stop, Told};
 use crate::lock::lease::Claim;
-use crate::lock::owed::Answer;
 use crate::lock::waiting::Waiters;
 
 /// The time that a stopping request still waits for the store; a later grant was reported as
@@ -81,18 +80,14 @@ impl Ticket {
     /// The outcome of a request if the store's answer is unknown.
     pub(crate) fn unknown(&self) -> Told {
         let reason = "the store did not answer in time".into();
-        self.answer(Err(StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason }))
-    }
-
-    fn answer(&self, answer: Answer) -> Told {
-        let answer = self.waiters.undelivered(self.claim.clone(), answer);
-        Told::Answer(Delivery { answer, asked: Instant::now(), alone: false })
+        let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
+        let (answer, now) = (self.waiters.guarded(&self.claim, Err(error)), Instant::now());
+        Told::Answer(Delivery { answer, asked: now, answered: now, alone: false })
     }
 }
 
 impl Drop for Ticket {
-    /// Removes the request, and its claim with the last one. Dropping an outcome undoes a grant in
-    /// it.
+    /// Removes the request, and its claim with the last one.
     fn drop(&mut self) {
         drop(self.withdraw());
     }

@@ -20,7 +20,7 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{Delivery, KeyLine, ReleasedRequests, Told, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Origin};
-use crate::lock::owed::{Answer, Owed, Undelivered};
+use crate::lock::owed::{Answer, Guarded, Owed};
 use crate::lock::slots::Share;
 use crate::lock::store::{Attempt, Keep, Store, Turn, Waiting, Win};
 use crate::lock::token::LeaseToken;
@@ -144,9 +144,9 @@ impl Waiters {
         })
     }
 
-    /// Wraps an answer so that a grant in it is undone unless it is delivered.
-    pub(super) fn undelivered(&self, claim: Claim, answer: Answer) -> Undelivered {
-        self.owed.clone().undelivered(claim, answer)
+    /// Guards an answer: a grant in it is taken back unless a request is handed it.
+    pub(super) fn guarded(&self, claim: &Claim, answer: Answer) -> Guarded {
+        self.owed.clone().guarded(claim, answer)
     }
 
     fn with<T>(&self, use_them: impl FnOnce(&mut Lines) -> T) -> T {
@@ -232,14 +232,14 @@ impl Waiters {
     async fn ask(&self, claim: Claim, stood: Option<u64>) -> Answered {
         let asked = Instant::now();
         let turn = self.store.wait_turn(&claim, stood).await;
-        Answered { claim, asked, turn }
+        Answered { claim, at: [asked, Instant::now()], turn }
     }
 
     /// The last question for a claim, so that a key that is free by now is not called held.
     async fn ask_last(&self, claim: Claim, stood: Option<u64>) -> AnsweredLast {
         let asked = Instant::now();
         let answer = self.store.ask_last(&claim, stood).await;
-        (claim, asked, answer)
+        (claim, [asked, Instant::now()], answer)
     }
 
     /// Asks for the head, and for other claims that the key was handed to. Returns the moment to
@@ -287,10 +287,10 @@ impl Waiters {
     }
 
     /// Handles an answer: delivers a grant, notes a place. Returns the moment to ask again.
-    fn note(&self, Answered { claim, asked, turn }: Answered) -> Instant {
-        let (key, token) = (&claim.key, &claim.token);
+    fn note(&self, Answered { claim, at, turn }: Answered) -> Instant {
+        let (key, token, [asked, _]) = (&claim.key, &claim.token, at);
         match turn {
-            Ok(Turn::Won(win)) => self.granted(&claim, asked, win),
+            Ok(Turn::Won(win)) => self.granted(&claim, at, win),
             Ok(Turn::Waiting(waiting)) => {
                 self.with_line(key, |line| line.note(token, &waiting));
                 let lines = self.with(|lines| lines.keys.len());
@@ -298,8 +298,7 @@ impl Waiters {
             }
             Ok(Turn::Held(status)) => {
                 let told = self.with_line(key, |line| line.take_out(token));
-                let answer = || Ok(Attempt::Held(status.clone()));
-                self.tell(told.unwrap_or_default(), &claim, asked, answer);
+                self.tell(told.unwrap_or_default(), &claim, at, Ok(Attempt::Held(status)));
                 asked
             }
             Ok(Turn::Gone) => {
@@ -310,10 +309,10 @@ impl Waiters {
                 // A claim in line keeps waiting; one that could not join is told.
                 if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
                     let told = self.with_line(key, |line| line.take_failed(&claim));
-                    self.tell(told.unwrap_or_default(), &claim, asked, || Err(error.again()));
+                    self.tell(told.unwrap_or_default(), &claim, at, Err(error));
                 } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
                     // It may have been granted, and no request waits for it any more.
-                    drop(self.undelivered(claim, Err(error)));
+                    drop(self.guarded(&claim, Err(error)));
                 }
                 asked + AFTER_A_FAILURE
             }
@@ -326,68 +325,64 @@ impl Waiters {
         told.into_iter().flatten().for_each(|request| request.tell(Told::Cancelled));
     }
 
-    fn note_last(&self, (claim, asked, answer): AnsweredLast) {
+    fn note_last(&self, (claim, at, answer): AnsweredLast) {
         let stopping = || {
             let taken = self.with_line(&claim.key, |line| line.take_stopping(&claim.token));
             taken.unwrap_or_default()
         };
         match answer {
             Ok(None) => self.gone(&claim),
-            Ok(Some(Attempt::Won(win))) => _ = self.granted(&claim, asked, win),
+            Ok(Some(Attempt::Won(win))) => _ = self.granted(&claim, at, win),
             Ok(Some(Attempt::Held(mut status))) => {
                 let (told, left) = stopping();
                 // The store still counts the claim that is about to leave.
                 status.waiters = status.waiters.saturating_sub(left);
-                self.tell(told, &claim, asked, || Ok(Attempt::Held(status.clone())));
+                self.tell(told, &claim, at, Ok(Attempt::Held(status)));
             }
-            Err(error) => self.tell(stopping().0, &claim, asked, || Err(error.again())),
+            // No claim that waits names a lease.
+            Ok(Some(Attempt::Lost)) => self.gone(&claim),
+            Err(error) => self.tell(stopping().0, &claim, at, Err(error)),
         }
     }
 
     /// Tells all requests of a claim about its lease, and takes the claim out.
-    fn granted(&self, claim: &Claim, asked: Instant, mut win: Win) -> Instant {
+    fn granted(&self, claim: &Claim, at: [Instant; 2], mut win: Win) -> Instant {
         // Only this request knows a token of the service: an earlier answer was lost.
         win.fresh |= claim.origin == Origin::Service;
         let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
-        let told = told.unwrap_or_default();
-        // Of several clients, one that is gone ends nothing for the others.
-        win.in_doubt = win.in_doubt.filter(|_| told.len() < 2);
         let pause = AFTER_A_GRANT.min(win.lease.ttl.as_duration());
-        self.tell(told, claim, asked, || {
-            // The others share the lease that the first was granted.
-            Ok(Attempt::Won(Win { fresh: take(&mut win.fresh), ..win.clone() }))
-        });
-        asked + pause
+        self.tell(told.unwrap_or_default(), claim, at, Ok(Attempt::Won(win)));
+        at[0] + pause
     }
 
-    /// Tells requests the answer to their claim. With no request left, a grant to a token of the
-    /// service is undone.
+    /// Tells requests the answer to their claim, under one guard: the others share the lease that
+    /// the first was granted.
     fn tell(
         &self,
         told: Vec<WaitingRequest>,
         claim: &Claim,
-        asked: Instant,
-        mut answer: impl FnMut() -> Answer,
+        [asked, answered]: [Instant; 2],
+        answer: Answer,
     ) {
-        if told.is_empty() {
-            drop(self.undelivered(claim.clone(), answer()));
-        }
-        let alone = told.len() == 1;
-        for request in told {
-            let answer = self.undelivered(claim.clone(), answer());
-            request.tell(Told::Answer(Delivery { answer, asked, alone }));
+        let began = matches!(&answer, Ok(Attempt::Won(win)) if win.fresh);
+        let first = self.guarded(claim, answer);
+        let others = told.iter().skip(1).map(|_| first.again()).collect::<Vec<_>>();
+        let alone = began && others.is_empty();
+        for (request, answer) in told.into_iter().zip(std::iter::once(first).chain(others)) {
+            request.tell(Told::Answer(Delivery { answer, asked, answered, alone }));
         }
     }
 }
 
 struct Answered {
     claim: Claim,
-    asked: Instant,
+    /// The moments of the question and of the answer.
+    at: [Instant; 2],
     turn: Result<Turn, StoreError>,
 }
 
-/// A claim, the moment of its last question, and the answer.
-type AnsweredLast = (Claim, Instant, Result<Option<Attempt>, StoreError>);
+/// A claim, the moments of its last question and of the answer, and the answer.
+type AnsweredLast = (Claim, [Instant; 2], Result<Option<Attempt>, StoreError>);
 
 impl Answered {
     fn won(&self) -> Option<&Win> {

@@ -225,7 +225,7 @@ impl Both<'_> {
 
     async fn wait(&mut self, at: u8, by: u8, claim: Claim) -> (Said, Said) {
         let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
-        let expected = self.table.wait_turn(&claim, None, self.now, 0).unwrap();
+        let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
         if let (Turn::Won(win), Turn::Won(other)) = (&said, &expected) {
             self.give(&claim.token, [win, other]);
         }
@@ -272,10 +272,10 @@ impl Both<'_> {
         }));
     }
 
-    /// Takes a lease and lets it end, if the key is to be had.
+    /// Takes a new lease and lets it end, if the key is to be had.
     async fn pass(&mut self, claim: &Claim) -> (Said, Said) {
         let (said, expected) = self.acquire(claim).await;
-        if !said.what.starts_with("held") {
+        if said.what.starts_with("fresh: true, changed: false") {
             eventually(PATIENCE, async || {
                 let status =
                     self.stage.store.inspect(&claim.key, Some(&claim.token)).await.unwrap();

@@ -9,6 +9,7 @@ use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Keep, Released, Turn, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
+use lockkeeper::lock::token::FencingToken;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
@@ -22,13 +23,21 @@ const READER: u64 = 1_001;
 
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Acquire(u8, u64, Option<u64>),
+    Acquire(u8, u64, Option<u64>, Named),
     Wait(u8, u64, Option<u64>),
     Leave(u8, Keep),
     Refresh(u8),
     Release(u8),
     Force(Option<usize>),
     Pass(u64),
+}
+
+/// The lease that a claim names.
+#[derive(Clone, Copy, Debug)]
+enum Named {
+    None,
+    Own,
+    Another,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -42,8 +51,11 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
             2 => Just(Some(READER)),
         ]
     };
+    let named =
+        || prop_oneof![4 => Just(Named::None), 4 => Just(Named::Own), 1 => Just(Named::Another)];
     let step = prop_oneof![
-        6 => (who(), ttl(), slots()).prop_map(|(who, ttl, slots)| Step::Acquire(who, ttl, slots)),
+        6 => (who(), ttl(), slots(), named())
+            .prop_map(|(who, ttl, slots, named)| Step::Acquire(who, ttl, slots, named)),
         6 => (who(), ttl(), slots()).prop_map(|(who, ttl, slots)| Step::Wait(who, ttl, slots)),
         2 => (who(), prop_oneof![Just(Keep::Place), Just(Keep::Nothing)])
             .prop_map(|(who, keep)| Step::Leave(who, keep)),
@@ -95,15 +107,22 @@ impl World {
 
     fn step(&mut self, step: Step) {
         match step {
-            Step::Acquire(who, ttl, slots) => {
-                let claim = self.claim(who, ttl, slots);
+            Step::Acquire(who, ttl, slots, named) => {
+                let own = self.held.get(&who).map(|one| one.number);
+                let number = match named {
+                    Named::None => None,
+                    Named::Own => own,
+                    Named::Another => Some(own.unwrap_or_default() + 1),
+                };
+                let named = number.and_then(FencingToken::from_number);
+                let claim = Claim { named, ..self.claim(who, ttl, slots) };
                 match self.table.try_acquire(&claim, self.at(), 0).unwrap() {
                     Attempt::Won(win) => self.won(who, &claim, &win),
                     Attempt::Held(status) => {
-                        let own = self.held.contains_key(&who);
-                        assert_eq!(status.mine, own.then_some(true), "{who}");
-                        self.must_wait(who, &claim);
+                        assert_eq!(status.mine, own.map(|_| true), "{who}");
+                        self.is_refused(who, &claim);
                     }
+                    Attempt::Lost => assert!(number.is_some() && number != own, "{who}"),
                 }
             }
             Step::Wait(who, ttl, slots) => self.wait(who, self.claim(who, ttl, slots)),
@@ -121,7 +140,7 @@ impl World {
                 if let (Some(lease), Some(known)) = (lease, self.held.get_mut(&who)) {
                     assert_eq!(lease.fencing_token.number(), known.number);
                     assert_eq!(lease.share.slot, known.slot);
-                    known.ends = self.now + known.ttl;
+                    known.ends = known.ends.max(self.now + known.ttl);
                 }
             }
             Step::Release(who) => {
@@ -138,7 +157,7 @@ impl World {
                 if which.is_some() && named.is_none() {
                     return;
                 }
-                let number = named.and_then(lockkeeper::lock::token::FencingToken::from_number);
+                let number = named.and_then(FencingToken::from_number);
                 let ended = self.table.force_release(&key("a"), number, self.at());
                 let before = self.held.len();
                 self.held.retain(|_, one| named.is_some_and(|named| named != one.number));
@@ -154,18 +173,17 @@ impl World {
     }
 
     fn wait(&mut self, who: u8, claim: Claim) {
-        let stood = self.places.get(&who).copied();
-        match self.table.wait_turn(&claim, stood, self.at(), 0).unwrap() {
+        match self.table.wait_turn(&claim, self.at(), 0).unwrap() {
             Turn::Won(win) => self.won(who, &claim, &win),
             Turn::Waiting(_) => {
-                self.must_wait(who, &claim);
+                self.is_refused(who, &claim);
                 self.last_place += 1;
                 let place = *self.places.entry(who).or_insert(self.last_place);
                 self.line.insert(place, (who, claim));
             }
             Turn::Held(status) => {
                 assert_eq!(status.mine, Some(true));
-                assert!(!self.room(who, self.wished(who, &claim)), "{who} is not served");
+                self.is_refused(who, &claim);
                 assert!(self.held.contains_key(&who), "{who} does not wait");
                 self.forget(who);
             }
@@ -173,12 +191,18 @@ impl World {
         }
     }
 
-    /// A claim that is not granted has no room, or stands behind another.
-    fn must_wait(&self, who: u8, claim: &Claim) {
+    /// A claim that is not granted has no room or stands behind another. That of a holder would
+    /// change its share without naming its lease, or has no room.
+    fn is_refused(&self, who: u8, claim: &Claim) {
+        if let Some(own) = self.held.get(&who) {
+            let changes = self.wished(who, claim) != own.slots;
+            let may = claim.named.is_some() && self.room(who, self.wished(who, claim));
+            return assert!(changes && !may, "{who} is not served");
+        }
         let place = self.places.get(&who).copied().unwrap_or(u64::MAX);
         let ahead = self.line.range(..place).count();
         let no_room = !self.room(who, self.wished(who, claim));
-        assert!(no_room || ahead > 0 && !self.held.contains_key(&who), "{who} is not served");
+        assert!(no_room || ahead > 0, "{who} is not served");
     }
 
     /// The slots of a claim: those that it names, or those of the token's lease.
@@ -205,6 +229,8 @@ impl World {
         let replaced = before.as_ref().filter(|_| *fresh).map(|one| one.number);
         assert_eq!(replaces.map(|number| number.number()), replaced);
         let slots = self.wished(who, claim);
+        let changes = before.as_ref().is_some_and(|own| own.slots != slots);
+        assert!(!changes || claim.named.is_some(), "{who} has another share");
         assert_eq!(u64::from(share.slots.number()), slots);
         assert_eq!(share.slot.is_some(), (2..=1_000).contains(&slots));
         if before.is_none() {
@@ -234,7 +260,12 @@ impl World {
         }
         self.highest = self.highest.max(number);
         self.forget(who);
-        let (ttl, ends) = (lease.ttl.as_millis(), self.now + lease.ttl.as_millis());
+        let (asked, had) = (self.now + claim.ttl.as_millis(), self.held.get(&who));
+        let (ttl, ends) = match had {
+            Some(before) if before.ends > asked => (before.ttl, before.ends),
+            _ => (claim.ttl.as_millis(), asked),
+        };
+        assert_eq!(lease.ttl.as_millis(), ends - self.now);
         self.held.insert(who, Known { number, slots, slot: share.slot, ttl, ends });
     }
 
@@ -270,7 +301,7 @@ impl World {
         known.sort_unstable();
         assert_eq!(told, known);
         if let Some((_, (who, claim))) = self.line.first_key_value() {
-            self.must_wait(*who, claim);
+            self.is_refused(*who, claim);
         }
     }
 }

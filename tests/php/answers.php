@@ -82,3 +82,10 @@ function same(mixed $expected, mixed $actual, string $what): void
         throw new UnexpectedValueException("$what: not $texts[0] but $texts[1]");
     }
 }
+
+/** The lease lasts as long as was asked for, less what the answer took: a half at least. */
+function lasts(int $ttl_ms, Answer $grant, string $what): void
+{
+    $left = $grant->member('ttl_ms');
+    same(true, $left <= $ttl_ms && $left >= $ttl_ms / 2, "$what, $left of $ttl_ms ms,");
+}

@@ -14,7 +14,7 @@ use tokio::time::sleep_until;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::store::Page;
-use crate::store::redis::deadline::When;
+use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::node::{ScriptCall, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::peer::Peer;
@@ -145,19 +145,14 @@ impl World {
             Some(deadline) if !Rule::DeadlineFirst.is_left_out() => millis(deadline.moment()),
             _ => sent + millis(patience),
         };
-        let asked = when.deadline().map(|deadline| millis(deadline.asked()));
-        let times = match when {
-            When::AnyTime => vec![],
-            When::Until(_) => vec![Some(deadline)],
-            When::InOrder(_) => vec![Some(deadline), asked, asked],
-        };
-        let node_time = |time| (state.nodes[node].clock(time) / 1_000).to_string();
-        let times = times.into_iter().flatten().map(node_time).collect::<Vec<_>>();
-        command.words.splice(command.keys..command.keys, times);
+        if let When::Until(_) = when {
+            let not_after = (state.nodes[node].clock(deadline) / 1_000).to_string();
+            command.words.insert(command.keys, not_after);
+        }
         let cut = state.nodes[node].is_cut_from(instance);
         let network = &mut state.network;
         if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
-            network.asked.insert(command.words[command.keys + 3].clone(), now);
+            network.asked.insert(command.words[command.keys + 2].clone(), now);
         }
         network.sent += 1;
         let call = network.sent;
@@ -286,6 +281,11 @@ impl Peer for Line {
     fn now(&self) -> u64 {
         let now = self.world.now();
         self.world.state().nodes[self.node].clock(now) / 1_000
+    }
+
+    fn when_asked(&self, request: Deadline) -> u64 {
+        let asked = u64::try_from(request.asked().as_millis()).unwrap_or(u64::MAX);
+        self.world.state().nodes[self.node].clock(asked) / 1_000
     }
 
     async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Answer {

@@ -21,7 +21,15 @@ impl Wish {
     /// A request for a key under the token of this number.
     pub(super) fn of(key: usize, token: u64, (origin, ttl): (Origin, Ttl)) -> Self {
         let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");
-        let claim = Claim { key: name(key), token: secret, origin, ttl, owner: None, slots: None };
+        let claim = Claim {
+            key: name(key),
+            token: secret,
+            origin,
+            ttl,
+            owner: None,
+            slots: None,
+            named: None,
+        };
         Self { key, token, claim, until: 0, fence: 0, orphaned: false }
     }
 

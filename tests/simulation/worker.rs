@@ -124,7 +124,7 @@ impl Worker {
         let answer = self.ask(instance, async |store| store.try_acquire(&wish.claim).await).await;
         match answer {
             Some(Ok(Attempt::Won(win))) => self.won(wish, asked, &win),
-            Some(Ok(Attempt::Held(_))) => self.held(),
+            Some(Ok(Attempt::Held(_) | Attempt::Lost)) => self.held(),
             Some(Err(error)) => self.failed(&error),
             None => wish.orphaned(),
         }

@@ -33,6 +33,8 @@ const SPAWNS: &[(&str, &str)] = &[
 
 /// Where tests may sleep, and why that is no signal.
 const SLEEPS: &[(&str, &str)] = &[
+    ("tests/it/conformance/rules.rs", "a client leaves at any moment after a release"),
+    ("tests/it/hold/gone.rs", "the same"),
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),

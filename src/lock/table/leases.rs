@@ -14,8 +14,9 @@ use crate::lock::token::FencingToken;
 const LEAST_SLACK: Duration = Duration::from_millis(25);
 
 impl Table {
-    /// Grants the key to a token that has a lease of it, with as many slots as it asks for if the
-    /// other holders allow them. Its place in line does not matter: who is ahead may wait for it.
+    /// Grants the key again to a token that has a lease of it. Its share changes only if the claim
+    /// names the lease and the other holders allow that. Its place in line does not matter: who is
+    /// ahead may wait for it.
     pub(super) fn again(
         &mut self,
         claim: &Claim,
@@ -24,7 +25,8 @@ impl Table {
         proposal: u64,
     ) -> Option<Attempt> {
         let slots = claim.slots.unwrap_or(own.share.slots);
-        if !holders::room(self.entries(&claim.key), &claim.token, slots) {
+        let room = || holders::room(self.entries(&claim.key), &claim.token, slots);
+        if slots != own.share.slots && (claim.named.is_none() || !room()) {
             let refusal = self.refusal(claim, now);
             return Some(Attempt::Held(LockStatus { mine: Some(true), ..refusal }));
         }
@@ -33,19 +35,23 @@ impl Table {
             return self.begin(claim, Some(&own), now, proposal).map(Attempt::Won);
         }
         let share = holders::share(self.entries(&claim.key), slots, own.share.slot);
-        if let Some(line) = self.lines.get_mut(&claim.key) {
-            line.drop(&claim.token); // It waited for the slots that it has now.
-            self.forget_empty_line(&claim.key);
-        }
+        let place = self.out_of_line(claim);
         let renewals = own.renewals.taken_over();
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
-        let lease = self.grant(&claim.key, entry, claim.ttl, now);
+        let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Attempt::Won(Win { lease, fresh: false, replaces: None, in_doubt: None }))
+        Some(Attempt::Won(Win { lease, fresh: false, replaces: None, place, node: 0 }))
+    }
+
+    /// Takes a claim that has the key out of its line. Returns the place that it had.
+    fn out_of_line(&mut self, claim: &Claim) -> Option<u64> {
+        let place = self.lines.get_mut(&claim.key)?.drop(&claim.token);
+        self.forget_empty_line(&claim.key);
+        place
     }
 
     /// Begins a lease, in place of an earlier one of its token if there is one: its holder has had
-    /// the key since then.
+    /// the key since then, and has it for no shorter time.
     pub(super) fn begin(
         &mut self,
         claim: &Claim,
@@ -59,27 +65,22 @@ impl Table {
         self.last_fencing_token = fencing_token.number();
         if let Some(line) = self.lines.get_mut(&claim.key) {
             line.take_handed();
-            line.drop(&claim.token);
-            self.forget_empty_line(&claim.key);
         }
+        let place = self.out_of_line(claim);
         let entry = Entry {
             token: claim.token.clone(),
             owner: claim.owner.clone(),
             fencing_token,
             since: before.map_or(now, |before| before.since),
-            ttl: claim.ttl,
-            ends_at: now,
+            ttl: before.map_or(claim.ttl, |before| before.ttl),
+            ends_at: before.map_or(now, |before| before.ends_at),
             renewals: Renewals::default(),
             share: holders::share(self.entries(&claim.key), claim.slots(), None),
         };
-        let lease = self.grant(&claim.key, entry, claim.ttl, now);
+        let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Win {
-            lease,
-            fresh: true,
-            replaces: before.map(|before| before.fencing_token),
-            in_doubt: None,
-        })
+        let replaces = before.map(|before| before.fencing_token);
+        Some(Win { lease, fresh: true, replaces, place, node: 0 })
     }
 
     /// The latest end of a lease: when it has lasted for its `max_hold`. It ends no earlier than it
@@ -89,26 +90,51 @@ impl Table {
         Some(limit.max(entry.ends_at))
     }
 
-    pub(super) fn grant(
+    /// Makes a lease last for `asked` from now, unless it lasts longer anyway.
+    pub(super) fn extend(
         &mut self,
         key: &LockKey,
-        mut entry: Entry,
+        entry: Entry,
         asked: Ttl,
         now: Timestamp,
     ) -> Lease {
-        let limit = self.limit(key, &entry);
+        let (ttl, ends_at) = self.term(key, &entry, asked, now);
+        match entry.ends_at > ends_at {
+            true => self.note(key, entry, false, now),
+            false => self.note(key, Entry { ttl, ends_at, ..entry }, ttl < asked, now),
+        }
+    }
+
+    /// Makes a lease end `asked` from now.
+    pub(super) fn set_end(
+        &mut self,
+        key: &LockKey,
+        entry: Entry,
+        asked: Ttl,
+        now: Timestamp,
+    ) -> Lease {
+        let (ttl, ends_at) = self.term(key, &entry, asked, now);
+        self.note(key, Entry { ttl, ends_at, ..entry }, ttl < asked, now)
+    }
+
+    /// The TTL of a lease, and its end, if it is renewed now for `asked`.
+    fn term(&self, key: &LockKey, entry: &Entry, asked: Ttl, now: Timestamp) -> (Ttl, Timestamp) {
+        let limit = self.limit(key, entry);
         let ttl = limit.map_or(asked, |limit| asked.min(Ttl::until(limit, now)));
-        entry.ttl = ttl;
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
-        entry.ends_at = now.after(ttl).plus(slack);
-        entry.ends_at = limit.map_or(entry.ends_at, |limit| limit.min(entry.ends_at));
+        let ends_at = now.after(ttl).plus(slack);
+        (ttl, limit.map_or(ends_at, |limit| limit.min(ends_at)))
+    }
+
+    /// Writes a lease, and returns it as its holder is told.
+    fn note(&mut self, key: &LockKey, entry: Entry, capped: bool, now: Timestamp) -> Lease {
         let lease = Lease {
             key: key.clone(),
             owner: entry.owner.clone(),
             fencing_token: entry.fencing_token,
-            ttl,
+            ttl: Ttl::lasting(entry.left(now)),
             renewals: entry.renewals,
-            capped: ttl < asked,
+            capped,
             share: entry.share,
         };
         let (ends_at, id) = (entry.ends_at, (key.clone(), entry.fencing_token));

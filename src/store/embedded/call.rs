@@ -1,16 +1,13 @@
 //! A call to the committer, with a deadline; withdrawn if its answer is not needed any more.
 
-use std::future::poll_fn;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::heard_out::caller_is_gone;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::lease::Lease;
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::LeaseToken;
@@ -22,21 +19,10 @@ use crate::store::embedded::queue::{Job, JobError, Order};
 pub(super) enum Manner {
     /// Until the deadline; then it is withdrawn if it has not begun.
     Withdrawn,
-    /// As above, and withdrawn as soon as its caller is gone: only that caller has the token.
-    ForCaller,
     /// Until the deadline; the call still runs after it.
     Kept,
     /// Without a deadline, and ahead of all others.
     Undo,
-}
-
-impl Manner {
-    pub(super) fn of(claim: &Claim) -> Self {
-        match claim.origin {
-            Origin::Service => Self::ForCaller,
-            Origin::Client => Self::Withdrawn,
-        }
-    }
 }
 
 /// An answer that is on disk, and the end of the lease in it.
@@ -83,20 +69,11 @@ impl Shared {
         let full = || JobError::new(Effect::None, "too many calls wait for the disk");
         let id = self.queue.push(order, job).ok_or_else(|| failed(full()))?;
         let deadline = Instant::now() + timeout;
-        let withdrawable = matches!(manner, Manner::Withdrawn | Manner::ForCaller);
-        let alone = poll_fn(|_| match manner {
-            Manner::ForCaller if caller_is_gone() => Poll::Ready(()),
-            _ => Poll::Pending,
-        });
         let answered = tokio::select! {
             biased;
             answered = &mut answer => answered.map_err(|_| ended()).flatten(),
-            () = alone => match self.queue.withdraw(id) {
-                true => Err(JobError::new(Effect::None, "the caller left before the call began")),
-                false => within(deadline, &mut answer, timeout).await,
-            },
             () = sleep_until(deadline), if !matches!(manner, Manner::Undo) => {
-                match withdrawable && self.queue.withdraw(id) {
+                match matches!(manner, Manner::Withdrawn) && self.queue.withdraw(id) {
                     true => Err(late(Effect::None, timeout)),
                     false => Err(late(Effect::Unknown, timeout)),
                 }
@@ -122,17 +99,6 @@ impl Shared {
             return Err(StoreError { verb, effect: Effect::Unknown, reason });
         }
         Ok(lease)
-    }
-}
-
-async fn within<T>(
-    deadline: Instant,
-    answer: &mut oneshot::Receiver<Result<T, JobError>>,
-    timeout: Duration,
-) -> Result<T, JobError> {
-    match tokio::time::timeout_at(deadline, answer).await {
-        Ok(answered) => answered.map_err(|_| ended()).flatten(),
-        Err(_) => Err(late(Effect::Unknown, timeout)),
     }
 }
 

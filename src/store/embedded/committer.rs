@@ -98,13 +98,13 @@ impl Committer {
             for job in batch {
                 job.reply(outcome.clone());
             }
-            let rung = {
+            let heard = {
                 let mut state = self.shared.view.state();
-                state.table.as_mut().map(|table| table.take_rung())
+                state.table.as_mut().map(|table| (table.take_rung(), table.take_ended()))
             };
-            for key in rung.unwrap_or_default() {
-                self.shared.wakeups.ring(&key);
-            }
+            let (rung, ended) = heard.unwrap_or_default();
+            rung.iter().for_each(|key| self.shared.wakeups.ring(key));
+            ended.iter().for_each(|(key, place)| self.shared.wakeups.ended(key, *place));
         }
         if let Health::Serving = self.health {
             // With the clock on disk up to date, remaining leases last no longer than they must.

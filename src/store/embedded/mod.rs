@@ -26,7 +26,7 @@ use async_trait::async_trait;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
 use crate::lock::slots::Slots;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn, Win};
 use crate::lock::table::Table;
@@ -164,8 +164,8 @@ fn proposal() -> u64 {
 impl Store for EmbeddedStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
         const VERB: Verb = Verb::TryAcquire;
-        let (manner, origin, claim) = (Manner::of(claim), claim.origin, claim.clone());
-        let asked = self.call(VERB, manner, move |table, now| {
+        let (origin, claim) = (claim.origin, claim.clone());
+        let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
             let attempt = table.try_acquire(&claim, now, proposal());
             Committed::with_lease(table, (&claim.key, &claim.token), attempt)
         });
@@ -175,15 +175,15 @@ impl Store for EmbeddedStore {
                 let lease = self.shared.tell(VERB, win.lease, &asked)?;
                 Attempt::Won(Win { lease, ..win })
             }
-            held => held,
+            other @ (Attempt::Held(_) | Attempt::Lost) => other,
         })
     }
 
-    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
+    async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
         const VERB: Verb = Verb::WaitTurn;
         let (origin, claim) = (claim.origin, claim.clone());
         let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
-            let turn = table.wait_turn(&claim, stood, now, proposal());
+            let turn = table.wait_turn(&claim, now, proposal());
             Committed::with_lease(table, (&claim.key, &claim.token), turn)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
@@ -273,6 +273,15 @@ impl Store for EmbeddedStore {
             Committed::plain(table.release(&key, (&token, None), now))
         });
         undone.await.map(|_| ())
+    }
+
+    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        let receipt = receipt.clone();
+        let taken = self.call(Verb::LetGo, Manner::Undo, move |table, now| {
+            table.take_back(&receipt, now);
+            Committed::plain(())
+        });
+        taken.await.map(|_| ())
     }
 
     async fn force_release(

@@ -38,7 +38,7 @@ impl JobError {
 /// The order of a job among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
-    /// First: it undoes an earlier job, and no waiting job is of the same claim.
+    /// First: it undoes an earlier job.
     First,
     /// In the order of arrival.
     InTurn,

@@ -1,7 +1,7 @@
 //! The service's estimate of the store's time, and the floor under fencing tokens.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::lock::time::wall_clock_micros;
@@ -12,34 +12,14 @@ use crate::metrics::{ClockLead, Metrics};
 /// an hour ahead would use up an hour of the protection against loss.
 const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
-/// One part in so many by which clocks run at different speed, at most.
-const DRIFT: u32 = 1_000;
-
-/// Milliseconds to add to those since the beginning.
-#[derive(Clone, Copy, Debug)]
-struct Offset {
-    /// The least that every call since the last clock step allows. The estimate is not ahead, but
-    /// for a rounding, and behind by at most the fastest answer.
-    least: i64,
-    /// The most that they allow; slow calls leave it as it is.
-    most: i64,
-    /// The moment that `most` is of: a clock has drifted since.
-    of: Instant,
-}
-
-impl Offset {
-    /// The most at another moment.
-    fn most_at(&self, moment: Instant) -> i64 {
-        let drift = (moment.saturating_duration_since(self.of) / DRIFT).as_millis();
-        self.most.saturating_add(i64::try_from(drift).unwrap_or(i64::MAX))
-    }
-}
-
 /// An estimate of the store's clock from its replies.
 #[derive(Debug)]
 pub(in crate::store) struct StoreClock {
     began: Instant,
-    offset: Mutex<Offset>,
+    /// Milliseconds to add to those since the beginning: the least that every call since the last
+    /// clock step allows. The estimate is not ahead, but for a rounding, and behind by at most the
+    /// fastest answer.
+    offset: AtomicI64,
     node: String,
     lead: ClockLead,
     /// True while the log says that the two clocks differ.
@@ -50,8 +30,7 @@ impl StoreClock {
     /// The clock of a node, before its first reply.
     pub(super) fn new(node: String, metrics: &Metrics) -> Self {
         let lead = metrics.redis_clock_lead(&node);
-        let began = Instant::now();
-        let offset = Mutex::new(Offset { least: 0, most: i64::MAX, of: began });
+        let (began, offset) = (Instant::now(), AtomicI64::new(0));
         Self { began, offset, node, lead, apart: AtomicBool::new(false) }
     }
 
@@ -69,20 +48,9 @@ impl StoreClock {
         let now = i64::try_from(now).unwrap_or(i64::MAX);
         let least = now.saturating_sub(self.local(received));
         let most = now.saturating_sub(self.local(sent)).saturating_add(1);
-        let mut offset = self.offset();
-        let before = offset.most_at(received);
-        if offset.least > most || before < least {
-            *offset = Offset { least, most, of: received };
-            return;
-        }
-        offset.least = offset.least.max(least);
-        if most <= before {
-            (offset.most, offset.of) = (most, received);
-        }
-    }
-
-    fn offset(&self) -> MutexGuard<'_, Offset> {
-        self.offset.lock().unwrap_or_else(PoisonError::into_inner)
+        let narrowed = |offset: i64| Some(if offset > most { least } else { offset.max(least) });
+        // Never refused: there is always a value.
+        let _ = self.offset.fetch_update(Ordering::Relaxed, Ordering::Relaxed, narrowed);
     }
 
     /// Records the difference between the store's clock and this machine's, and logs if it is
@@ -108,16 +76,9 @@ impl StoreClock {
     }
 
     /// The store's time at the earliest, in milliseconds, at a moment of this process.
-    pub(super) fn at(&self, moment: Instant) -> u64 {
-        self.around(moment)[0]
-    }
-
-    /// The same, at the earliest and at the latest.
-    pub(super) fn around(&self, moment: Instant) -> [u64; 2] {
-        let offset = *self.offset();
-        let (least, most) = (offset.least, offset.most_at(Instant::now()));
-        let local = self.local(moment);
-        [least, most].map(|offset| u64::try_from(local.saturating_add(offset)).unwrap_or(0))
+    pub(in crate::store) fn at(&self, moment: Instant) -> u64 {
+        let offset = self.offset.load(Ordering::Relaxed);
+        u64::try_from(self.local(moment).saturating_add(offset)).unwrap_or(0)
     }
 
     fn local(&self, at: Instant) -> i64 {
@@ -160,85 +121,54 @@ pub(super) fn latest_believable_micros() -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::time::{Duration, Instant};
 
-    use super::{Offset, StoreClock};
+    use super::StoreClock;
     use crate::metrics::Metrics;
 
     /// The offset after calls, each sent and answered so many milliseconds after the beginning,
     /// with what the store's clock showed.
-    fn offset(calls: &[(u64, u64, u64)]) -> Offset {
+    fn offset(calls: &[(u64, u64, u64)]) -> i64 {
         let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
         let at = |millis| clock.began + Duration::from_millis(millis);
         for &(sent, received, now) in calls {
             clock.narrow(at(sent), at(received), now);
         }
-        *clock.offset()
-    }
-
-    fn least(calls: &[(u64, u64, u64)]) -> i64 {
-        offset(calls).least
+        clock.offset.load(Ordering::Relaxed)
     }
 
     #[test]
     fn a_slow_call_changes_nothing() {
         // Its request took 40 ms; two times that are rounded may be one millisecond apart.
-        assert_eq!(least(&[(10, 10, 110), (20, 60, 160)]), 100);
-        assert_eq!(least(&[(10, 10, 110), (20, 60, 161)]), 101);
-        assert_eq!(least(&[(10, 10, 110), (20, 20, 119), (30, 30, 130)]), 100);
+        assert_eq!(offset(&[(10, 10, 110), (20, 60, 160)]), 100);
+        assert_eq!(offset(&[(10, 10, 110), (20, 60, 161)]), 101);
+        assert_eq!(offset(&[(10, 10, 110), (20, 20, 119), (30, 30, 130)]), 100);
         // So did its answer.
-        assert_eq!(least(&[(10, 10, 110), (20, 60, 120)]), 100);
+        assert_eq!(offset(&[(10, 10, 110), (20, 60, 120)]), 100);
     }
 
     #[test]
     fn the_estimate_is_never_ahead() {
         // The store's clock is 5000 ahead; first the request takes a second, then the answer.
-        assert_eq!(least(&[(10, 1_010, 6_010)]), 5_000);
-        assert_eq!(least(&[(10, 1_010, 5_010)]), 4_000);
-        assert_eq!(least(&[(10, 1_010, 5_010), (1_020, 1_021, 6_021)]), 5_000);
-    }
-
-    #[test]
-    fn the_store_is_no_further_ahead_than_a_call_allows() {
-        assert_eq!(offset(&[(10, 50, 5_020)]).most, 5_011);
-        assert_eq!(offset(&[(10, 50, 5_020), (60, 61, 5_060)]).most, 5_001);
-        // Slow calls change nothing, however many they are.
-        let mut calls = vec![(60, 61, 5_060)];
-        calls.extend((100..500).map(|sent| (sent, sent + 800, sent + 5_400)));
-        assert_eq!(offset(&calls).most, 5_001);
-        // A clock may have drifted meanwhile.
-        let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
-        let at = |millis| clock.began + Duration::from_millis(millis);
-        clock.narrow(at(0), at(0), 5_000);
-        assert_eq!(clock.offset().most_at(at(60_000)), 5_061);
+        assert_eq!(offset(&[(10, 1_010, 6_010)]), 5_000);
+        assert_eq!(offset(&[(10, 1_010, 5_010)]), 4_000);
+        assert_eq!(offset(&[(10, 1_010, 5_010), (1_020, 1_021, 6_021)]), 5_000);
     }
 
     #[test]
     fn a_clock_that_drifts_is_followed() {
         let ahead: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 11)).collect();
-        let Offset { least, most, .. } = offset(&ahead);
-        assert_eq!((least, most), (5_050, 5_050));
+        assert_eq!(offset(&ahead), 5_050);
         let behind: Vec<_> = (1..=50).map(|n| (n * 10, n * 10, 5_000 + n * 9)).collect();
-        let Offset { least, most, .. } = offset(&behind);
-        assert_eq!((least, most), (4_951, 4_951));
-    }
-
-    #[test]
-    fn a_moment_is_told_at_the_earliest_and_at_the_latest() {
-        let clock = StoreClock::new("node".to_owned(), &Metrics::for_redis());
-        let at = |millis| clock.began + Duration::from_millis(millis);
-        assert_eq!(clock.around(at(10))[1], i64::MAX.unsigned_abs());
-        clock.narrow(at(20), at(60), 1_050);
-        assert_eq!((clock.at(at(100)), clock.around(at(100))), (1_090, [1_090, 1_131]));
-        assert_eq!(clock.around(at(0)), [990, 1_031]);
+        assert_eq!(offset(&behind), 4_951);
     }
 
     #[test]
     fn a_step_of_the_clock_is_believed_at_once() {
         for (before, after) in [(5_000, 65_000), (65_000, 5_000)] {
-            let Offset { least, most, .. } = offset(&[(10, 11, before + 11), (20, 21, after + 21)]);
-            let after = i64::try_from(after).unwrap();
-            assert_eq!((least, most), (after, after + 2));
+            let offset = offset(&[(10, 11, before + 11), (20, 21, after + 21)]);
+            assert_eq!(offset, i64::try_from(after).unwrap());
         }
     }
 

@@ -15,9 +15,6 @@ pub(in crate::store) enum When {
     /// Not after this, nor after its caller has given up; the script's first argument tells it in
     /// the store's time.
     Until(Deadline),
-    /// The same, and the script tells requests apart that were made before others acted: its second
-    /// and third argument tell when this one was made, at the earliest and at the latest.
-    InOrder(Deadline),
 }
 
 impl When {
@@ -25,7 +22,7 @@ impl When {
     pub(in crate::store) fn deadline(self) -> Option<Deadline> {
         match self {
             Self::AnyTime => None,
-            Self::Until(deadline) | Self::InOrder(deadline) => Some(deadline),
+            Self::Until(deadline) => Some(deadline),
         }
     }
 }
@@ -58,7 +55,7 @@ impl Deadline {
     }
 
     /// The same, as a moment of this process; now, if the process knows none so early.
-    pub(super) fn began(self) -> Instant {
+    pub(in crate::store) fn began(self) -> Instant {
         // A pause between the two readings only makes it earlier.
         let now = Instant::now();
         now.checked_sub(since_boot().saturating_sub(self.asked())).unwrap_or(now)

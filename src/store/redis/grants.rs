@@ -7,13 +7,13 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::heard_out::caller_is_gone;
-use crate::lock::lease::{Claim, Lease, Renewals};
-use crate::lock::store::Win;
+use crate::lock::key::LockKey;
+use crate::lock::lease::{Claim, Lease, Receipt, Renewals};
+use crate::lock::store::{Keep, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
-use crate::lock::token::FencingToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::RedisStore;
-use crate::store::redis::claims::Request;
+use crate::store::redis::claims::Answer;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::replies::{fencing_token, malformed, renewals, share, ttl};
 use crate::store::redis::script::{Reply, Script};
@@ -22,26 +22,15 @@ use crate::store::redis::target::{By, Target};
 /// The item of a grant that tells the number of the lease that it replaces, or 0.
 const REPLACED: usize = 5;
 
-/// The item of a grant that is 1 if the lease is in doubt.
-const IN_DOUBT: usize = 6;
-
-/// The attempts of [`RedisStore::take_back`] before its caller has to retry later.
+/// The attempts of [`RedisStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
 
-/// How long, and how often, [`RedisStore::give_up_unheard`] asks a store that does not answer.
-const GIVES_UP_FOR: Duration = Duration::from_secs(30);
-const GIVES_UP_EVERY: Duration = Duration::from_millis(500);
-
-/// The lease for its holder. If the answer took more than half of the TTL, the TTL is shortened to
-/// the time left, counted from the question. The client counts a shorter delay itself, as it does
-/// the network's.
+/// The lease as its holder is told: what the question took is taken off the time left.
 ///
 /// If this process or Redis was suspended in between, the lease may have expired by now.
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
-    let spent = asked.elapsed();
-    if spent > lease.ttl.as_duration() / 2 {
-        lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(millis_down(spent)));
-    }
+    let spent = millis_down(asked.elapsed());
+    lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(spent));
     if lease.ttl.as_millis() == 0 {
         let reason = "Redis answered only after the lease had expired";
         return Err(failure(verb, Effect::Unknown, reason));
@@ -50,20 +39,17 @@ pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease,
 }
 
 impl RedisStore {
-    /// The grant in the reply to a request.
+    /// The grant in an answer.
     pub(super) fn win(
         &self,
         verb: Verb,
         claim: &Claim,
-        request: Request,
-        reply: &mut Reply,
+        Answer { mut reply, node, asked }: Answer,
     ) -> Result<Win, StoreError> {
-        let Request { name, asked, .. } = request;
-        let in_doubt = (reply.item(IN_DOUBT) == Some(1)).then_some(name);
         let fresh = reply.word() == "granted";
-        let number = self.fencing_token(verb, reply)?;
-        let renewals = renewals(reply).ok_or_else(|| malformed(verb))?;
-        let ttl = ttl(reply).ok_or_else(|| malformed(verb))?;
+        let number = self.fencing_token(verb, &mut reply)?;
+        let renewals = renewals(&mut reply).ok_or_else(|| malformed(verb))?;
+        let ttl = ttl(&mut reply).ok_or_else(|| malformed(verb))?;
         let lease = Lease {
             key: claim.key.clone(),
             owner: claim.owner.clone(),
@@ -71,10 +57,11 @@ impl RedisStore {
             ttl,
             renewals,
             capped: ttl < claim.ttl,
-            share: share(reply),
+            share: share(&mut reply),
         };
-        let replaces = fencing_token(reply);
-        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, in_doubt })
+        let replaces = fencing_token(&mut reply);
+        let place = reply.number().and_then(|place| u64::try_from(place).ok()).filter(|at| *at > 0);
+        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, place, node })
     }
 
     /// Waits until a grant has reached the replicas, if the settings require it.
@@ -85,7 +72,7 @@ impl RedisStore {
         &self,
         script: &'static Script,
         claim: &Claim,
-        (reply, node): &(Reply, Arc<Node>),
+        (reply, node): (&Reply, &Arc<Node>),
         since: Instant,
     ) -> Result<(), StoreError> {
         let granted = match reply.word() {
@@ -118,38 +105,40 @@ impl RedisStore {
         // A new grant has no renewals.
         let by = By::LastWord(Renewals::default());
         let grant = Target { key, token, fencing_token: granted, by };
-        let ended = self.run_release(&grant, node).await;
+        let ended = self.run_release(&grant, None, node).await;
         ended.is_ok_and(|reply| reply.word() == "lease")
     }
 
-    /// Gives up what a request without an answer may have got in doubt, if its client is gone.
-    pub(super) async fn give_up_unheard(
-        &self,
-        target: &Target<'_>,
-        request: &Request,
-        effect: Effect,
-    ) {
-        if !caller_is_gone() || effect == Effect::None {
-            return;
+    /// Ends a lease whose grant reached no client, on the node that granted it: another one may have
+    /// given its number to a lease that was told.
+    pub(super) async fn end_unheard(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        let Receipt { lease, origin, place, node } = receipt;
+        let (until, keys) = (Instant::now() + self.patience, self.keys(&lease.key));
+        let granted_by = self.topology.node_of(Verb::LetGo, &keys.lock, until).await?;
+        if granted_by.number() != *node {
+            return Ok(());
         }
-        let target = Target { by: By::Request(&request.name), ..*target };
-        let over_at = Instant::now() + GIVES_UP_FOR;
-        while self.take_back(&target).await.is_err() && Instant::now() < over_at {
-            sleep(GIVES_UP_EVERY).await;
-        }
+        let place = place.filter(|_| Keep::of(*origin) == Keep::Place);
+        let target = Target::of_keeper(lease, By::LastWord);
+        self.run_release(&target, place, Some(&granted_by)).await.map(drop)
     }
 
-    /// Ends whatever a target has of a key, and whatever earlier calls may still grant it.
-    pub(super) async fn take_back(&self, target: &Target<'_>) -> Result<(), StoreError> {
+    /// Ends whatever a token has of a key, and whatever earlier calls may still grant it.
+    pub(super) async fn undo_all(
+        &self,
+        key: &LockKey,
+        token: &LeaseToken,
+    ) -> Result<(), StoreError> {
+        let target = Target::of_client(key, token, None);
         // An earlier call may still be on its way, on a lost connection or in a suspended Redis.
         // None acts later than this, on that node's clock.
-        let (verb, keys) = (Verb::Release, self.keys(target.key));
+        let (verb, keys) = (Verb::Release, self.keys(key));
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;
         let acts_until = asked.clock().now() + millis_down(self.patience);
         for _ in 0..UNDO_TRIES {
-            let reply = self.run_release(target, None).await?;
+            let reply = self.run_release(&target, None, None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
             }

@@ -40,7 +40,7 @@ use uuid::Uuid;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use crate::lock::time::Ttl;
@@ -48,7 +48,7 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
-use crate::store::redis::claims::Request;
+use crate::store::redis::claims::Asked;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
@@ -140,7 +140,7 @@ impl RedisStore {
 
     /// The deadline of so many calls, whose arguments are made after this.
     fn in_time(&self, calls: u32) -> When {
-        When::InOrder(Deadline::after(since_boot(), self.patience * calls))
+        When::Until(Deadline::after(since_boot(), self.patience * calls))
     }
 
     /// Looks at a key, and tells so many claims of its line and so many of its leases at most.
@@ -185,32 +185,30 @@ impl Store for RedisStore {
         if stood.is_none() {
             return self.try_acquire(claim).await.map(Some);
         }
-        let request = Request::now(self.in_time(1));
-        let reply = self.run_wait_turn(claim, &request, None, stood).await?;
-        match reply.word() {
+        let asked = Asked::now(self.in_time(1));
+        let answer = self.run_wait_turn(claim, asked, None, stood).await?;
+        match answer.reply.word() {
             "gone" => Ok(None),
-            _ => self.attempted(claim, request, reply).map(Some),
+            _ => self.attempted(claim, answer).map(Some),
         }
     }
 
     async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
-        let (request, instance) = (Request::now(self.in_time(1)), Some(&*self.instance));
-        let mut reply = self.run_wait_turn(claim, &request, instance, stood).await?;
-        let verb = Verb::WaitTurn;
-        match reply.word() {
-            "granted" | "again" => self.win(verb, claim, request, &mut reply).map(Turn::Won),
-            "waiting" => waiting(&mut reply).map(Turn::Waiting).ok_or_else(|| malformed(verb)),
-            "shared" => {
-                shared(&claim.key, &mut reply).map(Turn::Held).ok_or_else(|| malformed(verb))
-            }
-            "gone" => Ok(Turn::Gone),
-            _ => Err(malformed(verb)),
-        }
+        let (asked, verb) = (Asked::now(self.in_time(1)), Verb::WaitTurn);
+        let mut answer = self.run_wait_turn(claim, asked, Some(&self.instance), stood).await?;
+        let turn = match answer.reply.word() {
+            "granted" | "again" => return self.win(verb, claim, answer).map(Turn::Won),
+            "waiting" => waiting(&mut answer.reply).map(Turn::Waiting),
+            "shared" => shared(&claim.key, &mut answer.reply).map(Turn::Held),
+            "gone" => Some(Turn::Gone),
+            _ => None,
+        };
+        turn.ok_or_else(|| malformed(verb))
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         for some in claims.chunks(LEAVE_AT_ONCE) {
-            let when = When::Until(Deadline::after(since_boot(), self.patience));
+            let when = self.in_time(1);
             let mut args = vec![self.instance.as_str(), &self.position_kept];
             for (token, keep) in some {
                 let kept = match keep {
@@ -248,7 +246,7 @@ impl Store for RedisStore {
         let target = Target::of_keeper(holding, By::LastWord);
         match linger {
             Some(_) => self.run_refresh(Verb::LetGo, &target, linger).await.map(drop),
-            None => self.run_release(&target, None).await.map(drop),
+            None => self.run_release(&target, None, None).await.map(drop),
         }
     }
 
@@ -258,7 +256,8 @@ impl Store for RedisStore {
         token: &LeaseToken,
         named: Option<FencingToken>,
     ) -> Result<Released, StoreError> {
-        let mut reply = self.run_release(&Target::of_client(key, token, named), None).await?;
+        let target = Target::of_client(key, token, named);
+        let mut reply = self.run_release(&target, None, None).await?;
         Ok(match reply.word() {
             "place" => Released::Place,
             "lease" => Released::Lease(Holder {
@@ -272,18 +271,11 @@ impl Store for RedisStore {
     }
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.take_back(&Target::of_client(key, token, None)).await
+        self.undo_all(key, token).await
     }
 
-    async fn give_up(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        request: &str,
-    ) -> Result<(), StoreError> {
-        let by = By::Request(request);
-        let target = Target { by, ..Target::of_client(key, token, None) };
-        self.run_release(&target, None).await.map(drop)
+    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.end_unheard(receipt).await
     }
 
     async fn force_release(

@@ -5,7 +5,7 @@
 //! `topology.rs` decides which node has a key.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use deadpool_redis::Pool;
@@ -38,12 +38,17 @@ const POOL_SIZE: usize = 4;
 /// More than the store's time and the estimate of it differ by their rounding.
 const ROUNDING: Duration = Duration::from_millis(2);
 
+/// The nodes that this process has made.
+static NODES: AtomicU64 = AtomicU64::new(0);
+
 /// One Redis, single and independent.
 pub(in crate::store) struct Node {
     links: Vec<SharedLink>,
     pool: Pool,
     /// One scan of the keyspace at a time: it takes a good part of a node.
     pub(super) walks: Semaphore,
+    /// Its number in this process, which no other node has.
+    number: u64,
     deadline: Duration,
     inner: Arc<Inner>,
     /// The task that asks the node's replicas, if the settings require it.
@@ -145,8 +150,13 @@ impl Node {
                 Some(replicas)
             }
         };
-        let walks = Semaphore::new(1);
-        Ok(Self { links, pool: rare, walks, deadline, inner, replicas, _keepers: keepers })
+        let (walks, number) = (Semaphore::new(1), NODES.fetch_add(1, Ordering::Relaxed));
+        Ok(Self { links, pool: rare, walks, number, deadline, inner, replicas, _keepers: keepers })
+    }
+
+    /// Its number in this process, which no other node has.
+    pub(super) fn number(&self) -> u64 {
+        self.number
     }
 
     /// Its address, for logs and errors.
@@ -208,13 +218,9 @@ impl Node {
             let Some(ends) = deadline.ends(patience) else {
                 return Err(NodeError::Unusable(Effect::None, "no time is left for the call"));
             };
-            let mut times = vec![self.clock().at(ends)];
-            if let When::InOrder(_) = call.when {
-                times.extend(self.clock().around(deadline.began()));
-            }
-            let times: Vec<_> = times.iter().map(u64::to_string).collect();
+            let not_after = self.clock().at(ends).to_string();
             let args: Vec<_> =
-                times.iter().map(String::as_str).chain(call.args.iter().copied()).collect();
+                std::iter::once(&*not_after).chain(call.args.iter().copied()).collect();
             let reply = self.run_until(until, &ScriptCall { args: &args, ..*call }, way).await;
             if reply.as_ref().is_err_and(NodeError::may_be_on_its_way) {
                 sleep_until((ends + ROUNDING).into()).await;

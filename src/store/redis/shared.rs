@@ -3,11 +3,10 @@
 //! it.
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::heard_out::caller_is_gone;
 use crate::lock::key::LockKey;
-use crate::lock::store::{Kept, Store};
-use crate::lock::time::Ttl;
-use crate::store::redis::claims::Request;
+use crate::lock::store::Kept;
+use crate::lock::time::{Ttl, Uptime};
+use crate::store::redis::RedisStore;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::grants::told;
@@ -16,15 +15,11 @@ use crate::store::redis::replies::{malformed, refreshed};
 use crate::store::redis::script::{
     REFRESH, REFRESH_SHARE, RELEASE, RELEASE_SHARE, Reply, Script, or_empty,
 };
-use crate::store::redis::target::{By, Target};
-use crate::store::redis::{RETENTION_MS, RedisStore};
+use crate::store::redis::target::Target;
 
 /// The rounds of [`RedisStore::either`]: a holder may share its lock, or be alone again, between two
 /// calls.
 const ROUNDS: usize = 3;
-
-/// The item of a refresh that is 1 if the lease is in doubt.
-const IN_DOUBT: usize = 7;
 
 /// A call of a script or of its twin.
 struct Either<'a> {
@@ -41,33 +36,21 @@ impl RedisStore {
         target: &Target<'_>,
         ttl: Option<Ttl>,
     ) -> Result<Kept, StoreError> {
-        let request = Request::now(self.in_time(2)); // One finds that leases share the key.
+        let asked = Uptime::now();
         let args = [
             target.token.expose(),
             &or_empty(ttl.map(Ttl::as_millis)),
             &self.default_ttl.as_millis().to_string(),
-            &RETENTION_MS.to_string(),
             &self.floor.least().to_string(),
             &latest_believable_micros().to_string(),
             &or_empty(target.fencing_token),
             &target.by.renewals(),
             target.by.last_word(),
             &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
-            &request.name,
         ];
-        let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when: request.when };
-        let answered = self.either(target.key, &call, None).await;
-        if matches!(target.by, By::Client) {
-            if let Err(error) = &answered {
-                self.give_up_unheard(target, &request, error.effect).await;
-            }
-            if caller_is_gone()
-                && answered.as_ref().is_ok_and(|reply| reply.item(IN_DOUBT) == Some(1))
-            {
-                self.give_up(target.key, target.token, &request.name).await?;
-            }
-        }
-        let mut reply = answered?;
+        let when = self.in_time(2); // One call finds that leases share the key.
+        let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when };
+        let mut reply = self.either(target.key, &call, None).await?;
         match reply.word() {
             "taken_over" => return Ok(Kept::TakenOver),
             "lost" => return Ok(Kept::Lost),
@@ -76,13 +59,15 @@ impl RedisStore {
         let fencing_token = self.fencing_token(verb, &mut reply)?;
         let lease =
             refreshed(target.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
-        told(verb, lease, request.asked).map(Kept::Lease)
+        told(verb, lease, asked).map(Kept::Lease)
     }
 
-    /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key.
+    /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key. The
+    /// claim gets its `place` in line back, if given.
     pub(super) async fn run_release(
         &self,
         target: &Target<'_>,
+        place: Option<u64>,
         node: Option<&Node>,
     ) -> Result<Reply, StoreError> {
         let args = [
@@ -91,6 +76,7 @@ impl RedisStore {
             &or_empty(target.fencing_token),
             &target.by.renewals(),
             &self.instance,
+            &or_empty(place),
         ];
         let call = Either { scripts: [&RELEASE, &RELEASE_SHARE], args: &args, when: When::AnyTime };
         self.either(target.key, &call, node).await

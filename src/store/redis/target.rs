@@ -11,19 +11,17 @@ pub(in crate::store) struct Target<'a> {
     pub(in crate::store) token: &'a LeaseToken,
     /// Only this lease of the token, if given.
     pub(in crate::store) fencing_token: Option<FencingToken>,
-    pub(in crate::store) by: By<'a>,
+    pub(in crate::store) by: By,
 }
 
 /// The caller of a refresh or a release.
 #[derive(Clone, Copy)]
-pub(in crate::store) enum By<'a> {
+pub(in crate::store) enum By {
     Client,
     /// The keeper of a hold, with the renewals that it knows.
     Keeper(Renewals),
     /// The last call of a keeper, with the same.
     LastWord(Renewals),
-    /// A request of this name that has found its client gone.
-    Request(&'a str),
 }
 
 impl<'a> Target<'a> {
@@ -35,20 +33,18 @@ impl<'a> Target<'a> {
         Self { key, token, fencing_token, by: By::Client }
     }
 
-    pub(in crate::store) fn of_keeper(holding: &'a Holding, by: fn(Renewals) -> By<'a>) -> Self {
+    pub(in crate::store) fn of_keeper(holding: &'a Holding, by: fn(Renewals) -> By) -> Self {
         let Holding { key, token, fencing_token, renewals } = holding;
         Self { key, token, fencing_token: Some(*fencing_token), by: by(*renewals) }
     }
 }
 
-impl By<'_> {
-    /// The renewals that a keeper knows, or the name of a request, as an argument; empty for a
-    /// client.
+impl By {
+    /// The renewals that a keeper knows, as an argument; empty for a client.
     pub(in crate::store) fn renewals(self) -> String {
         match self {
             Self::Client => String::new(),
             Self::Keeper(known) | Self::LastWord(known) => known.number().to_string(),
-            Self::Request(name) => format!("?{name}"),
         }
     }
 

@@ -61,7 +61,8 @@ impl RedlockStore {
                 lease,
                 fresh: !poll.was_held(),
                 replaces: None,
-                in_doubt: None,
+                place: None,
+                node: 0,
             }));
         }
         let may_hold = self.give_up(claim, &poll, &name, patience).await;

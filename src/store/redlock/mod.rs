@@ -32,7 +32,7 @@ use uuid::Uuid;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin, Receipt};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
@@ -230,6 +230,9 @@ impl fmt::Debug for RedlockStore {
 #[async_trait]
 impl Store for RedlockStore {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+        if claim.named.is_some() {
+            return self.acquire_again(claim).await;
+        }
         if self.queues.is_behind_others(&claim.key, &claim.token) {
             let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
             let status = status.map_err(|error| {
@@ -324,6 +327,14 @@ impl Store for RedlockStore {
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
         self.undo_all(key, token).await
+    }
+
+    async fn take_back(&self, Receipt { lease, origin, .. }: &Receipt) -> Result<(), StoreError> {
+        match origin {
+            Origin::Service => self.undo_all(&lease.key, &lease.token).await,
+            // Node by node it would meet what a repeat was told of.
+            Origin::Client => Ok(()),
+        }
     }
 
     async fn force_release(

@@ -49,6 +49,9 @@ pub(super) struct Question {
     guard: Arc<str>,
     args: Arc<[String]>,
     when: When,
+    /// The scripts tell it from requests that were made before others acted: their second argument
+    /// is when it was made.
+    in_order: Option<Deadline>,
     patience: Duration,
 }
 
@@ -115,11 +118,11 @@ impl Nodes {
     ) -> Question {
         let (keys, guard) = (Arc::new(Keys::of(&self.key_prefix, key)), self.guard.clone());
         args.push(self.settings.clone());
-        Question { script, keys, guard, args: args.into(), when: When::AnyTime, patience }
+        let (when, in_order) = (When::AnyTime, None);
+        Question { script, keys, guard, args: args.into(), when, in_order, patience }
     }
 
-    /// A question that gives up a part of what the target's token has, up to its fencing token. In
-    /// order, it gives up only what has not been renewed since.
+    /// A question that gives up a part of what the target's token has, up to its fencing token.
     pub(super) fn release(
         &self,
         target: &Target<'_>,
@@ -127,20 +130,31 @@ impl Nodes {
         when: When,
         patience: Duration,
     ) -> Question {
-        let times = match when {
-            When::AnyTime => 3,
-            When::Until(_) => 2,
-            When::InOrder(_) => 0,
-        };
-        let args = [
+        let times = if when == When::AnyTime { 2 } else { 1 };
+        let args = self.release_args(target, part);
+        let args = std::iter::repeat_n(String::new(), times).chain(args).collect();
+        Question { when, ..self.question(&RELEASE, target.key, args, patience) }
+    }
+
+    /// A question that gives up what the target's token has had since before this request.
+    pub(super) fn release_older(
+        &self,
+        target: &Target<'_>,
+        request: Deadline,
+        patience: Duration,
+    ) -> Question {
+        let args = self.release_args(target, Part::All).to_vec();
+        self.question(&RELEASE, target.key, args, patience).in_order(request)
+    }
+
+    fn release_args(&self, target: &Target<'_>, part: Part<'_>) -> [String; 5] {
+        [
             target.token.expose().to_owned(),
             target.by.renewals(),
             or_empty(part.attempt()),
             or_empty(target.fencing_token),
             or_empty((part == Part::Exact).then_some(1)),
-        ];
-        let args = std::iter::repeat_n(String::new(), times).chain(args).collect();
-        Question { when, ..self.question(&RELEASE, target.key, args, patience) }
+        ]
     }
 
     pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
@@ -212,16 +226,17 @@ impl Question {
         Self { when: When::Until(deadline), ..self }
     }
 
-    /// The same, and it tells when it was asked: the second and third argument.
+    /// The same, and it tells when it was made: the second argument.
     pub(super) fn in_order(self, deadline: Deadline) -> Self {
-        Self { when: When::InOrder(deadline), ..self }
+        Self { when: When::Until(deadline), in_order: Some(deadline), ..self }
     }
 
     async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
-        let Self { script, keys, guard, args, when, patience } = self;
+        let Self { script, keys, guard, args, when, in_order, patience } = self;
         let [lock, record, ..] = keys.all();
-        let (keys, args) =
-            ([lock, record, &*guard], args.iter().map(String::as_str).collect::<Vec<_>>());
+        let keys = [lock, record, &*guard];
+        let asked = in_order.map(|request| peer.when_asked(request).to_string());
+        let args: Vec<_> = asked.iter().chain(args.iter()).map(String::as_str).collect();
         peer.call(&ScriptCall { script, keys: &keys, args: &args, when }, patience).await
     }
 }

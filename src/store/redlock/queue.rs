@@ -87,7 +87,7 @@ impl Queues {
         let mut lines = self.lines();
         let Some(line) = lines.get_mut(key) else { return false };
         line.expire(self.clock.now());
-        let had_place = line.drop(token);
+        let had_place = line.drop(token).is_some();
         if line.is_empty() {
             lines.remove(key);
         }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
-use crate::lock::store::Kept;
+use crate::lock::store::{Attempt, Kept, Win};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION_MS;
@@ -21,6 +21,15 @@ use crate::store::redlock::{RedlockStore, attempt_name};
 const BRING_WITHIN: Duration = Duration::from_secs(1);
 
 impl RedlockStore {
+    /// Acquires the lease again that a claim names: a refresh, because it begins no other.
+    pub(super) async fn acquire_again(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+        let Claim { key, token, named, .. } = claim;
+        let target = Target::of_client(key, token, *named);
+        let lease = self.refresh_all(Verb::TryAcquire, &target, Some(claim.ttl)).await?.lease();
+        let again = |lease| Win { lease, fresh: false, replaces: None, place: None, node: 0 };
+        Ok(lease.map_or(Attempt::Lost, |lease| Attempt::Won(again(lease))))
+    }
+
     /// Refreshes a lease on all nodes.
     pub(super) async fn refresh_all(
         &self,
@@ -96,6 +105,7 @@ impl RedlockStore {
             ttl: asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis),
             owner: asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?),
             slots: None,
+            named: None,
         }
     }
 

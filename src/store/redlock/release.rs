@@ -192,7 +192,7 @@ impl RedlockStore {
     /// they answer.
     fn owe_older(&self, target: &Target<'_>, silent: Vec<usize>, asked: Deadline) {
         let patience = self.rules.node_timeout;
-        let question = self.nodes.release(target, Part::All, When::InOrder(asked), patience);
+        let question = self.nodes.release_older(target, asked, patience);
         let left = silent.into_iter().map(|node| self.cleanup.leftover_now(node)).collect();
         self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
     }

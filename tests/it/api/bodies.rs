@@ -144,8 +144,8 @@ async fn a_multipart_body_is_refused_with_what_to_send_instead() {
 #[tokio::test]
 async fn an_option_that_there_is_not_is_refused_with_those_that_there_are() {
     let http = Lockkeeper::start().await;
-    let in_body = ["ttl_ms", "wait_ms", "token", "owner", "slots", "shared"];
-    let in_query = ["ttl", "wait", "owner", "slots", "shared"];
+    let in_body = ["ttl_ms", "wait_ms", "token", "owner", "slots", "shared", "fencing_token"];
+    let in_query = ["ttl", "wait", "owner", "slots", "shared", "fencing_token"];
     for (query, media_type, body, field, known) in [
         ("", JSON, r#"{"ttl":5}"#, "ttl", &in_body[..]),
         ("", JSON, r#"{"ttl_ms":5000,"Owner":"x"}"#, "Owner", &in_body),
@@ -218,7 +218,7 @@ async fn a_request_without_a_length_has_no_body() {
 async fn refresh_and_release_read_bodies_as_acquire_does() {
     let http = Lockkeeper::start().await;
     let token = format!(r#"{{"token":"{TOKEN}"}}"#);
-    http.post("/locks/k", &token).await;
+    http.post("/locks/k?ttl=1s", &token).await;
     for (media_type, body) in [
         (JSON, format!(r#"{{"token":"{TOKEN}","ttl_ms":"5000"}}"#)),
         (FORM, format!(r#"{{"token":"{TOKEN}","ttl_ms":5000.0}}"#)),

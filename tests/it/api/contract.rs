@@ -74,7 +74,7 @@ const OPERATIONS: [Operation; 15] = [
 ];
 
 /// Requests with [`TOKEN`] that are refused, or answered otherwise, whatever is held.
-const PECULIAR: [(&str, &str, &str, &str, u16, &str); 43] = [
+const PECULIAR: [(&str, &str, &str, &str, u16, &str); 45] = [
     ("acquireLock", "POST", "/locks/a//b", "", 400, "invalid_key"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("acquireLock", "POST", "/locks/k", r#"{"ttl":5}"#, 400, "unknown_field"),
@@ -82,12 +82,14 @@ const PECULIAR: [(&str, &str, &str, &str, u16, &str); 43] = [
     ("acquireLock", "POST", "/locks/k", LONG, 413, "body_too_large"),
     ("acquireLock", "POST", "/locks/new", "", 201, ""),
     ("acquireLock", "POST", "/locks/other", "", 409, "lock_held"),
+    ("acquireLock", "POST", "/locks/k", r#"{"fencing_token":1}"#, 409, "lock_lost"),
     ("holdLock", "POST", "/hold/a//b", "", 400, "invalid_key"),
     ("holdLock", "POST", "/hold/k/refresh", "", 400, "invalid_key"),
     ("holdLock", "POST", "/hold/k", r#"{"linger_ms":60001}"#, 400, "invalid_request"),
     ("holdLock", "POST", "/hold/k", r#"{"linger":5}"#, 400, "unknown_field"),
     ("holdLock", "POST", "/hold/k", LONG, 413, "body_too_large"),
     ("holdLock", "POST", "/hold/other", "", 409, "lock_held"),
+    ("holdLock", "POST", "/hold/k", r#"{"fencing_token":1}"#, 409, "lock_lost"),
     ("refreshLock", "PUT", "/locks/a//b/refresh", "", 400, "invalid_key"),
     ("refreshLock", "PUT", "/locks/k/refresh", r#"{"ttl_ms":1}"#, 400, "invalid_request"),
     ("refreshLock", "PUT", "/locks/k/refresh", r#"{"ttl":5}"#, 400, "unknown_field"),

@@ -70,8 +70,11 @@ async fn neither_a_refresh_nor_a_repeat_makes_a_lease_younger() {
 async fn a_change_of_the_share_is_no_end_of_a_lease() {
     let http = Lockkeeper::with_settings(PREFIXES).await;
     let mine = http.token(TOKEN);
+    let mut named = String::new();
     for share in ["shared=true", "slots=5", "slots=1", "shared=true", "slots=5"] {
-        assert!(mine.post(&format!("/locks/cron/a?{share}"), "").await.status <= 201);
+        let granted = mine.post(&format!("/locks/cron/a?{share}{named}"), "").await;
+        assert!(granted.status <= 201, "{granted:?}");
+        named = format!("&fencing_token={}", granted.number("fencing_token"));
     }
     counts(&http, "lockkeeper_leases{prefix=\"cron/\"} 1").await;
     assert_eq!(mine.delete("/locks/cron/a").await.status, 204);

@@ -4,7 +4,7 @@ use crate::api::{Lockkeeper, OTHER, TOKEN, assert_members};
 use crate::support::{Answer, Checked};
 
 #[tokio::test]
-async fn a_refresh_replaces_what_is_left_and_keeps_the_rest() {
+async fn a_refresh_by_number_replaces_what_is_left_and_keeps_the_rest() {
     let http = Lockkeeper::start().await.holding(TOKEN);
     let granted = http.post("/locks/a/b", r#"{"ttl_ms":20000,"owner":"web-1"}"#).await;
     for (path, body, ttl_ms) in [
@@ -14,7 +14,9 @@ async fn a_refresh_replaces_what_is_left_and_keeps_the_rest() {
         ("/locks/a%2Fb%2Frefresh?ttl=50s", r#"{"ttl_ms":2000}"#, 2_000),
         ("/locks/a/b/refresh", r#"{"ttl_ms":60000}"#, 60_000),
     ] {
-        let refreshed = http.put(path, body).await;
+        let joint = if path.contains('?') { '&' } else { '?' };
+        let path = format!("{path}{joint}fencing_token={}", granted.number("fencing_token"));
+        let refreshed = http.put(&path, body).await;
         assert_eq!((refreshed.status, refreshed.number("ttl_ms")), (200, ttl_ms), "{path} {body}");
         let members = ["token", "key", "fencing_token", "ttl_ms", "waited_ms", "owner"];
         assert_members(&refreshed, &members);

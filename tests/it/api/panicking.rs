@@ -9,7 +9,7 @@ use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
 use lockkeeper::auth::{HostNames, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
@@ -107,6 +107,10 @@ impl Store for Panicking {
     }
 
     async fn undo(&self, _: &LockKey, _: &LeaseToken) -> Result<(), StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn take_back(&self, _: &Receipt) -> Result<(), StoreError> {
         panic!("{PURPOSE}")
     }
 

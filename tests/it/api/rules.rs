@@ -8,9 +8,11 @@ use crate::support::openapi::Spec;
 const SETTINGS: &str = include_str!("../../../config/lockkeeper.toml");
 
 /// The limits that are no settings.
-const FIXED: [&str; 8] = [
+const FIXED: [&str; 10] = [
     "/components/parameters/FencingToken/schema",
+    "/components/schemas/AcquireRequest/properties/fencing_token",
     "/components/schemas/AcquireRequest/properties/slots",
+    "/components/schemas/HoldRequest/properties/fencing_token",
     "/components/schemas/HoldRequest/properties/linger_ms",
     "/components/schemas/HoldRequest/properties/slots",
     "/components/schemas/RefreshRequest/properties/fencing_token",

@@ -133,10 +133,13 @@ async fn a_promotion_that_others_do_not_allow_is_mine_and_not_waited_for() {
     let refused = one.post("/hold/k?slots=1&wait=forever", "").await;
     assert_eq!((refused.told().0, refused.field("mine")), (409, true.into()), "{refused:?}");
     assert_eq!(two.delete("/locks/k").await.status, 204);
-    let promoted = one.post("/locks/k?slots=1", "").await;
-    assert_eq!(promoted.status, 201);
+    let promote = format!("/locks/k?slots=1&fencing_token={}", first.number("fencing_token"));
+    let promoted = one.post(&promote, "").await;
+    assert_eq!(promoted.status, 201, "{promoted:?}");
+    assert_eq!(one.post(&promote, "").await.told(), (409, "lock_lost".into()));
     assert!(promoted.number("fencing_token") > first.number("fencing_token"));
-    let demoted = one.post("/locks/k?slots=5", "").await;
+    let demote = format!("/locks/k?slots=5&fencing_token={}", promoted.number("fencing_token"));
+    let demoted = one.post(&demote, "").await;
     assert_eq!((demoted.status, demoted.number("slot")), (200, 1));
     assert_eq!(demoted.field("fencing_token"), promoted.field("fencing_token"));
 }
@@ -184,11 +187,16 @@ async fn a_quota_counts_a_lease_once_whatever_becomes_of_its_share() {
     let keys = api_keys(&[("secret-one", r#"[""]"#, r#"["acquire"]"#)]);
     let http = Lockkeeper::with_settings(&format!("[quotas]\nleases = 2\n{keys}")).await;
     let http = http.with("authorization", "Bearer secret-one");
-    let claim = async |number, path| http.token(&token(number)).post(path, "").await.status;
-    for path in ["/locks/pool?shared=true", "/locks/pool?slots=5", "/locks/pool?slots=1"] {
-        assert_eq!(claim(1, path).await, 201, "{path}");
+    let claim = async |number, path: &str| http.token(&token(number)).post(path, "").await.status;
+    let mut named = String::new();
+    for (share, status) in
+        [("shared=true", 201), ("slots=5", 201), ("slots=1", 201), ("slots=5", 200)]
+    {
+        let path = format!("/locks/pool?{share}{named}");
+        let granted = http.token(&token(1)).post(&path, "").await;
+        assert_eq!(granted.status, status, "{path}: {granted:?}");
+        named = format!("&fencing_token={}", granted.number("fencing_token"));
     }
-    assert_eq!(claim(1, "/locks/pool?slots=5").await, 200);
     assert_eq!(claim(2, "/locks/pool?slots=5").await, 201);
     assert_eq!(claim(3, "/locks/pool?slots=5").await, 429);
     for number in [1, 2] {
@@ -203,11 +211,11 @@ async fn an_exclusive_lease_makes_no_room_in_the_quota_for_many_that_wait_to_sha
     let keys = api_keys(&[("secret-one", r#"[""]"#, r#"["acquire"]"#)]);
     let http = Lockkeeper::with_settings(&format!("[quotas]\nleases = 1\n{keys}")).await;
     let http = http.with("authorization", "Bearer secret-one");
-    let claim = async |number, path| http.token(&token(number)).post(path, "").await.status;
-    assert_eq!(claim(1, "/locks/pool").await, 201);
+    let claim = async |number, path: &str| http.token(&token(number)).post(path, "").await.status;
+    let first = http.token(&token(1)).post("/locks/pool", "").await.number("fencing_token");
     assert_eq!(claim(2, "/locks/pool?shared=true&wait=10s").await, 429);
     assert_eq!(claim(2, "/locks/pool").await, 409, "it would take the place of the other");
-    assert_eq!(claim(1, "/locks/pool?shared=true").await, 200);
+    assert_eq!(claim(1, &format!("/locks/pool?shared=true&fencing_token={first}")).await, 200);
 }
 
 #[tokio::test]

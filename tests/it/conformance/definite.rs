@@ -151,6 +151,7 @@ mod tests {
                             locks.release(key("a"), token, None).await.unwrap();
                             had += 1;
                         }
+                        Acquired::Lost => panic!("it names no lease"),
                     }
                 }
                 (held, had)

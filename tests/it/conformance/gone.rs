@@ -4,7 +4,6 @@ use crate::conformance::on_every_store;
 
 on_every_store!(tests:
     a_grant_that_nobody_received_is_taken_back_if_the_service_made_the_token,
-    a_grant_that_nobody_received_stays_if_the_client_chose_the_token,
     a_release_whose_caller_is_gone_is_done,
     a_draining_instance_grants_nothing_and_keeps_what_there_is,
 );
@@ -20,7 +19,7 @@ mod tests {
     use lockkeeper::lock::locks::Locks;
 
     use crate::conformance::{LIMITS, Stage, claim, key, token};
-    use crate::support::{PATIENCE, eventually};
+    use crate::support::PATIENCE;
 
     /// Polls a call once, as for a client that hangs up while the store is asked; `false` if it
     /// was answered at once.
@@ -48,18 +47,6 @@ mod tests {
         locks.finish(PATIENCE).await;
         let page = locks.list(vec![String::new()], None, 1000).await.unwrap();
         assert_eq!(page.locks.len(), asked - cut_short, "only who got an answer holds");
-    }
-
-    pub(super) async fn a_grant_that_nobody_received_stays_if_the_client_chose_the_token(
-        stage: Stage,
-    ) {
-        let locks = Locks::new(stage.store.clone(), LIMITS);
-        asked_and_gone(locks.acquire(claim("a", "one", 60_000), Duration::ZERO)).await;
-        eventually(PATIENCE, async || stage.store.inspect(&key("a"), None).await.unwrap().holder)
-            .await;
-        locks.finish(PATIENCE).await;
-        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
-        assert_eq!(status.mine, Some(true));
     }
 
     pub(super) async fn a_release_whose_caller_is_gone_is_done(stage: Stage) {

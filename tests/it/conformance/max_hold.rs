@@ -68,7 +68,7 @@ mod tests {
                     Ok(None)
                 }
                 Attempt::Won(win) => Ok(Some(win.lease)),
-                Attempt::Held(status) => panic!("held by another: {status:?}"),
+                refused => panic!("held by another: {refused:?}"),
             },
         }
     }

@@ -49,6 +49,19 @@ pub(super) async fn lease(stage: &Stage, name: &str, slots: u64) -> Lease {
     win(stage, &of(name, slots)).await.lease
 }
 
+/// Changes the share of a lease, which it names.
+async fn change(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Attempt {
+    let claim = Claim { named: Some(lease.fencing_token), ..of(name, slots) };
+    stage.store.try_acquire(&claim).await.unwrap()
+}
+
+async fn changed(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Win {
+    match change(stage, name, slots, lease).await {
+        Attempt::Won(win) => win,
+        refused => panic!("{refused:?}"),
+    }
+}
+
 pub(super) async fn refusal(stage: &Stage, claim: &Claim) -> LockStatus {
     match stage.store.try_acquire(claim).await.unwrap() {
         Attempt::Held(status) => status,
@@ -74,7 +87,7 @@ mod tests {
     use lockkeeper::lock::store::{Attempt, Page, Released};
     use lockkeeper::lock::time::Ttl;
 
-    use super::{LONG, READER, holders, lease, of, refusal, release, win};
+    use super::{LONG, READER, change, changed, holders, lease, of, refusal, release, win};
     use crate::conformance::{CAPPED, MAX_HOLD, Stage, claim, key, token};
     use crate::support::{PATIENCE, eventually};
 
@@ -111,12 +124,13 @@ mod tests {
         }
         release(&stage, "three").await;
         release(&stage, "one").await;
-        let refreshed = stage.store.refresh(&key("a"), &token("four"), None, None).await.unwrap();
-        assert_eq!(refreshed.unwrap().share.slot, Some(4));
-        let fewer = win(&stage, &of("four", 2)).await;
+        let four = stage.store.refresh(&key("a"), &token("four"), None, None).await.unwrap();
+        let four = four.unwrap();
+        assert_eq!(four.share.slot, Some(4));
+        let fewer = changed(&stage, "four", 2, &four).await;
         assert_eq!((fewer.fresh, fewer.lease.share.slot), (false, Some(4)), "it keeps its slot");
         assert_eq!(holders(&stage).await, Some((2, 2)));
-        win(&stage, &of("four", 9)).await;
+        changed(&stage, "four", 9, &four).await;
         assert_eq!(lease(&stage, "five", 4).await.share.slot, Some(1));
         assert_eq!(lease(&stage, "six", 4).await.share.slot, Some(3));
         let seen = stage.store.inspect(&key("a"), None).await.unwrap().sharers.unwrap();
@@ -137,16 +151,18 @@ mod tests {
 
     pub(super) async fn a_lease_changes_its_slots_if_the_others_allow_it(stage: Stage) {
         let alone = stage.granted(&claim("a", "one", LONG)).await;
-        let demoted = win(&stage, &of("one", 3)).await;
+        let demoted = changed(&stage, "one", 3, &alone).await;
         assert_eq!((demoted.fresh, demoted.lease.share.slot), (false, Some(1)));
         assert_eq!(demoted.lease.fencing_token, alone.fencing_token);
         lease(&stage, "two", 3).await;
         lease(&stage, "three", 3).await;
-        let refused = refusal(&stage, &of("one", 2)).await;
-        assert_eq!(refused.mine, Some(true));
+        let refused = change(&stage, "one", 2, &alone).await;
+        let mine =
+            |refused: &Attempt| matches!(refused, Attempt::Held(at) if at.mine == Some(true));
+        assert!(mine(&refused), "{refused:?}");
         let seen = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
         assert_eq!(seen.holder.unwrap().share, demoted.lease.share, "it stays as it was");
-        let reader = win(&stage, &of("one", READER)).await;
+        let reader = changed(&stage, "one", READER, &alone).await;
         assert_eq!((reader.fresh, reader.lease.share.slot), (false, None));
         assert_eq!(reader.lease.fencing_token, alone.fencing_token);
     }
@@ -157,7 +173,7 @@ mod tests {
         assert_eq!(refusal(&stage, &of("one", 1)).await.mine, Some(true));
         assert_eq!(holders(&stage).await, Some((2, 1_001)));
         release(&stage, "two").await;
-        let promoted = win(&stage, &of("one", 1)).await;
+        let promoted = changed(&stage, "one", 1, &reader).await;
         assert!(promoted.fresh);
         assert!(promoted.lease.fencing_token > reader.fencing_token);
         assert_eq!(promoted.lease.share.slots, Slots::ALONE);
@@ -172,7 +188,7 @@ mod tests {
         let other = lease(&stage, "two", 3).await;
         assert_eq!(other.share.slot, Some(1));
         release(&stage, "two").await;
-        let numbered = win(&stage, &of("one", 3)).await;
+        let numbered = changed(&stage, "one", 3, &reader).await;
         assert_eq!((numbered.fresh, numbered.lease.share.slot), (true, Some(1)));
         assert!(numbered.lease.fencing_token > other.fencing_token, "slot 1 has seen that number");
         assert!(numbered.lease.fencing_token > reader.fencing_token);
@@ -232,7 +248,7 @@ mod tests {
         let next =
             eventually(PATIENCE, async || match stage.store.try_acquire(&third).await.unwrap() {
                 Attempt::Won(win) => Some(win.lease),
-                Attempt::Held(_) => None,
+                _ => None,
             });
         let next = next.await;
         assert_eq!(next.share.slot, short.share.slot);
@@ -307,7 +323,6 @@ mod tests {
             let key = claim(&format!("{CAPPED}a"), "one", LONG).key;
             Claim { key, ..of("one", slots) }
         };
-        let asked_at = Instant::now();
         let mut before = win(&stage, &asked(READER)).await.lease;
         let began = Instant::now();
         for (step, slots) in (1..).zip([5, 1, READER, 1]) {
@@ -317,13 +332,12 @@ mod tests {
             })
             .await;
             let spent = began.elapsed();
-            let Attempt::Won(win) = stage.store.try_acquire(&asked(slots)).await.unwrap() else {
-                panic!("it is alone")
+            let named = Some(before.fencing_token);
+            let claim = Claim { named, ..asked(slots) };
+            let Attempt::Won(win) = stage.store.try_acquire(&claim).await.unwrap() else {
+                return; // A busy machine: its time is over.
             };
             assert_eq!(win.replaces, win.fresh.then_some(before.fencing_token));
-            if asked_at.elapsed() > MAX_HOLD.as_duration() {
-                return; // A busy machine: it began anew, as nobody held the key.
-            }
             assert!(win.lease.capped, "{slots}");
             assert!(win.lease.ttl.as_duration() + spent <= MAX_HOLD.as_duration() + ROUNDING);
             before = win.lease;

@@ -20,7 +20,7 @@ on_routed_stores!(tests:
 );
 
 mod tests {
-    use std::time::Duration;
+    use std::time::{Duration, Instant};
 
     use futures_util::future::join_all;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
@@ -29,7 +29,7 @@ mod tests {
     use lockkeeper::lock::store::{Keep, Turn};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
-    use crate::conformance::waiting::Request;
+    use crate::conformance::waiting::{AT_ONCE, Request};
     use crate::conformance::{LIMITS, Stage, claim, key, token};
     use crate::support::{PATIENCE, eventually};
 
@@ -133,11 +133,13 @@ mod tests {
         lease(&stage, "one", 4).await;
         let waiting = line_up(&stage, &[of("two", 1)]).await;
         let shared = lease(&stage, "two", 5).await;
+        let told = Instant::now();
         for request in waiting {
             let answer = request.answer().await.unwrap();
             let Acquired::Held(status, _) = answer else { panic!("{answer:?}") };
             assert_eq!(status.mine, Some(true));
         }
+        assert!(told.elapsed() < AT_ONCE, "it hears of it only after {:?}", told.elapsed());
         assert_eq!(waiters(&stage).await, 0);
         lease(&stage, "three", 5).await;
         release(&stage, "one").await;
@@ -206,6 +208,7 @@ mod tests {
             match locks.hold(wish).await.unwrap() {
                 HoldStart::Hold(hold) => hold,
                 HoldStart::Held(status) => panic!("{status:?}"),
+                HoldStart::Lost => panic!("it names no lease"),
             }
         };
         let mut first = hold("one").await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkeeper::lock::error::{Effect, StoreError, Verb};
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus};
+use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
 use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
@@ -156,6 +156,10 @@ impl Store for Toy {
 
     async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
         self.go(Verb::Release, self.store.undo(key, token)).await
+    }
+
+    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
+        self.go(Verb::Release, self.store.take_back(receipt)).await
     }
 
     async fn force_release(

@@ -250,7 +250,7 @@ mod tests {
             match request.answer().await.unwrap() {
                 Acquired::Granted(grant) => granted.push(grant.lease.fencing_token),
                 Acquired::Again(grant) => again.push(grant.lease.fencing_token),
-                held @ Acquired::Held(..) => panic!("{held:?}"),
+                refused => panic!("{refused:?}"),
             }
         }
         assert_eq!((granted.len(), again.len()), (1, 2));

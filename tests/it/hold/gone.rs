@@ -9,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::hold::{Listener, OTHER, PATIENCE, SOON, TOKEN, freed, is_held, stays_held};
-use crate::support::Http;
 use crate::support::process::{command, stop};
+use crate::support::{Http, eventually};
 use crate::waiting::{Stage, until_waiters};
 
 /// How a listener goes.
@@ -90,6 +90,32 @@ async fn bytes_behind_the_request_do_not_end_the_stream() {
             }
             drop(listener);
             assert!(freed(&http, "behind").await < SOON, "{behind:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stream_that_ends_as_it_is_granted_leaves_no_lease() {
+    const ROUNDS: u32 = 30;
+    for stage in Stage::each().await {
+        let http = stage.http(0);
+        let holder = http.token(OTHER);
+        for round in 0..ROUNDS {
+            let way = if round % 2 == 0 { Way::Closes } else { Way::Resets };
+            // A late grant to the last round's stream may just be taken back.
+            let granted =
+                async || (holder.post("/locks/moment", "").await.status == 201).then_some(());
+            eventually(PATIENCE, granted).await;
+            let mut listener = Listener::open(&http, "moment?wait=forever&ttl=60s").await;
+            listener.hears("waiting").await;
+            let leaves = async {
+                tokio::time::sleep(Duration::from_micros(200) * round).await;
+                way.go(listener).await
+            };
+            let (released, _) = tokio::join!(holder.delete("/locks/moment"), leaves);
+            assert_eq!(released.status, 204);
+            let took = freed(&http, "moment").await;
+            assert!(took < SOON, "{way:?} in round {round}: {took:?}");
         }
     }
 }

@@ -28,6 +28,7 @@ pub(super) fn attempt(attempt: Attempt) -> Said {
             let told = status(&LockStatus { mine: None, ..held.clone() });
             Said { what: format!("held, mine: {:?} {}", held.mine, told.what), ..told }
         }
+        Attempt::Lost => said("lost".into(), None),
     }
 }
 

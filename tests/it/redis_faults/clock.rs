@@ -71,11 +71,13 @@ async fn a_client_that_shares_with_fewer_after_a_step_back_is_granted_that() {
             let body = r#"{"token":"token-of-a-client"}"#;
             http.post(&format!("/locks/stepped/{round}?{asked}"), body).await
         };
-        assert_eq!(ask(before).await.status, 201);
+        let first = ask(before).await;
+        assert_eq!(first.status, 201);
         clock.step(-2 * (1 + round as i64));
         // The instance hears of the step.
         assert_eq!(look(&http, "stepped").await.status, 200);
-        let answer = ask(after).await;
+        let named = format!("{after}&fencing_token={}", first.field("fencing_token"));
+        let answer = ask(&named).await;
         assert!(matches!(answer.status, 200 | 201), "{after}: {answer:?}");
         let slots = answer.field("slots").as_u64().unwrap_or(1);
         assert_eq!(format!("slots={slots}"), after, "{answer:?}");

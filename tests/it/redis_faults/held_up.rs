@@ -157,13 +157,6 @@ impl Pair {
             .await;
     }
 
-    /// Waits until all calls of the first instance have been answered, and those that follow them.
-    pub(super) async fn has_heard_all(&self) {
-        for _ in 0..2 {
-            assert_eq!(look(&self.near.http(), "served").await.status, 200);
-        }
-    }
-
     /// Waits until nobody has the key or waits for it: the request may have joined the line before
     /// its instance heard that the client had gone. A lease would last for longer.
     pub(super) async fn is_free(&self, key: &str) {
@@ -258,9 +251,11 @@ async fn a_repeat_that_was_given_up_shares_no_more_than_a_newer_one() {
         (r#","slots":2"#, r#","shared":true"#, 2),
     ] {
         let path = format!("/locks/share/{slots}/{}", wider.len());
-        let (kind, wider) =
-            (acquire_with(&format!("{kind}{long}")), acquire_with(&format!("{wider}{long}")));
-        assert_eq!(far.post(&path, &wider).await.status, 201);
+        let wider = acquire_with(&format!("{wider}{long}"));
+        let first = far.post(&path, &wider).await;
+        assert_eq!(first.status, 201);
+        let named = format!(r#","fencing_token":{}"#, first.field("fencing_token"));
+        let kind = acquire_with(&format!("{kind}{long}{named}"));
         let newer = pair.late(("POST", &path, &wider), 1, far.post(&path, &kind)).await;
         assert!(matches!(newer.status, 200 | 201), "{newer:?}");
         let seen = far.get(&path).await;

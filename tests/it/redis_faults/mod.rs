@@ -4,7 +4,6 @@ mod away;
 pub(crate) mod clock;
 pub(crate) mod contest;
 mod data;
-mod doubt;
 mod foreign;
 mod held_up;
 mod line;

@@ -68,7 +68,8 @@ async fn a_shared_key_that_is_deleted_by_hand_is_free_and_its_leases_do_not_rise
         assert_eq!(store.inspect(&key("a"), None).await.unwrap().holder, None);
         // Alone at first, or one of several at once.
         let next = stage.granted(&of("next", between)).await;
-        let Attempt::Won(win) = store.try_acquire(&of("next", 3)).await.unwrap() else {
+        let named = Claim { named: Some(next.fencing_token), ..of("next", 3) };
+        let Attempt::Won(win) = store.try_acquire(&named).await.unwrap() else {
             panic!("it has the key")
         };
         assert_eq!(win.lease.fencing_token, next.fencing_token);

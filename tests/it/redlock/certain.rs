@@ -99,7 +99,7 @@ async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
     crate::conformance::nodes::admit(&site.settings()).await;
     eventually(PATIENCE, async || match store.try_acquire(&of_service("another")).await {
         Ok(Attempt::Won(win)) => Some(win),
-        Ok(Attempt::Held(status)) => panic!("a ghost: {status:?}"),
+        Ok(refused) => panic!("a ghost: {refused:?}"),
         Err(_) => None,
     })
     .await;

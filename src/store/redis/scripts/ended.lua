@@ -1,4 +1,4 @@
--- ended.lua: the end of a claim, for other instances and for requests that are on their way; runs after line.lua.
+-- ended.lua: the end of a claim, for other instances; runs after line.lua.
 -- KEYS: those of line.lua
 -- ARGV: those of the script that follows
 -- Returns: nothing
@@ -14,19 +14,13 @@ local function end_elsewhere(token, instance) -- Makes other instances ask for a
     end
   end
 end
-local function releases() -- The tokens that were released without a lease, with the times, as the record has them at its end.
-  return string.match(known, '\n[^ ]*( .*)$') or ''
-end
-local function give_up(token) -- Notes a release without a lease: older requests of the token may be on their way.
-  if value and value ~= SHARED then return end
-  local marks = {}
-  for one, at in string.gmatch(releases(), ' (%S+):(%d+)') do
-    if one ~= token and tonumber(at) > now - MARKED_FOR then marks[#marks + 1] = string.format(' %s:%s', one, at) end
-  end
-  marks[#marks + 1] = string.format(' %s:%.0f', token, now)
-  local lease, left = string.match(known, '^[^\n]*\n?[^ ]*'), redis.call('PTTL', record)
-  known = known == '' and '0 0 0 - ' or lease
-  known = (string.find(known, '\n') and known or known .. '\n') .. table.concat(marks, '', math.max(1, #marks - 31))
-  redis.call('PEXPIRE', record, left > 0 and left or MARKED_FOR) -- Adds nothing; what follows then runs even at maxmemory.
-  redis.pcall('SET', record, known, 'PX', left > 0 and left or MARKED_FOR)
+local function give_back(token, its_owner, place, keep) -- Gives an absent claim the place back that it had.
+  redis.call('ZREM', line, '') -- Adds nothing; what follows then runs even at maxmemory.
+  if redis.call('ZSCORE', line, token) then return end
+  redis.call('HDEL', crew, '~' .. token)
+  if not redis.call('HGET', crew, 'n') then redis.call('HSET', crew, 'n', place) end
+  redis.call('HSET', who, token, string.format('%.0f %s', now, its_owner))
+  park(token, place, now + keep)
+  for _, name in ipairs({ line, crew, who }) do redis.call('PEXPIRE', name, 120000) end
+  if not marked then marked, known = true, '+' .. known end
 end

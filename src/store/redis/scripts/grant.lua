@@ -1,26 +1,22 @@
 -- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
 -- KEYS: those of share.lua
--- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record beyond the ttl (ms)  8 fencing floor  9 latest believable time (us)  10 longest time that a lease lasts (ms), or empty  11 name of the request  12 instance, or empty  13 its window (ms)  14 time for which a place is kept (ms)  15 place where the claim stood, empty if it joins  16 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has  17 "<fencing token>:<renewals>" of the wider lease that an earlier answer told, or empty
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 fencing floor  6 latest believable time (us)  7 longest time that a lease lasts (ms), or empty  8 instance, or empty  9 its window (ms)  10 time for which a place is kept (ms)  11 place where the claim stood, empty if it joins  12 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has  13 fencing token of the lease that the claim names, or empty
 -- Returns: nothing
-local not_after, asked, latest, token, ttl, its_owner, retention, floor, believable, max_hold, request, instance, window, keep, stood, slots, told = unpack(ARGV)
+local not_after, token, ttl, its_owner, floor, believable, max_hold, instance, window, keep, stood, slots, named = unpack(ARGV)
 local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
-local own = all and all.lease(token)
-if all and value == token and holder == token then
-  own = { slots = 1, slot = 0, fence = last, owner = owner, renewals = tonumber(renewals), since = string.match(since, '%S+') or '-', ttl = tonumber(last_ttl), ends = now + redis.call('PTTL', lock) }
+local own = all and all.lease(token) -- The lease that the token has.
+if value == token and holder == token then
+  own = { slots = 1, slot = 0, fence = last, owner = owner, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ttl = tonumber(last_ttl), ends = now + redis.call('PTTL', lock) }
 end
-slots = tonumber(slots ~= '' and slots or stood == '' and own and own.slots or 1)
-if own and slots > own.slots and set_since(asked, own.ends - now, own.ttl) then slots = own.slots end -- As in `renewed`: the client may count on fewer by now.
+slots = tonumber(slots ~= '' and slots or own and own.slots or 1)
+local score = standing(token)
+local place = score and score % SPAN
 local function room() -- All who would then have the lock allow so many, the claim included.
   if not shared then return not value or value == token end
   local others, least = all.beside(own)
   return others < math.min(slots, least, 1000)
 end
-local perhaps, record_left = 0, nil
-local function given_up(moment) -- Whether the key, or the claim, was given up after a moment: it may have been refused over another instance meanwhile.
-  record_left = record_left or redis.call('PTTL', record)
-  return given_up_since(moment, token, known, record_left)
-end
-local function begun(again, fence) -- Ends the claim's wait; the fencing token of its lease.
+local function begun() -- Ends the claim's wait.
   end_elsewhere(token, instance)
   redis.call('HDEL', crew, 'to', 'by')
   drop(token, true)
@@ -30,45 +26,37 @@ local function begun(again, fence) -- Ends the claim's wait; the fencing token o
       redis.call('HSET', crew, instance, string.format('%d:%.0f', man.index, man.deadline))
     end
   end
-  return again and fence or math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor))
 end
-local function lasting(earlier) -- The TTL of the lease, in place of an earlier one if there is one, and what it has left.
-  local first = tonumber(at_first(ttl, max_hold))
-  if not earlier then return first, first end
-  local left = earlier.ends - now
-  return renewed(capped(ttl, earlier.since, max_hold, left), asked, left, earlier.ttl)
+local function lasting() -- The TTL of the lease, no shorter than what the token has, and what it then has left.
+  local first = at_first(ttl, max_hold)
+  if not own then return first, first end
+  local left = own.ends - now
+  return extended(capped(ttl, own.since, max_hold, left), left, own.ttl)
 end
-local function started(earlier, its_renewals, renewals) -- The start of the lease.
-  if not earlier then return perhaps == 1 and in_doubt(now, request) or string.format('%.0f', now) end
-  earlier, perhaps = doubted(earlier, its_renewals, renewals, asked, request)
-  return earlier
-end
+local function next_fence() return math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor)) end
 local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
   redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
   local again = own and not (own.slots > 1000 and slots <= 1000)
-  local lease = again and own or { slot = 0, renewals = -TAKE_OVER }
-  lease.since = started(own and own.since, own and own.renewals, lease.renewals + TAKE_OVER)
+  local lease = again and own or { slot = 0, renewals = -TAKE_OVER, fence = next_fence(), since = own and own.since or string.format('%.0f', now) }
   local before = shared and own and { slots = own.slots, slot = own.slot }
-  lease.ttl, lease.left = lasting(own)
-  lease.fence = begun(again, again and own.fence)
+  lease.ttl, lease.left = lasting()
+  begun()
   last = math.max(last, lease.fence)
   lease.slots, lease.renewals, lease.owner = slots, lease.renewals + TAKE_OVER, its_owner
   all.admit(token, lease, before)
-  redis.call('SET', record, string.format('%s%.0f 0 0 - \n%s', marked and '+' or '', last, releases()), 'PX', redis.call('PTTL', lock) + retention)
+  redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'PX', redis.call('PTTL', lock) + DAY)
   ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
-  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0, perhaps }
+  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0, place or 0 }
 end
 local function grant()
   if slots > 1 then return grant_share() end
-  local again = value == token and holder == token
-  local before = not again and own -- A promotion: it begins anew, but has had the key since then.
-  local ttl, left = lasting(again and { since = since, ttl = last_ttl, ends = now + redis.call('PTTL', lock) } or own)
-  local after = again and renewals + TAKE_OVER or 0
-  since = again and started(since, renewals, after) or '\n' .. started(before and before.since, before and before.renewals, after)
+  local again = own and own.slots == 1
+  local fence, after = again and own.fence or next_fence(), again and own.renewals + TAKE_OVER or 0
+  local its_ttl, left = lasting()
   redis.call('SET', lock, token, 'PX', left)
   if shared then redis.call('DEL', share, facts) end
-  local fence = begun(again, last)
-  renewals = after
-  redis.call('SET', record, string.format('%s%.0f %s %.0f %s %s%s', marked and '+' or '', fence, ttl, renewals, token, its_owner, since), 'PX', left + retention)
-  return { now, again and 'again' or 'granted', fence, renewals, left, 1, 0, before and before.fence or 0, perhaps }
+  begun()
+  local start = own and own.since or string.format('%.0f', now) -- One that becomes exclusive begins anew, but has had the key since then.
+  redis.call('SET', record, string.format('%s%.0f %.0f %.0f %s %s\n%s', marked and '+' or '', fence, its_ttl, after, token, its_owner, start), 'PX', left + DAY)
+  return { now, again and 'again' or 'granted', fence, after, left, 1, 0, not again and own and own.fence or 0, place or 0 }
 end

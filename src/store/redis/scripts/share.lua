@@ -1,11 +1,11 @@
 -- share.lua: the leases that share the lock; runs after line.lua.
--- KEYS: 6 share: token -> last millisecond of its lease  7 facts: token -> "<slots> <slot, or 0> <fencing token> <ttl ms> <renewals> <start (ms), or -> <owner>", # -> "<for each slot 1 if it is taken, else 0> <slots>:<number of leases> ...", - -> when there was room last that had not been before (ms); both mean nothing unless the lock's value is SHARED
+-- KEYS: 6 share: token -> last millisecond of its lease  7 facts: token -> "<slots> <slot, or 0> <fencing token> <ttl ms> <renewals> <start (ms), or -> <owner>", # -> "<for each slot 1 if it is taken, else 0> <slots>:<number of leases> ..."; both mean nothing unless the lock's value is SHARED
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local share, facts = KEYS[6], KEYS[7]
 local shared = value == SHARED
 local function sharing() -- Removes the leases that are over. A function: exclusive leases do not pay for it.
-  local us, taken, sums = {}, '', {} -- us.room: when there was room last that had not been before.
+  local us, taken, sums = {}, '', {}
   local function count(lease, by) -- Counts a lease in or out.
     local number = (sums[lease.slots] or 0) + by
     sums[lease.slots] = number > 0 and number or nil
@@ -17,14 +17,14 @@ local function sharing() -- Removes the leases that are over. A function: exclus
   local function forget(token)
     local lease = us.lease(token)
     redis.call('ZREM', share, token) redis.call('HDEL', facts, token)
-    if lease then count(lease, -1) us.room = math.max(us.room, math.min(now, lease.ends)) end
+    if lease then count(lease, -1) end
   end
   local function note() -- The lock lasts as long as the longest of its leases; without any it is free.
     local last = redis.call('ZRANGE', share, -1, -1, 'WITHSCORES')[2]
     if not last then redis.call('DEL', lock, share, facts) value, shared = false, false return end
     local text = taken
     for slots, number in pairs(sums) do text = string.format('%s %.0f:%.0f', text, slots, number) end
-    redis.call('HSET', facts, '#', text, '-', string.format('%.0f', us.room))
+    redis.call('HSET', facts, '#', text)
     for _, name in ipairs({ lock, share, facts, record }) do redis.call('PEXPIREAT', name, math.max(last, now + 1) + (name == record and DAY or 0)) end -- Redis ends a key once its end has passed, but at once if it is set to the present.
   end
   function us.lease(token) -- The lease of a token.
@@ -49,14 +49,11 @@ local function sharing() -- Removes the leases that are over. A function: exclus
   end
   function us.admit(token, lease, before) -- A lease, in place of an earlier one of its token.
     if not shared then -- What is there may be of a lock that was deleted by hand.
-      local freed = value and now or now + redis.call('PTTL', record) - DAY
-      us.room = freed <= now and freed or 0
       redis.call('SET', lock, SHARED, 'PX', lease.left)
       redis.call('DEL', share, facts)
       value, shared = SHARED, true
     end
     if before then count(before, -1) end
-    if before and before.slots < lease.slots then us.room = now end
     if lease.slots > 1000 then lease.slot = 0 elseif lease.slot == 0 then lease.slot = string.find(taken, '0', 1, true) or #taken + 1 end
     lease.ends = now + lease.left
     count(lease, 1)
@@ -65,10 +62,10 @@ local function sharing() -- Removes the leases that are over. A function: exclus
     note()
   end
   function us.depart(token) forget(token) note() end
-  local all, over = shared and redis.pcall('HMGET', facts, '#', '-') or {}, shared and redis.pcall('ZRANGEBYSCORE', share, '-inf', '(' .. string.format('%.0f', now)) or {}
+  local all, over = shared and redis.pcall('HMGET', facts, '#') or {}, shared and redis.pcall('ZRANGEBYSCORE', share, '-inf', '(' .. string.format('%.0f', now)) or {}
   if all.err then redis.call('DEL', facts) all = {} end -- Another type: the records are lost.
   if over.err then redis.call('DEL', share) over = {} end
-  taken, us.room = string.match(all[1] or '', '^[01]*'), tonumber(all[2] or 0)
+  taken = string.match(all[1] or '', '^[01]*')
   for slots, number in string.gmatch(all[1] or '', ' (%d+):(%d+)') do sums[tonumber(slots)] = tonumber(number) end
   for _, token in ipairs(over) do forget(token) end
   if over[1] then note() end

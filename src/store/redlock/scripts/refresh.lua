@@ -1,8 +1,8 @@
 -- refresh.lua: renews the lease of a token for a TTL from now, on this node; never revives a lost lease. A lease whose fencing token the node does not know is renewed, but proves nothing. A keeper is refused after a take-over, and its last word after any renewal.
 -- KEYS: 1 lock  2 record  3 guard
--- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms), or empty for the last one  6 default ttl (ms)  7 retention beyond the ttl (ms)  8 proposed fencing token (us)  9 fencing floor  10 fencing token of the lease, or empty  11 renewals that the keeper knows, empty for a client  12 "1" for the keeper's last word  13 longest time that a lease lasts (ms), or empty  14 name under which it gives up what it renews, if that is no lease, or empty; the last one is the instance's settings
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 token  4 ttl (ms), or empty for the last one  5 default ttl (ms)  6 retention beyond the ttl (ms)  7 proposed fencing token (us)  8 fencing floor  9 fencing token of the lease, or empty  10 renewals that the keeper knows, empty for a client  11 "1" for the keeper's last word  12 longest time that a lease lasts (ms), or empty  13 name under which it gives up what it renews, if that is no lease, or empty; the last one is the instance's settings
 -- Returns: {now, "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty} | {now, "taken_over"} | {now, "lost"} | {now, "missing", highest fencing token known here} where the key is free | {now, "blank" | "foreign"} | {now, "late"}
-local not_after, asked, _, token, ttl, default_ttl, retention, proposal, floor, named, kept, last_word, max_hold, its_name = unpack(ARGV)
+local not_after, asked, token, ttl, default_ttl, retention, proposal, floor, named, kept, last_word, max_hold, its_name = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
 if value ~= token then return { now, kind == 'none' and 'missing' or 'lost', last } end

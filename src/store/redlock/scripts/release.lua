@@ -1,8 +1,8 @@
 -- release.lua: gives up what a token has on this node, if it matches the arguments.
 -- KEYS: 1 lock  2 record (kept: the next fencing token must be higher)  3 guard; and the mark of an ended lease
--- ARGV: 1 not after (ms), or empty  2 asked at the earliest (ms) of what may have been renewed since, or empty  3 asked at the latest (ms), or empty  4 token  5 renewals that the keeper knows, or empty  6 attempt to clean up: a vote that others use stays, or empty  7 highest fencing token to give up, or empty  8 "1" to give up no smaller one; the last one is the instance's settings
+-- ARGV: 1 not after (ms), or empty  2 asked at the earliest (ms) of what may have been renewed since, or empty  3 token  4 renewals that the keeper knows, or empty  5 attempt to clean up: a vote that others use stays, or empty  6 highest fencing token to give up, or empty  7 "1" to give up no smaller one; the last one is the instance's settings
 -- Returns: {now, "lease", fencing token, owner, ttl (ms)} | {now, "smaller" | "greater"} where the token has another lease | {now, "nothing"} | {now, "taken", holder, fencing token} if another token has the lock | {now, "blank" | "foreign"} | {now, "late"}
-local not_after, before, _, token, kept, its_attempt, most, exact = unpack(ARGV)
+local not_after, before, token, kept, its_attempt, most, exact = unpack(ARGV)
 if not_after ~= '' and now > tonumber(not_after) then return { now, 'late' } end
 local others = its_attempt ~= '' and ours and without(attempt, its_attempt)
 if others and others ~= '' and others ~= attempt then -- It is a vote for others as well.

@@ -1,8 +1,8 @@
 -- try_acquire.lua: one node's vote for a claim: yes if the key is free, or already held by its token. A node that does not vote yet still stores the lease, without a fencing token, to know it when it votes.
 -- KEYS: 1 lock  2 record  3 guard; and the mark of an ended lease
--- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 asked at the latest (ms)  4 token  5 ttl (ms)  6 owner  7 retention of the record (ms)  8 proposed fencing token (us)  9 fencing floor  10 attempt  11 "1" if others wait behind the claim  12 "1" if the claim waits  13 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
+-- ARGV: 1 not after (ms)  2 asked at the earliest (ms)  3 token  4 ttl (ms)  5 owner  6 retention of the record (ms)  7 proposed fencing token (us)  8 fencing floor  9 attempt  10 "1" if others wait behind the claim  11 "1" if the claim waits  12 longest time that a lease lasts (ms), or empty; the last one is the instance's settings
 -- Returns: {now, "yes" | "again", fencing token, renewals, ttl (ms), owner, ms held or -1, the attempt that drew the number or empty, highest fencing token known before this one was drawn or -1} | {now, "taken", ms left, holder, fencing token, owner, ms held or -1} | {now, "ended"} if a lease of the token ended here after the attempt had begun | {now, "blank" | "foreign"} | {now, "late"}
-local not_after, asked, _, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, max_hold = unpack(ARGV)
+local not_after, asked, token, ttl, its_owner, retention, proposal, floor, its_attempt, behind, waits, max_hold = unpack(ARGV)
 if now > tonumber(not_after) then return { now, 'late' } end
 if not own then return { now, silence } end
 if kind ~= 'none' and value ~= token then

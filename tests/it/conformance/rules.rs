@@ -1,0 +1,208 @@
+//! The rules of `docs/rules.md` that a client can see, one test for each by its number.
+
+use crate::conformance::on_every_store;
+
+on_every_store!(tests:
+    rule_1_a_lease_has_one_number,
+    rule_3_an_answer_tells_what_is_left,
+    rule_4_an_acquire_never_shortens_a_lease,
+    rule_5_another_number_is_lost_and_begins_nothing,
+    rule_7_a_grant_that_reaches_nobody_is_taken_back,
+    rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back,
+    rule_7_what_its_token_has_acquired_again_stays,
+    rule_11_a_refresh_extends_and_shortens_only_by_number,
+    rule_12_a_release_is_not_remembered,
+    rule_16_a_lease_that_was_seen_to_end_is_told_as_lost,
+);
+
+mod tests {
+    use std::time::Duration;
+
+    use lockkeeper::lock::error::Verb;
+    use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
+    use lockkeeper::lock::holds::Loss;
+    use lockkeeper::lock::lease::{Acquired, Claim, Holding, Lease, Origin, Receipt};
+    use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::store::{Attempt, Released, Win};
+    use lockkeeper::lock::time::Ttl;
+    use tokio::task::JoinSet;
+
+    use crate::conformance::toy::{Toy, Way};
+    use crate::conformance::waiting::{Request, chosen};
+    use crate::conformance::{LIMITS, Stage, claim, key, next_number, token};
+    use crate::support::{PATIENCE, eventually};
+
+    const LONG: u64 = 60_000;
+    const SHORT: Ttl = Ttl::from_millis(5_000);
+
+    async fn won(stage: &Stage, claim: &Claim) -> Win {
+        match stage.store.try_acquire(claim).await.unwrap() {
+            Attempt::Won(win) => win,
+            refused => panic!("{refused:?}"),
+        }
+    }
+
+    async fn left(stage: &Stage) -> Option<Duration> {
+        let status = stage.store.inspect(&key("a"), None).await.unwrap();
+        status.holder.map(|holder| holder.left.unwrap())
+    }
+
+    async fn is_free(stage: &Stage) {
+        let free = async || left(stage).await.is_none().then_some(());
+        eventually(PATIENCE, free).await;
+    }
+
+    pub(super) async fn rule_1_a_lease_has_one_number(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", LONG)).await;
+        let number = lease.fencing_token;
+        assert_eq!(won(&stage, &claim("a", "one", LONG)).await.lease.fencing_token, number);
+        let refreshed = stage.store.refresh(&key("a"), &token("one"), Some(number), None).await;
+        assert_eq!(refreshed.unwrap().unwrap().fencing_token, number);
+        stage.store.release(&key("a"), &token("one"), Some(number)).await.unwrap();
+        assert!(stage.granted(&claim("a", "one", LONG)).await.fencing_token > number);
+    }
+
+    pub(super) async fn rule_3_an_answer_tells_what_is_left(stage: Stage) {
+        let first = stage.granted(&claim("a", "one", LONG)).await;
+        let waited = async || {
+            let over =
+                |left: &Duration| *left + Duration::from_millis(50) < first.ttl.as_duration();
+            left(&stage).await.filter(over)
+        };
+        eventually(PATIENCE, waited).await;
+        if !stage.counts_votes() {
+            let again = won(&stage, &claim("a", "one", 1_000)).await.lease;
+            assert!(again.ttl < first.ttl, "{again:?} after {first:?}");
+        }
+        assert!(stage.lasts(first.ttl, LONG), "{first:?}");
+    }
+
+    pub(super) async fn rule_4_an_acquire_never_shortens_a_lease(stage: Stage) {
+        stage.granted(&claim("a", "one", LONG)).await;
+        let again = won(&stage, &claim("a", "one", SHORT.as_millis())).await;
+        assert!(!again.fresh);
+        let is_longer = again.lease.ttl > SHORT && left(&stage).await > Some(SHORT.as_duration());
+        assert_eq!(is_longer, !stage.counts_votes(), "{again:?}");
+    }
+
+    pub(super) async fn rule_5_another_number_is_lost_and_begins_nothing(stage: Stage) {
+        let named = |number| Claim { named: Some(number), ..claim("a", "one", LONG) };
+        let lease = stage.granted(&claim("a", "one", LONG)).await;
+        let other = stage.store.try_acquire(&named(next_number(lease.fencing_token))).await;
+        assert_eq!(other.unwrap(), Attempt::Lost);
+        let same = won(&stage, &named(lease.fencing_token)).await;
+        assert_eq!((same.fresh, same.lease.fencing_token), (false, lease.fencing_token));
+        stage.store.release(&key("a"), &token("one"), None).await.unwrap();
+        let over = stage.store.try_acquire(&named(lease.fencing_token)).await.unwrap();
+        assert_eq!(over, Attempt::Lost);
+        assert_eq!(left(&stage).await, None);
+    }
+
+    pub(super) async fn rule_7_a_grant_that_reaches_nobody_is_taken_back(stage: Stage) {
+        if stage.counts_votes() {
+            return stays_on_several_nodes(&stage).await;
+        }
+        let toy = Toy::over(stage.store.clone());
+        let locks = Locks::new(toy.clone(), LIMITS);
+        for origin in [Origin::Client, Origin::Service] {
+            toy.let_go(Verb::TryAcquire, Way::After);
+            let before = toy.calls(Verb::TryAcquire);
+            let request = Request::of(&locks, Claim { origin, ..chosen("one") });
+            toy.called(Verb::TryAcquire, before).await;
+            assert!(left(&stage).await.is_some(), "it is granted");
+            assert!(!request.gone().await);
+            toy.let_go(Verb::TryAcquire, Way::Straight);
+            is_free(&stage).await;
+        }
+    }
+
+    /// The clean-up of several nodes would meet what a repeat was told of.
+    async fn stays_on_several_nodes(stage: &Stage) {
+        let lease = stage.granted(&claim("a", "one", LONG)).await;
+        stage.store.take_back(&receipt(&lease)).await.unwrap();
+        assert!(left(stage).await.is_some());
+    }
+
+    fn receipt(lease: &Lease) -> Receipt {
+        let lease = Holding {
+            key: lease.key.clone(),
+            token: token("one"),
+            fencing_token: lease.fencing_token,
+            renewals: lease.renewals,
+        };
+        Receipt { lease, origin: Origin::Client, place: None, node: 0 }
+    }
+
+    pub(super) async fn rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back(stage: Stage) {
+        if stage.counts_votes() {
+            return stays_on_several_nodes(&stage).await;
+        }
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        for round in 0..40 {
+            // A late grant to the last round's request may just be taken back.
+            let holder = claim("a", "holder", LONG);
+            eventually(PATIENCE, async || {
+                let attempt = stage.store.try_acquire(&holder).await.unwrap();
+                matches!(attempt, Attempt::Won(_)).then_some(())
+            })
+            .await;
+            let request = Request::of(&locks, chosen("one"));
+            let waits = async || {
+                let status = stage.store.inspect(&key("a"), None).await.unwrap();
+                (status.waiters == 1).then_some(())
+            };
+            eventually(PATIENCE, waits).await;
+            locks.release(key("a"), token("holder"), None).await.unwrap();
+            tokio::time::sleep(Duration::from_micros(150 * round)).await;
+            if request.gone().await {
+                locks.release(key("a"), token("one"), None).await.unwrap();
+            }
+            is_free(&stage).await;
+        }
+    }
+
+    pub(super) async fn rule_7_what_its_token_has_acquired_again_stays(stage: Stage) {
+        let win = won(&stage, &claim("a", "one", LONG)).await;
+        assert!(!won(&stage, &claim("a", "one", LONG)).await.fresh);
+        let receipt = Receipt { node: win.node, ..receipt(&win.lease) };
+        stage.store.take_back(&receipt).await.unwrap();
+        assert!(left(&stage).await.is_some(), "the second was told of it");
+    }
+
+    pub(super) async fn rule_11_a_refresh_extends_and_shortens_only_by_number(stage: Stage) {
+        let lease = stage.granted(&claim("a", "one", LONG)).await;
+        let refresh = async |named| {
+            let refreshed = stage.store.refresh(&key("a"), &token("one"), named, Some(SHORT)).await;
+            refreshed.unwrap().unwrap().ttl
+        };
+        assert_eq!(refresh(None).await > SHORT, !stage.counts_votes());
+        assert!(refresh(Some(lease.fencing_token)).await <= SHORT);
+        assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
+    }
+
+    pub(super) async fn rule_12_a_release_is_not_remembered(stage: Stage) {
+        let locks = Locks::new(stage.store.clone(), LIMITS);
+        let released = locks.release(key("a"), token("one"), None).await.unwrap();
+        assert_eq!(released, Released::Nothing);
+        let answer = locks.acquire(claim("a", "one", LONG), Duration::ZERO).await.unwrap();
+        assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
+    }
+
+    pub(super) async fn rule_16_a_lease_that_was_seen_to_end_is_told_as_lost(stage: Stage) {
+        let toy = Toy::over(stage.store.clone());
+        let locks = Locks::new(toy.clone(), LIMITS);
+        toy.let_go(Verb::TryAcquire, Way::After);
+        let wish = HoldWish { claim: claim("a", "one", LONG), patience: None, linger: None };
+        let (mut asking, on) = (JoinSet::new(), locks.clone());
+        asking.spawn(async move { on.hold(wish).await });
+        toy.called(Verb::TryAcquire, 0).await;
+        let ended = locks.force_release(key("a"), None).await.unwrap();
+        assert_eq!(ended.len(), 1, "it is granted");
+        toy.let_go(Verb::TryAcquire, Way::Straight);
+        let started = asking.join_next().await.unwrap().unwrap();
+        let Ok(HoldStart::Hold(mut hold)) = started else { panic!("no stream") };
+        let event = hold.next().await;
+        assert!(matches!(event, Some(HoldEvent::Lost(Loss::Forced))), "{event:?}");
+        assert!(hold.next().await.is_none());
+    }
+}
