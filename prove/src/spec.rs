@@ -20,11 +20,13 @@ pub struct Settings {
     pub late: Nanos,
     /// How much of a TTL a lease may lack, for clocks of different speed, in parts per million.
     pub drift_ppm: u32,
+    /// Whether an acquire, and a refresh by the token alone, may leave a lease less than it had.
+    pub shortens: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { place_kept: 5_000_000_000, late: 250_000_000, drift_ppm: 0 }
+        Self { place_kept: 5_000_000_000, late: 250_000_000, drift_ppm: 0, shortens: false }
     }
 }
 

@@ -112,7 +112,8 @@ impl Trial {
         let site = Site::start(self.store, &self.binary, &logs).await?;
         let (recorder, recording) = Recorder::start(&self.history())?;
         recorder.write(Line::Run(self.about()));
-        let settings = Settings { drift_ppm: self.drift_ppm(), ..Settings::default() };
+        let drift_ppm = self.drift_ppm();
+        let settings = Settings { drift_ppm, shortens: drift_ppm > 0, ..Settings::default() };
         let mut sequence = Sequence::new(&site.routes(), &recorder, self.seed, settings);
         let asked = sequence.run(self.lasts).await;
         recording.finish()?;

@@ -40,7 +40,7 @@ pub(super) fn ends(
                 ends.push(End { from, until, keeps: 0, only_holder, taken_over_after: None });
             }
             Kind::Acquire | Kind::Hold | Kind::Refresh
-                if operation.outcome != Outcome::No && !other =>
+                if operation.outcome != Outcome::No && !other && shortens(context, operation) =>
             {
                 let ttl =
                     operation.said.ttl_ms.map(|ttl| ttl * MS).or_else(|| asked_ttl(operation));
@@ -55,8 +55,10 @@ pub(super) fn ends(
                     said == lease.fence || context.redlock() && said > lease.fence
                 });
                 let until = match operation.kind {
-                    Kind::Hold => until,
-                    _ => key.counts(context, number),
+                    Kind::Acquire | Kind::Refresh if context.redlock() => {
+                        key.counts(context, number)
+                    }
+                    _ => until,
                 };
                 if mine && keeps < longest {
                     ends.push(End {
@@ -85,9 +87,16 @@ pub(super) fn ends(
         }
     }
     for stream in streams_of(key, lease) {
-        stream_ends(key, stream, &mut ends);
+        stream_ends(context, key, stream, &mut ends);
     }
     ends
+}
+
+/// Returns whether a question may leave a lease a shorter TTL: a refresh that names it, and on Redlock
+/// any question.
+fn shortens(context: &Context<'_>, operation: &Operation) -> bool {
+    let named = operation.kind == Kind::Refresh && operation.asked.fencing_token.is_some();
+    named || context.redlock()
 }
 
 fn forced_ends(
@@ -110,11 +119,11 @@ fn forced_ends(
     }
 }
 
-fn stream_ends(key: &Key<'_>, stream: &Stream, ends: &mut Vec<End>) {
+fn stream_ends(context: &Context<'_>, key: &Key<'_>, stream: &Stream, ends: &mut Vec<End>) {
     let grant = key.operation(stream.grant);
     let taken_over_after = grant.answered;
     let ttl = grant.said.ttl_ms.unwrap_or_default() * MS;
-    // Whoever keeps the lease refreshes it with the stream's own TTL.
+    // On Redlock whoever keeps the lease sets the stream's own TTL.
     let refreshes = End {
         from: grant.sent,
         until: stream.end.map_or(Nanos::MAX, |end| key.settled(end)),
@@ -122,7 +131,7 @@ fn stream_ends(key: &Key<'_>, stream: &Stream, ends: &mut Vec<End>) {
         only_holder: false,
         taken_over_after,
     };
-    ends.push(refreshes);
+    ends.extend(context.redlock().then_some(refreshes));
     let end = stream.end.map(|end| key.operation(end));
     let from = match end {
         Some(end) if end.code == "draining" => return,

@@ -173,16 +173,6 @@ impl<'a> Key<'a> {
 
     /// Returns when the lease of a question that came to an unknown end may exist.
     pub(super) fn perhaps(&self, context: &Context<'_>, number: Number) -> (Nanos, Nanos) {
-        let (from, until) = self.perhaps_unless_released(context, number);
-        let operation = self.operation(number);
-        let counts = self.counts(context, number);
-        if context.redlock() || !operation.chosen || counts >= until {
-            return (from, until);
-        }
-        (from, until.min(self.over(operation.token, None, counts, until)))
-    }
-
-    fn perhaps_unless_released(&self, context: &Context<'_>, number: Number) -> (Nanos, Nanos) {
         let (operation, settled) = (self.operation(number), self.settled(number));
         let ttl = asked_ttl(operation).unwrap_or(DEFAULT_TTL);
         let Some(gone) = operation.gone else {
@@ -196,11 +186,16 @@ impl<'a> Key<'a> {
         }
         // Its connection was whole until it hung up, so a grant would have reached it but for the last moment.
         let from = operation.sent.max(gone.saturating_sub(slack));
-        if operation.chosen {
-            let until = gone.saturating_add(slack).saturating_add(ttl);
-            return (from, until.min(self.over(operation.token, None, gone + slack, until)));
+        if !operation.chosen {
+            return (from, gone + slack);
         }
-        (from, gone + slack)
+        // An answer that was sent as the client left counts as received. On Redlock, a client's lease
+        // stays as well that was granted later.
+        let counts = if context.redlock() { gone + slack } else { self.counts(context, number) };
+        let until = gone.saturating_add(slack).saturating_add(ttl);
+        let until = until.min(self.over(operation.token, None, counts, until));
+        // Elsewhere it is taken back.
+        (from, if context.redlock() { until } else { until.max(settled.max(gone) + slack) })
     }
 
     /// Returns until when a claim of this operation may have a place in line.

@@ -1,7 +1,7 @@
 //! With how many others a lease of a shared key may share it, as far as the answers tell.
 //!
-//! The token of a lease may ask for other slots at any time, so all of this is about a time in which
-//! one of several answers was the last one.
+//! The token of a lease may ask for other slots at any time, by the number of the lease, so all of this
+//! is about a time in which one of several answers was the last one.
 
 use super::key::{Key, Number, is_claim};
 use super::lease::Lease;
@@ -47,6 +47,7 @@ pub(super) fn shares(key: &Key<'_>, lease: &Lease) -> Vec<Share> {
         let operation = key.operation(number);
         if is_claim(operation)
             && operation.outcome == Outcome::Unknown
+            && operation.asked.fencing_token == Some(lease.fence)
             && let Some(slots) = operation.asked.slots
         {
             shares.push(Share {
@@ -95,6 +96,9 @@ pub(super) fn successors(key: &Key<'_>, lease: &Lease, reach: Nanos) -> Vec<Numb
     let begins = |number: &Number| {
         let operation = key.operation(*number);
         let Some(slots) = operation.asked.slots else { return false };
+        if operation.asked.fencing_token.is_none() {
+            return false; // A lease keeps its share.
+        }
         let later = operation.said.fencing_token.is_none_or(|said| said > lease.fence);
         let unknown = claims.iter().map(|&other| key.operation(other)).filter(|other| {
             other.outcome == Outcome::Unknown && other.sent <= key.settled(*number)

@@ -130,7 +130,9 @@ impl Client {
 
     /// Asks once for another share; returns the lease that the token then has, if that is known.
     async fn change(&mut self, wish: &Wish, lease: &Lease) -> Option<Lease> {
-        let question = wish.question(Kind::Acquire);
+        let mut question = wish.question(Kind::Acquire);
+        // Without the number the lease keeps its share.
+        question.asked.fencing_token = (self.chance.u32(..8) > 0).then_some(lease.fencing_token);
         let told = self.asker.ask(&question).await;
         match told.outcome {
             Outcome::Yes => super::client::granted(wish, &told),

@@ -106,7 +106,11 @@ impl World {
             Question::Acquire { .. } => return self.acquire(settings, question, at),
             Question::Refresh { token, fence, ttl } => match &mut next.holder {
                 Some(holder) if holder.is(token, fence) => {
-                    holder.last(settings, ttl.unwrap_or(holder.ttl), at);
+                    let ttl = ttl.unwrap_or(holder.ttl);
+                    match fence {
+                        Some(_) => holder.last(settings, ttl, at),
+                        None => holder.extend(settings, ttl, at),
+                    }
                     Expected::Granted { new: false }
                 }
                 _ => Expected::Lost,
@@ -148,7 +152,7 @@ impl World {
         let mut next = self.clone();
         match &mut next.holder {
             Some(holder) if holder.token == token => {
-                holder.last(settings, ttl, at);
+                holder.extend(settings, ttl, at);
                 // The first of a claim's requests that is told has a new lease, the others have it again.
                 let either = !holder.told && holder.owed > 0;
                 let again = (Expected::Granted { new: false }, next.clone());
@@ -317,6 +321,17 @@ impl Holder {
         let least = ttl - u64::try_from(lacks).unwrap_or(ttl).min(ttl);
         self.ttl = ttl;
         self.ends = (at.0.saturating_add(least), (at.1.saturating_add(ttl)) + settings.late);
+    }
+
+    /// From now on the lease has this TTL, unless it lasts longer anyway.
+    fn extend(&mut self, settings: &Settings, ttl: Nanos, at: (Nanos, Nanos)) {
+        let (before, had) = (self.ends, self.ttl);
+        self.last(settings, ttl, at);
+        if !settings.shortens {
+            // Where either may be the later end, the longer TTL is the one that set it.
+            self.ttl = if before.1 > self.ends.0 { had.max(ttl) } else { ttl };
+            self.ends = (self.ends.0.max(before.0), self.ends.1.max(before.1));
+        }
     }
 
     fn is(&self, token: Token, fence: Option<u64>) -> bool {

@@ -256,16 +256,20 @@ pub(super) fn of_token(court: &mut Court<'_>, holder: &Holder<'_>, operation: &O
     }
 }
 
-/// S4: a lease stays as it is, or allows more, whoever else holds the key.
+/// S4: a repeat that asks for another share is told that its token has the lease, and every other repeat
+/// is granted. One that names the lease is refused only what the others may not allow.
 fn refused_its_own(court: &mut Court<'_>, lease: &Lease, operation: &Operation) {
     let answered = operation.answered.unwrap_or(operation.sent);
     let told = shares(court.key, lease);
     let Some(has) = bounds(&told, operation.sent, answered) else { return };
     let asked = operation.asked.slots.map(|asked| asked.min(MOST_SLOTS));
-    let why = match asked {
-        Some(asked) if asked < has.most && is_refused_change(operation) => return,
-        Some(asked) if asked < has.most => "is not told that it has it",
-        _ => "is refused it",
+    let named = operation.asked.fencing_token.is_some();
+    let changes = asked.is_some_and(|asked| asked != has.least || asked != has.most);
+    let may_be_refused = asked.is_some_and(|asked| asked < has.most) || changes && !named;
+    let why = match (may_be_refused, is_refused_change(operation)) {
+        (true, true) => return,
+        (true, false) => "is not told that it has it",
+        (false, _) => "is refused it",
     };
     let promised = court.context.promises_keeping(lease.lo, answered);
     let what = format!(
