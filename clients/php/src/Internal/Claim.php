@@ -27,7 +27,7 @@ final class Claim
     private bool $inDoubt = false;
     private ?bool $isNew = null;
 
-    /** The lease that the token has, whose share may change. */
+    /** With the number of the lease that the token has, if that is known: then its share may change. */
     private Ticket $ticket;
 
     /** @param ?float $ttl seconds, or INF */
@@ -66,12 +66,18 @@ final class Claim
     {
         $patience = $this->holding->service->patience();
         $renewals = 0;
+        $share = $this->share;
         while (true) {
             $before = $this->inDoubt;
             $this->inDoubt = true;
             try {
-                $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())));
+                $grant = $this->ask(min(self::SLICE, max(0.0, $until - Clock::now())), $share);
                 $this->note($grant, $before);
+                if ($share !== $this->share) {
+                    $this->inDoubt = $before || $grant->isNew;
+                    [$this->ticket, $share] = [$this->ticket->of($grant), $this->share];
+                    continue;
+                }
                 if ($grant->remaining() >= $grant->ttl / 2 || $renewals++ >= self::RENEWALS) {
                     return $grant->remaining() > 0.0 ? $grant : throw $this->tooLate();
                 }
@@ -81,7 +87,7 @@ final class Claim
             } catch (LockBusy $busy) {
                 $this->inDoubt = $before;
                 if ($busy->isMine && $this->ticket->fencingToken === null && $this->share->options() !== []) {
-                    $this->ticket = $this->ticket->of($this->tryAcquire(0.0, new Share()));
+                    $share = new Share(); // Any share will do, to learn the number.
                     continue;
                 }
                 // The change of a shared lease is refused at once, or two would wait for each other for ever.
@@ -117,20 +123,15 @@ final class Claim
     }
 
     /** One request. */
-    private function ask(float $wait): Grant
+    private function ask(float $wait, Share $share): Grant
     {
         $began = Clock::now();
         try {
-            return $this->tryAcquire($wait, $this->share);
+            return $this->holding->service->tryAcquire($this->ticket, $this->ttl, $wait, $share);
         } catch (LockBusy $busy) {
             // A service that lets nobody wait for so long is not asked without a pause.
             $busy->isMine || Clock::sleep(min($wait, $began + self::PAUSE - Clock::now()));
             throw $busy;
         }
-    }
-
-    private function tryAcquire(float $wait, Share $share): Grant
-    {
-        return $this->holding->service->tryAcquire($this->ticket, $this->ttl, $wait, $share);
     }
 }
