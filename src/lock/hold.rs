@@ -14,7 +14,7 @@ use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::store::{Attempt, Kept};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
-use crate::lock::time::{Ttl, Uptime, millis_down};
+use crate::lock::time::{Ttl, Uptime};
 
 /// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
 /// within two of them that its client is gone.
@@ -196,27 +196,25 @@ impl Hold {
 
     /// Takes the store's answer. The lease is registered before it is told: an end that was seen
     /// meanwhile is told instead.
-    fn delivered(&mut self, Delivery { answer, asked, answered, alone }: Delivery) -> HoldEvent {
-        let claim = &self.wish.claim;
-        if let Ok(Attempt::Won(win)) = answer.answer() {
+    fn delivered(&mut self, delivery: Delivery) -> HoldEvent {
+        let (claim, now) = (&self.wish.claim, Instant::now());
+        let (waited, alone) = (delivery.asked - self.began, delivery.alone);
+        if let Ok(Attempt::Won(win)) = delivery.answer.answer() {
             self.registered.has(&win.lease);
             if let Some(loss) = self.registered.was_told() {
                 return self.end(HoldEvent::Lost(loss));
             }
         }
-        let win = match answer.hand_over() {
+        let win = match delivery.hand_over() {
             Ok(Attempt::Won(win)) => win,
             Ok(Attempt::Held(_) | Attempt::Lost) => return self.end(HoldEvent::TimedOut),
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
-        let waited = asked - self.began;
-        self.locks.ends().granted(&claim.token, &win, waited);
-        let care = Care { alone, ..Care::of(claim, &win.lease, answered) };
-        let (token, mut lease) = (claim.token.clone(), win.lease);
-        let since = millis_down(Uptime::at(answered).elapsed());
-        lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(since));
+        let token = claim.token.clone();
+        self.locks.ends().granted(&token, &win, waited);
+        let care = Care { alone, ..Care::of(claim, &win.lease, now) };
         self.phase = Phase::Holding(Box::new(care));
-        HoldEvent::Acquired(Grant { lease, token, waited })
+        HoldEvent::Acquired(Grant { lease: win.lease, token, waited })
     }
 
     fn end(&mut self, last: HoldEvent) -> HoldEvent {
@@ -271,8 +269,8 @@ impl InLine {
 }
 
 impl Care {
-    /// The care for a lease of which the store told at `answered`.
-    fn of(claim: &Claim, lease: &Lease, answered: Instant) -> Self {
+    /// The care for a lease whose TTL is what is left at `now`.
+    fn of(claim: &Claim, lease: &Lease, now: Instant) -> Self {
         let (key, token) = (claim.key.clone(), claim.token.clone());
         let Lease { fencing_token, renewals, .. } = *lease;
         let holding = Holding { key, token, fencing_token, renewals };
@@ -280,8 +278,8 @@ impl Care {
             holding: Arc::new(Mutex::new(holding)),
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
-            confirmed: (Uptime::at(answered), lease.ttl.as_duration()),
-            beat: answered + pause(claim.ttl, lease),
+            confirmed: (Uptime::at(now), lease.ttl.as_duration()),
+            beat: now + pause(claim.ttl, lease),
             capped: lease.capped,
             alone: true,
         }

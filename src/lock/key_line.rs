@@ -10,8 +10,9 @@ use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 
 use crate::lock::lease::Claim;
-use crate::lock::owed::Guarded;
-use crate::lock::store::{Keep, Waiting};
+use crate::lock::owed::{Answer, Guarded};
+use crate::lock::store::{Attempt, Keep, Waiting};
+use crate::lock::time::{Ttl, Uptime, millis_down};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
@@ -82,6 +83,18 @@ pub(crate) struct Delivery {
     pub(crate) answered: Instant,
     /// True if no other request was told of this grant: then the end of its hold ends the lease.
     pub(crate) alone: bool,
+}
+
+impl Delivery {
+    /// Hands the answer over, with what is left of its lease by now.
+    pub(crate) fn hand_over(self) -> Answer {
+        let mut answer = self.answer.hand_over();
+        if let Ok(Attempt::Won(win)) = &mut answer {
+            let since = millis_down(Uptime::at(self.answered).elapsed());
+            win.lease.ttl = Ttl::from_millis(win.lease.ttl.as_millis().saturating_sub(since));
+        }
+        answer
+    }
 }
 
 /// The work of one round.

@@ -20,7 +20,7 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Delivery, Stop, Told};
+use crate::lock::key_line::{Stop, Told};
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
 use crate::lock::owed::{ATTEMPTS, Answering, Guarded, Owed};
 use crate::lock::prefixes::Prefixes;
@@ -110,11 +110,14 @@ impl Locks {
             ticket.stopped(stop).await
         };
         match in_line.await {
-            Told::Answer(Delivery { answer, asked, .. }) => Ok(match answer.hand_over()? {
-                Attempt::Won(win) => self.won(win, claim.token, asked - began),
-                Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
-                Attempt::Lost => Acquired::Lost,
-            }),
+            Told::Answer(delivery) => {
+                let waited = delivery.asked - began;
+                Ok(match delivery.hand_over()? {
+                    Attempt::Won(win) => self.won(win, claim.token, waited),
+                    Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
+                    Attempt::Lost => Acquired::Lost,
+                })
+            }
             // Another instance may have granted it.
             Told::Out => self.try_acquire(claim).await,
             Told::Cancelled => Err(LockError::WaitCancelled(began.elapsed())),

@@ -54,7 +54,7 @@ impl Locks {
             // Another request waits with it; this one stops as that one does.
             let told = self.enter(claim.clone())?.stopped(Stop::Draining).await;
             if let Told::Answer(delivery) = told {
-                delivery.answer.hand_over()?;
+                delivery.hand_over()?;
             }
         }
         self.has_lease(&claim.key, &claim.token, claim.origin).await
