@@ -191,10 +191,9 @@ impl Spec {
 
 /// Which of the schemas of problems this one has.
 fn problem_schema(answer: &Answer) -> &'static str {
-    let held = ["lock_held", "wait_cancelled"].contains(&answer.text("code").as_str());
     match answer.json()["ID"].is_string() {
         true => "TerraformLockHeld",
-        false if held => "LockHeld",
+        false if answer.json()["waited_ms"].is_number() => "LockHeld",
         false => "Problem",
     }
 }
