@@ -5,12 +5,11 @@ mod said;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::lock::lease::{Claim, Holding};
+use lockkeeper::lock::lease::{Claim, Holding, Receipt};
 use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Attempt, Keep, Page, Turn, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
-use lockkeeper::lock::token::LeaseToken;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy};
 use proptest::prop_oneof;
@@ -62,6 +61,9 @@ enum Act {
     Release,
     Keep,
     LetGo(Option<u64>),
+    /// Asks for another share.
+    Acquire(u64, Option<u64>),
+    TakeBack,
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -82,6 +84,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         Just(Act::Release),
         Just(Act::Keep),
         proptest::option::of(long()).prop_map(Act::LetGo),
+        (long(), slots()).prop_map(|(ttl, slots)| Act::Acquire(ttl, slots)),
+        (long(), slots()).prop_map(|(ttl, slots)| Act::Acquire(ttl, slots)),
+        Just(Act::TakeBack),
     ];
     let step = prop_oneof![
         5 => (key(), token(), long(), slots())
@@ -110,8 +115,8 @@ struct Both<'a> {
     /// The store's fencing tokens in the order in which they were given: the model gives their
     /// places in it.
     given: Vec<u64>,
-    /// The leases that were granted, as the store and as the model knows them.
-    leases: Vec<[Holding; 2]>,
+    /// The claims that were granted, and their leases as the store and as the model knows them.
+    leases: Vec<(Claim, [Receipt; 2])>,
     /// The places of those that wait, by key and token, each with the model's.
     places: BTreeMap<(u8, u8), (u64, u64)>,
 }
@@ -191,12 +196,13 @@ impl Both<'_> {
         let said = self.stage.store.try_acquire(claim).await.unwrap();
         let expected = self.table.try_acquire(claim, self.now, 0).unwrap();
         if let (Attempt::Won(win), Attempt::Won(other)) = (&said, &expected) {
-            self.give(&claim.token, [win, other]);
+            self.give(claim, [win, other]);
         }
         (attempt(said), attempt(expected))
     }
 
-    async fn act(&mut self, act: Act, [one, other]: [Holding; 2]) -> (Said, Said) {
+    async fn act(&mut self, act: Act, (claim, receipts): (Claim, [Receipt; 2])) -> (Said, Said) {
+        let [one, other] = receipts.clone().map(|receipt| receipt.lease);
         let (store, now, key, token) = (&self.stage.store, self.now, &one.key, &one.token);
         let named = [one.fencing_token, other.fencing_token].map(Some);
         match act {
@@ -220,6 +226,22 @@ impl Both<'_> {
                 let said = store.inspect(key, Some(token)).await.unwrap();
                 (status(&said), status(&self.table.inspect(key, (Some(token), 0), now)))
             }
+            Act::Acquire(ttl, slots) => {
+                let (ttl, slots) = (Ttl::from_millis(ttl), slots.and_then(Slots::from_number));
+                let claims = named.map(|named| Claim { ttl, slots, named, ..claim.clone() });
+                let said = store.try_acquire(&claims[0]).await.unwrap();
+                let expected = self.table.try_acquire(&claims[1], now, 0).unwrap();
+                if let (Attempt::Won(win), Attempt::Won(other)) = (&said, &expected) {
+                    self.give(&claim, [win, other]);
+                }
+                (attempt(said), attempt(expected))
+            }
+            Act::TakeBack => {
+                store.take_back(&receipts[0]).await.unwrap();
+                self.table.take_back(&receipts[1], now);
+                let said = store.inspect_line(key, Some(token), 3).await.unwrap();
+                (status(&said), status(&self.table.inspect(key, (Some(token), 3), now)))
+            }
         }
     }
 
@@ -227,7 +249,7 @@ impl Both<'_> {
         let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
         let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
         if let (Turn::Won(win), Turn::Won(other)) = (&said, &expected) {
-            self.give(&claim.token, [win, other]);
+            self.give(&claim, [win, other]);
         }
         match (&said, &expected) {
             (Turn::Waiting(one), Turn::Waiting(other)) => {
@@ -256,20 +278,23 @@ impl Both<'_> {
     }
 
     /// Notes a new lease, whose fencing token has to be above all before it.
-    fn give(&mut self, token: &LeaseToken, both: [&Win; 2]) {
+    fn give(&mut self, claim: &Claim, both: [&Win; 2]) {
         if !both.iter().all(|win| win.fresh) {
             return;
         }
-        let both = both.map(|win| &win.lease);
-        let number = both[0].fencing_token.number();
+        let number = both[0].lease.fencing_token.number();
         assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
         self.given.push(number);
-        self.leases.push(both.map(|lease| Holding {
-            key: lease.key.clone(),
-            token: token.clone(),
-            fencing_token: lease.fencing_token,
-            renewals: lease.renewals,
-        }));
+        let receipts = both.map(|Win { lease, place, node, .. }| {
+            let lease = Holding {
+                key: lease.key.clone(),
+                token: claim.token.clone(),
+                fencing_token: lease.fencing_token,
+                renewals: lease.renewals,
+            };
+            Receipt { lease, origin: claim.origin, place: *place, node: *node }
+        });
+        self.leases.push((claim.clone(), receipts));
     }
 
     /// Takes a new lease and lets it end, if the key is to be had.

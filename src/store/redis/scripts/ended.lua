@@ -22,5 +22,5 @@ local function give_back(token, its_owner, place, keep) -- Gives an absent claim
   redis.call('HSET', who, token, string.format('%.0f %s', now, its_owner))
   park(token, place, now + keep)
   for _, name in ipairs({ line, crew, who }) do redis.call('PEXPIRE', name, 120000) end
-  if not marked then marked, known = true, '+' .. known end
+  if not marked then marked, known = true, '+' .. (known ~= '' and known or '0 0 0 - ') end
 end

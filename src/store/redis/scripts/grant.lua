@@ -46,7 +46,7 @@ local function grant_share() -- A reader that becomes one of a number begins ane
   all.admit(token, lease, before)
   redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'PX', redis.call('PTTL', lock) + DAY)
   ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
-  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0, place or 0 }
+  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0, score and place or 0 }
 end
 local function grant()
   if slots > 1 then return grant_share() end
@@ -58,5 +58,5 @@ local function grant()
   begun()
   local start = own and own.since or string.format('%.0f', now) -- One that becomes exclusive begins anew, but has had the key since then.
   redis.call('SET', record, string.format('%s%.0f %.0f %.0f %s %s\n%s', marked and '+' or '', fence, its_ttl, after, token, its_owner, start), 'PX', left + DAY)
-  return { now, again and 'again' or 'granted', fence, after, left, 1, 0, not again and own and own.fence or 0, place or 0 }
+  return { now, again and 'again' or 'granted', fence, after, left, 1, 0, not again and own and own.fence or 0, score and place or 0 }
 end

@@ -16,7 +16,7 @@ if stood then
 end
 if place ~= '' then
   give_back(token, own.owner, place, keep)
-  redis.call('SET', record, known, 'KEEPTTL')
+  redis.call('SET', record, known, 'PX', math.max(redis.call('PTTL', record), DAY))
 end
 if value then ring() else hand_on(tonumber(keep)) end
 if not own then return { now, stood and 'place' or 'nothing' } end
