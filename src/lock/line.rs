@@ -30,10 +30,10 @@ struct Joined {
 }
 
 impl Line {
-    /// A line whose places are above those of earlier lines of the key: a claim of one of them may
-    /// get its place back.
-    pub(crate) fn beginning(now: Timestamp) -> Self {
-        Self { next: now.as_micros(), ..Self::default() }
+    /// A line whose places are above this one, the last of an earlier line of the key: a claim of
+    /// that may get its place back.
+    pub(crate) fn after(last: u64) -> Self {
+        Self { next: last, ..Self::default() }
     }
 
     /// Joins a claim, at its old place or else at the end. Returns the place, and true if it is

@@ -41,6 +41,8 @@ pub struct Table {
     rung: Vec<LockKey>,
     /// The places of claims that were granted to another request, since [`Table::take_ended`].
     ended: Vec<(LockKey, u64)>,
+    /// The last place so far, over all keys.
+    last_place: u64,
     /// The same leases by their ends, to find expired ones without a search.
     ends: BTreeSet<(Timestamp, LeaseId)>,
     /// The highest fencing token so far, over all keys: one number for all, so a free key costs
@@ -73,6 +75,7 @@ impl Table {
             prefixes: Prefixes::default(),
             rung: Vec::new(),
             ended: Vec::new(),
+            last_place: 0,
             ends,
             last_fencing_token,
             slack: Duration::ZERO,
@@ -137,12 +140,13 @@ impl Table {
         if self.is_turn_of(claim) {
             return self.begin(claim, None, now, proposal).map(Turn::Won);
         }
-        let begin = || Line::beginning(now);
+        let begin = || Line::after(self.last_place);
         let line = self.lines.entry(claim.key.clone()).or_insert_with(begin);
         let (place, new) = line.join(claim, now);
+        self.last_place = self.last_place.max(place);
         self.hand_on_if_free(&claim.key, now);
         let holder = self.refusal(claim, now).holder.unwrap_or_default();
-        let line = self.lines.entry(claim.key.clone()).or_insert_with(begin);
+        let line = self.lines.entry(claim.key.clone()).or_default();
         Some(Turn::Waiting(Waiting {
             place,
             ahead: line.ahead(place),
@@ -220,7 +224,7 @@ impl Table {
         let Some(Entry { token, fencing_token, .. }) = entry else { return };
         if let (Some(place), Keep::Place) = (place, Keep::of(*origin)) {
             let line = self.lines.entry(lease.key.clone());
-            let line = line.or_insert_with(|| Line::beginning(now));
+            let line = line.or_insert_with(|| Line::after(self.last_place));
             line.give_back(&token, *place, (now, now.after(self.position_kept)));
         }
         self.end(&lease.key, fencing_token, now);
