@@ -138,18 +138,19 @@ async fn a_redis_without_memory_serves_those_who_wait_and_refuses_others() {
     let refused = http.post("/locks/full?wait=5s", "").await;
     assert_eq!(refused.told(), (503, "store_unavailable".to_owned()));
     assert_eq!(refused.text("outcome"), "not_acquired");
-    let mut token = HOLDER.to_owned();
+    let (mut token, mut named) = (HOLDER.to_owned(), 0);
     for (number, next) in waiting.into_iter().enumerate() {
         let refreshed = http.token(&token).put("/locks/full/refresh", "").await;
         assert_eq!(refreshed.status, 200, "{number}: {refreshed:?}");
         // A lease that runs out is handed on as well.
         if number == 3 {
-            let short = http.token(&token).put("/locks/full/refresh?ttl=300ms", "").await;
-            assert_eq!(short.status, 200);
+            let shorter = format!("/locks/full/refresh?ttl=300ms&fencing_token={named}");
+            assert_eq!(http.token(&token).put(&shorter, "").await.status, 200);
         } else {
             assert_eq!(http.token(&token).delete("/locks/full").await.status, 204);
         }
-        token = granted(next).await.text("token");
+        let grant = granted(next).await;
+        (token, named) = (grant.text("token"), grant.number("fencing_token"));
     }
     assert_eq!(http.token(&token).delete("/locks/full").await.status, 204);
 }
