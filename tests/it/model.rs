@@ -119,6 +119,8 @@ struct Both<'a> {
     leases: Vec<(Claim, [Receipt; 2])>,
     /// The places of those that wait, by key and token, each with the model's.
     places: BTreeMap<(u8, u8), (u64, u64)>,
+    /// Set if the two may differ from here on.
+    over: bool,
 }
 
 impl Both<'_> {
@@ -194,6 +196,10 @@ impl Both<'_> {
 
     async fn acquire(&mut self, claim: &Claim) -> (Said, Said) {
         let said = self.stage.store.try_acquire(claim).await.unwrap();
+        self.acquired(claim, said)
+    }
+
+    fn acquired(&mut self, claim: &Claim, said: Attempt) -> (Said, Said) {
         let expected = self.table.try_acquire(claim, self.now, 0).unwrap();
         if let (Attempt::Won(win), Attempt::Won(other)) = (&said, &expected) {
             self.give(claim, [win, other]);
@@ -299,7 +305,11 @@ impl Both<'_> {
 
     /// Takes a new lease and lets it end, if the key is to be had.
     async fn pass(&mut self, claim: &Claim) -> (Said, Said) {
-        let (said, expected) = self.acquire(claim).await;
+        let Ok(said) = self.stage.store.try_acquire(claim).await else {
+            self.over = true; // A busy machine: the lease was over before it was told.
+            return (lease(None), lease(None));
+        };
+        let (said, expected) = self.acquired(claim, said);
         if said.what.starts_with("fresh: true, changed: false") {
             eventually(PATIENCE, async || {
                 let status =
@@ -353,11 +363,12 @@ fn run(stage: impl Future<Output = Stage>) {
             given: Vec::new(),
             leases: Vec::new(),
             places: BTreeMap::new(),
+            over: false,
         };
         runtime.block_on(async {
             let began = Instant::now();
             for step in steps {
-                if began.elapsed() > IN_TIME {
+                if both.over || began.elapsed() > IN_TIME {
                     return;
                 }
                 both.step(step).await;
