@@ -9,9 +9,10 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::holds::{Loss, Registered};
-use crate::lock::key_line::{Delivery, Stop, Told};
+use crate::lock::key_line::{Stop, Told};
 use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
 use crate::lock::locks::Locks;
+use crate::lock::owed::Delivery;
 use crate::lock::store::{Attempt, Kept};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
 use crate::lock::time::{Ttl, Uptime};

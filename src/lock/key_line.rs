@@ -7,12 +7,10 @@ use std::mem::take;
 use std::sync::Arc;
 
 use tokio::sync::{Notify, oneshot};
-use tokio::time::Instant;
 
 use crate::lock::lease::Claim;
-use crate::lock::owed::{Answer, Guarded};
-use crate::lock::store::{Attempt, Keep, Waiting};
-use crate::lock::time::{Ttl, Uptime, millis_down};
+use crate::lock::owed::Delivery;
+use crate::lock::store::{Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
@@ -74,27 +72,6 @@ pub(crate) enum Told {
     Out,
     /// The claim was released.
     Cancelled,
-}
-
-/// The store's answer, and the moments of the question and of the answer.
-pub(crate) struct Delivery {
-    pub(crate) answer: Guarded,
-    pub(crate) asked: Instant,
-    pub(crate) answered: Instant,
-    /// True if no other request was told of this grant: then the end of its hold ends the lease.
-    pub(crate) alone: bool,
-}
-
-impl Delivery {
-    /// Hands the answer over, with what is left of its lease by now.
-    pub(crate) fn hand_over(self) -> Answer {
-        let mut answer = self.answer.hand_over();
-        if let Ok(Attempt::Won(win)) = &mut answer {
-            let since = millis_down(Uptime::at(self.answered).elapsed());
-            win.lease.ttl = Ttl::from_millis(win.lease.ttl.as_millis().saturating_sub(since));
-        }
-        answer
-    }
 }
 
 /// The work of one round.

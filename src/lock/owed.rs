@@ -18,7 +18,7 @@ use crate::lock::error::{Effect, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holding, Origin, Receipt};
 use crate::lock::store::{Attempt, Store, Win};
-use crate::lock::time::Ttl;
+use crate::lock::time::{Ttl, Uptime, millis_down};
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
 /// by their TTL, and the log says so.
@@ -176,6 +176,27 @@ impl Guarded {
             guard.handed.store(true, Ordering::Relaxed);
         }
         self.answer
+    }
+}
+
+/// The store's answer, and the moments of the question and of the answer.
+pub(crate) struct Delivery {
+    pub(crate) answer: Guarded,
+    pub(crate) asked: Instant,
+    pub(crate) answered: Instant,
+    /// True if no other request was told of this grant: then the end of its hold ends the lease.
+    pub(crate) alone: bool,
+}
+
+impl Delivery {
+    /// Hands the answer over, with what is left of its lease by now.
+    pub(crate) fn hand_over(self) -> Answer {
+        let mut answer = self.answer.hand_over();
+        if let Ok(Attempt::Won(win)) = &mut answer {
+            let since = millis_down(Uptime::at(self.answered).elapsed());
+            win.lease.ttl = Ttl::from_millis(win.lease.ttl.as_millis().saturating_sub(since));
+        }
+        answer
     }
 }
 

@@ -41,8 +41,7 @@ pub struct Table {
     rung: Vec<LockKey>,
     /// The places of claims that were granted to another request, since [`Table::take_ended`].
     ended: Vec<(LockKey, u64)>,
-    /// The last place so far, over all keys.
-    last_place: u64,
+    last_place: u64, // Over all keys.
     /// The same leases by their ends, to find expired ones without a search.
     ends: BTreeSet<(Timestamp, LeaseId)>,
     /// The highest fencing token so far, over all keys: one number for all, so a free key costs

@@ -7,8 +7,9 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
-use crate::lock::key_line::{Delivery, Stop, Told};
+use crate::lock::key_line::{Stop, Told};
 use crate::lock::lease::Claim;
+use crate::lock::owed::Delivery;
 use crate::lock::waiting::Waiters;
 
 /// The time that a stopping request still waits for the store; a later grant was reported as

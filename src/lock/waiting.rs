@@ -18,9 +18,9 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Delivery, KeyLine, ReleasedRequests, Told, WaitingRequest, Work};
+use crate::lock::key_line::{KeyLine, ReleasedRequests, Told, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Origin};
-use crate::lock::owed::{Answer, Guarded, Owed};
+use crate::lock::owed::{Answer, Delivery, Guarded, Owed};
 use crate::lock::slots::Share;
 use crate::lock::store::{Attempt, Keep, Store, Turn, Waiting, Win};
 use crate::lock::token::LeaseToken;
