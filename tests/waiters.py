@@ -13,6 +13,7 @@ import sys
 import time
 
 GROUP = 50
+PATIENCE = 60  # seconds until so many wait
 KEY = "/locks/crowd"
 HOLDER = "token-of-the-holder"
 
@@ -45,7 +46,10 @@ class Client:
 
 
 async def until_waiters(look, count):
-    while (await look.ask("GET", KEY))[1]["waiters"] != count:
+    end = time.monotonic() + PATIENCE
+    while (waiters := (await look.ask("GET", KEY))[1]["waiters"]) != count:
+        if time.monotonic() > end:
+            sys.exit(f"{waiters} wait, and not {count}")
         await asyncio.sleep(0.005)
 
 

@@ -279,8 +279,9 @@ async fn is_refused_since(pair: &Pair, key: &str, rest: &str) {
         .await;
     assert_eq!(refused.told(), held());
     pair.is_free(key).await;
-    // A newer request has the key at once.
-    assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201, "{key}");
+    // A newer request has the key at once; a late grant to the other request is this one's then.
+    let granted = acquire(&far, key, TOKEN, LONG).await.status;
+    assert!(matches!(granted, 200 | 201), "{key}: {granted}");
 }
 
 /// A request is given up, and then its token is released, with a lease or not, or at maxmemory.
@@ -298,7 +299,9 @@ async fn is_released_since(pair: &Pair, key: &str, rest: &str, (acquired, full):
     });
     assert_eq!(released.await, if acquired { 204 } else { 409 }, "{key}");
     pair.is_free(key).await;
-    assert_eq!(acquire(&far, key, TOKEN, LONG).await.status, 201, "{key}");
+    // A late grant to the other request is this one's then.
+    let granted = acquire(&far, key, TOKEN, LONG).await.status;
+    assert!(matches!(granted, 200 | 201), "{key}: {granted}");
 }
 
 const KINDS: [&str; 4] =

@@ -80,7 +80,8 @@ async fn a_lease_that_its_token_asks_for_again_is_never_taken_back() {
     eventually(PATIENCE, async || (shared("shared=true").await.status == 201).then_some(())).await;
     wire.cut();
     for share in ["slots=3", "slots=1"] {
-        let changed = shared(share).await;
+        let lease = http.token(TOKEN).get("/locks/shared").await.number("fencing_token");
+        let changed = shared(&format!("{share}&fencing_token={lease}")).await;
         assert_eq!((changed.told(), &*changed.text("outcome")), (unavailable(), "unknown"));
         assert_eq!(refresh(&http, "shared", TOKEN).await.status, 200, "{share}: it was taken back");
     }

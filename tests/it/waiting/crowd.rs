@@ -16,6 +16,8 @@ const CROWD: u64 = 10_000;
 const PATIENT: &[(&str, &str)] = &[
     ("LOCKKEEPER_LIMITS_MAX_WAIT", "10m"),
     ("LOCKKEEPER_LIMITS_IDLE_TIME", "10m"),
+    // A busy machine is no store that does not answer.
+    ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "10s"),
     // All of them come from one address.
     ("LOCKKEEPER_LIMITS_CONNECTIONS_PER_ADDRESS", "20000"),
 ];
