@@ -18,7 +18,7 @@ use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
 use crate::lock::lease::{Acquired, Claim, Grant, Origin};
-use crate::lock::store::Released;
+use crate::lock::store::{Ended, Target};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::metrics::Counted;
 use crate::wire::{GrantBody, LOCK_TOKEN, StatusBody, key_path};
@@ -78,7 +78,7 @@ pub(super) async fn refresh(
     let token = options.required_token()?;
     let (named, ttl) = (options.fencing_token()?, options.ttl(&app.ttl)?);
     let record = Record::of(&app, &call, Counted::Refresh, "refresh");
-    let refreshed = app.locks.refresh(call.key.clone(), token.clone(), named, ttl).await;
+    let refreshed = app.locks.refresh(Target::of(&call.key, &token, named), ttl).await;
     match refreshed.map_err(|error| record.failed(error))? {
         Some(lease) => {
             app.quotas.extended(&lease, &token);
@@ -205,18 +205,18 @@ pub(super) async fn give_up(
     named: Option<FencingToken>,
 ) -> Result<(), ApiError> {
     let mut record = Record::of(app, call, Counted::Release, "release");
-    let released = app.locks.release(call.key.clone(), token.clone(), named).await;
+    let released = app.locks.release(Target::of(&call.key, &token, named)).await;
     match released.map_err(|error| record.failed(error))? {
-        Released::Lease(holder) => {
+        Ended::Lease(holder) => {
             app.quotas.ended(&call.key, &holder, Some(&token));
             record.holder(&holder).end("ok");
             Ok(())
         }
-        Released::Place => {
+        Ended::Place => {
             record.end("place");
             Ok(())
         }
-        Released::Nothing => {
+        Ended::Nothing => {
             record.end("lost");
             Err(ApiError::lost())
         }

@@ -13,10 +13,10 @@ use tokio::time::Instant;
 
 use crate::lock::ends::history::{History, KEPT_ENDS, KnownLease};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner};
+use crate::lock::lease::{Holder, Lease, LockStatus, Owner};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Share;
-use crate::lock::store::Win;
+use crate::lock::store::{Target, Win};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -186,12 +186,12 @@ impl Ends {
         });
     }
 
-    /// Notes that a token no longer has its lease, or the one `named`.
-    pub(crate) fn missed(&self, key: &LockKey, token: &LeaseToken, named: Option<FencingToken>) {
+    /// Notes that a token no longer has its lease, or the one that is named.
+    pub(crate) fn missed(&self, Target { key, token, number, .. }: &Target) {
         let now = Instant::now();
         self.with(|history| {
             let missed = |known: &KnownLease| {
-                known.token == *token && named.is_none_or(|named| named == known.fencing_token)
+                known.token == *token && number.is_none_or(|named| named == known.fencing_token)
             };
             // The store counts a TTL from an earlier moment.
             let is_over = |known: &KnownLease| known.ends_at <= now + GRACE;
@@ -202,19 +202,18 @@ impl Ends {
     }
 
     /// Notes the end of a hold: its lease ended or lingers, unless it was renewed meanwhile.
-    pub(crate) fn let_go(&self, holding: &Holding, linger: Option<Ttl>) {
-        let now = Instant::now();
+    pub(crate) fn let_go(&self, of: &Target, linger: Option<Ttl>) {
+        let (now, Some(number)) = (Instant::now(), of.number) else { return };
         self.with(|history| {
-            let known = history.lease(&holding.key, holding.fencing_token);
-            let same = known.filter(|known| known.renewals == holding.renewals);
+            let known = history.lease(&of.key, number);
+            let same = known.filter(|known| of.only.holds(known.renewals));
             let Some(known) = same else { return };
             match linger {
                 Some(linger) => {
                     (known.ends_at, known.capped) = (now + linger.as_duration(), false);
                 }
                 None => {
-                    let number = holding.fencing_token;
-                    history.take_out(&holding.key, number, now, Why::Released);
+                    history.take_out(&of.key, number, now, Why::Released);
                 }
             }
         });
@@ -306,10 +305,10 @@ mod tests {
     use super::history::MOST;
     use super::{Ends, KEPT_ENDS, Living, Why};
     use crate::lock::key::LockKey;
-    use crate::lock::lease::{Holder, Holding, Lease, LockStatus, Owner, Renewals};
+    use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals};
     use crate::lock::prefixes::Prefixes;
     use crate::lock::slots::{Share, Slots};
-    use crate::lock::store::Win;
+    use crate::lock::store::{Target, Win};
     use crate::lock::time::Ttl;
     use crate::lock::token::{FencingToken, LeaseToken};
 
@@ -415,11 +414,11 @@ mod tests {
         ends.granted(&token(), &win("a", 1), Duration::ZERO);
         ends.renewed(&Lease { capped: true, ..lease("a", 1) });
         advance(Duration::from_secs(11)).await;
-        ends.missed(&key("a"), &token(), None);
+        ends.missed(&Target::of(&key("a"), &token(), None));
         assert_eq!(told(&ends), [("a".to_owned(), Some(10_000), Why::MaxHold)]);
         ends.granted(&token(), &win("b", 2), Duration::ZERO);
         ends.renewed(&Lease { capped: true, ..lease("b", 2) });
-        ends.missed(&key("b"), &token(), None);
+        ends.missed(&Target::of(&key("b"), &token(), None));
         assert_eq!(told(&ends)[1].2, Why::Lost, "it ended before");
     }
 
@@ -431,10 +430,14 @@ mod tests {
             advance(Duration::from_secs(11)).await;
             ends.granted(&token(), &win("a", 2), Duration::ZERO);
             assert_eq!(told(&ends), [("a".to_owned(), Some(10_000), why)]);
-            ends.missed(&key("a"), &LeaseToken::parse("the-token-of-another").unwrap(), None);
-            ends.missed(&key("a"), &token(), Some(number(1)));
+            ends.missed(&Target::of(
+                &key("a"),
+                &LeaseToken::parse("the-token-of-another").unwrap(),
+                None,
+            ));
+            ends.missed(&Target::of(&key("a"), &token(), Some(number(1))));
             assert_eq!(told(&ends).len(), 1);
-            ends.missed(&key("a"), &token(), Some(number(2)));
+            ends.missed(&Target::of(&key("a"), &token(), Some(number(2))));
             assert_eq!(told(&ends)[1], ("a".to_owned(), Some(0), Why::Lost));
         }
     }
@@ -448,14 +451,12 @@ mod tests {
             &Win { lease: lease.clone(), fresh: true, replaces: None, place: None, node: 0 },
             Duration::ZERO,
         );
-        let holding = |renewals| {
-            let (key, fencing_token) = (lease.key.clone(), lease.fencing_token);
-            Holding { key, token: token(), fencing_token, renewals }
-        };
+        let last_word =
+            |renewals| Target::kept(&token(), &Lease { renewals, ..lease.clone() }).last_word();
         ends.renewed(&Lease { renewals: lease.renewals.refreshed(), ..lease.clone() });
-        ends.let_go(&holding(lease.renewals), None);
+        ends.let_go(&last_word(lease.renewals), None);
         assert!(told(&ends).is_empty());
-        ends.let_go(&holding(lease.renewals.refreshed()), None);
+        ends.let_go(&last_word(lease.renewals.refreshed()), None);
         assert_eq!(told(&ends), [("a".to_owned(), Some(0), Why::Released)]);
     }
 
@@ -491,7 +492,7 @@ mod tests {
         advance(Duration::from_secs(11)).await;
         assert_eq!(ends.living()[0].1, Living::default());
         for lock in ["a", "b", "c"] {
-            ends.missed(&key(lock), &token(), None);
+            ends.missed(&Target::of(&key(lock), &token(), None));
         }
         let mut observed = std::mem::take(&mut *observed.lock().unwrap());
         observed.sort_unstable_by_key(|(_, why, _)| why.name());

@@ -9,11 +9,11 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::holds::{Loss, Registered};
-use crate::lock::key_line::{Stop, Told};
-use crate::lock::lease::{Claim, Grant, Holding, Lease, LockStatus};
+use crate::lock::key_line::Stop;
+use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
 use crate::lock::locks::Locks;
 use crate::lock::owed::Delivery;
-use crate::lock::store::{Attempt, Kept};
+use crate::lock::store::{Answer, If, Renewed, Target};
 use crate::lock::ticket::{HEAR_OUT, Ticket};
 use crate::lock::time::{Ttl, Uptime};
 
@@ -98,7 +98,7 @@ struct InLine {
 /// A lease that is being kept.
 struct Care {
     /// Shared with the refresh under way, so that the lease is let go only after that was answered.
-    holding: Arc<Mutex<Holding>>,
+    lease: Arc<Mutex<Target>>,
     ttl: Ttl,
     /// The moment of the store's last answer, and the time that was left then.
     confirmed: (Uptime, Duration),
@@ -122,20 +122,16 @@ impl Locks {
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let (began, claim) = (Instant::now(), &wish.claim);
         let registered = self.holds().register(&claim.key, &claim.token);
-        let answer = self.ask(claim.clone()).await?.answered()?;
-        let phase = match answer.answer() {
-            Ok(Attempt::Won(_)) | Err(_) => {
-                let answered = Instant::now();
-                let delivery = Delivery { answer, asked: began, answered, alone: true };
-                Phase::Granted(Box::new(delivery))
-            }
-            Ok(Attempt::Lost) => return Ok(HoldStart::Lost),
-            Ok(Attempt::Held(status))
+        let delivery = self.ask(claim.clone()).await?.answered()?;
+        let phase = match delivery.answer() {
+            Ok(Answer::Won(_)) | Err(_) => Phase::Granted(Box::new(delivery)),
+            Ok(Answer::Gone | Answer::Waiting(_)) => return Ok(HoldStart::Lost),
+            Ok(Answer::Held(status))
                 if wish.patience == Some(Duration::ZERO) || status.mine == Some(true) =>
             {
                 return Ok(HoldStart::Held(status.clone()));
             }
-            Ok(Attempt::Held(_)) => {
+            Ok(Answer::Held(_)) => {
                 registered.waits();
                 let ticket = self.enter(claim.clone())?;
                 // A wait beyond the range of the clock has no limit.
@@ -167,9 +163,8 @@ impl Hold {
                 loss = self.registered.told() => self.end(HoldEvent::Lost(loss)),
                 waited = line.next(&self.locks) => match waited {
                     ControlFlow::Continue(ahead) => HoldEvent::Waiting(ahead),
-                    ControlFlow::Break(Told::Answer(delivery)) => self.delivered(delivery),
-                    ControlFlow::Break(Told::Out) => self.end(HoldEvent::Draining),
-                    ControlFlow::Break(Told::Cancelled) => self.end(HoldEvent::Cancelled),
+                    ControlFlow::Break(Some(delivery)) => self.delivered(delivery),
+                    ControlFlow::Break(None) => self.end(HoldEvent::Draining),
                 },
             },
             Phase::Holding(care) => tokio::select! {
@@ -199,16 +194,20 @@ impl Hold {
     /// meanwhile is told instead.
     fn delivered(&mut self, delivery: Delivery) -> HoldEvent {
         let (claim, now) = (&self.wish.claim, Instant::now());
-        let (waited, alone) = (delivery.asked - self.began, delivery.alone);
-        if let Ok(Attempt::Won(win)) = delivery.answer.answer() {
+        // The question of a claim that did not wait is later than the beginning.
+        let waits = matches!(self.phase, Phase::Waiting(_));
+        let waited = if waits { delivery.asked - self.began } else { Duration::ZERO };
+        let alone = delivery.alone;
+        if let Ok(Answer::Won(win)) = delivery.answer() {
             self.registered.has(&win.lease);
             if let Some(loss) = self.registered.was_told() {
                 return self.end(HoldEvent::Lost(loss));
             }
         }
         let win = match delivery.hand_over() {
-            Ok(Attempt::Won(win)) => win,
-            Ok(Attempt::Held(_) | Attempt::Lost) => return self.end(HoldEvent::TimedOut),
+            Ok(Answer::Won(win)) => win,
+            Ok(Answer::Gone) => return self.end(HoldEvent::Cancelled),
+            Ok(Answer::Held(_) | Answer::Waiting(_)) => return self.end(HoldEvent::TimedOut),
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
         let token = claim.token.clone();
@@ -233,21 +232,21 @@ impl Drop for Hold {
             && self.registered.was_told().is_none()
         {
             let over_at = Instant::now() + care.left();
-            self.locks.let_go(care.holding.clone(), self.wish.linger, over_at);
+            self.locks.let_go(care.lease.clone(), self.wish.linger, over_at);
         }
     }
 }
 
 impl InLine {
     /// The number of claims ahead, at each heartbeat, or the outcome of the wait.
-    async fn next(&mut self, locks: &Locks) -> ControlFlow<Told, u64> {
+    async fn next(&mut self, locks: &Locks) -> ControlFlow<Option<Delivery>, u64> {
         loop {
             let waits = self.stopping.is_none();
             tokio::select! {
                 biased;
                 told = self.ticket.told() => return ControlFlow::Break(told),
                 () = until(self.stopping), if !waits => {
-                    return ControlFlow::Break(self.ticket.unknown());
+                    return ControlFlow::Break(Some(self.ticket.unknown()));
                 }
                 () = locks.drained(), if waits => self.stop(Stop::Draining),
                 () = until(self.give_up_at), if waits => self.stop(Stop::LastQuestion),
@@ -272,11 +271,8 @@ impl InLine {
 impl Care {
     /// The care for a lease whose TTL is what is left at `now`.
     fn of(claim: &Claim, lease: &Lease, now: Instant) -> Self {
-        let (key, token) = (claim.key.clone(), claim.token.clone());
-        let Lease { fencing_token, renewals, .. } = *lease;
-        let holding = Holding { key, token, fencing_token, renewals };
         Self {
-            holding: Arc::new(Mutex::new(holding)),
+            lease: Arc::new(Mutex::new(Target::kept(&claim.token, lease))),
             // The requested TTL: the time left may be shorter.
             ttl: claim.ttl,
             confirmed: (Uptime::at(now), lease.ttl.as_duration()),
@@ -289,18 +285,18 @@ impl Care {
     /// Refreshes the lease at each heartbeat. Returns the time left.
     async fn next(&mut self, locks: &Locks) -> Result<Duration, Loss> {
         sleep_until(self.beat).await;
-        match locks.keep(self.holding.clone(), self.ttl).await {
-            Ok(Kept::Lease(lease)) => {
+        match locks.keep(self.lease.clone(), self.ttl).await {
+            Ok(Renewed::Lease(lease)) => {
                 // Not where nobody hears of it any more: what the client has renewed since the last
                 // `alive` is its own.
-                self.holding.lock().await.renewals = lease.renewals;
+                self.lease.lock().await.only = If::SameCare(lease.renewals);
                 self.confirmed = (Uptime::now(), lease.ttl.as_duration());
                 self.capped = lease.capped;
                 self.beat = Instant::now() + pause(self.ttl, &lease);
             }
-            Ok(Kept::TakenOver) => return Err(Loss::TakenOver),
-            Ok(Kept::Lost) if self.left() > Duration::ZERO => return Err(Loss::Released),
-            Ok(Kept::Lost) => return Err(self.expired()),
+            Ok(Renewed::TakenOver) => return Err(Loss::TakenOver),
+            Ok(Renewed::Lost) if self.left() > Duration::ZERO => return Err(Loss::Released),
+            Ok(Renewed::Lost) => return Err(self.expired()),
             Err(_) => {
                 let pause = RETRY.min(interval(self.ttl)).min(self.left());
                 self.beat = Instant::now() + pause;

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, oneshot};
 
 use crate::lock::lease::Claim;
 use crate::lock::owed::Delivery;
-use crate::lock::store::{Keep, Waiting};
+use crate::lock::store::{Ask, Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
@@ -52,7 +52,7 @@ struct WaitingClaim {
 pub(crate) struct WaitingRequest {
     number: u64,
     stop: Option<Stop>,
-    tell: oneshot::Sender<Told>,
+    tell: oneshot::Sender<Option<Delivery>>,
 }
 
 /// The way in which a request stops waiting.
@@ -64,23 +64,12 @@ pub(crate) enum Stop {
     Draining,
 }
 
-/// The outcome of a wait. No question that is still under way can grant the claim afterwards.
-#[expect(clippy::large_enum_variant, reason = "nearly all are answers, and one is made a request")]
-pub(crate) enum Told {
-    Answer(Delivery),
-    /// The request is out of the line.
-    Out,
-    /// The claim was released.
-    Cancelled,
-}
-
 /// The work of one round.
 #[derive(Default)]
 pub(super) struct Work {
     pub(super) leaving: Vec<(LeaseToken, Keep)>,
-    pub(super) joining: Vec<Claim>,
-    /// With their places, if they have one.
-    pub(super) last_questions: Vec<(Claim, Option<u64>)>,
+    /// The claims that join, and those that ask for the last time.
+    pub(super) asking: Vec<(Claim, Ask)>,
 }
 
 impl KeyLine {
@@ -116,7 +105,12 @@ impl KeyLine {
     }
 
     /// Adds a request behind its claim, which joins the line if it is new.
-    pub(super) fn enter(&mut self, claim: Claim, number: u64, tell: oneshot::Sender<Told>) {
+    pub(super) fn enter(
+        &mut self,
+        claim: Claim,
+        number: u64,
+        tell: oneshot::Sender<Option<Delivery>>,
+    ) {
         self.requests += 1;
         let token = claim.token.clone();
         // The claim is back before the store was told that it left, so it never did.
@@ -188,20 +182,22 @@ impl KeyLine {
                 continue;
             }
             for request in self.take_requests(&token, |one| one.stop == Some(Stop::Draining)) {
-                request.tell(Told::Out);
+                request.tell(None);
             }
             if let Some(waiting) = self.claims.get(&token) {
-                work.last_questions.push((waiting.claim.clone(), waiting.place));
+                work.asking.push((waiting.claim.clone(), Ask::Once(waiting.place)));
             }
         }
-        while work.joining.len() < at_most
+        let mut joins = 0;
+        while joins < at_most
             && let Some(token) = self.joining.pop_front()
         {
             let Some(waiting) = self.claims.get_mut(&token) else { continue };
             // A claim that stops before it has joined need not join.
             if take(&mut waiting.queued) && waiting.place.is_none() && !waiting.stops() {
                 waiting.asked = true;
-                work.joining.push(waiting.claim.clone());
+                work.asking.push((waiting.claim.clone(), Ask::InLine(None)));
+                joins += 1;
             }
         }
         if due {
@@ -230,17 +226,17 @@ impl KeyLine {
         self.leaving.entry(token).or_insert(Keep::Place);
     }
 
-    /// The claims with the first places, and these places.
-    pub(super) fn first(&self, most: usize) -> Vec<(Claim, Option<u64>)> {
+    /// The questions of the claims with the first places.
+    pub(super) fn first(&self, most: usize) -> Vec<(Claim, Ask)> {
         self.order.values().filter_map(|token| self.claim(token)).take(most).collect()
     }
 
-    /// A waiting claim, and its place if it has one.
-    pub(super) fn claim(&self, token: &LeaseToken) -> Option<(Claim, Option<u64>)> {
-        self.claims.get(token).map(|waiting| (waiting.claim.clone(), waiting.place))
+    /// The question of a waiting claim.
+    pub(super) fn claim(&self, token: &LeaseToken) -> Option<(Claim, Ask)> {
+        self.claims.get(token).map(|waiting| (waiting.claim.clone(), Ask::InLine(waiting.place)))
     }
 
-    pub(super) fn at(&self, place: u64) -> Option<(Claim, Option<u64>)> {
+    pub(super) fn at(&self, place: u64) -> Option<(Claim, Ask)> {
         self.claim(self.order.get(&place)?)
     }
 
@@ -373,7 +369,7 @@ impl WaitingClaim {
 
 impl WaitingRequest {
     /// Tells the request. If it is gone, its part of the answer's guard is dropped.
-    pub(super) fn tell(self, told: Told) {
+    pub(super) fn tell(self, told: Option<Delivery>) {
         drop(self.tell.send(told));
     }
 }
@@ -384,7 +380,7 @@ pub(crate) struct ReleasedRequests(pub(super) Vec<WaitingRequest>);
 impl ReleasedRequests {
     /// Tells them that their claim was released.
     pub(crate) fn told(self) {
-        self.0.into_iter().for_each(|request| request.tell(Told::Cancelled));
+        self.0.into_iter().for_each(|request| request.tell(Some(Delivery::gone())));
     }
 }
 
@@ -397,6 +393,7 @@ mod tests {
     use crate::lock::key::LockKey;
     use crate::lock::key_line::{KeyLine, Stop};
     use crate::lock::lease::{Claim, Origin};
+    use crate::lock::store::Ask;
     use crate::lock::time::Ttl;
     use crate::lock::token::LeaseToken;
 
@@ -416,11 +413,16 @@ mod tests {
         line.enter(claim(), number, oneshot::channel().0);
     }
 
+    /// The questions of the next round.
+    fn asks(line: &mut KeyLine, due: bool) -> Vec<Ask> {
+        line.take_work(10, due).asking.into_iter().map(|(_, ask)| ask).collect()
+    }
+
     /// A claim that the store has in line, and whose client is gone.
     fn left() -> KeyLine {
         let mut line = KeyLine::new(Arc::new(Notify::new()));
         enter(&mut line, 1);
-        assert_eq!(line.take_work(10, true).joining.len(), 1);
+        assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
         line.withdraw(&claim().token, 1);
         line
     }
@@ -429,7 +431,7 @@ mod tests {
     fn waits_shortly(line: &mut KeyLine) {
         enter(line, 2);
         line.stop(&claim().token, 2, Stop::LastQuestion);
-        assert_eq!(line.take_work(10, false).joining.len(), 0);
+        assert_eq!(asks(line, false), [Ask::Once(None)], "it does not join");
         assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
     }
 
@@ -462,11 +464,10 @@ mod tests {
         let mut line = KeyLine::new(Arc::new(Notify::new()));
         enter(&mut line, 1);
         line.stop(&claim().token, 1, Stop::LastQuestion);
-        let work = line.take_work(10, true);
-        assert_eq!((work.joining.len(), work.last_questions.len()), (0, 1));
+        assert_eq!(asks(&mut line, true), [Ask::Once(None)]);
         enter(&mut line, 2);
         assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
-        assert_eq!(line.take_work(10, true).joining.len(), 1);
+        assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
         assert_eq!(line.requests(), 1);
     }
 
@@ -476,6 +477,6 @@ mod tests {
         enter(&mut line, 1);
         line.withdraw(&claim().token, 1);
         enter(&mut line, 2);
-        assert_eq!(line.take_work(10, true).joining.len(), 1);
+        assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
     }
 }

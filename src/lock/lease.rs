@@ -138,27 +138,14 @@ impl Renewals {
     }
 }
 
-/// A lease as its keeper knows it.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Holding {
-    /// The held key.
-    pub key: LockKey,
-    /// The holder's secret.
-    pub token: LeaseToken,
-    /// The fencing token: a later lease of the same token is not the keeper's.
-    pub fencing_token: FencingToken,
-    /// The renewals at the keeper's last refresh.
-    pub renewals: Renewals,
-}
-
-/// What a store has to know to take a grant back that reached no client.
-#[derive(Clone, Debug)]
+/// The grant of a lease, as far as a store has to know it to take it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Receipt {
-    /// The lease, and its renewals when it was granted.
-    pub lease: Holding,
+    /// The renewals of the lease when it was granted.
+    pub renewals: Renewals,
     /// The maker of its token.
     pub origin: Origin,
-    /// The place in line that its claim had.
+    /// The place in line that its claim had, and gets back if its token is a client's.
     pub place: Option<u64>,
     /// The node that granted it, by the store's own number.
     pub node: u64,

@@ -20,12 +20,13 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{Stop, Told};
-use crate::lock::lease::{Acquired, Claim, Grant, Holder, Holding, Lease, LockStatus, Origin};
-use crate::lock::owed::{ATTEMPTS, Answering, Guarded, Owed};
+use crate::lock::key_line::Stop;
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus, Origin};
+use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    Attempt, Guarantees, Keep, Kept, Listing, NodeReport, Page, Released, Store, Win,
+    About, Answer, Ask, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store, Target,
+    Win,
 };
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
@@ -36,8 +37,9 @@ use crate::lock::waiting::{WaitLimits, Waiters};
 #[derive(Clone)]
 pub struct Locks {
     store: Arc<dyn Store>,
+    guarantees: Guarantees,
     tasks: TaskTracker,
-    /// The calls of `try_acquire` in flight.
+    /// The questions in flight of claims that do not wait.
     attempts: TaskTracker,
     owed: Arc<Owed>,
     waiters: Arc<Waiters>,
@@ -70,8 +72,9 @@ impl Locks {
         let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
         let waiters = Arc::new(waiters);
         let (holds, draining) = (Arc::default(), CancellationToken::new());
-        let ends = Arc::new(Ends::new(store.shared(), prefixes, observe));
-        Self { store, tasks, attempts, owed, waiters, holds, ends, draining }
+        let About { guarantees, shared, .. } = store.about();
+        let ends = Arc::new(Ends::new(shared, prefixes, observe));
+        Self { store, guarantees, tasks, attempts, owed, waiters, holds, ends, draining }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -109,41 +112,41 @@ impl Locks {
             };
             ticket.stopped(stop).await
         };
-        match in_line.await {
-            Told::Answer(delivery) => {
-                let waited = delivery.asked - began;
-                Ok(match delivery.hand_over()? {
-                    Attempt::Won(win) => self.won(win, claim.token, waited),
-                    Attempt::Held(status) => Acquired::Held(status, began.elapsed()),
-                    Attempt::Lost => Acquired::Lost,
-                })
-            }
+        let Some(delivery) = in_line.await else {
             // Another instance may have granted it.
-            Told::Out => self.try_acquire(claim).await,
-            Told::Cancelled => Err(LockError::WaitCancelled(began.elapsed())),
-        }
+            return self.try_acquire(claim).await;
+        };
+        let waited = delivery.asked - began;
+        Ok(match delivery.hand_over()? {
+            Answer::Won(win) => self.won(win, claim.token, waited),
+            Answer::Held(status) => Acquired::Held(status, began.elapsed()),
+            Answer::Gone | Answer::Waiting(_) => {
+                return Err(LockError::WaitCancelled(began.elapsed()));
+            }
+        })
     }
 
     /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
         let token = claim.token.clone();
         Ok(match self.ask(claim).await?.hand_over()? {
-            Attempt::Won(win) => self.won(win, token, Duration::ZERO),
-            Attempt::Held(status) => Acquired::Held(status, Duration::ZERO),
-            Attempt::Lost => Acquired::Lost,
+            Answer::Won(win) => self.won(win, token, Duration::ZERO),
+            Answer::Held(status) => Acquired::Held(status, Duration::ZERO),
+            Answer::Gone | Answer::Waiting(_) => Acquired::Lost,
         })
     }
 
     /// Asks for a key that may be free, as [`Locks::try_acquire`]; the answer is not handed over
     /// yet.
-    pub(crate) async fn ask(&self, claim: Claim) -> Result<Guarded, LockError> {
+    pub(crate) async fn ask(&self, claim: Claim) -> Result<Delivery, LockError> {
         if self.draining.is_cancelled() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
         let (store, owed) = (self.store.clone(), self.owed.clone());
         let attempt = async move {
-            let attempt = store.try_acquire(&claim).await;
-            owed.guarded(&claim, attempt)
+            let asked = Instant::now();
+            let answer = store.ask(&claim, Ask::Once(None)).await;
+            owed.deliver(&claim, [asked, Instant::now()], answer)
         };
         let attempt = self.attempts.track_future(attempt);
         Ok(self.hear_out(attempt).await)
@@ -165,24 +168,8 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The store call is completed.
-    pub async fn refresh(
-        &self,
-        key: LockKey,
-        token: LeaseToken,
-        named: Option<FencingToken>,
-        ttl: Option<Ttl>,
-    ) -> Result<Option<Lease>, LockError> {
-        let (store, ends) = (self.store.clone(), self.ends.clone());
-        let call = async move {
-            let refreshed = store.refresh(&key, &token, named, ttl).await;
-            match &refreshed {
-                Ok(Some(lease)) => ends.renewed(lease),
-                Ok(None) => ends.missed(&key, &token, named),
-                Err(_) => (),
-            }
-            refreshed
-        };
-        Ok(self.hear_out(call).await?)
+    pub async fn refresh(&self, of: Target, ttl: Option<Ttl>) -> Result<Option<Lease>, LockError> {
+        Ok(self.renew(of, ttl).await?.lease())
     }
 
     /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
@@ -194,37 +181,32 @@ impl Locks {
     /// # Cancel safety
     ///
     /// The store call is completed: a client that sends a release and disconnects has released.
-    pub async fn release(
-        &self,
-        key: LockKey,
-        token: LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Result<Released, LockError> {
+    pub async fn release(&self, of: Target) -> Result<Ended, LockError> {
         let Self { store, holds, ends, waiters, .. } = self.clone();
         let call = async move {
             // Its waiting requests leave the line first: none of their questions may grant it
             // again.
-            let waiting = match named {
+            let waiting = match of.number {
                 Some(_) => None,
-                None => Some(waiters.release(&key, &token, Keep::Place).await),
+                None => Some(waiters.release(&of.key, &of.token, Keep::Place).await),
             };
-            let released = store.release(&key, &token, named).await;
-            match &released {
-                Ok(Released::Lease(ended)) => {
-                    holds.ended(&key, ended, Loss::Released);
-                    ends.ended(&key, ended, Why::Released);
+            let ended = store.end(&of).await;
+            match &ended {
+                Ok(Ended::Lease(lease)) => {
+                    holds.ended(&of.key, lease, Loss::Released);
+                    ends.ended(&of.key, lease, Why::Released);
                 }
-                Ok(Released::Nothing) => ends.missed(&key, &token, named),
+                Ok(Ended::Nothing) => ends.missed(&of),
                 _ => (),
             }
-            if let (Ok(_), Some(waiting)) = (&released, waiting) {
+            if let (Ok(_), Some(waiting)) = (&ended, waiting) {
                 waiting.told();
             }
             // The place may have been that of a request which came meanwhile.
-            if let (Ok(Released::Place), None) = (&released, named) {
-                waiters.release(&key, &token, Keep::Nothing).await.told();
+            if let (Ok(Ended::Place), None) = (&ended, of.number) {
+                waiters.release(&of.key, &of.token, Keep::Nothing).await.told();
             }
-            released
+            ended
         };
         Ok(self.hear_out(call).await?)
     }
@@ -270,7 +252,7 @@ impl Locks {
         token: Option<&LeaseToken>,
         most: usize,
     ) -> Result<LockStatus, LockError> {
-        Ok(self.store.inspect_line(key, token, most).await?)
+        Ok(self.store.look(key, token, most).await?)
     }
 
     /// Returns whether `token` has a lease of a key, which decides about a claim of this origin.
@@ -280,7 +262,7 @@ impl Locks {
         token: &LeaseToken,
         origin: Origin,
     ) -> Result<bool, LockError> {
-        let status = self.store.inspect(key, Some(token)).await;
+        let status = self.store.look(key, Some(token), 0).await;
         Ok(status.map_err(|error| error.before_claim(origin))?.mine == Some(true))
     }
 
@@ -306,12 +288,12 @@ impl Locks {
 
     /// The nodes of the store; empty if it does not count votes.
     pub(crate) fn nodes(&self) -> Vec<NodeReport> {
-        self.store.nodes()
+        self.store.about().nodes
     }
 
     /// The store's promises.
     pub fn guarantees(&self) -> Guarantees {
-        self.store.guarantees()
+        self.guarantees
     }
 
     /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
@@ -333,45 +315,54 @@ impl Locks {
         &self.ends
     }
 
+    /// Renews a lease, and notes what became of it.
+    pub(crate) fn renew(
+        &self,
+        of: Target,
+        ttl: Option<Ttl>,
+    ) -> HeardOut<Result<Renewed, StoreError>> {
+        let (store, ends) = (self.store.clone(), self.ends.clone());
+        self.hear_out(async move {
+            let renewed = store.renew(&of, ttl).await;
+            match &renewed {
+                Ok(Renewed::Lease(lease)) => ends.renewed(lease),
+                Ok(Renewed::Lost) => ends.missed(&of),
+                _ => (),
+            }
+            renewed
+        })
+    }
+
     /// Refreshes the lease of a hold. The lease is let go only after the answer.
     pub(crate) fn keep(
         &self,
-        holding: Arc<Mutex<Holding>>,
+        care: Arc<Mutex<Target>>,
         ttl: Ttl,
-    ) -> HeardOut<Result<Kept, StoreError>> {
-        let (store, ends) = (self.store.clone(), self.ends.clone());
+    ) -> HeardOut<Result<Renewed, StoreError>> {
+        let locks = self.clone();
         self.hear_out(async move {
-            let holding = holding.lock().await;
-            let kept = store.keep(&holding, ttl).await;
-            match &kept {
-                Ok(Kept::Lease(lease)) => ends.renewed(lease),
-                Ok(Kept::Lost) => {
-                    ends.missed(&holding.key, &holding.token, Some(holding.fencing_token));
-                }
-                _ => (),
-            }
-            kept
+            let of = care.lock().await;
+            locks.renew(of.clone(), Some(ttl)).await
         })
     }
 
     /// Lets go of the lease of a hold; retries until it would have expired anyway.
-    pub(crate) fn let_go(
-        &self,
-        holding: Arc<Mutex<Holding>>,
-        linger: Option<Ttl>,
-        over_at: Instant,
-    ) {
+    pub(crate) fn let_go(&self, care: Arc<Mutex<Target>>, linger: Option<Ttl>, over_at: Instant) {
         let (store, ends) = (self.store.clone(), self.ends.clone());
         self.tasks.spawn(async move {
-            let holding = holding.lock().await;
+            let of = care.lock().await.last_word();
             let mut attempts = ATTEMPTS;
-            while store.let_go(&holding, linger).await.is_err() {
+            let call = async || match linger {
+                Some(_) => store.renew(&of, linger).await.map(drop),
+                None => store.end(&of).await.map(drop),
+            };
+            while call().await.is_err() {
                 if Instant::now() >= over_at {
                     return;
                 }
                 attempts.pause().await;
             }
-            ends.let_go(&holding, linger);
+            ends.let_go(&of, linger);
         });
     }
 

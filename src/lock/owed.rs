@@ -15,9 +15,8 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
-use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holding, Origin, Receipt};
-use crate::lock::store::{Attempt, Store, Win};
+use crate::lock::lease::{Claim, Origin, Receipt};
+use crate::lock::store::{Answer, If, Store, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
@@ -33,9 +32,6 @@ pub(crate) const ATTEMPTS: Backoff =
 /// expired.
 const LONGEST_CALL: Duration = Duration::from_secs(30);
 
-/// A store's answer to a claim, or the error that replaced it.
-pub(crate) type Answer = Result<Attempt, StoreError>;
-
 /// Undoes grants, retrying until the store confirms.
 pub(crate) struct Owed {
     store: Arc<dyn Store>,
@@ -48,13 +44,18 @@ impl Owed {
         Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
 
-    /// Guards an answer: a grant in it is taken back unless a request is handed it.
-    pub(crate) fn guarded(self: Arc<Self>, claim: &Claim, answer: Answer) -> Guarded {
+    /// Makes an answer ready for a request, with the moments of the question and of the answer. A
+    /// grant in it is taken back unless a request is handed it.
+    pub(crate) fn deliver(
+        self: Arc<Self>,
+        claim: &Claim,
+        [asked, answered]: [Instant; 2],
+        answer: Result<Answer, StoreError>,
+    ) -> Delivery {
         let guard = match &answer {
-            Ok(Attempt::Won(win)) if began_a_lease(claim, win) => {
-                let receipt = receipt(claim, win);
-                let (ttl, handed) = (win.lease.ttl, AtomicBool::new(false));
-                Some(Arc::new(Guard { owed: self, receipt, ttl, handed }))
+            Ok(Answer::Won(win)) if began_a_lease(claim, win) => {
+                let (grant, ttl) = (grant(claim, win), win.lease.ttl);
+                Some(Arc::new(Guard { owed: self, grant, ttl, handed: AtomicBool::new(false) }))
             }
             Err(StoreError { effect: Effect::Unknown, .. }) => {
                 self.undo(claim);
@@ -62,7 +63,7 @@ impl Owed {
             }
             _ => None,
         };
-        Guarded { answer, guard }
+        Delivery { answer, guard, asked, answered, alone: true }
     }
 
     /// Undoes whatever the claim's token has or may get, if the service made that token.
@@ -70,35 +71,28 @@ impl Owed {
         if claim.origin == Origin::Client {
             return;
         }
-        let (store, claim) = (self.store.clone(), Arc::new(claim.clone()));
-        let (key, lasts) = (claim.key.clone(), claim.ttl.as_duration() + LONGEST_CALL);
-        self.owe(key, lasts, move || {
-            let (store, claim) = (store.clone(), claim.clone());
-            async move { store.undo(&claim.key, &claim.token).await }
-        });
+        let all = Target::of(&claim.key, &claim.token, None).only(If::Ever);
+        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL);
     }
 
-    /// Retries an undo until the store confirms it, for as long as what it would end `lasts`.
-    fn owe<F>(&self, key: LockKey, lasts: Duration, undo: impl Fn() -> F + Send + 'static)
-    where
-        F: Future<Output = Result<(), StoreError>> + Send,
-    {
+    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`.
+    fn owe(&self, of: Target, lasts: Duration) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
-            tracing::warn!(lock.key = %key, "undo queue full; lease will expire by its TTL");
+            tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
             return;
         };
-        let over_at = Instant::now() + lasts;
+        let (store, over_at) = (self.store.clone(), Instant::now() + lasts);
         self.tasks.spawn(async move {
             let _room = room;
             let mut attempts = ATTEMPTS;
-            while let Err(error) = undo().await {
+            while let Err(error) = store.end(&of).await {
                 if Instant::now() >= over_at {
                     return;
                 }
-                tracing::debug!(lock.key = %key, ?error, "cannot undo a grant; retrying");
+                tracing::debug!(lock.key = %of.key, ?error, "cannot undo a grant; retrying");
                 attempts.pause().await;
             }
-            tracing::info!(lock.key = %key, "undid a grant that no client received");
+            tracing::info!(lock.key = %of.key, "undid a grant that no client received");
         });
     }
 }
@@ -109,20 +103,18 @@ fn began_a_lease(claim: &Claim, win: &Win) -> bool {
     win.replaces.is_none() && (win.fresh || claim.origin == Origin::Service)
 }
 
-fn receipt(claim: &Claim, Win { lease, place, node, .. }: &Win) -> Receipt {
-    let lease = Holding {
-        key: claim.key.clone(),
-        token: claim.token.clone(),
-        fencing_token: lease.fencing_token,
-        renewals: lease.renewals,
-    };
-    Receipt { lease, origin: claim.origin, place: *place, node: *node }
+/// The lease of a grant, as long as nobody has heard of it.
+fn grant(claim: &Claim, Win { lease, place, node, .. }: &Win) -> Target {
+    let (origin, place, node) = (claim.origin, *place, *node);
+    let receipt = Receipt { renewals: lease.renewals, origin, place, node };
+    let named = Some(lease.fencing_token);
+    Target::of(&claim.key, &claim.token, named).only(If::Unheard(receipt))
 }
 
 /// The guard of a grant that began a lease.
 struct Guard {
     owed: Arc<Owed>,
-    receipt: Receipt,
+    grant: Target,
     ttl: Ttl,
     /// True once a request was handed the answer.
     handed: AtomicBool,
@@ -131,68 +123,58 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.handed.load(Ordering::Relaxed) {
-            let (store, receipt) = (self.owed.store.clone(), self.receipt.clone());
-            let (key, lasts) = (receipt.lease.key.clone(), self.ttl.as_duration());
-            let receipt = Arc::new(receipt);
-            self.owed.owe(key, lasts, move || {
-                let (store, receipt) = (store.clone(), receipt.clone());
-                async move { store.take_back(&receipt).await }
-            });
+            self.owed.owe(self.grant.clone(), self.ttl.as_duration());
         }
     }
 }
 
-/// The answer to a claim on its way to a request.
-pub(crate) struct Guarded {
-    answer: Answer,
-    guard: Option<Arc<Guard>>,
-}
-
-impl Guarded {
-    /// The answer, before it is handed over.
-    pub(crate) fn answer(&self) -> &Answer {
-        &self.answer
-    }
-
-    /// The same, or the error of a call without an answer.
-    pub(crate) fn answered(self) -> Result<Self, StoreError> {
-        let Self { answer, guard } = self;
-        Ok(Self { answer: Ok(answer?), guard })
-    }
-
-    /// The same answer for another request of the claim: the lease is not new to it.
-    pub(crate) fn again(&self) -> Self {
-        let answer = match &self.answer {
-            Ok(Attempt::Won(win)) => Ok(Attempt::Won(Win { fresh: false, ..win.clone() })),
-            Ok(other) => Ok(other.clone()),
-            Err(error) => Err(error.again()),
-        };
-        Self { answer, guard: self.guard.clone() }
-    }
-
-    /// Hands the answer over: from here on the client counts as told.
-    pub(crate) fn hand_over(self) -> Answer {
-        if let Some(guard) = &self.guard {
-            guard.handed.store(true, Ordering::Relaxed);
-        }
-        self.answer
-    }
-}
-
-/// The store's answer, and the moments of the question and of the answer.
+/// The store's answer to a claim, on its way to a request, with the guard of its grant.
 pub(crate) struct Delivery {
-    pub(crate) answer: Guarded,
+    answer: Result<Answer, StoreError>,
+    guard: Option<Arc<Guard>>,
+    /// The moment of the question.
     pub(crate) asked: Instant,
-    pub(crate) answered: Instant,
+    answered: Instant,
     /// True if no other request was told of this grant: then the end of its hold ends the lease.
     pub(crate) alone: bool,
 }
 
 impl Delivery {
-    /// Hands the answer over, with what is left of its lease by now.
-    pub(crate) fn hand_over(self) -> Answer {
-        let mut answer = self.answer.hand_over();
-        if let Ok(Attempt::Won(win)) = &mut answer {
+    /// The answer to a claim that was released.
+    pub(crate) fn gone() -> Self {
+        let now = Instant::now();
+        Self { answer: Ok(Answer::Gone), guard: None, asked: now, answered: now, alone: false }
+    }
+
+    /// The answer, before it is handed over.
+    pub(crate) fn answer(&self) -> &Result<Answer, StoreError> {
+        &self.answer
+    }
+
+    /// The same, or the error of a call without an answer.
+    pub(crate) fn answered(self) -> Result<Self, StoreError> {
+        let Self { answer, .. } = self;
+        Ok(Self { answer: Ok(answer?), ..self })
+    }
+
+    /// The same answer for another request of the claim: the lease is not new to it.
+    pub(crate) fn again(&self) -> Self {
+        let answer = match &self.answer {
+            Ok(Answer::Won(win)) => Ok(Answer::Won(Win { fresh: false, ..win.clone() })),
+            Ok(other) => Ok(other.clone()),
+            Err(error) => Err(error.again()),
+        };
+        Self { answer, guard: self.guard.clone(), alone: false, ..*self }
+    }
+
+    /// Hands the answer over, with what is left of its lease by now: from here on the client counts
+    /// as told.
+    pub(crate) fn hand_over(self) -> Result<Answer, StoreError> {
+        if let Some(guard) = &self.guard {
+            guard.handed.store(true, Ordering::Relaxed);
+        }
+        let mut answer = self.answer;
+        if let Ok(Answer::Won(win)) = &mut answer {
             let since = millis_down(Uptime::at(self.answered).elapsed());
             win.lease.ttl = Ttl::from_millis(win.lease.ttl.as_millis().saturating_sub(since));
         }

@@ -6,40 +6,33 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
-use crate::lock::error::StoreError;
+use crate::lock::error::{StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin, Receipt};
+use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Origin, Receipt, Renewals};
 use crate::lock::slots::Slots;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
 
-/// A store of locks.
+/// A store of locks: one call grants, one renews, one ends.
 ///
 /// Each call gives one answer, never waits for another client, has its own deadline, and may be
 /// repeated. Only the store's clock decides that a lease has expired. A dropped call has an unknown
 /// effect; `Locks` never drops one.
 #[async_trait]
 pub trait Store: Send + Sync + 'static {
-    /// Grants the key if it is free, or again to the token that already holds it. That never shortens
-    /// the lease, and changes its share only if the claim names it.
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError>;
+    /// Grants the key if there is room and nobody is ahead, or again to a token that has a lease of
+    /// it: that never shortens the lease, and changes its share only if the claim names it. A claim
+    /// that asks in line has one place, and gets it back while it is kept.
+    async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError>;
 
-    /// Joins the line for the key, or asks again for a claim in line, at the place `stood` as far
-    /// as this instance knows. Idempotent by token: a claim has one place, and gets it back while
-    /// it is kept.
-    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError>;
+    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would.
+    /// A lease that is named ends then, earlier too, unless it is for its keeper. Never revives one.
+    async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError>;
 
-    /// The last question for a claim at the place `stood`, as far as this instance knows: as
-    /// [`Self::try_acquire`]. `None` if the claim was released, or its grant has ended, on another
-    /// instance.
-    async fn ask_last(
-        &self,
-        claim: &Claim,
-        _stood: Option<u64>,
-    ) -> Result<Option<Attempt>, StoreError> {
-        self.try_acquire(claim).await.map(Some)
-    }
+    /// Ends a lease, or gives up its token's place in line if no lease is named. Other tokens'
+    /// leases stay.
+    async fn end(&self, of: &Target) -> Result<Ended, StoreError>;
 
     /// Takes claims of this instance out of the line; `Keep` says whether a place is kept for a
     /// while. An unconfirmed hand-off goes on to the next claim. A confirmed lease stays.
@@ -48,42 +41,6 @@ pub trait Store: Send + Sync + 'static {
     /// Listens for hints that the key was handed to a claim of this instance. Call it before
     /// asking, so that no hand-off falls between question and sleep.
     fn listen(&self, key: &LockKey) -> Wakeup;
-
-    /// Makes the lease of `token` last for `ttl` from now, or for its last TTL, if that is longer
-    /// than it would; the lease `named`, if given, also if it is shorter. Returns `None` if the
-    /// token does not hold the key, or not by the lease `named`. Never re-creates a lease.
-    async fn refresh(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-        ttl: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError>;
-
-    /// Extends a lease for its keeper, unless its token has acquired it elsewhere since.
-    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError>;
-
-    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed since. A
-    /// later lease of the same token stays. Atomic; needs no clean-up afterwards.
-    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError>;
-
-    /// Ends the token's lease of the key, or gives up its place in line; only the lease `named`, if
-    /// given. Other tokens' leases stay.
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Result<Released, StoreError>;
-
-    /// Undoes what earlier calls with this token did or may still do: after `Ok`, the token never
-    /// holds anything. May take a store's deadline longer than other calls. Only for tokens of the
-    /// service.
-    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError>;
-
-    /// Ends a lease whose grant reached no client, unless it was renewed since, and gives its claim
-    /// its place in line back. Acts only on the node that granted it.
-    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError>;
 
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
     async fn force_release(
@@ -94,21 +51,12 @@ pub trait Store: Send + Sync + 'static {
 
     /// The status of a key with the first of its leases if it is shared, whether `token` holds it,
     /// and the first `most` claims of its line.
-    async fn inspect_line(
+    async fn look(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
         most: usize,
     ) -> Result<LockStatus, StoreError>;
-
-    /// The status of a key without its line.
-    async fn inspect(
-        &self,
-        key: &LockKey,
-        token: Option<&LeaseToken>,
-    ) -> Result<LockStatus, StoreError> {
-        self.inspect_line(key, token, 0).await
-    }
 
     /// The held keys of a page, in byte order. A key that is held throughout is on exactly one of
     /// consecutive pages.
@@ -121,17 +69,126 @@ pub trait Store: Send + Sync + 'static {
     /// Returns true once the store has answered since the start.
     fn contacted(&self) -> bool;
 
-    /// The store's promises.
-    fn guarantees(&self) -> Guarantees;
+    /// The store's promises, and its nodes as this instance last saw them.
+    fn about(&self) -> About;
+}
 
-    /// Returns true if other instances may use the store as well.
-    fn shared(&self) -> bool {
-        true
+/// The way in which a claim asks for its key, with its place in line as far as this instance knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ask {
+    /// It waits no longer: it is refused unless it gets the key.
+    Once(Option<u64>),
+    /// It joins the line, or asks again from its place.
+    InLine(Option<u64>),
+}
+
+/// The answer to a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// The claim has the key.
+    Won(Win),
+    /// Not yet: it is in line.
+    Waiting(Waiting),
+    /// The key is held by another token, or by this one with another share. The claim is not in
+    /// line.
+    Held(LockStatus),
+    /// The claim is over: the token does not have the lease that it names, or the claim in line was
+    /// released, or its grant has ended, on another instance.
+    Gone,
+}
+
+impl Answer {
+    /// The grant, if the claim has the key.
+    pub fn win(&self) -> Option<&Win> {
+        match self {
+            Self::Won(win) => Some(win),
+            _ => None,
+        }
+    }
+}
+
+/// A lease that a call is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The held key.
+    pub key: LockKey,
+    /// The holder's secret.
+    pub token: LeaseToken,
+    /// Only the lease of this number, if given.
+    pub number: Option<FencingToken>,
+    /// The condition on which the call acts.
+    pub only: If,
+}
+
+/// The condition on which a call acts on a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum If {
+    /// None: a client asks.
+    Any,
+    /// Its token has not acquired it again since: its keeper asks.
+    SameCare(Renewals),
+    /// Nobody has renewed it since: the last word of its keeper.
+    Unrenewed(Renewals),
+    /// Its grant reached nobody, and nobody has renewed it since.
+    Unheard(Receipt),
+    /// None, and whatever earlier calls with the token may still grant is ended too. May take a
+    /// store's deadline longer than other calls. Only for tokens of the service.
+    Ever,
+}
+
+impl Target {
+    /// The lease of a token, only the one of this number, if given.
+    pub fn of(key: &LockKey, token: &LeaseToken, number: Option<FencingToken>) -> Self {
+        Self { key: key.clone(), token: token.clone(), number, only: If::Any }
     }
 
-    /// The nodes whose votes decide, as this instance last saw them; empty if no votes are counted.
-    fn nodes(&self) -> Vec<NodeReport> {
-        Vec::new()
+    /// A lease for its keeper.
+    pub fn kept(token: &LeaseToken, lease: &Lease) -> Self {
+        let only = If::SameCare(lease.renewals);
+        Self::of(&lease.key, token, Some(lease.fencing_token)).only(only)
+    }
+
+    /// The same lease, on another condition.
+    pub fn only(&self, only: If) -> Self {
+        Self { only, ..self.clone() }
+    }
+
+    /// The same lease, for the last word of its keeper.
+    pub fn last_word(&self) -> Self {
+        match self.only {
+            If::SameCare(known) => self.only(If::Unrenewed(known)),
+            _ => self.clone(),
+        }
+    }
+
+    /// The verb of a renewal.
+    pub(crate) const fn renewal(&self) -> Verb {
+        match self.only {
+            If::Any | If::Ever => Verb::Refresh,
+            If::SameCare(_) => Verb::Keep,
+            If::Unrenewed(_) | If::Unheard(_) => Verb::LetGo,
+        }
+    }
+
+    /// The verb of an end.
+    pub(crate) const fn ending(&self) -> Verb {
+        match self.only {
+            If::Any | If::Ever => Verb::Release,
+            If::SameCare(_) | If::Unrenewed(_) | If::Unheard(_) => Verb::LetGo,
+        }
+    }
+}
+
+impl If {
+    /// Returns true if the call acts on a lease with so many renewals.
+    pub(crate) fn holds(self, renewals: Renewals) -> bool {
+        match self {
+            Self::Any | Self::Ever => true,
+            Self::SameCare(known) => known.same_care(renewals),
+            Self::Unrenewed(known) | Self::Unheard(Receipt { renewals: known, .. }) => {
+                known == renewals
+            }
+        }
     }
 }
 
@@ -155,30 +212,6 @@ pub enum Votes {
     ForOthers,
     /// It did not answer.
     Unreachable,
-}
-
-/// The answer to [`Store::try_acquire`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Attempt {
-    /// The claim has the key.
-    Won(Win),
-    /// The key is held by another token, or by this one with another share.
-    Held(LockStatus),
-    /// The token does not have the lease that the claim names.
-    Lost,
-}
-
-/// The answer to [`Store::wait_turn`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Turn {
-    /// The claim has the key.
-    Won(Win),
-    /// Not yet.
-    Waiting(Waiting),
-    /// The token has a lease with another share. The claim is not in line.
-    Held(LockStatus),
-    /// The claim was released, or its grant has ended, on another instance: it is not in line.
-    Gone,
 }
 
 /// The lease of a claim that has the key.
@@ -234,19 +267,19 @@ impl Keep {
     }
 }
 
-/// The answer to [`Store::keep`].
+/// The answer to [`Store::renew`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kept {
+pub enum Renewed {
     /// The lease.
     Lease(Lease),
     /// The token has acquired it elsewhere, and another request keeps it now.
     TakenOver,
-    /// The token no longer holds the key.
+    /// The token no longer holds the key, or not by the lease that is named.
     Lost,
 }
 
-impl Kept {
-    /// The lease, if it was kept.
+impl Renewed {
+    /// The lease, if it was renewed.
     pub fn lease(self) -> Option<Lease> {
         match self {
             Self::Lease(lease) => Some(lease),
@@ -255,14 +288,14 @@ impl Kept {
     }
 }
 
-/// The answer to [`Store::release`].
+/// The answer to [`Store::end`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Released {
+pub enum Ended {
     /// The lease that was ended.
     Lease(Holder),
     /// A place in line.
     Place,
-    /// The token had neither.
+    /// The token had neither, or somebody renewed the lease.
     Nothing,
 }
 
@@ -323,6 +356,17 @@ impl Page {
         };
         (from, Bound::Unbounded)
     }
+}
+
+/// A store, as it describes itself.
+#[derive(Clone, Debug)]
+pub struct About {
+    /// Its promises.
+    pub guarantees: Guarantees,
+    /// True if other instances may use it as well.
+    pub shared: bool,
+    /// The nodes whose votes decide, as this instance last saw them; empty if no votes are counted.
+    pub nodes: Vec<NodeReport>,
 }
 
 /// The promises of a store, for `GET /` and for readers.

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
+use crate::lock::lease::{Claim, Holder, LockStatus, Origin, Receipt};
 use crate::lock::line::Line;
 use crate::lock::prefixes::Prefixes;
-use crate::lock::store::{Attempt, Keep, Kept, Page, Released, Turn, Waiting, Win};
+use crate::lock::store::{Answer, Ask, Ended, If, Keep, Page, Renewed, Target, Waiting, Win};
 use crate::lock::table::holders::Holders;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -99,46 +99,45 @@ impl Table {
     }
 
     /// Grants the key if all who would then hold it allow so many and no present claim is ahead, or
-    /// again to a holder's token. The fencing token of a new lease is `proposal`, or the next number
-    /// if that is higher.
+    /// again to a holder's token; otherwise a claim that asks in line joins it. The fencing token of
+    /// a new lease is `proposal`, or the next number if that is higher.
     ///
     /// Returns `None` if all 2^53 fencing tokens are used up.
-    pub fn try_acquire(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Attempt> {
+    pub fn ask(
+        &mut self,
+        claim: &Claim,
+        ask: Ask,
+        now: Timestamp,
+        proposal: u64,
+    ) -> Option<Answer> {
         self.expire_and_hand_on(&claim.key, now);
         let own = self.entry_of(&claim.key, &claim.token).cloned();
         if claim.named.is_some() && own.as_ref().map(|own| own.fencing_token) != claim.named {
-            return Some(Attempt::Lost);
+            return Some(Answer::Gone);
         }
-        let attempt = match own {
-            Some(own) => self.again(claim, own, now, proposal)?,
-            None if self.is_turn_of(claim) => Attempt::Won(self.begin(claim, None, now, proposal)?),
-            None => {
-                self.hand_on_if_free(&claim.key, now);
-                Attempt::Held(self.refusal(claim, now))
+        let answer = match (own, ask) {
+            (Some(own), Ask::Once(_)) => self.again(claim, own, now, proposal)?,
+            (Some(own), Ask::InLine(_)) => {
+                self.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)], now);
+                self.again(claim, own, now, proposal)?
             }
+            (None, _) if self.is_turn_of(claim) => {
+                Answer::Won(self.begin(claim, None, now, proposal)?)
+            }
+            (None, Ask::Once(_)) => {
+                self.hand_on_if_free(&claim.key, now);
+                Answer::Held(self.refusal(claim, now))
+            }
+            (None, Ask::InLine(_)) => self.in_line(claim, now),
         };
-        if let Attempt::Won(Win { place: Some(place), .. }) = attempt {
-            self.ended.push((claim.key.clone(), place));
+        if let (Ask::Once(_), Answer::Won(Win { place: Some(place), .. })) = (ask, &answer) {
+            self.ended.push((claim.key.clone(), *place));
         }
-        Some(attempt)
+        Some(answer)
     }
 
-    /// Joins the line, or asks again; grants the key if it is the claim's turn.
-    ///
-    /// Returns `None` if the fencing tokens are used up.
-    pub fn wait_turn(&mut self, claim: &Claim, now: Timestamp, proposal: u64) -> Option<Turn> {
-        self.expire_and_hand_on(&claim.key, now);
-        if let Some(own) = self.entry_of(&claim.key, &claim.token).cloned() {
-            self.leave(&claim.key, &[(claim.token.clone(), Keep::Nothing)], now);
-            return Some(match self.again(claim, own, now, proposal)? {
-                Attempt::Won(again) => Turn::Won(again),
-                Attempt::Held(status) => Turn::Held(status),
-                Attempt::Lost => Turn::Gone,
-            });
-        }
-        if self.is_turn_of(claim) {
-            return self.begin(claim, None, now, proposal).map(Turn::Won);
-        }
+    /// Joins the line, or keeps the claim's place in it.
+    fn in_line(&mut self, claim: &Claim, now: Timestamp) -> Answer {
         let begin = || Line::after(self.last_place);
         let line = self.lines.entry(claim.key.clone()).or_insert_with(begin);
         let (place, new) = line.join(claim, now);
@@ -146,14 +145,14 @@ impl Table {
         self.hand_on_if_free(&claim.key, now);
         let holder = self.refusal(claim, now).holder.unwrap_or_default();
         let line = self.lines.entry(claim.key.clone()).or_default();
-        Some(Turn::Waiting(Waiting {
+        Answer::Waiting(Waiting {
             place,
             ahead: line.ahead(place),
             new,
             recheck_after: holder.left.unwrap_or_default(),
             lasts: Duration::ZERO,
             handed: line.handed().map(|(token, _)| token.clone()),
-        }))
+        })
     }
 
     /// Takes claims out of the line. A hand-off to one of them goes on to the next claim; a lease
@@ -178,76 +177,51 @@ impl Table {
         self.ring(key);
     }
 
-    /// Makes the lease of a token last for `ttl` from now, or for its last TTL, if that is longer
-    /// than it would. The lease `named`, if given, and no other, also if it is shorter.
-    pub fn refresh(
-        &mut self,
-        key: &LockKey,
-        (token, named): (&LeaseToken, Option<FencingToken>),
-        ttl: Option<Ttl>,
-        now: Timestamp,
-    ) -> Option<Lease> {
-        self.expire_and_hand_on(key, now);
-        let entry = self.lease(key, token, named)?.clone();
+    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would.
+    /// A lease that is named ends then, earlier too, unless it is for its keeper.
+    pub fn renew(&mut self, of: &Target, ttl: Option<Ttl>, now: Timestamp) -> Renewed {
+        self.expire_and_hand_on(&of.key, now);
+        let Some(entry) = self.lease(of).cloned() else { return Renewed::Lost };
+        if !of.only.holds(entry.renewals) {
+            return Renewed::TakenOver;
+        }
         let ttl = ttl.unwrap_or(entry.ttl);
-        let entry = Entry { renewals: entry.renewals.refreshed(), ..entry };
-        Some(match named {
-            Some(_) => self.set_end(key, entry, ttl, now),
-            None => self.extend(key, entry, ttl, now),
+        let by_client = of.only == If::Any;
+        let renewals = if by_client { entry.renewals.refreshed() } else { entry.renewals };
+        let entry = Entry { renewals, ..entry };
+        let sets = of.number.is_some() && !matches!(of.only, If::SameCare(_));
+        Renewed::Lease(match sets {
+            true => self.set_end(&of.key, entry, ttl, now),
+            false => self.extend(&of.key, entry, ttl, now),
         })
     }
 
-    /// Extends a lease for its keeper, unless it was taken over.
-    pub fn keep(&mut self, holding: &Holding, ttl: Ttl, now: Timestamp) -> Kept {
-        match self.kept(holding, now) {
-            None => Kept::Lost,
-            Some(entry) if !entry.renewals.same_care(holding.renewals) => Kept::TakenOver,
-            Some(entry) => Kept::Lease(self.extend(&holding.key, entry, ttl, now)),
+    /// Ends a lease, or gives up its token's place in line if no lease is named. The claim of a
+    /// lease whose grant reached nobody gets its place back, as one that has left.
+    pub fn end(&mut self, of: &Target, now: Timestamp) -> Ended {
+        self.expire_and_hand_on(&of.key, now);
+        let Some(entry) = self.lease(of) else { return self.give_up_place(of, now) };
+        if !of.only.holds(entry.renewals) {
+            return Ended::Nothing;
         }
-    }
-
-    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it has been renewed since.
-    pub fn let_go(&mut self, holding: &Holding, linger: Option<Ttl>, now: Timestamp) {
-        let entry = self.kept(holding, now).filter(|entry| entry.renewals == holding.renewals);
-        match (entry, linger) {
-            (None, _) => (),
-            (Some(entry), Some(linger)) => _ = self.set_end(&holding.key, entry, linger, now),
-            (Some(entry), None) => self.end(&holding.key, entry.fencing_token, now),
-        }
-    }
-
-    /// Ends a lease whose grant reached no client, unless it was renewed since. Its claim gets its
-    /// place in line back, as one that has left.
-    pub fn take_back(&mut self, Receipt { lease, origin, place, .. }: &Receipt, now: Timestamp) {
-        let entry = self.kept(lease, now).filter(|entry| entry.renewals == lease.renewals);
-        let Some(Entry { token, fencing_token, .. }) = entry else { return };
-        if let (Some(place), Keep::Place) = (place, Keep::of(*origin)) {
-            let line = self.lines.entry(lease.key.clone());
-            let line = line.or_insert_with(|| Line::after(self.last_place));
-            line.give_back(&token, *place, (now, now.after(self.position_kept)));
-        }
-        self.end(&lease.key, fencing_token, now);
-    }
-
-    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
-    pub fn release(
-        &mut self,
-        key: &LockKey,
-        (token, named): (&LeaseToken, Option<FencingToken>),
-        now: Timestamp,
-    ) -> Released {
-        self.expire_and_hand_on(key, now);
-        let Some(entry) = self.lease(key, token, named) else {
-            if named.is_some() {
-                return Released::Nothing;
-            }
-            let place = self.lines.get(key).is_some_and(|line| line.place(token).is_some());
-            self.leave(key, &[(token.clone(), Keep::Nothing)], now);
-            return if place { Released::Place } else { Released::Nothing };
-        };
         let (holder, number) = (entry.holder(now), entry.fencing_token);
-        self.end(key, number, now);
-        Released::Lease(holder)
+        if let If::Unheard(Receipt { origin: Origin::Client, place: Some(place), .. }) = of.only {
+            let line = self.lines.entry(of.key.clone());
+            let line = line.or_insert_with(|| Line::after(self.last_place));
+            line.give_back(&of.token, place, (now, now.after(self.position_kept)));
+        }
+        self.end_lease(&of.key, number, now);
+        Ended::Lease(holder)
+    }
+
+    /// Gives up a token's place in line, if no lease is named.
+    fn give_up_place(&mut self, of: &Target, now: Timestamp) -> Ended {
+        if of.number.is_some() {
+            return Ended::Nothing;
+        }
+        let place = self.lines.get(&of.key).is_some_and(|line| line.place(&of.token).is_some());
+        self.leave(&of.key, &[(of.token.clone(), Keep::Nothing)], now);
+        if place { Ended::Place } else { Ended::Nothing }
     }
 
     /// Ends the leases of the key, only the one `named`, if given, and returns their holders.
@@ -262,13 +236,13 @@ impl Table {
         let ended = self.entries(key).iter().filter(|entry| meant(entry.fencing_token));
         let ended: Vec<_> = ended.map(|entry| (entry.fencing_token, entry.holder(now))).collect();
         for (number, _) in &ended {
-            self.end(key, *number, now);
+            self.end_lease(key, *number, now);
         }
         ended.into_iter().map(|(_, holder)| holder).collect()
     }
 
     /// The status of a key, and the first `most` claims of its line.
-    pub fn inspect(
+    pub fn look(
         &mut self,
         key: &LockKey,
         (token, most): (Option<&LeaseToken>, usize),
@@ -289,7 +263,7 @@ impl Table {
     pub fn expire(&mut self, now: Timestamp) {
         while let Some((_, (key, number))) = self.ends.first().filter(|(at, _)| *at <= now) {
             let (key, number) = (key.clone(), *number);
-            self.end(&key, number, now);
+            self.end_lease(&key, number, now);
         }
     }
 
@@ -332,21 +306,10 @@ impl Table {
         self.forget_empty_line(key);
     }
 
-    /// The lease that the keeper holds, if it has not ended.
-    fn kept(&mut self, holding: &Holding, now: Timestamp) -> Option<Entry> {
-        self.expire_and_hand_on(&holding.key, now);
-        self.lease(&holding.key, &holding.token, Some(holding.fencing_token)).cloned()
-    }
-
-    /// The lease of a token; only the one `named`, if given.
-    fn lease(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Option<&Entry> {
-        let own = self.entry_of(key, token)?;
-        own.is_lease_of(token, named).then_some(own)
+    /// The lease of a token; only the one that is named, if one is.
+    fn lease(&self, of: &Target) -> Option<&Entry> {
+        let own = self.entry_of(&of.key, &of.token)?;
+        own.is_lease_of(&of.token, of.number).then_some(own)
     }
 
     /// Returns true if a claim would get the key by asking: there is room, and the key was handed to
@@ -404,11 +367,11 @@ mod tests {
 
     use super::Table;
     use crate::lock::key::LockKey;
-    use crate::lock::lease::{Claim, Holding, Origin, Receipt};
+    use crate::lock::lease::{Claim, Origin, Receipt};
     use crate::lock::prefixes::{Prefix, Prefixes};
-    use crate::lock::store::{Attempt, Page, Released, Turn, Win};
+    use crate::lock::store::{Answer, Ask, Ended, If, Page, Target, Win};
     use crate::lock::time::{Timestamp, Ttl};
-    use crate::lock::token::LeaseToken;
+    use crate::lock::token::{FencingToken, LeaseToken};
 
     fn at(ms: u64) -> Timestamp {
         Timestamp::from_micros(ms * 1_000)
@@ -434,27 +397,34 @@ mod tests {
         }
     }
 
+    fn of(key_text: &str, name: &str, number: Option<FencingToken>) -> Target {
+        Target::of(&key(key_text), &token(name), number)
+    }
+
     fn table() -> Table {
         Table::restore([], 0)
     }
 
-    fn fence(attempt: Option<Attempt>) -> Option<u64> {
+    fn fence(attempt: Option<Answer>) -> Option<u64> {
         match attempt? {
-            Attempt::Won(win) => Some(win.lease.fencing_token.number()),
-            Attempt::Held(_) | Attempt::Lost => None,
+            Answer::Won(win) => Some(win.lease.fencing_token.number()),
+            _ => None,
         }
     }
 
     #[test]
     fn a_lease_lasts_to_the_last_microsecond_and_not_one_longer() {
         let mut table = table();
-        table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
+        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 5);
         let last = Timestamp::from_micros(999_999);
-        let status = table.inspect(&key("a"), (None, 0), last);
+        let status = table.look(&key("a"), (None, 0), last);
         assert_eq!(status.holder.unwrap().left, Some(Duration::from_micros(1)));
-        assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), last, 5)), None);
-        assert_eq!(fence(table.try_acquire(&claim("a", "two", 1_000), at(1_000), 5)), Some(6));
-        assert_eq!(table.refresh(&key("a"), (&token("one"), None), None, at(1_000)), None);
+        assert_eq!(fence(table.ask(&claim("a", "two", 1_000), Ask::Once(None), last, 5)), None);
+        assert_eq!(
+            fence(table.ask(&claim("a", "two", 1_000), Ask::Once(None), at(1_000), 5)),
+            Some(6)
+        );
+        assert_eq!(table.renew(&of("a", "one", None), None, at(1_000)).lease(), None);
     }
 
     fn limited(table: Table) -> Table {
@@ -467,44 +437,44 @@ mod tests {
     fn a_lease_lasts_no_longer_than_it_may_whatever_renews_it() {
         let mut table = limited(table()).with_slack(Duration::from_millis(100));
         let long = || claim("c/a", "one", 700);
-        let first = table.try_acquire(&claim("c/a", "one", 5_000), at(0), 5);
-        let Some(Attempt::Won(Win { lease, .. })) = first else { panic!("{first:?}") };
+        let first = table.ask(&claim("c/a", "one", 5_000), Ask::Once(None), at(0), 5);
+        let Some(Answer::Won(Win { lease, .. })) = first else { panic!("{first:?}") };
         assert!(lease.capped && lease.ttl == Ttl::from_millis(1_000), "{lease:?}");
-        let refreshed = table.refresh(&key("c/a"), (&token("one"), None), Some(long().ttl), at(1));
+        let refreshed = table.renew(&of("c/a", "one", None), Some(long().ttl), at(1)).lease();
         assert!(!refreshed.unwrap().capped, "it ends before the limit");
-        let refreshed = table.refresh(&key("c/a"), (&token("one"), None), None, at(400)).unwrap();
+        let refreshed = table.renew(&of("c/a", "one", None), None, at(400)).lease().unwrap();
         assert!(refreshed.capped && refreshed.ttl == Ttl::from_millis(600), "{refreshed:?}");
-        let again = table.try_acquire(&long(), at(900), 5);
-        let Some(Attempt::Won(Win { lease, fresh: false, .. })) = again else {
-            panic!("{again:?}")
-        };
+        let again = table.ask(&long(), Ask::Once(None), at(900), 5);
+        let Some(Answer::Won(Win { lease, fresh: false, .. })) = again else { panic!("{again:?}") };
         assert_eq!((lease.ttl, lease.capped), (Ttl::from_millis(100), true));
-        let holder = |table: &mut Table, now| table.inspect(&key("c/a"), (None, 0), now).holder;
+        let holder = |table: &mut Table, now| table.look(&key("c/a"), (None, 0), now).holder;
         assert!(holder(&mut table, Timestamp::from_micros(999_999)).is_some());
         assert_eq!(holder(&mut table, at(1_000)), None);
-        let next = table.try_acquire(&long(), at(1_000), 5);
-        assert!(matches!(next, Some(Attempt::Won(Win { fresh: true, .. }))), "{next:?}");
+        let next = table.ask(&long(), Ask::Once(None), at(1_000), 5);
+        assert!(matches!(next, Some(Answer::Won(Win { fresh: true, .. }))), "{next:?}");
     }
 
     #[test]
     fn a_lease_that_has_lasted_for_longer_than_a_new_limit_keeps_its_ttl_and_is_not_renewed() {
         let mut table = table();
-        table.try_acquire(&claim("c/a", "one", 9_000), at(0), 5);
+        table.ask(&claim("c/a", "one", 9_000), Ask::Once(None), at(0), 5);
         let mut table = limited(table);
-        let refreshed = table.refresh(&key("c/a"), (&token("one"), None), None, at(2_000)).unwrap();
+        let refreshed = table.renew(&of("c/a", "one", None), None, at(2_000)).lease().unwrap();
         assert_eq!((refreshed.ttl, refreshed.capped), (Ttl::from_millis(7_000), true));
-        assert_eq!(fence(table.try_acquire(&claim("c/a", "one", 9_000), at(3_000), 5)), Some(5));
-        assert!(table.inspect(&key("c/a"), (None, 0), at(8_999)).holder.is_some());
-        assert_eq!(table.inspect(&key("c/a"), (None, 0), at(9_000)).holder, None);
+        assert_eq!(
+            fence(table.ask(&claim("c/a", "one", 9_000), Ask::Once(None), at(3_000), 5)),
+            Some(5)
+        );
+        assert!(table.look(&key("c/a"), (None, 0), at(8_999)).holder.is_some());
+        assert_eq!(table.look(&key("c/a"), (None, 0), at(9_000)).holder, None);
     }
 
     #[test]
     fn with_slack_a_lease_outlasts_its_ttl_a_little_and_says_so_to_nobody() {
         let mut table = table().with_slack(Duration::from_millis(100));
-        table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
-        table.try_acquire(&claim("b", "one", 10_000), at(0), 5);
-        let holder =
-            |table: &mut Table, name, now| table.inspect(&key(name), (None, 0), now).holder;
+        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 5);
+        table.ask(&claim("b", "one", 10_000), Ask::Once(None), at(0), 5);
+        let holder = |table: &mut Table, name, now| table.look(&key(name), (None, 0), now).holder;
         assert_eq!(holder(&mut table, "a", at(0)).unwrap().left, Some(Duration::from_secs(1)));
         assert_eq!(
             holder(&mut table, "a", at(1_049)).unwrap().left,
@@ -518,96 +488,95 @@ mod tests {
     #[test]
     fn a_change_comes_with_the_state_before_it() {
         let mut table = table();
-        table.try_acquire(&claim("a", "one", 1_000), at(0), 5);
+        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 5);
         assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [None]);
         let before = table.entries(&key("a")).first().cloned();
-        table.refresh(&key("a"), (&token("one"), None), None, at(1));
-        table.release(&key("a"), (&token("one"), None), at(2));
-        table.try_acquire(&claim("a", "two", 1_000), at(3), 6);
+        table.renew(&of("a", "one", None), None, at(1)).lease();
+        table.end(&of("a", "one", None), at(2));
+        table.ask(&claim("a", "two", 1_000), Ask::Once(None), at(3), 6);
         assert_eq!(table.take_changes().into_values().collect::<Vec<_>>(), [before, None]);
     }
 
     #[test]
     fn a_fencing_token_rises_whatever_is_proposed_and_over_all_keys() {
         let mut table = table();
-        assert_eq!(fence(table.try_acquire(&claim("a", "one", 10), at(0), 100)), Some(100));
-        assert_eq!(fence(table.try_acquire(&claim("b", "one", 10), at(0), 7)), Some(101));
-        assert_eq!(fence(table.try_acquire(&claim("a", "two", 10), at(20), 1 << 53)), Some(102));
+        assert_eq!(
+            fence(table.ask(&claim("a", "one", 10), Ask::Once(None), at(0), 100)),
+            Some(100)
+        );
+        assert_eq!(fence(table.ask(&claim("b", "one", 10), Ask::Once(None), at(0), 7)), Some(101));
+        assert_eq!(
+            fence(table.ask(&claim("a", "two", 10), Ask::Once(None), at(20), 1 << 53)),
+            Some(102)
+        );
         let mut used_up = Table::restore([], (1 << 53) - 1);
-        assert_eq!(used_up.try_acquire(&claim("a", "one", 10), at(0), 1), None);
+        assert_eq!(used_up.ask(&claim("a", "one", 10), Ask::Once(None), at(0), 1), None);
         assert!(used_up.is_empty());
     }
 
     #[test]
     fn the_same_token_keeps_its_number_and_the_later_end() {
         let mut table = table();
-        table.try_acquire(&claim("a", "one", 1_000), at(0), 9);
+        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 9);
         for (ttl, left) in [(50, 500), (600, 600)] {
-            let again = table.try_acquire(&claim("a", "one", ttl), at(500), 77).unwrap();
-            let Attempt::Won(Win { lease, fresh: false, .. }) = &again else { panic!("{again:?}") };
+            let again = table.ask(&claim("a", "one", ttl), Ask::Once(None), at(500), 77).unwrap();
+            let Answer::Won(Win { lease, fresh: false, .. }) = &again else { panic!("{again:?}") };
             assert_eq!(lease.ttl, Ttl::from_millis(left));
             assert_eq!(fence(Some(again)), Some(9));
         }
         let end = |named, ttl| {
             let ttl = Some(Ttl::from_millis(ttl));
-            move |table: &mut Table| table.refresh(&key("a"), (&token("one"), named), ttl, at(500))
+            move |table: &mut Table| table.renew(&of("a", "one", named), ttl, at(500)).lease()
         };
         let longer = end(None, 50)(&mut table).unwrap();
         assert_eq!(longer.ttl, Ttl::from_millis(600), "the token alone does not shorten it");
         let shorter = end(Some(longer.fencing_token), 50)(&mut table).unwrap();
         assert_eq!(shorter.ttl, Ttl::from_millis(50), "its number does");
-        assert_eq!(table.inspect(&key("a"), (None, 0), at(550)).holder, None);
+        assert_eq!(table.look(&key("a"), (None, 0), at(550)).holder, None);
     }
 
     #[test]
     fn a_lease_that_is_taken_back_gives_its_claim_its_place_again() {
         let mut table = table();
-        table.try_acquire(&claim("a", "holder", 1_000), at(0), 1);
+        table.ask(&claim("a", "holder", 1_000), Ask::Once(None), at(0), 1);
         for name in ["one", "two"] {
-            table.wait_turn(&claim("a", name, 1_000), at(1), 1);
+            table.ask(&claim("a", name, 1_000), Ask::InLine(None), at(1), 1);
         }
-        table.release(&key("a"), (&token("holder"), None), at(2));
-        let turn = table.wait_turn(&claim("a", "one", 1_000), at(3), 1).unwrap();
-        let Turn::Won(win) = turn else { panic!("{turn:?}") };
-        let lease = Holding {
-            key: key("a"),
-            token: token("one"),
-            fencing_token: win.lease.fencing_token,
-            renewals: win.lease.renewals,
-        };
-        let receipt = Receipt { lease, origin: Origin::Client, place: win.place, node: 0 };
-        table.take_back(&receipt, at(4));
-        let turn = table.wait_turn(&claim("a", "two", 1_000), at(5), 1).unwrap();
-        assert!(matches!(turn, Turn::Won(_)), "it is passed over: {turn:?}");
-        table.wait_turn(&claim("a", "three", 1_000), at(6), 1);
-        let turn = table.wait_turn(&claim("a", "one", 1_000), at(7), 1).unwrap();
-        let Turn::Waiting(waiting) = turn else { panic!("{turn:?}") };
+        table.end(&of("a", "holder", None), at(2));
+        let turn = table.ask(&claim("a", "one", 1_000), Ask::InLine(None), at(3), 1).unwrap();
+        let Answer::Won(win) = turn else { panic!("{turn:?}") };
+        let Win { lease, place, node, .. } = win;
+        let receipt = Receipt { renewals: lease.renewals, origin: Origin::Client, place, node };
+        let grant = of("a", "one", Some(lease.fencing_token)).only(If::Unheard(receipt));
+        table.end(&grant, at(4));
+        let turn = table.ask(&claim("a", "two", 1_000), Ask::InLine(None), at(5), 1).unwrap();
+        assert!(matches!(turn, Answer::Won(_)), "it is passed over: {turn:?}");
+        table.ask(&claim("a", "three", 1_000), Ask::InLine(None), at(6), 1);
+        let turn = table.ask(&claim("a", "one", 1_000), Ask::InLine(None), at(7), 1).unwrap();
+        let Answer::Waiting(waiting) = turn else { panic!("{turn:?}") };
         assert_eq!((waiting.ahead, waiting.new), (0, false));
-        table.take_back(&receipt, at(8));
+        table.end(&grant, at(8));
         assert!(table.entry_of(&key("a"), &token("two")).is_some(), "it ends no other");
     }
 
     #[test]
     fn a_release_by_another_token_changes_nothing() {
         let mut table = table();
-        table.try_acquire(&claim("a", "one", 1_000), at(0), 1);
+        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 1);
         table.take_changes();
-        assert_eq!(table.release(&key("a"), (&token("two"), None), at(1)), Released::Nothing);
-        assert_eq!(table.release(&key("b"), (&token("one"), None), at(1)), Released::Nothing);
+        assert_eq!(table.end(&of("a", "two", None), at(1)), Ended::Nothing);
+        assert_eq!(table.end(&of("b", "one", None), at(1)), Ended::Nothing);
         assert!(table.take_changes().is_empty());
-        assert!(matches!(
-            table.release(&key("a"), (&token("one"), None), at(1)),
-            Released::Lease(_)
-        ));
-        assert_eq!(table.release(&key("a"), (&token("one"), None), at(1)), Released::Nothing);
+        assert!(matches!(table.end(&of("a", "one", None), at(1)), Ended::Lease(_)));
+        assert_eq!(table.end(&of("a", "one", None), at(1)), Ended::Nothing);
     }
 
     #[test]
     fn the_end_of_a_lease_is_a_change_that_has_to_be_kept() {
         let mut table = table();
-        table.try_acquire(&claim("a", "one", 10), at(0), 1);
+        table.ask(&claim("a", "one", 10), Ask::Once(None), at(0), 1);
         table.take_changes();
-        table.inspect(&key("b"), (None, 0), at(10));
+        table.look(&key("b"), (None, 0), at(10));
         let changed: Vec<_> = table.take_changes().into_keys().map(|(key, _)| key).collect();
         assert_eq!(changed, [key("a")]);
         assert!(table.is_empty());
@@ -617,7 +586,7 @@ mod tests {
     fn pages_follow_one_another_in_the_order_of_the_keys() {
         let mut table = table();
         for name in ["b/2", "a", "b/1", "b/3", "c", "b"] {
-            table.try_acquire(&claim(name, "one", 10), at(0), 1);
+            table.ask(&claim(name, "one", 10), Ask::Once(None), at(0), 1);
         }
         let mut names = |prefixes: &[&str], after: Option<&str>, limit| {
             let prefixes = prefixes.iter().map(|&prefix| prefix.into()).collect();

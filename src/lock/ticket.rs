@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
 
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
-use crate::lock::key_line::{Stop, Told};
+use crate::lock::key_line::Stop;
 use crate::lock::lease::Claim;
 use crate::lock::owed::Delivery;
 use crate::lock::waiting::Waiters;
@@ -22,7 +22,7 @@ pub(crate) struct Ticket {
     waiters: Arc<Waiters>,
     claim: Claim,
     number: u64,
-    told: oneshot::Receiver<Told>,
+    told: oneshot::Receiver<Option<Delivery>>,
 }
 
 impl Ticket {
@@ -33,15 +33,17 @@ impl Ticket {
         Ok(Self { waiters, claim, number, told })
     }
 
-    /// Waits for the outcome.
+    /// Waits for the outcome; `None` if the request left the line without an answer, because the
+    /// instance is shutting down. No question that is still under way can grant the claim
+    /// afterwards.
     ///
     /// # Cancel safety
     ///
     /// No outcome is lost.
-    pub(crate) async fn told(&mut self) -> Told {
+    pub(crate) async fn told(&mut self) -> Option<Delivery> {
         match (&mut self.told).await {
             Ok(told) => told,
-            Err(_) => self.unknown(),
+            Err(_) => Some(self.unknown()),
         }
     }
 
@@ -63,33 +65,27 @@ impl Ticket {
     /// # Cancel safety
     ///
     /// As [`Ticket::told`]; the request still stops.
-    pub(crate) async fn stopped(&mut self, stop: Stop) -> Told {
+    pub(crate) async fn stopped(&mut self, stop: Stop) -> Option<Delivery> {
         self.stop(stop);
         match timeout(HEAR_OUT, self.told()).await {
             Ok(told) => told,
-            Err(_) => self.unknown(),
+            Err(_) => Some(self.unknown()),
         }
     }
 
-    /// Stops waiting at once. Returns an outcome that was told and not received.
-    pub(crate) fn withdraw(&mut self) -> Option<Told> {
-        let (token, number) = (&self.claim.token, self.number);
-        self.waiters.with_line(&self.claim.key, |line| line.withdraw(token, number));
-        self.told.try_recv().ok()
-    }
-
     /// The outcome of a request if the store's answer is unknown.
-    pub(crate) fn unknown(&self) -> Told {
+    pub(crate) fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
         let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
-        let (answer, now) = (self.waiters.guarded(&self.claim, Err(error)), Instant::now());
-        Told::Answer(Delivery { answer, asked: now, answered: now, alone: false })
+        self.waiters.deliver(&self.claim, [Instant::now(); 2], Err(error))
     }
 }
 
 impl Drop for Ticket {
-    /// Removes the request, and its claim with the last one.
+    /// Removes the request, and its claim with the last one. An outcome that was told and not
+    /// received is dropped with its guard.
     fn drop(&mut self) {
-        drop(self.withdraw());
+        let (token, number) = (&self.claim.token, self.number);
+        self.waiters.with_line(&self.claim.key, |line| line.withdraw(token, number));
     }
 }

@@ -11,18 +11,18 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::join_all;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{KeyLine, ReleasedRequests, Told, WaitingRequest, Work};
+use crate::lock::key_line::{KeyLine, ReleasedRequests, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Origin};
-use crate::lock::owed::{Answer, Delivery, Guarded, Owed};
+use crate::lock::owed::{Delivery, Owed};
 use crate::lock::slots::Share;
-use crate::lock::store::{Attempt, Keep, Store, Turn, Waiting, Win};
+use crate::lock::store::{Answer, Ask, Keep, Store, Waiting, Win};
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
 
@@ -95,7 +95,7 @@ impl Waiters {
     pub(super) fn enter(
         self: &Arc<Self>,
         claim: &Claim,
-        tell: oneshot::Sender<Told>,
+        tell: oneshot::Sender<Option<Delivery>>,
     ) -> Result<u64, LockError> {
         self.with(|lines| {
             let Lines { keys, requests, next_request } = lines;
@@ -144,9 +144,14 @@ impl Waiters {
         })
     }
 
-    /// Guards an answer: a grant in it is taken back unless a request is handed it.
-    pub(super) fn guarded(&self, claim: &Claim, answer: Answer) -> Guarded {
-        self.owed.clone().guarded(claim, answer)
+    /// See [`Owed::deliver`].
+    pub(super) fn deliver(
+        &self,
+        claim: &Claim,
+        at: [Instant; 2],
+        answer: Result<Answer, StoreError>,
+    ) -> Delivery {
+        self.owed.clone().deliver(claim, at, answer)
     }
 
     fn with<T>(&self, use_them: impl FnOnce(&mut Lines) -> T) -> T {
@@ -170,18 +175,10 @@ impl Waiters {
             if !self.leave(&key, work.leaving).await {
                 leave_at = Instant::now() + AFTER_A_FAILURE;
             }
-            let ended = self.ended(&key, wakeup.take_ended());
-            let joins = work.joining.into_iter().map(|claim| (claim, None)).chain(ended);
-            let asked = join_all(joins.map(|(claim, stood)| self.ask(claim, stood)));
-            let lasts = join_all(
-                work.last_questions.into_iter().map(|(claim, stood)| self.ask_last(claim, stood)),
-            );
-            let (asked, lasts) = join(asked, lasts).await;
-            for answered in asked {
-                ask_at = ask_at.min(self.note(answered));
-            }
-            for answered in lasts {
-                self.note_last(answered);
+            let mut asking = work.asking;
+            asking.extend(self.ended(&key, wakeup.take_ended()));
+            for answered in self.ask_all(asking).await {
+                ask_at = self.note(answered).map_or(ask_at, |moment| moment.min(ask_at));
             }
             if Instant::now() >= ask_at {
                 ask_at = self.ask_for_head(&key, take(&mut rung)).await.max(leave_at);
@@ -224,135 +221,116 @@ impl Waiters {
     }
 
     /// The claims at these places, which ended elsewhere.
-    fn ended(&self, key: &LockKey, places: Vec<u64>) -> Vec<(Claim, Option<u64>)> {
+    fn ended(&self, key: &LockKey, places: Vec<u64>) -> Vec<(Claim, Ask)> {
         let at = |line: &mut KeyLine| places.iter().filter_map(|place| line.at(*place)).collect();
         self.with_line(key, at).unwrap_or_default()
     }
 
-    async fn ask(&self, claim: Claim, stood: Option<u64>) -> Answered {
-        let asked = Instant::now();
-        let turn = self.store.wait_turn(&claim, stood).await;
-        Answered { claim, at: [asked, Instant::now()], turn }
-    }
-
-    /// The last question for a claim, so that a key that is free by now is not called held.
-    async fn ask_last(&self, claim: Claim, stood: Option<u64>) -> AnsweredLast {
-        let asked = Instant::now();
-        let answer = self.store.ask_last(&claim, stood).await;
-        (claim, [asked, Instant::now()], answer)
+    /// Asks for these claims at once.
+    async fn ask_all(&self, asking: Vec<(Claim, Ask)>) -> Vec<Answered> {
+        let questions = asking.into_iter().map(async |(claim, ask)| {
+            let asked = Instant::now();
+            let answer = self.store.ask(&claim, ask).await;
+            Answered { claim, ask, at: [asked, Instant::now()], answer }
+        });
+        join_all(questions).await
     }
 
     /// Asks for the head, and for other claims that the key was handed to. Returns the moment to
     /// ask again.
     async fn ask_for_head(&self, key: &LockKey, rung: bool) -> Instant {
         let first = |most| self.with_line(key, |line| line.first(most)).unwrap_or_default();
-        let mut next = first(1);
+        let mut asking = first(1);
         for _ in 0..ROUND {
-            let many = next.len();
-            let asked = join_all(next.into_iter().map(|(claim, stood)| self.ask(claim, stood)));
-            let answered = asked.await;
-            let Some(head) = answered.first() else { break };
-            let handed = match &head.turn {
-                Ok(Turn::Waiting(waiting)) => waiting.handed.clone(),
-                _ => None,
-            };
-            let handed = handed.filter(|handed| *handed != head.claim.token);
-            let found_free = !rung && head.won().is_some_and(|win| win.fresh);
-            let gone = matches!(head.turn, Ok(Turn::Gone | Turn::Held(_)));
-            let failed = answered.iter().any(|one| one.turn.is_err());
-            let mut won = answered.iter().filter_map(Answered::won);
-            let shared = won.any(|win| win.lease.share != Share::ALONE);
-            let ask_at = answered.into_iter().map(|one| self.note(one)).min();
-            match handed {
-                None if failed => return Instant::now() + AFTER_A_FAILURE,
-                // Beside leases that share the key there may be room for more.
-                None if shared => next = first(ROUND.min(2 * many)),
-                // The key was free without a hint, or the claim ended elsewhere: the store may have
-                // lost the line. The next claim's question restores it, or tells how long the lease
-                // lasts.
-                None if found_free || gone => next = first(1),
-                None => return ask_at.unwrap_or_else(Instant::now),
-                Some(handed) => {
-                    let claim = self.with_line(key, |line| line.claim(&handed)).flatten();
-                    next = claim.into_iter().collect();
-                    if next.is_empty() {
+            let answers = self.ask_all(asking).await;
+            let next = after(&answers, rung);
+            let ask_at = answers.into_iter().filter_map(|one| self.note(one)).min();
+            asking = match next {
+                Next::Sleep => return ask_at.unwrap_or_else(Instant::now),
+                Next::Retry => return Instant::now() + AFTER_A_FAILURE,
+                Next::First(most) => first(most.min(ROUND)),
+                Next::Handed(token) => {
+                    let claim = self.with_line(key, |line| line.claim(&token)).flatten();
+                    if claim.is_none() {
                         // It leaves in the next round, together with all others that are gone.
-                        self.with_line(key, |line| line.leave_handed(handed));
+                        self.with_line(key, |line| line.leave_handed(token));
                         return Instant::now();
                     }
+                    claim.into_iter().collect()
                 }
-            }
+            };
         }
         Instant::now()
     }
 
-    /// Handles an answer: delivers a grant, notes a place. Returns the moment to ask again.
-    fn note(&self, Answered { claim, at, turn }: Answered) -> Instant {
+    /// Handles an answer: delivers a grant or a refusal, notes a place. Returns the moment to ask
+    /// again, if the answer tells one.
+    fn note(&self, Answered { claim, ask, at, answer }: Answered) -> Option<Instant> {
         let (key, token, [asked, _]) = (&claim.key, &claim.token, at);
-        match turn {
-            Ok(Turn::Won(win)) => self.granted(&claim, at, win),
-            Ok(Turn::Waiting(waiting)) => {
+        match (answer, ask) {
+            (Ok(Answer::Waiting(waiting)), _) => {
                 self.with_line(key, |line| line.note(token, &waiting));
                 let lines = self.with(|lines| lines.keys.len());
-                Instant::now() + pause(&waiting, lines)
+                Some(Instant::now() + pause(&waiting, lines))
             }
-            Ok(Turn::Held(status)) => {
-                let told = self.with_line(key, |line| line.take_out(token));
-                self.tell(told.unwrap_or_default(), &claim, at, Ok(Attempt::Held(status)));
-                asked
+            (Ok(Answer::Won(mut win)), _) => {
+                // Only this request knows a token of the service: an earlier answer was lost.
+                win.fresh |= claim.origin == Origin::Service;
+                let again = asked + AFTER_A_GRANT.min(win.lease.ttl.as_duration());
+                self.tell_all(&claim, at, Ok(Answer::Won(win)));
+                Some(again)
             }
-            Ok(Turn::Gone) => {
-                self.gone(&claim);
-                asked
+            (Ok(Answer::Gone), _) => {
+                self.tell_all(&claim, at, Ok(Answer::Gone));
+                Some(asked)
             }
-            Err(error) => {
-                // A claim in line keeps waiting; one that could not join is told.
-                if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
-                    let told = self.with_line(key, |line| line.take_failed(&claim));
-                    self.tell(told.unwrap_or_default(), &claim, at, Err(error));
-                } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
-                    // It may have been granted, and no request waits for it any more.
-                    drop(self.guarded(&claim, Err(error)));
-                }
-                asked + AFTER_A_FAILURE
+            (Ok(held), Ask::InLine(_)) => {
+                self.tell_all(&claim, at, Ok(held));
+                Some(asked)
+            }
+            (refused, Ask::Once(_)) => {
+                self.tell_stopping(&claim, at, refused);
+                None
+            }
+            (Err(error), Ask::InLine(_)) => {
+                self.note_failure(&claim, at, error);
+                Some(asked + AFTER_A_FAILURE)
             }
         }
     }
 
-    /// Tells all requests of a claim that it was released.
-    fn gone(&self, claim: &Claim) {
-        let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
-        told.into_iter().flatten().for_each(|request| request.tell(Told::Cancelled));
-    }
-
-    fn note_last(&self, (claim, at, answer): AnsweredLast) {
-        let stopping = || {
-            let taken = self.with_line(&claim.key, |line| line.take_stopping(&claim.token));
-            taken.unwrap_or_default()
-        };
-        match answer {
-            Ok(None) => self.gone(&claim),
-            Ok(Some(Attempt::Won(win))) => _ = self.granted(&claim, at, win),
-            Ok(Some(Attempt::Held(mut status))) => {
-                let (told, left) = stopping();
-                // The store still counts the claim that is about to leave.
-                status.waiters = status.waiters.saturating_sub(left);
-                self.tell(told, &claim, at, Ok(Attempt::Held(status)));
-            }
-            // No claim that waits names a lease.
-            Ok(Some(Attempt::Lost)) => self.gone(&claim),
-            Err(error) => self.tell(stopping().0, &claim, at, Err(error)),
+    /// Tells those whose claim could not join. A claim in line keeps waiting.
+    fn note_failure(&self, claim: &Claim, at: [Instant; 2], error: StoreError) {
+        let (key, token) = (&claim.key, &claim.token);
+        if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
+            let told = self.with_line(key, |line| line.take_failed(claim));
+            self.tell(told.unwrap_or_default(), claim, at, Err(error));
+        } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
+            // It may have been granted, and no request waits for it any more.
+            drop(self.deliver(claim, at, Err(error)));
         }
     }
 
-    /// Tells all requests of a claim about its lease, and takes the claim out.
-    fn granted(&self, claim: &Claim, at: [Instant; 2], mut win: Win) -> Instant {
-        // Only this request knows a token of the service: an earlier answer was lost.
-        win.fresh |= claim.origin == Origin::Service;
+    /// Tells the requests that asked for the last time, and takes them out.
+    fn tell_stopping(
+        &self,
+        claim: &Claim,
+        at: [Instant; 2],
+        mut answer: Result<Answer, StoreError>,
+    ) {
+        let taken = self.with_line(&claim.key, |line| line.take_stopping(&claim.token));
+        let (told, left) = taken.unwrap_or_default();
+        if let Ok(Answer::Held(status)) = &mut answer {
+            // The store still counts the claim that is about to leave.
+            status.waiters = status.waiters.saturating_sub(left);
+        }
+        self.tell(told, claim, at, answer);
+    }
+
+    /// Tells all requests of a claim that is over, and takes it out.
+    fn tell_all(&self, claim: &Claim, at: [Instant; 2], answer: Result<Answer, StoreError>) {
         let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
-        let pause = AFTER_A_GRANT.min(win.lease.ttl.as_duration());
-        self.tell(told.unwrap_or_default(), claim, at, Ok(Attempt::Won(win)));
-        at[0] + pause
+        self.tell(told.unwrap_or_default(), claim, at, answer);
     }
 
     /// Tells requests the answer to their claim, under one guard: the others share the lease that
@@ -361,35 +339,70 @@ impl Waiters {
         &self,
         told: Vec<WaitingRequest>,
         claim: &Claim,
-        [asked, answered]: [Instant; 2],
-        answer: Answer,
+        at: [Instant; 2],
+        answer: Result<Answer, StoreError>,
     ) {
-        let began = matches!(&answer, Ok(Attempt::Won(win)) if win.fresh);
-        let first = self.guarded(claim, answer);
-        let others = told.iter().skip(1).map(|_| first.again()).collect::<Vec<_>>();
-        let alone = began && others.is_empty();
-        for (request, answer) in told.into_iter().zip(std::iter::once(first).chain(others)) {
-            request.tell(Told::Answer(Delivery { answer, asked, answered, alone }));
+        let began = answer.as_ref().is_ok_and(|answer| answer.win().is_some_and(|win| win.fresh));
+        let mut first = self.deliver(claim, at, answer);
+        let others: Vec<_> = told.iter().skip(1).map(|_| first.again()).collect();
+        first.alone = began && others.is_empty();
+        for (request, delivery) in told.into_iter().zip(std::iter::once(first).chain(others)) {
+            request.tell(Some(delivery));
         }
     }
 }
 
+/// A claim, its question, and the answer.
 struct Answered {
     claim: Claim,
+    ask: Ask,
     /// The moments of the question and of the answer.
     at: [Instant; 2],
-    turn: Result<Turn, StoreError>,
+    answer: Result<Answer, StoreError>,
 }
 
-/// A claim, the moments of its last question and of the answer, and the answer.
-type AnsweredLast = (Claim, [Instant; 2], Result<Option<Attempt>, StoreError>);
+/// The next questions about a key's line.
+#[derive(Debug, PartialEq, Eq)]
+enum Next {
+    /// None until the moment that the answers tell.
+    Sleep,
+    /// None for a while: the store did not answer.
+    Retry,
+    /// So many claims from the head on.
+    First(usize),
+    /// The claim that the key was handed to.
+    Handed(LeaseToken),
+}
+
+/// The questions after those for the head, or for another claim that the key was handed to; `rung`
+/// if a hint led to them.
+fn after(answers: &[Answered], rung: bool) -> Next {
+    let Some(head) = answers.first() else { return Next::Sleep };
+    if let Ok(Answer::Waiting(Waiting { handed: Some(handed), .. })) = &head.answer
+        && *handed != head.claim.token
+    {
+        return Next::Handed(handed.clone());
+    }
+    if answers.iter().any(|one| one.answer.is_err()) {
+        return Next::Retry;
+    }
+    // Beside leases that share the key there may be room for more.
+    if answers.iter().filter_map(Answered::win).any(|win| win.lease.share != Share::ALONE) {
+        return Next::First(2 * answers.len());
+    }
+    // The key was free without a hint, or the claim ended elsewhere: the store may have lost the
+    // line. The next claim's question restores it, or tells how long the lease lasts.
+    let found_free = !rung && head.win().is_some_and(|win| win.fresh);
+    match &head.answer {
+        Ok(Answer::Gone | Answer::Held(_)) => Next::First(1),
+        _ if found_free => Next::First(1),
+        _ => Next::Sleep,
+    }
+}
 
 impl Answered {
-    fn won(&self) -> Option<&Win> {
-        match &self.turn {
-            Ok(Turn::Won(win)) => Some(win),
-            _ => None,
-        }
+    fn win(&self) -> Option<&Win> {
+        self.answer.as_ref().ok()?.win()
     }
 }
 

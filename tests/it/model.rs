@@ -5,9 +5,9 @@ mod said;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use lockkeeper::lock::lease::{Claim, Holding, Receipt};
+use lockkeeper::lock::lease::{Claim, Receipt};
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Attempt, Keep, Page, Turn, Win};
+use lockkeeper::lock::store::{Answer, Ask, If, Keep, Page, Target, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
 use proptest::collection::vec;
@@ -16,7 +16,7 @@ use proptest::prop_oneof;
 use proptest::test_runner::{Config, TestRunner};
 
 use crate::conformance::{Stage, claim, key, token};
-use crate::model::said::{Said, attempt, holder, lease, listed, released, status, turn};
+use crate::model::said::{Said, answer, holder, lease, listed, released, status};
 use crate::support::{PATIENCE, eventually};
 
 /// Histories a store, and steps a history.
@@ -116,7 +116,7 @@ struct Both<'a> {
     /// places in it.
     given: Vec<u64>,
     /// The claims that were granted, and their leases as the store and as the model knows them.
-    leases: Vec<(Claim, [Receipt; 2])>,
+    leases: Vec<(Claim, [Target; 2])>,
     /// The places of those that wait, by key and token, each with the model's.
     places: BTreeMap<(u8, u8), (u64, u64)>,
     /// Set if the two may differ from here on.
@@ -142,10 +142,10 @@ impl Both<'_> {
                 (said, expected)
             }
             Step::Refresh(at, by, ttl) => {
-                let (key, token, ttl) =
-                    (self.key(at), token(&by.to_string()), ttl.map(Ttl::from_millis));
-                let said = store.refresh(&key, &token, None, ttl).await.unwrap();
-                (lease(said), lease(self.table.refresh(&key, (&token, None), ttl, self.now)))
+                let of = Target::of(&self.key(at), &token(&by.to_string()), None);
+                let ttl = ttl.map(Ttl::from_millis);
+                let said = store.renew(&of, ttl).await.unwrap().lease();
+                (lease(said), lease(self.table.renew(&of, ttl, self.now).lease()))
             }
             Step::Wait(key, token, ttl, slots) => {
                 self.wait(key, token, self.claim(key, token, ttl, slots)).await
@@ -157,14 +157,14 @@ impl Both<'_> {
                 if keep == Keep::Nothing {
                     self.forget_place(at, by);
                 }
-                let said = store.inspect(&key, Some(&token)).await.unwrap();
-                (status(&said), status(&self.table.inspect(&key, (Some(&token), 0), self.now)))
+                let said = store.look(&key, Some(&token), 0).await.unwrap();
+                (status(&said), status(&self.table.look(&key, (Some(&token), 0), self.now)))
             }
             Step::Release(at, by) => {
-                let (key, token) = (self.key(at), token(&by.to_string()));
-                let said = store.release(&key, &token, None).await.unwrap();
+                let of = Target::of(&self.key(at), &token(&by.to_string()), None);
+                let said = store.end(&of).await.unwrap();
                 self.forget_place(at, by);
-                (released(said), released(self.table.release(&key, (&token, None), self.now)))
+                (released(said), released(self.table.end(&of, self.now)))
             }
             Step::ForceRelease(at) => {
                 let key = self.key(at);
@@ -180,8 +180,8 @@ impl Both<'_> {
             },
             Step::Inspect(at, by) => {
                 let (key, token) = (self.key(at), token(&by.to_string()));
-                let said = store.inspect_line(&key, Some(&token), 3).await.unwrap();
-                let expected = self.table.inspect(&key, (Some(&token), 3), self.now);
+                let said = store.look(&key, Some(&token), 3).await.unwrap();
+                let expected = self.table.look(&key, (Some(&token), 3), self.now);
                 (status(&said), status(&expected))
             }
             Step::List => {
@@ -195,76 +195,89 @@ impl Both<'_> {
     }
 
     async fn acquire(&mut self, claim: &Claim) -> (Said, Said) {
-        let said = self.stage.store.try_acquire(claim).await.unwrap();
+        let said = self.stage.store.ask(claim, Ask::Once(None)).await.unwrap();
         self.acquired(claim, said)
     }
 
-    fn acquired(&mut self, claim: &Claim, said: Attempt) -> (Said, Said) {
-        let expected = self.table.try_acquire(claim, self.now, 0).unwrap();
-        if let (Attempt::Won(win), Attempt::Won(other)) = (&said, &expected) {
+    fn acquired(&mut self, claim: &Claim, said: Answer) -> (Said, Said) {
+        let expected = self.table.ask(claim, Ask::Once(None), self.now, 0).unwrap();
+        if let (Answer::Won(win), Answer::Won(other)) = (&said, &expected) {
             self.give(claim, [win, other]);
         }
-        (attempt(said), attempt(expected))
+        (answer(said), answer(expected))
     }
 
-    async fn act(&mut self, act: Act, (claim, receipts): (Claim, [Receipt; 2])) -> (Said, Said) {
-        let [one, other] = receipts.clone().map(|receipt| receipt.lease);
-        let (store, now, key, token) = (&self.stage.store, self.now, &one.key, &one.token);
-        let named = [one.fencing_token, other.fencing_token].map(Some);
+    async fn act(&mut self, act: Act, (claim, grants): (Claim, [Target; 2])) -> (Said, Said) {
+        let (store, now, key, token) = (&self.stage.store, self.now, &claim.key, &claim.token);
+        let [one, other] = grants.clone().map(|grant| grant.only(If::Any));
+        let [kept, other_kept] = grants.clone().map(|grant| grant.only(since_grant(&grant)));
         match act {
             Act::Refresh => {
-                let said = store.refresh(key, token, named[0], None).await.unwrap();
-                (lease(said), lease(self.table.refresh(key, (token, named[1]), None, now)))
+                let said = store.renew(&one, None).await.unwrap().lease();
+                (lease(said), lease(self.table.renew(&other, None, now).lease()))
             }
             Act::Release => {
-                let said = store.release(key, token, named[0]).await.unwrap();
-                (released(said), released(self.table.release(key, (token, named[1]), now)))
+                let said = store.end(&one).await.unwrap();
+                (released(said), released(self.table.end(&other, now)))
             }
             Act::Keep => {
-                let ttl = Ttl::from_millis(LONG);
-                let said = store.keep(&one, ttl).await.unwrap();
-                (lease(said.lease()), lease(self.table.keep(&other, ttl, now).lease()))
+                let ttl = Some(Ttl::from_millis(LONG));
+                let said = store.renew(&kept, ttl).await.unwrap();
+                (lease(said.lease()), lease(self.table.renew(&other_kept, ttl, now).lease()))
             }
             Act::LetGo(linger) => {
-                let linger = linger.map(Ttl::from_millis);
-                store.let_go(&one, linger).await.unwrap();
-                self.table.let_go(&other, linger, now);
-                let said = store.inspect(key, Some(token)).await.unwrap();
-                (status(&said), status(&self.table.inspect(key, (Some(token), 0), now)))
+                let [last, other_last] = [kept, other_kept].map(|kept| kept.last_word());
+                match linger.map(Ttl::from_millis) {
+                    None => {
+                        store.end(&last).await.unwrap();
+                        self.table.end(&other_last, now);
+                    }
+                    linger => {
+                        store.renew(&last, linger).await.unwrap();
+                        self.table.renew(&other_last, linger, now);
+                    }
+                }
+                let said = store.look(key, Some(token), 0).await.unwrap();
+                (status(&said), status(&self.table.look(key, (Some(token), 0), now)))
             }
             Act::Acquire(ttl, slots) => {
                 let (ttl, slots) = (Ttl::from_millis(ttl), slots.and_then(Slots::from_number));
-                let claims = named.map(|named| Claim { ttl, slots, named, ..claim.clone() });
-                let said = store.try_acquire(&claims[0]).await.unwrap();
-                let expected = self.table.try_acquire(&claims[1], now, 0).unwrap();
-                if let (Attempt::Won(win), Attempt::Won(other)) = (&said, &expected) {
+                let claims = [one, other].map(|Target { number: named, .. }| Claim {
+                    ttl,
+                    slots,
+                    named,
+                    ..claim.clone()
+                });
+                let said = store.ask(&claims[0], Ask::Once(None)).await.unwrap();
+                let expected = self.table.ask(&claims[1], Ask::Once(None), now, 0).unwrap();
+                if let (Answer::Won(win), Answer::Won(other)) = (&said, &expected) {
                     self.give(&claim, [win, other]);
                 }
-                (attempt(said), attempt(expected))
+                (answer(said), answer(expected))
             }
             Act::TakeBack => {
-                store.take_back(&receipts[0]).await.unwrap();
-                self.table.take_back(&receipts[1], now);
-                let said = store.inspect_line(key, Some(token), 3).await.unwrap();
-                (status(&said), status(&self.table.inspect(key, (Some(token), 3), now)))
+                store.end(&grants[0]).await.unwrap();
+                self.table.end(&grants[1], now);
+                let said = store.look(key, Some(token), 3).await.unwrap();
+                (status(&said), status(&self.table.look(key, (Some(token), 3), now)))
             }
         }
     }
 
     async fn wait(&mut self, at: u8, by: u8, claim: Claim) -> (Said, Said) {
-        let said = self.stage.store.wait_turn(&claim, None).await.unwrap();
-        let expected = self.table.wait_turn(&claim, self.now, 0).unwrap();
-        if let (Turn::Won(win), Turn::Won(other)) = (&said, &expected) {
+        let said = self.stage.store.ask(&claim, Ask::InLine(None)).await.unwrap();
+        let expected = self.table.ask(&claim, Ask::InLine(None), self.now, 0).unwrap();
+        if let (Answer::Won(win), Answer::Won(other)) = (&said, &expected) {
             self.give(&claim, [win, other]);
         }
         match (&said, &expected) {
-            (Turn::Waiting(one), Turn::Waiting(other)) => {
+            (Answer::Waiting(one), Answer::Waiting(other)) => {
                 self.places.insert((at, by), (one.place, other.place));
                 self.compare_places(at);
             }
             _ => _ = self.places.remove(&(at, by)),
         }
-        (turn(said), turn(expected))
+        (answer(said), answer(expected))
     }
 
     /// A claim that is out of the line has no place any more.
@@ -291,21 +304,18 @@ impl Both<'_> {
         let number = both[0].lease.fencing_token.number();
         assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
         self.given.push(number);
-        let receipts = both.map(|Win { lease, place, node, .. }| {
-            let lease = Holding {
-                key: lease.key.clone(),
-                token: claim.token.clone(),
-                fencing_token: lease.fencing_token,
-                renewals: lease.renewals,
-            };
-            Receipt { lease, origin: claim.origin, place: *place, node: *node }
+        let grants = both.map(|Win { lease, place, node, .. }| {
+            let (origin, place, node) = (claim.origin, *place, *node);
+            let receipt = Receipt { renewals: lease.renewals, origin, place, node };
+            let named = Some(lease.fencing_token);
+            Target::of(&lease.key, &claim.token, named).only(If::Unheard(receipt))
         });
-        self.leases.push((claim.clone(), receipts));
+        self.leases.push((claim.clone(), grants));
     }
 
     /// Takes a new lease and lets it end, if the key is to be had.
     async fn pass(&mut self, claim: &Claim) -> (Said, Said) {
-        let Ok(said) = self.stage.store.try_acquire(claim).await else {
+        let Ok(said) = self.stage.store.ask(claim, Ask::Once(None)).await else {
             self.over = true; // A busy machine: the lease was over before it was told.
             return (lease(None), lease(None));
         };
@@ -313,14 +323,14 @@ impl Both<'_> {
         if said.what.starts_with("fresh: true, changed: false") {
             eventually(PATIENCE, async || {
                 let status =
-                    self.stage.store.inspect(&claim.key, Some(&claim.token)).await.unwrap();
+                    self.stage.store.look(&claim.key, Some(&claim.token), 0).await.unwrap();
                 (status.mine == Some(false)).then_some(())
             })
             .await;
             self.now = self.now.after(Ttl::from_millis(SHORT));
             // The table hands the key on as it ends, Redis as soon as somebody asks for it.
             let stranger = Claim { token: token("stranger"), ..claim.clone() };
-            if self.table.inspect(&claim.key, (None, 0), self.now).holder.is_some() {
+            if self.table.look(&claim.key, (None, 0), self.now).holder.is_some() {
                 let (said, expected) = self.acquire(&stranger).await;
                 self.compare(Step::Pass(0, 0), said, expected);
             }
@@ -342,7 +352,7 @@ impl Both<'_> {
     }
 
     fn claim(&self, at: u8, by: u8, ttl: u64, slots: Option<u64>) -> Claim {
-        let shares = !self.stage.store.guarantees().most_slots.is_alone();
+        let shares = !self.stage.store.about().guarantees.most_slots.is_alone();
         let slots = slots.filter(|_| shares).and_then(Slots::from_number);
         Claim { slots, ..claim(&format!("{}/{at}", self.history), &by.to_string(), ttl) }
     }
@@ -387,4 +397,12 @@ fn the_embedded_store_does_what_the_table_says() {
 #[test]
 fn redis_does_what_the_table_says() {
     run(Stage::redis());
+}
+
+/// The condition of a keeper that knows of no renewal since the grant.
+fn since_grant(grant: &Target) -> If {
+    match grant.only {
+        If::Unheard(receipt) => If::SameCare(receipt.renewals),
+        only => only,
+    }
 }

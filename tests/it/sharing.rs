@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lockkeeper::lock::lease::{Claim, Lease};
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Attempt, Keep, Released, Turn, Win};
+use lockkeeper::lock::store::{Answer, Ask, Ended, Keep, Target, Win};
 use lockkeeper::lock::table::Table;
 use lockkeeper::lock::time::{Timestamp, Ttl};
 use lockkeeper::lock::token::FencingToken;
@@ -116,13 +116,14 @@ impl World {
                 };
                 let named = number.and_then(FencingToken::from_number);
                 let claim = Claim { named, ..self.claim(who, ttl, slots) };
-                match self.table.try_acquire(&claim, self.at(), 0).unwrap() {
-                    Attempt::Won(win) => self.won(who, &claim, &win),
-                    Attempt::Held(status) => {
+                match self.table.ask(&claim, Ask::Once(None), self.at(), 0).unwrap() {
+                    Answer::Won(win) => self.won(who, &claim, &win),
+                    Answer::Held(status) => {
                         assert_eq!(status.mine, own.map(|_| true), "{who}");
                         self.is_refused(who, &claim);
                     }
-                    Attempt::Lost => assert!(number.is_some() && number != own, "{who}"),
+                    Answer::Gone => assert!(number.is_some() && number != own, "{who}"),
+                    waiting @ Answer::Waiting(_) => panic!("{waiting:?}"),
                 }
             }
             Step::Wait(who, ttl, slots) => self.wait(who, self.claim(who, ttl, slots)),
@@ -135,7 +136,8 @@ impl World {
             }
             Step::Refresh(who) => {
                 let by = token(&who.to_string());
-                let lease = self.table.refresh(&key("a"), (&by, None), None, self.at());
+                let lease =
+                    self.table.renew(&Target::of(&key("a"), &by, None), None, self.at()).lease();
                 assert_eq!(lease.is_some(), self.held.contains_key(&who), "{who}");
                 if let (Some(lease), Some(known)) = (lease, self.held.get_mut(&who)) {
                     assert_eq!(lease.fencing_token.number(), known.number);
@@ -145,9 +147,9 @@ impl World {
             }
             Step::Release(who) => {
                 let by = token(&who.to_string());
-                let released = self.table.release(&key("a"), (&by, None), self.at());
+                let released = self.table.end(&Target::of(&key("a"), &by, None), self.at());
                 let held = self.held.remove(&who);
-                assert_eq!(matches!(released, Released::Lease(_)), held.is_some(), "{who}");
+                assert_eq!(matches!(released, Ended::Lease(_)), held.is_some(), "{who}");
                 if held.is_none() {
                     self.forget(who);
                 }
@@ -173,21 +175,21 @@ impl World {
     }
 
     fn wait(&mut self, who: u8, claim: Claim) {
-        match self.table.wait_turn(&claim, self.at(), 0).unwrap() {
-            Turn::Won(win) => self.won(who, &claim, &win),
-            Turn::Waiting(_) => {
+        match self.table.ask(&claim, Ask::InLine(None), self.at(), 0).unwrap() {
+            Answer::Won(win) => self.won(who, &claim, &win),
+            Answer::Waiting(_) => {
                 self.is_refused(who, &claim);
                 self.last_place += 1;
                 let place = *self.places.entry(who).or_insert(self.last_place);
                 self.line.insert(place, (who, claim));
             }
-            Turn::Held(status) => {
+            Answer::Held(status) => {
                 assert_eq!(status.mine, Some(true));
                 self.is_refused(who, &claim);
                 assert!(self.held.contains_key(&who), "{who} does not wait");
                 self.forget(who);
             }
-            Turn::Gone => panic!("{who} is not known elsewhere"),
+            Answer::Gone => panic!("{who} is not known elsewhere"),
         }
     }
 
@@ -272,7 +274,7 @@ impl World {
     /// Asks for the first in line while the table has rung, as an instance does.
     fn serve(&mut self) {
         // An end that no call has met rings when the next one does.
-        self.table.inspect(&key("a"), (None, 0), self.at());
+        self.table.look(&key("a"), (None, 0), self.at());
         while !self.table.take_rung().is_empty() {
             let Some((_, (who, claim))) = self.line.first_key_value() else { continue };
             self.wait(*who, claim.clone());
@@ -286,7 +288,7 @@ impl World {
         let mut slots: Vec<_> = self.held.values().filter_map(|one| one.slot).collect();
         slots.sort_unstable();
         assert!(slots.windows(2).all(|two| two[0] < two[1]), "{slots:?}");
-        let seen = self.table.inspect(&key("a"), (None, 0), self.at());
+        let seen = self.table.look(&key("a"), (None, 0), self.at());
         let alone = u64::from(seen.holder.is_some());
         assert_eq!(seen.sharers.as_ref().map_or(alone, |all| all.holders), holders);
         assert_eq!(seen.waiters, self.line.len() as u64);

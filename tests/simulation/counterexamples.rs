@@ -7,8 +7,8 @@ use fastrand::Rng;
 use tokio::runtime::Builder;
 use tokio::time::sleep;
 
-use crate::lock::lease::{Claim, Holding, Origin};
-use crate::lock::store::{Attempt, Released, Store, Win};
+use crate::lock::lease::{Claim, Origin};
+use crate::lock::store::{Answer, Ask, Ended, Renewed, Store, Target, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::faults::{deliver, resume};
@@ -190,7 +190,7 @@ impl Crossed {
         let [claim, later] = claims(self.ttl_ms);
         let (key, token) = (&claim.key, &claim.token);
         sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
-        paused.try_acquire(&claim).await.expect("a lease");
+        paused.ask(&claim, Ask::Once(None)).await.expect("a lease");
         world.forget(2, Forgets::Empty, &mut Rng::with_seed(1));
         let meanwhile = async {
             let until = world.now() + self.paused_ms;
@@ -198,12 +198,18 @@ impl Crossed {
             sleep(Duration::from_millis(20)).await; // The other nodes have refreshed it.
             end(&other, &claim).await;
             sleep(Duration::from_millis(self.ends_ms + 100)).await;
-            let had = other.try_acquire(&later).await.expect("an answer");
-            other.release(key, &later.token, None).await.expect("an answer");
-            matches!(had, Attempt::Won(_))
+            let had = other.ask(&later, Ask::Once(None)).await.expect("an answer");
+            other.end(&Target::of(key, &later.token, None)).await.expect("an answer");
+            matches!(had, Answer::Won(_))
         };
-        let (_, had) = tokio::join!(paused.refresh(key, token, None, None), meanwhile);
-        let is_there = other.refresh(key, token, None, None).await.expect("an answer").is_some();
+        let lease = Target::of(key, token, None);
+        let (_, had) = tokio::join!(paused.renew(&lease, None), meanwhile);
+        let is_there = other
+            .renew(&Target::of(key, token, None), None)
+            .await
+            .expect("an answer")
+            .lease()
+            .is_some();
         had && is_there
     }
 }
@@ -222,8 +228,8 @@ fn where_a_shortened_lease_ends_at_once_a_refresh_brings_it_back() {
     let is_brought_back = |without| {
         crossed.is_brought_back(without, async |other, claim| {
             let ttl = Some(Ttl::from_millis(crossed.ends_ms));
-            let shortened = other.refresh(&claim.key, &claim.token, None, ttl).await;
-            assert!(shortened.expect("an answer").is_some());
+            let shortened = other.renew(&Target::of(&claim.key, &claim.token, None), ttl).await;
+            assert!(shortened.expect("an answer").lease().is_some());
         })
     };
     assert!(is_brought_back(Some(Rule::ShortenedStays)));
@@ -231,8 +237,8 @@ fn where_a_shortened_lease_ends_at_once_a_refresh_brings_it_back() {
 }
 
 pub(super) async fn won(store: &RedlockStore, claim: &Claim) -> u64 {
-    match store.try_acquire(claim).await {
-        Ok(Attempt::Won(win)) => win.lease.fencing_token.number(),
+    match store.ask(claim, Ask::Once(None)).await {
+        Ok(Answer::Won(win)) => win.lease.fencing_token.number(),
         other => panic!("{other:?}"),
     }
 }
@@ -252,11 +258,12 @@ async fn half_released(world: &World, deaf: &[usize]) -> u64 {
         sleep(Duration::from_millis(10)).await; // The release has reached the others.
         cut(&[]);
         let number = won(&other, &later).await;
-        other.release(&later.key, &later.token, None).await.expect("an answer");
+        other.end(&Target::of(&later.key, &later.token, None)).await.expect("an answer");
         number
     };
     // What it leaves on the deaf nodes is released once more when it is over.
-    let released = other.release(&claim.key, &claim.token, None);
+    let lease = Target::of(&claim.key, &claim.token, None);
+    let released = other.end(&lease);
     tokio::select! {
         biased;
         released = released => panic!("{released:?}"),
@@ -308,8 +315,8 @@ fn where_a_vote_is_leveled_below_what_its_node_knew_a_number_falls() {
 async fn late_after_its_end(world: &World) -> usize {
     let (one, claim, late) = with_a_late_vote(world).await;
     let other = world.of(1).store.expect("a store");
-    let released = other.release(&claim.key, &claim.token, None).await;
-    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    let released = other.end(&Target::of(&claim.key, &claim.token, None)).await;
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
     deliver(world, late);
     let (_, locks) = world.at_the_end();
     // The token may be used again at once.
@@ -332,10 +339,14 @@ async fn brought_late(world: &World) -> bool {
         sleep(Duration::from_millis(20)).await; // The other nodes have refreshed it.
         half_released(world, &[1, 2]).await
     };
-    let refresh = one.refresh(&claim.key, &claim.token, None, None);
+    let lease = Target::of(&claim.key, &claim.token, None);
+    let refresh = one.renew(&lease, None);
     let (refreshed, _) = tokio::join!(refresh, meanwhile);
     assert!(refreshed.is_ok(), "{refreshed:?}");
-    matches!(one.refresh(&claim.key, &claim.token, None, None).await, Ok(Some(_)))
+    matches!(
+        one.renew(&Target::of(&claim.key, &claim.token, None), None).await,
+        Ok(Renewed::Lease(_))
+    )
 }
 
 #[test]
@@ -349,17 +360,12 @@ fn where_the_last_word_of_a_hold_leaves_no_mark_a_refresh_brings_back_its_lease(
     let crossed = Crossed { ttl_ms: 4_000, paused_ms: 700, ends_ms: 200 };
     let is_brought_back = |without| {
         crossed.is_brought_back(without, async |other, claim| {
-            let Ok(Attempt::Won(Win { lease, .. })) = other.try_acquire(claim).await else {
+            let Ok(Answer::Won(Win { lease, .. })) = other.ask(claim, Ask::Once(None)).await else {
                 panic!("it is the token's");
             };
-            let holding = Holding {
-                key: lease.key,
-                token: claim.token.clone(),
-                fencing_token: lease.fencing_token,
-                renewals: lease.renewals,
-            };
             let linger = Some(Ttl::from_millis(crossed.ends_ms));
-            other.let_go(&holding, linger).await.expect("an answer");
+            let last = Target::kept(&claim.token, &lease).last_word();
+            other.renew(&last, linger).await.expect("an answer");
         })
     };
     assert!(is_brought_back(Some(Rule::LastWordMarks)));

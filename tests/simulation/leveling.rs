@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
-use crate::lock::store::{Attempt, Released, Store};
+use crate::lock::store::{Answer, Ask, Ended, Renewed, Store, Target};
 use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{
@@ -56,7 +56,7 @@ impl<'a> Uneven<'a> {
             sleep(Duration::from_millis(50)).await; // The nodes have voted.
             self.world.state().nodes[2].pauses = true;
         };
-        let (repeated, ()) = tokio::join!(other.try_acquire(&self.claim), meanwhile);
+        let (repeated, ()) = tokio::join!(other.ask(&self.claim, Ask::Once(None)), meanwhile);
         assert!(repeated.is_err(), "{repeated:?}");
         drop(resume(self.world, 2));
         self.world.state().nodes[1].cut.clear();
@@ -115,8 +115,8 @@ fn a_vote_that_a_repeat_was_told_of_is_leveled_all_the_same() {
 async fn above_a_rivals(world: &World) -> (u64, u64) {
     let (one, claim, number) = missed_by_the_third(world).await;
     let [_, rival] = claims(4_000);
-    let refused = store(world, 1).try_acquire(&rival).await;
-    assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    let refused = store(world, 1).ask(&rival, Ask::Once(None)).await;
+    assert!(matches!(refused, Ok(Answer::Held(_))), "{refused:?}");
     sleep(Duration::from_millis(200)).await; // Its vote is given up.
     assert_eq!(won(&one, &claim).await, number);
     sleep(Duration::from_millis(200)).await; // The node's vote is leveled.
@@ -149,8 +149,8 @@ async fn unheard(world: &World) -> (Arc<RedlockStore>, Claim, FencingToken) {
 fn a_vote_that_nobody_has_heard_of_is_given_up_with_its_lease() {
     let left = in_a_world(None, async |world| {
         let (one, Claim { key, token, .. }, number) = unheard(world).await;
-        let released = one.release(&key, &token, Some(number)).await;
-        assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+        let released = one.end(&Target::of(&key, &token, Some(number))).await;
+        assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
         sleep(Duration::from_millis(200)).await; // The third node is told.
         world.at_the_end().1
     });
@@ -162,9 +162,12 @@ fn a_vote_that_nobody_has_heard_of_becomes_part_of_its_lease() {
     let (number, refreshed) = in_a_world(None, async |world| {
         let (one, Claim { key, token, .. }, number) = unheard(world).await;
         world.state().nodes[0].cut = vec![0];
-        (number, one.refresh(&key, &token, None, None).await)
+        (number, one.renew(&Target::of(&key, &token, None), None).await)
     });
-    assert_eq!(refreshed.ok().flatten().map(|lease| lease.fencing_token), Some(number));
+    assert_eq!(
+        refreshed.ok().and_then(Renewed::lease).map(|lease| lease.fencing_token),
+        Some(number)
+    );
 }
 
 /// A refresh whose confirmation only the third node hears, of a vote that this node drew.
@@ -175,7 +178,8 @@ async fn half_confirmed_by_a_refresh(world: &World, Claim { key, token, .. }: &C
         sleep(Duration::from_millis(30)).await; // The nodes have answered the refresh.
         world.state().nodes[1].pauses = true;
     };
-    let (failed, ()) = tokio::join!(other.refresh(key, token, None, None), meanwhile);
+    let lease = Target::of(key, token, None);
+    let (failed, ()) = tokio::join!(other.renew(&lease, None), meanwhile);
     assert!(failed.is_err(), "{failed:?}");
     drop(resume(world, 1));
     world.state().nodes[0].cut.clear();
@@ -193,7 +197,7 @@ async fn refreshed_after_a_crossing(world: &World, half_confirmed: bool) -> bool
         assert_eq!(won(&one, &claim).await, number);
     };
     let other = store(world, 1);
-    let (failed, ()) = tokio::join!(other.try_acquire(&claim), crossing);
+    let (failed, ()) = tokio::join!(other.ask(&claim, Ask::Once(None)), crossing);
     assert!(failed.is_err(), "{failed:?}");
     sleep(Duration::from_secs(1)).await;
     (0..2).for_each(|node| world.state().nodes[node].cut.clear());
@@ -201,11 +205,12 @@ async fn refreshed_after_a_crossing(world: &World, half_confirmed: bool) -> bool
         half_confirmed_by_a_refresh(world, &claim).await;
     }
     let Claim { key, token, .. } = claim;
-    let refreshed = one.refresh(&key, &token, None, None).await;
-    assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+    let refreshed = one.renew(&Target::of(&key, &token, None), None).await;
+    assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
     world.state().nodes[0].cut = vec![0];
-    let refreshed = one.refresh(&key, &token, FencingToken::from_number(number), None).await;
-    matches!(refreshed, Ok(Some(_)))
+    let refreshed =
+        one.renew(&Target::of(&key, &token, FencingToken::from_number(number)), None).await;
+    matches!(refreshed, Ok(Renewed::Lease(_)))
 }
 
 #[test]
@@ -223,8 +228,8 @@ async fn left_by_a_refused_claim(world: &World) -> usize {
     let (one, ..) = missed_by_the_third(world).await;
     let [_, rival] = claims(4_000);
     let refuse = async || {
-        let refused = one.try_acquire(&rival).await;
-        assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+        let refused = one.ask(&rival, Ask::Once(None)).await;
+        assert!(matches!(refused, Ok(Answer::Held(_))), "{refused:?}");
     };
     world.state().nodes[2].pauses = true;
     let crossing = async {
@@ -256,12 +261,12 @@ async fn left_by_a_refresh_of_a_refused_claim(world: &World) -> usize {
         let clean_up = messages.split_off(1);
         deliver(world, messages);
         let Claim { key, token, .. } = &rival;
-        let refreshed = store(world, 1).refresh(key, token, None, None).await;
-        assert!(matches!(refreshed, Ok(None)), "{refreshed:?}");
+        let refreshed = store(world, 1).renew(&Target::of(key, token, None), None).await;
+        assert!(matches!(refreshed, Ok(Renewed::Lost)), "{refreshed:?}");
         deliver(world, clean_up);
     };
-    let (refused, ()) = tokio::join!(one.try_acquire(&rival), crossing);
-    assert!(matches!(refused, Ok(Attempt::Held(_))), "{refused:?}");
+    let (refused, ()) = tokio::join!(one.ask(&rival, Ask::Once(None)), crossing);
+    assert!(matches!(refused, Ok(Answer::Held(_))), "{refused:?}");
     sleep(Duration::from_secs(1)).await;
     world.at_the_end().1
 }

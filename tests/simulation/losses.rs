@@ -7,7 +7,7 @@ use fastrand::Rng;
 use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
-use crate::lock::store::Store;
+use crate::lock::store::{Ask, Renewed, Store, Target};
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, in_a_world_of, won};
 use crate::store::redlock::simulation::faults::{deliver, resume};
@@ -36,7 +36,7 @@ impl<'a> Forgotten<'a> {
         sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
         let number = won(&ahead, &forgotten).await;
         world.forget(0, Forgets::Empty, &mut Rng::with_seed(1));
-        let looked = ahead.inspect(&forgotten.key, None).await;
+        let looked = ahead.look(&forgotten.key, None, 0).await;
         assert!(looked.is_err(), "it waits from now on: {looked:?}");
         Self { world, behind, claim, number, at: world.now() }
     }
@@ -55,7 +55,7 @@ impl<'a> Forgotten<'a> {
             self.world.state().nodes[0].cut = vec![1];
             deliver(self.world, resume(self.world, 0));
         };
-        let (refused, ()) = tokio::join!(self.behind.try_acquire(&self.claim), heard);
+        let (refused, ()) = tokio::join!(self.behind.ask(&self.claim, Ask::Once(None)), heard);
         assert!(refused.is_err(), "{refused:?}");
     }
 
@@ -95,7 +95,7 @@ fn where_a_node_that_does_not_vote_draws_a_number_a_refresh_makes_a_lease_of_it(
         forgotten.until(VOTES_AFTER).await;
         let store = forgotten.world.of(2).store.expect("a store");
         let Claim { key, token, .. } = &forgotten.claim;
-        store.refresh(key, token, None, None).await.is_ok()
+        store.renew(&Target::of(key, token, None), None).await.is_ok()
     };
     assert!(after_a_loss(Some(Rule::DrawnByVoters), is_refreshed));
     assert!(!after_a_loss(None, is_refreshed));
@@ -137,7 +137,10 @@ async fn is_kept(world: &World) -> bool {
     }
     assert!(world.now() < at + 4_000, "the lease is over");
     world.forget(0, Forgets::Empty, &mut Rng::with_seed(1));
-    matches!(one.refresh(&claim.key, &claim.token, None, None).await, Ok(Some(_)))
+    matches!(
+        one.renew(&Target::of(&claim.key, &claim.token, None), None).await,
+        Ok(Renewed::Lease(_))
+    )
 }
 
 #[test]

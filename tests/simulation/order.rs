@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
-use crate::lock::store::{Attempt, Released, Store};
+use crate::lock::store::{Answer, Ask, Ended, Renewed, Store, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
@@ -34,22 +34,24 @@ async fn is_cut_short(
     let meanwhile = async {
         sleep(Duration::from_millis(20)).await; // The older request is on its way.
         let held_up: Vec<_> = (0..3).map(|node| resume(world, node)).collect();
-        let refreshed = other.refresh(&claim.key, &claim.token, None, Some(claim.ttl)).await;
-        assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+        let refreshed =
+            other.renew(&Target::of(&claim.key, &claim.token, None), Some(claim.ttl)).await;
+        assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
         world.state().nodes.iter_mut().for_each(|node| node.offset_us -= back_us);
         held_up.into_iter().for_each(|messages| deliver(world, messages));
     };
     tokio::join!(older(&one, &claim), meanwhile);
     sleep(SHORT.as_duration() + Duration::from_millis(500)).await;
-    matches!(other.try_acquire(&later).await, Ok(Attempt::Won(_)))
+    matches!(other.ask(&later, Ask::Once(None)).await, Ok(Answer::Won(_)))
 }
 
 /// Returns true if a refresh that was given up cuts a newer one short.
 fn refresh_is_cut_short(without: Option<Rule>, back_us: i64) -> bool {
     in_a_world(without, async |world| {
         is_cut_short(world, back_us, async |one, claim| {
-            let refreshed = one.refresh(&claim.key, &claim.token, None, Some(SHORT)).await;
-            assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+            let refreshed =
+                one.renew(&Target::of(&claim.key, &claim.token, None), Some(SHORT)).await;
+            assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
         })
         .await
     })
@@ -95,11 +97,11 @@ async fn on_all_nodes(world: &World) -> ([Arc<RedlockStore>; 2], Claim) {
 async fn left_after_a_release(world: &World, again: bool) -> usize {
     let ([one, other], claim) = on_all_nodes(world).await;
     world.state().nodes[0].cut = vec![1];
-    let released = other.release(&claim.key, &claim.token, None).await;
-    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    let released = other.end(&Target::of(&claim.key, &claim.token, None)).await;
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
     world.state().nodes[0].pauses = true;
-    let released = one.release(&claim.key, &claim.token, None).await;
-    assert_eq!(released.ok(), Some(Released::Nothing));
+    let released = one.end(&Target::of(&claim.key, &claim.token, None)).await;
+    assert_eq!(released.ok(), Some(Ended::Nothing));
     drop(resume(world, 0));
     if again {
         won(&one, &claim).await;
@@ -120,16 +122,16 @@ fn a_release_of_what_only_an_absent_node_has_reaches_it_unless_it_is_part_of_a_n
 async fn nodes_of_the_next_lease(world: &World) -> usize {
     let ([one, _], claim) = on_all_nodes(world).await;
     world.state().nodes[0].pauses = true;
-    let released = one.release(&claim.key, &claim.token, None).await;
-    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    let released = one.end(&Target::of(&claim.key, &claim.token, None)).await;
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
     won(&one, &claim).await;
     // Its vote for the next lease repeats the one for the first, and then it is told of the release.
     let held_up = resume(world, 0);
     deliver(world, held_up);
     for _ in 0..30 {
         sleep(Duration::from_millis(300)).await;
-        let refreshed = one.refresh(&claim.key, &claim.token, None, None).await;
-        assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+        let refreshed = one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
+        assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
     }
     world.at_the_end().1
 }
@@ -151,14 +153,14 @@ async fn left_behind_a_smaller_number(world: &World, named: bool) -> usize {
         world.state().nodes[0].cut = vec![0];
         won(&other, &claim).await
     };
-    let (failed, number) = tokio::join!(one.try_acquire(&claim), crossing);
+    let (failed, number) = tokio::join!(one.ask(&claim, Ask::Once(None)), crossing);
     assert!(failed.is_err(), "{failed:?}");
     (0..3).for_each(|node| world.state().nodes[node].cut.clear());
     sleep(Duration::from_millis(500)).await;
     world.state().nodes[2].cut = vec![1];
     let number = FencingToken::from_number(number).filter(|_| named);
-    let released = other.release(&claim.key, &claim.token, number).await;
-    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    let released = other.end(&Target::of(&claim.key, &claim.token, number)).await;
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
     world.state().nodes[2].cut.clear();
     sleep(Duration::from_secs(1)).await;
     world.at_the_end().1
@@ -177,11 +179,11 @@ fn a_release_reaches_an_absent_node_also_if_another_has_a_smaller_number() {
 async fn nodes_after_a_late_release(world: &World) -> usize {
     let ([one, other], claim) = on_all_nodes(world).await;
     world.state().nodes[0].cut = vec![1];
-    let released = other.release(&claim.key, &claim.token, None).await;
-    assert!(matches!(released, Ok(Released::Lease(_))), "{released:?}");
+    let released = other.end(&Target::of(&claim.key, &claim.token, None)).await;
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
     won(&one, &claim).await;
-    let refreshed = one.refresh(&claim.key, &claim.token, None, None).await;
-    assert!(matches!(refreshed, Ok(Some(_))), "{refreshed:?}");
+    let refreshed = one.renew(&Target::of(&claim.key, &claim.token, None), None).await;
+    assert!(matches!(refreshed, Ok(Renewed::Lease(_))), "{refreshed:?}");
     world.state().nodes[0].cut.clear();
     sleep(Duration::from_secs(3)).await;
     world.at_the_end().1
@@ -194,7 +196,7 @@ fn a_release_that_reaches_a_node_late_leaves_it_the_next_lease_once_that_was_ref
 
 /// Returns what a release is told that met the first vote of a claim, while a rival had the other
 /// nodes; these are freed before the claim reaches them, and it is granted.
-async fn released_as_it_is_granted(world: &World) -> Released {
+async fn released_as_it_is_granted(world: &World) -> Ended {
     let [one, other] = [0, 1].map(|instance| world.of(instance).store.expect("a store"));
     let [claim, rival] = claims(4_000);
     sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
@@ -213,21 +215,22 @@ async fn released_as_it_is_granted(world: &World) -> Released {
             deliver(world, release);
         }
         sleep(Duration::from_millis(20)).await; // The rival had these nodes.
-        let freed = one.release(&rival.key, &rival.token, None).await;
-        assert!(matches!(freed, Ok(Released::Lease(_))), "{freed:?}");
+        let freed = one.end(&Target::of(&rival.key, &rival.token, None)).await;
+        assert!(matches!(freed, Ok(Ended::Lease(_))), "{freed:?}");
         deliver(world, votes);
     };
     let released = async {
         sleep(Duration::from_millis(10)).await; // The first node has voted.
-        tokio::join!(one.release(&claim.key, &claim.token, None), freed).0
+        let lease = Target::of(&claim.key, &claim.token, None);
+        tokio::join!(one.end(&lease), freed).0
     };
-    let (granted, released) = tokio::join!(other.try_acquire(&claim), released);
-    assert!(matches!(granted, Ok(Attempt::Won(_))), "{granted:?}");
+    let (granted, released) = tokio::join!(other.ask(&claim, Ask::Once(None)), released);
+    assert!(matches!(granted, Ok(Answer::Won(_))), "{granted:?}");
     released.expect("an answer")
 }
 
 #[test]
 fn a_release_that_met_a_part_of_a_claim_tells_what_became_of_it() {
     let released = in_a_world(None, released_as_it_is_granted);
-    assert!(matches!(released, Released::Lease(_)), "{released:?}");
+    assert!(matches!(released, Ended::Lease(_)), "{released:?}");
 }

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Lease, Origin};
-use crate::lock::store::{Attempt, Keep, Released, Store, Turn, Win};
+use crate::lock::store::{Answer, Ask, Ended, If, Keep, Renewed, Store, Target, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::{Stay, Wrong};
@@ -121,10 +121,11 @@ impl Worker {
 
     async fn try_once(&self, instance: usize, wish: &mut Wish) -> Outcome {
         let asked = self.world.now();
-        let answer = self.ask(instance, async |store| store.try_acquire(&wish.claim).await).await;
+        let answer =
+            self.ask(instance, async |store| store.ask(&wish.claim, Ask::Once(None)).await).await;
         match answer {
-            Some(Ok(Attempt::Won(win))) => self.won(wish, asked, &win),
-            Some(Ok(Attempt::Held(_) | Attempt::Lost)) => self.held(),
+            Some(Ok(Answer::Won(win))) => self.won(wish, asked, &win),
+            Some(Ok(_)) => self.held(),
             Some(Err(error)) => self.failed(&error),
             None => wish.orphaned(),
         }
@@ -137,8 +138,8 @@ impl Worker {
             let (bell, mut joined) = (store.listen(key), false);
             loop {
                 let asked = self.world.now();
-                match store.wait_turn(&wish.claim, None).await {
-                    Ok(Turn::Waiting(waiting)) if self.world.now() < give_up_at => {
+                match store.ask(&wish.claim, Ask::InLine(None)).await {
+                    Ok(Answer::Waiting(waiting)) if self.world.now() < give_up_at => {
                         joined = true;
                         let _ = timeout(waiting.recheck_after, bell.rung()).await;
                     }
@@ -154,8 +155,8 @@ impl Worker {
             }
         });
         match waited.await {
-            Some((asked, Ok(Turn::Won(win)))) => self.won(wish, asked, &win),
-            Some((_, Ok(Turn::Waiting(_) | Turn::Held(_) | Turn::Gone))) => self.held(),
+            Some((asked, Ok(Answer::Won(win)))) => self.won(wish, asked, &win),
+            Some((_, Ok(Answer::Waiting(_) | Answer::Held(_) | Answer::Gone))) => self.held(),
             Some((_, Err(error))) => self.failed(&error),
             None => wish.orphaned(),
         }
@@ -263,7 +264,8 @@ impl Worker {
         let pause = Duration::from_millis(self.rng.u64(..=20));
         let refresh = async |instance, pause, ttl| {
             sleep(pause).await;
-            self.ask(instance, async |store| store.refresh(key, token, None, ttl).await).await
+            self.ask(instance, async |store| store.renew(&Target::of(key, token, None), ttl).await)
+                .await
         };
         tokio::join!(
             refresh(one, Duration::ZERO, None),
@@ -297,14 +299,15 @@ impl Worker {
         let (instance, asked) = (self.instance(), self.world.now());
         let ttl = self.rng.bool().then_some(wish.claim.ttl);
         let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer =
-            self.ask(instance, async |store| store.refresh(key, token, None, ttl).await).await;
+        let answer = self
+            .ask(instance, async |store| store.renew(&Target::of(key, token, None), ttl).await)
+            .await;
         match answer {
-            Some(Ok(Some(lease))) => {
+            Some(Ok(Renewed::Lease(lease))) => {
                 self.world.state().counts.refreshed += 1;
                 self.stays(wish, asked, &lease);
             }
-            Some(Ok(None)) => {
+            Some(Ok(_)) => {
                 self.world.state().counts.lost += 1;
                 self.is_lost(wish, "refreshed");
             }
@@ -329,17 +332,17 @@ impl Worker {
 
     async fn release(&mut self, wish: &mut Wish, instance: usize) {
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer = self.ask(instance, async |store| store.release(key, token, None).await).await;
+        let all = Target::of(&wish.claim.key, &wish.claim.token, None);
+        let answer = self.ask(instance, async |store| store.end(&all).await).await;
         match answer {
-            Some(Ok(Released::Lease(_))) if self.rng.u32(..4) == 0 && !wish.orphaned => {
+            Some(Ok(Ended::Lease(_))) if self.rng.u32(..4) == 0 && !wish.orphaned => {
                 self.expect(wish, Wrong::Revived).await;
             }
             // The token may be used again, even if the outcome of the release is unknown.
-            Some(Ok(Released::Lease(_)) | Err(_)) if self.rng.u32(..4) == 0 => {
+            Some(Ok(Ended::Lease(_)) | Err(_)) if self.rng.u32(..4) == 0 => {
                 self.use_again(wish, instance).await;
             }
-            Some(Ok(Released::Nothing)) => self.is_lost(wish, "released"),
+            Some(Ok(Ended::Nothing)) => self.is_lost(wish, "released"),
             _ => (),
         }
     }
@@ -351,8 +354,8 @@ impl Worker {
         }
         self.sleep(wish.claim.ttl.as_millis() / 2).await;
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let (key, token) = (&wish.claim.key, &wish.claim.token);
-        self.ask(instance, async |store| store.release(key, token, None).await).await;
+        let all = Target::of(&wish.claim.key, &wish.claim.token, None);
+        self.ask(instance, async |store| store.end(&all).await).await;
     }
 
     async fn repeat(&mut self, mut wish: Wish) {
@@ -366,10 +369,10 @@ impl Worker {
     }
 
     async fn undo(&mut self, instance: usize, wish: &Wish) {
-        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        let all = Target::of(&wish.claim.key, &wish.claim.token, None).only(If::Ever);
         for _ in 0..REPEATS {
-            let undone = self.ask(instance, async |store| store.undo(key, token).await).await;
-            if let Some(Ok(())) = undone {
+            let undone = self.ask(instance, async |store| store.end(&all).await).await;
+            if let Some(Ok(_)) = undone {
                 self.world.state().counts.undone += 1;
                 return self.expect_nothing(wish).await;
             }
@@ -385,9 +388,10 @@ impl Worker {
         self.sleep(200).await;
         let instance = self.instance();
         let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer =
-            self.ask(instance, async |store| store.refresh(key, token, None, None).await).await;
-        if let Some(Ok(Some(lease))) = answer {
+        let answer = self
+            .ask(instance, async |store| store.renew(&Target::of(key, token, None), None).await)
+            .await;
+        if let Some(Ok(Renewed::Lease(lease))) = answer {
             let story = format!("at {}: {} has {lease:?}", self.world.now(), wish.token);
             self.world.state().history.wrong(wrong, story);
         }

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::lock::error::LockError;
-use crate::lock::key_line::{Stop, Told};
+use crate::lock::key_line::Stop;
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Locks;
+use crate::lock::owed::Delivery;
 
 impl Locks {
     /// Returns true once the store has answered, until the shutdown begins.
@@ -53,9 +54,7 @@ impl Locks {
         if waits.is_some() {
             // Another request waits with it; this one stops as that one does.
             let told = self.enter(claim.clone())?.stopped(Stop::Draining).await;
-            if let Told::Answer(delivery) = told {
-                delivery.hand_over()?;
-            }
+            told.map(Delivery::hand_over).transpose()?;
         }
         self.has_lease(&claim.key, &claim.token, claim.origin).await
     }

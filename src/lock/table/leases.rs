@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, LockStatus, Renewals};
-use crate::lock::store::{Attempt, Win};
+use crate::lock::store::{Answer, Win};
 use crate::lock::table::{Table, holders};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::FencingToken;
@@ -23,16 +23,16 @@ impl Table {
         own: Entry,
         now: Timestamp,
         proposal: u64,
-    ) -> Option<Attempt> {
+    ) -> Option<Answer> {
         let slots = claim.slots.unwrap_or(own.share.slots);
         let room = || holders::room(self.entries(&claim.key), &claim.token, slots);
         if slots != own.share.slots && (claim.named.is_none() || !room()) {
             let refusal = self.refusal(claim, now);
-            return Some(Attempt::Held(LockStatus { mine: Some(true), ..refusal }));
+            return Some(Answer::Held(LockStatus { mine: Some(true), ..refusal }));
         }
         if own.share.slots.begins_anew_as(slots) {
             self.take_out(&claim.key, own.fencing_token);
-            return self.begin(claim, Some(&own), now, proposal).map(Attempt::Won);
+            return self.begin(claim, Some(&own), now, proposal).map(Answer::Won);
         }
         let share = holders::share(self.entries(&claim.key), slots, own.share.slot);
         let place = self.out_of_line(claim);
@@ -40,7 +40,7 @@ impl Table {
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
         let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Attempt::Won(Win { lease, fresh: false, replaces: None, place, node: 0 }))
+        Some(Answer::Won(Win { lease, fresh: false, replaces: None, place, node: 0 }))
     }
 
     /// Takes a claim that has the key out of its line. Returns the place that it had.
@@ -156,7 +156,7 @@ impl Table {
     }
 
     /// Ends a lease, and hands the key to the head of the line, or tells it that there may be room.
-    pub(super) fn end(&mut self, key: &LockKey, number: FencingToken, now: Timestamp) {
+    pub(super) fn end_lease(&mut self, key: &LockKey, number: FencingToken, now: Timestamp) {
         self.take_out(key, number);
         self.hand_on_if_free(key, now);
         self.ring(key);

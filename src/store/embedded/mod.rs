@@ -26,9 +26,11 @@ use async_trait::async_trait;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
+use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::slots::Slots;
-use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn, Win};
+use crate::lock::store::{
+    About, Answer, Ask, Ended, Guarantees, If, Keep, Page, Renewed, Store, Target, Win,
+};
 use crate::lock::table::Table;
 use crate::lock::time::{Timestamp, Ttl, wall_clock_micros};
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -57,6 +59,16 @@ const LAST_COMMIT: Duration = Duration::from_secs(1);
 
 /// The year 2100. A wall clock beyond it is wrong, and would use up the fencing tokens.
 const LATEST_CLOCK: u64 = 4_102_444_800_000_000;
+
+const GUARANTEES: Guarantees = Guarantees {
+    store: "embedded",
+    order: "first come, first served, among waiting requests",
+    fencing: "rises with every lease, also after restarts, crashes and clock steps",
+    survives: "crash and restart of the process: every answered change is on disk; not the loss of \
+               the disk",
+    sharing: "up to 1 000 holders a key",
+    most_slots: Slots::MOST,
+};
 
 /// A store in its own directory, for one process at a time.
 pub struct EmbeddedStore {
@@ -106,7 +118,7 @@ impl EmbeddedStore {
     }
 
     /// Returns what was seen, or asks the committer if a part of it has expired meanwhile.
-    async fn look<T: Send + 'static>(
+    async fn seen<T: Send + 'static>(
         &self,
         verb: Verb,
         seen: Option<Seen<T>>,
@@ -162,42 +174,53 @@ fn proposal() -> u64 {
 
 #[async_trait]
 impl Store for EmbeddedStore {
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        const VERB: Verb = Verb::TryAcquire;
+    async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
+        let verb = match ask {
+            Ask::Once(_) => Verb::TryAcquire,
+            Ask::InLine(_) => Verb::WaitTurn,
+        };
         let (origin, claim) = (claim.origin, claim.clone());
-        let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
-            let attempt = table.try_acquire(&claim, now, proposal());
-            Committed::with_lease(table, (&claim.key, &claim.token), attempt)
+        let asked = self.call(verb, Manner::Withdrawn, move |table, now| {
+            let answer = table.ask(&claim, ask, now, proposal());
+            Committed::with_lease(table, (&claim.key, &claim.token), answer)
         });
         let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
-        Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
-            Attempt::Won(win) => {
-                let lease = self.shared.tell(VERB, win.lease, &asked)?;
-                Attempt::Won(Win { lease, ..win })
+        Ok(match asked.answer.take().ok_or_else(|| used_up(verb))? {
+            Answer::Won(win) => {
+                let lease = self.shared.tell(verb, win.lease, &asked)?;
+                Answer::Won(Win { lease, ..win })
             }
-            other @ (Attempt::Held(_) | Attempt::Lost) => other,
+            Answer::Waiting(mut waiting) => {
+                waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
+                Answer::Waiting(waiting)
+            }
+            refused @ (Answer::Held(_) | Answer::Gone) => refused,
         })
     }
 
-    async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
-        const VERB: Verb = Verb::WaitTurn;
-        let (origin, claim) = (claim.origin, claim.clone());
-        let asked = self.call(VERB, Manner::Withdrawn, move |table, now| {
-            let turn = table.wait_turn(&claim, now, proposal());
-            Committed::with_lease(table, (&claim.key, &claim.token), turn)
+    async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+        let (verb, of) = (of.renewal(), of.clone());
+        let asked = self.call(verb, Manner::Withdrawn, move |table, now| {
+            let renewed = table.renew(&of, ttl, now);
+            Committed::with_lease(table, (&of.key, &of.token), renewed)
         });
-        let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
-        Ok(match asked.answer.take().ok_or_else(|| used_up(VERB))? {
-            Turn::Won(win) => {
-                let lease = self.shared.tell(VERB, win.lease, &asked)?;
-                Turn::Won(Win { lease, ..win })
-            }
-            Turn::Waiting(mut waiting) => {
-                waiting.recheck_after = waiting.recheck_after.min(ASK_EVERY) + PAST_THE_END;
-                Turn::Waiting(waiting)
-            }
-            other @ (Turn::Held(_) | Turn::Gone) => other,
+        let asked = asked.await?;
+        Ok(match asked.answer.clone() {
+            Renewed::Lease(lease) => Renewed::Lease(self.shared.tell(verb, lease, &asked)?),
+            lost => lost,
         })
+    }
+
+    async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
+        // An undo runs after all earlier calls with the token: they have run, or were withdrawn.
+        let manner = match of.only {
+            If::Unheard(_) | If::Ever => Manner::Undo,
+            If::Any | If::SameCare(_) | If::Unrenewed(_) => Manner::Withdrawn,
+        };
+        let target = of.clone();
+        let ended = self
+            .call(of.ending(), manner, move |table, now| Committed::plain(table.end(&target, now)));
+        ended.await.map(|ended| ended.answer)
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
@@ -214,76 +237,6 @@ impl Store for EmbeddedStore {
         self.shared.wakeups.listen(key)
     }
 
-    async fn refresh(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-        ttl: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError> {
-        let (key, token) = (key.clone(), token.clone());
-        let asked = self.call(Verb::Refresh, Manner::Withdrawn, move |table, now| {
-            let refreshed = table.refresh(&key, (&token, named), ttl, now);
-            Committed::with_lease(table, (&key, &token), refreshed)
-        });
-        let mut asked = asked.await?;
-        let lease = asked.answer.take();
-        lease.map(|lease| self.shared.tell(Verb::Refresh, lease, &asked)).transpose()
-    }
-
-    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let holding = holding.clone();
-        let asked = self.call(Verb::Keep, Manner::Withdrawn, move |table, now| {
-            let kept = table.keep(&holding, ttl, now);
-            Committed::with_lease(table, (&holding.key, &holding.token), kept)
-        });
-        let asked = asked.await?;
-        Ok(match asked.answer.clone() {
-            Kept::Lease(lease) => Kept::Lease(self.shared.tell(Verb::Keep, lease, &asked)?),
-            lost => lost,
-        })
-    }
-
-    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        let holding = holding.clone();
-        let gone = self.call(Verb::LetGo, Manner::Withdrawn, move |table, now| {
-            table.let_go(&holding, linger, now);
-            Committed::plain(())
-        });
-        gone.await.map(|gone| gone.answer)
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Result<Released, StoreError> {
-        let (key, token) = (key.clone(), token.clone());
-        let released = self.call(Verb::Release, Manner::Withdrawn, move |table, now| {
-            Committed::plain(table.release(&key, (&token, named), now))
-        });
-        released.await.map(|released| released.answer)
-    }
-
-    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        let (key, token) = (key.clone(), token.clone());
-        // Earlier calls with the token have run or were withdrawn: none is still to come.
-        let undone = self.call(Verb::Release, Manner::Undo, move |table, now| {
-            Committed::plain(table.release(&key, (&token, None), now))
-        });
-        undone.await.map(|_| ())
-    }
-
-    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        let receipt = receipt.clone();
-        let taken = self.call(Verb::LetGo, Manner::Undo, move |table, now| {
-            table.take_back(&receipt, now);
-            Committed::plain(())
-        });
-        taken.await.map(|_| ())
-    }
-
     async fn force_release(
         &self,
         key: &LockKey,
@@ -296,7 +249,7 @@ impl Store for EmbeddedStore {
         forced.await.map(|forced| forced.answer)
     }
 
-    async fn inspect_line(
+    async fn look(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
@@ -304,33 +257,21 @@ impl Store for EmbeddedStore {
     ) -> Result<LockStatus, StoreError> {
         let seen = self.shared.view.inspect(key, token, most, self.shared.clock.now());
         let (key, token) = (key.clone(), token.cloned());
-        let look = move |table: &mut Table, now| table.inspect(&key, (token.as_ref(), most), now);
-        self.look(Verb::Inspect, seen, look).await
+        let look = move |table: &mut Table, now| table.look(&key, (token.as_ref(), most), now);
+        self.seen(Verb::Inspect, seen, look).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
         let seen = self.shared.view.list(page, self.shared.clock.now());
         let page = page.clone();
-        self.look(Verb::List, seen, move |table, now| table.list(&page, now)).await
+        self.seen(Verb::List, seen, move |table, now| table.list(&page, now)).await
     }
 
     fn contacted(&self) -> bool {
         true
     }
 
-    fn shared(&self) -> bool {
-        false
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees {
-            store: "embedded",
-            order: "first come, first served, among waiting requests",
-            fencing: "rises with every lease, also after restarts, crashes and clock steps",
-            survives: "crash and restart of the process: every answered change is on disk; not the \
-                       loss of the disk",
-            sharing: "up to 1 000 holders a key",
-            most_slots: Slots::MOST,
-        }
+    fn about(&self) -> About {
+        About { guarantees: GUARANTEES, shared: false, nodes: Vec::new() }
     }
 }

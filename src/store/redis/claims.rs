@@ -5,12 +5,12 @@ use std::time::Instant;
 use crate::lock::error::{StoreError, Verb};
 use crate::lock::lease::{Claim, Owner};
 use crate::lock::slots::Slots;
-use crate::lock::store::Attempt;
+use crate::lock::store::Answer;
 use crate::lock::time::{Ttl, Uptime};
 use crate::store::redis::RedisStore;
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
-use crate::store::redis::replies::{held, malformed, shared};
+use crate::store::redis::replies::{held, malformed, shared, waiting};
 use crate::store::redis::script::{Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty};
 
 /// The time that the waiters of a dead instance may hold up the line. Each question of an instance
@@ -19,20 +19,20 @@ const WINDOW_MS: &str = "3000";
 
 /// When a claim was asked for, and until when its calls may act.
 #[derive(Clone, Copy)]
-pub(super) struct Asked {
+struct Asked {
     at: Uptime,
     when: When,
 }
 
 impl Asked {
     /// One that is asked for now.
-    pub(super) fn now(when: When) -> Self {
+    fn now(when: When) -> Self {
         Self { at: Uptime::now(), when }
     }
 }
 
 /// A node's answer to a question.
-pub(super) struct Answer {
+pub(super) struct Answered {
     pub(super) reply: Reply,
     /// The number of the node.
     pub(super) node: u64,
@@ -41,34 +41,50 @@ pub(super) struct Answer {
 
 impl RedisStore {
     /// Asks for a claim that does not wait.
-    pub(super) async fn ask_for(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+    pub(super) async fn ask_once(&self, claim: &Claim) -> Result<Answer, StoreError> {
         let asked = Asked::now(self.in_time(2)); // One call finds that it is not for it.
         if claim.slots().is_alone() && claim.named.is_none() {
             let answer = self.run_claim(&TRY_ACQUIRE, claim, asked, &[]).await?;
             if answer.reply.word() != "line" {
-                return self.attempted(claim, answer);
+                return self.answer(Verb::TryAcquire, claim, answer);
             }
         }
         // Leases that share the key, or claims in line.
         let answer = self.run_wait_turn(claim, asked, None, None).await?;
-        self.attempted(claim, answer)
+        self.answer(Verb::TryAcquire, claim, answer)
     }
 
-    /// Reads the answer to a claim that does not wait.
-    pub(super) fn attempted(
+    /// Asks for a claim in line, or for the last time for one that was.
+    pub(super) async fn ask_in_line(
         &self,
         claim: &Claim,
-        mut answer: Answer,
-    ) -> Result<Attempt, StoreError> {
-        let verb = Verb::TryAcquire;
-        let held = match answer.reply.word() {
-            "granted" | "again" => return self.win(verb, claim, answer).map(Attempt::Won),
-            "lost" => return Ok(Attempt::Lost),
-            "held" => held(&claim.key, &mut answer.reply),
-            "shared" => shared(&claim.key, &mut answer.reply),
+        stood: Option<u64>,
+        joins: bool,
+    ) -> Result<Answer, StoreError> {
+        let verb = if joins { Verb::WaitTurn } else { Verb::TryAcquire };
+        let asked = Asked::now(self.in_time(1));
+        let instance = joins.then_some(self.instance.as_str());
+        let answer = self.run_wait_turn(claim, asked, instance, stood).await?;
+        self.answer(verb, claim, answer)
+    }
+
+    /// Reads the answer to a claim.
+    fn answer(
+        &self,
+        verb: Verb,
+        claim: &Claim,
+        mut answered: Answered,
+    ) -> Result<Answer, StoreError> {
+        let reply = &mut answered.reply;
+        let answer = match reply.word() {
+            "granted" | "again" => return self.win(verb, claim, answered).map(Answer::Won),
+            "lost" | "gone" => Some(Answer::Gone),
+            "waiting" => waiting(reply).map(Answer::Waiting),
+            "held" => held(&claim.key, reply).map(Answer::Held),
+            "shared" => shared(&claim.key, reply).map(Answer::Held),
             _ => None,
         };
-        held.map(Attempt::Held).ok_or_else(|| malformed(verb))
+        answer.ok_or_else(|| malformed(verb))
     }
 
     /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
@@ -78,7 +94,7 @@ impl RedisStore {
         claim: &Claim,
         Asked { at, when }: Asked,
         rest: &[&str],
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Answered, StoreError> {
         let common = [
             claim.token.expose(),
             &claim.ttl.as_millis().to_string(),
@@ -92,17 +108,17 @@ impl RedisStore {
         let answered = self.run(script, &claim.key, &args, when).await;
         let (reply, node) = answered.map_err(|error| error.of_claim(claim.origin))?;
         self.replicated(script, claim, (&reply, &node), began).await?;
-        Ok(Answer { reply, node: node.number(), asked: at })
+        Ok(Answered { reply, node: node.number(), asked: at })
     }
 
     /// Runs `wait_turn.lua`; without an instance it only asks.
-    pub(super) async fn run_wait_turn(
+    async fn run_wait_turn(
         &self,
         claim: &Claim,
         asked: Asked,
         instance: Option<&str>,
         stood: Option<u64>,
-    ) -> Result<Answer, StoreError> {
+    ) -> Result<Answered, StoreError> {
         let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
         let (slots, named) = (or_empty(claim.slots.map(Slots::number)), or_empty(claim.named));
         let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots, &named];

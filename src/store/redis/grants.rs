@@ -7,17 +7,15 @@ use std::time::{Duration, Instant};
 use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Receipt, Renewals};
-use crate::lock::store::{Keep, Win};
+use crate::lock::store::{Ended, If, Keep, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
-use crate::lock::token::{FencingToken, LeaseToken};
+use crate::lock::token::FencingToken;
 use crate::store::redis::RedisStore;
-use crate::store::redis::claims::Answer;
+use crate::store::redis::claims::Answered;
 use crate::store::redis::node::{Node, failure};
-use crate::store::redis::replies::{fencing_token, malformed, renewals, share, ttl};
+use crate::store::redis::replies::{ended, fencing_token, malformed, renewals, share, ttl};
 use crate::store::redis::script::{Reply, Script};
-use crate::store::redis::target::{By, Target};
 
 /// The item of a grant that tells the number of the lease that it replaces, or 0.
 const REPLACED: usize = 5;
@@ -44,7 +42,7 @@ impl RedisStore {
         &self,
         verb: Verb,
         claim: &Claim,
-        Answer { mut reply, node, asked }: Answer,
+        Answered { mut reply, node, asked }: Answered,
     ) -> Result<Win, StoreError> {
         let fresh = reply.word() == "granted";
         let number = self.fencing_token(verb, &mut reply)?;
@@ -101,49 +99,45 @@ impl RedisStore {
         granted: Option<FencingToken>,
         node: Option<&Node>,
     ) -> bool {
-        let (key, token) = (&claim.key, &claim.token);
         // A new grant has no renewals.
-        let by = By::LastWord(Renewals::default());
-        let grant = Target { key, token, fencing_token: granted, by };
+        let only = If::Unrenewed(Renewals::default());
+        let grant = Target::of(&claim.key, &claim.token, granted).only(only);
         let ended = self.run_release(&grant, None, node).await;
         ended.is_ok_and(|reply| reply.word() == "lease")
     }
 
     /// Ends a lease whose grant reached no client, on the node that granted it: another one may have
     /// given its number to a lease that was told.
-    pub(super) async fn end_unheard(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        let Receipt { lease, origin, place, node } = receipt;
-        let (until, keys) = (Instant::now() + self.patience, self.keys(&lease.key));
-        let granted_by = self.topology.node_of(Verb::LetGo, &keys.lock, until).await?;
-        if granted_by.number() != *node {
-            return Ok(());
+    pub(super) async fn end_unheard(
+        &self,
+        of: &Target,
+        Receipt { origin, place, node, .. }: Receipt,
+    ) -> Result<Ended, StoreError> {
+        let (until, keys) = (Instant::now() + self.patience, self.keys(&of.key));
+        let granted_by = self.topology.node_of(of.ending(), &keys.lock, until).await?;
+        if granted_by.number() != node {
+            return Ok(Ended::Nothing);
         }
-        let place = place.filter(|_| Keep::of(*origin) == Keep::Place);
-        let target = Target::of_keeper(lease, By::LastWord);
-        self.run_release(&target, place, Some(&granted_by)).await.map(drop)
+        let place = place.filter(|_| Keep::of(origin) == Keep::Place);
+        self.run_release(of, place, Some(&granted_by)).await.map(|mut reply| ended(&mut reply))
     }
 
     /// Ends whatever a token has of a key, and whatever earlier calls may still grant it.
-    pub(super) async fn undo_all(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-    ) -> Result<(), StoreError> {
-        let target = Target::of_client(key, token, None);
+    pub(super) async fn undo_all(&self, of: &Target) -> Result<Ended, StoreError> {
         // An earlier call may still be on its way, on a lost connection or in a suspended Redis.
         // None acts later than this, on that node's clock.
-        let (verb, keys) = (Verb::Release, self.keys(key));
+        let (verb, keys) = (of.ending(), self.keys(&of.key));
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;
         let acts_until = asked.clock().now() + millis_down(self.patience);
         for _ in 0..UNDO_TRIES {
-            let reply = self.run_release(&target, None, None).await?;
+            let mut reply = self.run_release(of, None, None).await?;
             if !Arc::ptr_eq(&asked, &node().await?) {
                 return Err(failure(verb, Effect::Unknown, "another node has the key by now"));
             }
             if reply.now > acts_until {
-                return Ok(());
+                return Ok(ended(&mut reply));
             }
             let left = Duration::from_millis(acts_until - reply.now + 1);
             sleep(left.min(self.patience * 2)).await;

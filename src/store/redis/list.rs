@@ -34,7 +34,7 @@ pub(in crate::store) trait Listed: Sync {
     /// The first `wanted` keys of a page that may be held.
     async fn names(&self, page: &Page, wanted: usize) -> Result<BTreeSet<LockKey>, StoreError>;
 
-    async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError>;
+    async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError>;
 
     /// A page of the held keys.
     async fn page(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
@@ -50,7 +50,7 @@ pub(in crate::store) trait Listed: Sync {
         loop {
             let wanted = page.limit - held.len();
             let names = self.names(&page, wanted).await?;
-            let looks = names.iter().map(|name| self.look(name)).collect::<Vec<_>>();
+            let looks = names.iter().map(|name| self.status_of(name)).collect::<Vec<_>>();
             let mut looks = stream::iter(looks).buffered(LOOKS_AT_ONCE);
             while let Some(status) = looks.try_next().await? {
                 held.extend(status.holder.is_some().then_some(status));
@@ -75,7 +75,7 @@ impl Listed for RedisStore {
         Ok(first.into_iter().take(wanted).collect())
     }
 
-    async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+    async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
         self.look_at(key, None, [0, 0]).await
     }
 }
@@ -174,7 +174,7 @@ mod tests {
             Ok(keys.filter(after).take(wanted).collect())
         }
 
-        async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+        async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
             let looking = self.looking.fetch_add(1, Ordering::Relaxed) + 1;
             self.most.fetch_max(looking, Ordering::Relaxed);
             tokio::task::yield_now().await;

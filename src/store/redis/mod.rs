@@ -40,26 +40,22 @@ use uuid::Uuid;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
+use crate::lock::lease::{Claim, Holder, LockStatus};
 use crate::lock::prefixes::Prefixes;
-use crate::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
+use crate::lock::store::{About, Answer, Ask, Ended, If, Keep, Page, Renewed, Store, Target};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
-use crate::store::redis::claims::Asked;
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, NodeFactory, ScriptCall};
-use crate::store::redis::replies::{
-    ended, fencing_token, looked, malformed, owner, share, shared, waiting,
-};
+use crate::store::redis::replies::{ended, fencing_token, forced, looked, malformed};
 use crate::store::redis::rings::Rings;
 use crate::store::redis::script::{FORCE_RELEASE, INSPECT, LEAVE, Reply, Script, or_empty};
-use crate::store::redis::target::{By, Target};
 use crate::store::redis::topology::Topology;
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
@@ -173,37 +169,24 @@ impl fmt::Debug for RedisStore {
 
 #[async_trait]
 impl Store for RedisStore {
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        self.ask_for(claim).await
-    }
-
-    async fn ask_last(
-        &self,
-        claim: &Claim,
-        stood: Option<u64>,
-    ) -> Result<Option<Attempt>, StoreError> {
-        if stood.is_none() {
-            return self.try_acquire(claim).await.map(Some);
-        }
-        let asked = Asked::now(self.in_time(1));
-        let answer = self.run_wait_turn(claim, asked, None, stood).await?;
-        match answer.reply.word() {
-            "gone" => Ok(None),
-            _ => self.attempted(claim, answer).map(Some),
+    async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
+        match ask {
+            Ask::Once(None) => self.ask_once(claim).await,
+            Ask::Once(stood) => self.ask_in_line(claim, stood, false).await,
+            Ask::InLine(stood) => self.ask_in_line(claim, stood, true).await,
         }
     }
 
-    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
-        let (asked, verb) = (Asked::now(self.in_time(1)), Verb::WaitTurn);
-        let mut answer = self.run_wait_turn(claim, asked, Some(&self.instance), stood).await?;
-        let turn = match answer.reply.word() {
-            "granted" | "again" => return self.win(verb, claim, answer).map(Turn::Won),
-            "waiting" => waiting(&mut answer.reply).map(Turn::Waiting),
-            "shared" => shared(&claim.key, &mut answer.reply).map(Turn::Held),
-            "gone" => Some(Turn::Gone),
-            _ => None,
-        };
-        turn.ok_or_else(|| malformed(verb))
+    async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+        self.run_refresh(of, ttl).await
+    }
+
+    async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
+        match of.only {
+            If::Unheard(receipt) => self.end_unheard(of, receipt).await,
+            If::Ever => self.undo_all(of).await,
+            _ => self.run_release(of, None, None).await.map(|mut reply| ended(&mut reply)),
+        }
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
@@ -226,58 +209,6 @@ impl Store for RedisStore {
         self.wakeups.listen(key)
     }
 
-    async fn refresh(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-        ttl: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError> {
-        let target = Target::of_client(key, token, named);
-        self.run_refresh(Verb::Refresh, &target, ttl).await.map(Kept::lease)
-    }
-
-    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let target = Target::of_keeper(holding, By::Keeper);
-        self.run_refresh(Verb::Keep, &target, Some(ttl)).await
-    }
-
-    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        let target = Target::of_keeper(holding, By::LastWord);
-        match linger {
-            Some(_) => self.run_refresh(Verb::LetGo, &target, linger).await.map(drop),
-            None => self.run_release(&target, None, None).await.map(drop),
-        }
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Result<Released, StoreError> {
-        let target = Target::of_client(key, token, named);
-        let mut reply = self.run_release(&target, None, None).await?;
-        Ok(match reply.word() {
-            "place" => Released::Place,
-            "lease" => Released::Lease(Holder {
-                fencing_token: fencing_token(&mut reply),
-                owner: owner(&mut reply),
-                share: share(&mut reply),
-                ..Holder::default()
-            }),
-            _ => Released::Nothing,
-        })
-    }
-
-    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.undo_all(key, token).await
-    }
-
-    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.end_unheard(receipt).await
-    }
-
     async fn force_release(
         &self,
         key: &LockKey,
@@ -288,11 +219,11 @@ impl Store for RedisStore {
         let (mut reply, _) = self.run(&FORCE_RELEASE, key, &args, When::AnyTime).await?;
         match reply.word() {
             "free" => Ok(Vec::new()),
-            _ => ended(&mut reply).ok_or_else(|| malformed(Verb::ForceRelease)),
+            _ => forced(&mut reply).ok_or_else(|| malformed(Verb::ForceRelease)),
         }
     }
 
-    async fn inspect_line(
+    async fn look(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
@@ -312,7 +243,7 @@ impl Store for RedisStore {
         self.contacted.load(Ordering::Relaxed)
     }
 
-    fn guarantees(&self) -> Guarantees {
-        self.topology.guarantees()
+    fn about(&self) -> About {
+        About { guarantees: self.topology.guarantees(), shared: true, nodes: Vec::new() }
     }
 }

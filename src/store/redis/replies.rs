@@ -6,7 +6,7 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease, LockStatus, Owner, Renewals, Sharers, Waiter};
 use crate::lock::slots::{Share, Slots};
-use crate::lock::store::Waiting;
+use crate::lock::store::{Ended, Waiting};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::node::failure;
@@ -68,8 +68,22 @@ fn sharers(reply: &mut Reply) -> Option<Sharers> {
     Some(Sharers { holders, slots, leases: Vec::new() })
 }
 
+/// Reads what a release has ended: a lease with its number, owner and share, or a place.
+pub(super) fn ended(reply: &mut Reply) -> Ended {
+    match reply.word() {
+        "place" => Ended::Place,
+        "lease" => Ended::Lease(Holder {
+            fencing_token: fencing_token(reply),
+            owner: owner(reply),
+            share: share(reply),
+            ..Holder::default()
+        }),
+        _ => Ended::Nothing,
+    }
+}
+
 /// Reads the leases that a forced release has ended, in the order of their fencing tokens.
-pub(super) fn ended(reply: &mut Reply) -> Option<Vec<Holder>> {
+pub(super) fn forced(reply: &mut Reply) -> Option<Vec<Holder>> {
     if reply.word() == "taken" {
         return Some(vec![holder(reply)?]);
     }
@@ -156,7 +170,7 @@ pub(super) fn refreshed(
     Some(Lease { key, owner, fencing_token, ttl, renewals, capped, share })
 }
 
-pub(super) fn owner(reply: &mut Reply) -> Option<Owner> {
+fn owner(reply: &mut Reply) -> Option<Owner> {
     Owner::parse(&reply.text()?).ok()?
 }
 

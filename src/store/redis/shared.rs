@@ -2,9 +2,9 @@
 //! its twin for a lease that shares its lock. One of them acts; the other tells that it is not for
 //! it.
 
-use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::error::{Effect, StoreError};
 use crate::lock::key::LockKey;
-use crate::lock::store::Kept;
+use crate::lock::store::{Renewed, Target};
 use crate::lock::time::{Ttl, Uptime};
 use crate::store::redis::RedisStore;
 use crate::store::redis::clock::latest_believable_micros;
@@ -15,7 +15,6 @@ use crate::store::redis::replies::{malformed, refreshed};
 use crate::store::redis::script::{
     REFRESH, REFRESH_SHARE, RELEASE, RELEASE_SHARE, Reply, Script, or_empty,
 };
-use crate::store::redis::target::Target;
 
 /// The rounds of [`RedisStore::either`]: a holder may share its lock, or be alone again, between two
 /// calls.
@@ -32,54 +31,52 @@ impl RedisStore {
     /// Renews the lease of a target.
     pub(super) async fn run_refresh(
         &self,
-        verb: Verb,
-        target: &Target<'_>,
+        of: &Target,
         ttl: Option<Ttl>,
-    ) -> Result<Kept, StoreError> {
-        let asked = Uptime::now();
+    ) -> Result<Renewed, StoreError> {
+        let (verb, asked) = (of.renewal(), Uptime::now());
         let args = [
-            target.token.expose(),
+            of.token.expose(),
             &or_empty(ttl.map(Ttl::as_millis)),
             &self.default_ttl.as_millis().to_string(),
             &self.floor.least().to_string(),
             &latest_believable_micros().to_string(),
-            &or_empty(target.fencing_token),
-            &target.by.renewals(),
-            target.by.last_word(),
-            &or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
+            &or_empty(of.number),
+            &of.only.renewals(),
+            of.only.last_word(),
+            &or_empty(self.prefixes.max_hold(&of.key).map(Ttl::as_millis)),
         ];
         let when = self.in_time(2); // One call finds that leases share the key.
         let call = Either { scripts: [&REFRESH, &REFRESH_SHARE], args: &args, when };
-        let mut reply = self.either(target.key, &call, None).await?;
+        let mut reply = self.either(&of.key, &call, None).await?;
         match reply.word() {
-            "taken_over" => return Ok(Kept::TakenOver),
-            "lost" => return Ok(Kept::Lost),
+            "taken_over" => return Ok(Renewed::TakenOver),
+            "lost" => return Ok(Renewed::Lost),
             _ => (),
         }
         let fencing_token = self.fencing_token(verb, &mut reply)?;
-        let lease =
-            refreshed(target.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
-        told(verb, lease, asked).map(Kept::Lease)
+        let lease = refreshed(&of.key, fencing_token, &mut reply).ok_or_else(|| malformed(verb))?;
+        told(verb, lease, asked).map(Renewed::Lease)
     }
 
     /// Ends the lease of a target, or gives up its place, on `node`, or on the node of the key. The
     /// claim gets its `place` in line back, if given.
     pub(super) async fn run_release(
         &self,
-        target: &Target<'_>,
+        of: &Target,
         place: Option<u64>,
         node: Option<&Node>,
     ) -> Result<Reply, StoreError> {
         let args = [
-            target.token.expose(),
+            of.token.expose(),
             &self.position_kept,
-            &or_empty(target.fencing_token),
-            &target.by.renewals(),
+            &or_empty(of.number),
+            &of.only.renewals(),
             &self.instance,
             &or_empty(place),
         ];
         let call = Either { scripts: [&RELEASE, &RELEASE_SHARE], args: &args, when: When::AnyTime };
-        self.either(target.key, &call, node).await
+        self.either(&of.key, &call, node).await
     }
 
     /// Runs the script of exclusive leases; if leases share the key its twin, and so on.

@@ -6,14 +6,13 @@ use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
 use crate::lock::slots::Share;
-use crate::lock::store::Win;
+use crate::lock::store::{Target, Win};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION_MS;
 use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
-use crate::store::redis::target::Target;
 use crate::store::redlock::nodes::{CONFIRM, Part, Question, TRY_ACQUIRE, UNCONFIRM};
 use crate::store::redlock::vote::{Ballot, Number, Poll, Since, remaining, validity};
 use crate::store::redlock::{RedlockStore, attempt_name};
@@ -193,7 +192,7 @@ impl RedlockStore {
         attempt: &str,
         patience: Duration,
     ) -> usize {
-        let target = Target::of_client(&claim.key, &claim.token, None);
+        let target = Target::of(&claim.key, &claim.token, None);
         let question = self.nodes.release(&target, Part::Of(attempt), When::AnyTime, patience);
         let (mut left, mut reached) = (Vec::new(), 0);
         for (node, ballot) in poll.ballots() {

@@ -90,7 +90,7 @@ impl Listed for RedlockStore {
         Ok(found.into_iter().flatten().collect::<BTreeSet<_>>().into_iter().take(wanted).collect())
     }
 
-    async fn look(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
+    async fn status_of(&self, key: &LockKey) -> Result<LockStatus, StoreError> {
         self.inspect_all(key, None).await
     }
 }

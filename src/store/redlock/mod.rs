@@ -32,11 +32,11 @@ use uuid::Uuid;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Origin, Receipt};
+use crate::lock::lease::{Claim, Holder, LockStatus, Origin, Receipt};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::slots::Slots;
 use crate::lock::store::{
-    Attempt, Guarantees, Keep, Kept, NodeReport, Page, Released, Store, Turn,
+    About, Answer, Ask, Ended, Guarantees, If, Keep, Page, Renewed, Store, Target,
 };
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -48,7 +48,6 @@ use crate::store::redis::deadline::Deadline;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::{Node, failure};
 use crate::store::redis::rings::Rings;
-use crate::store::redis::target::{By, Target};
 use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
@@ -69,6 +68,19 @@ const TRIES: u32 = 5;
 
 /// The longest pause before the second attempt; doubled for each further one.
 const FIRST_PAUSE: Duration = Duration::from_millis(8);
+
+const GUARANTEES: Guarantees = Guarantees {
+    store: "redlock",
+    order: "first come, first served, among waiting requests of one instance; instances take turns \
+            by chance",
+    fencing: "rises with every lease, whatever the clocks of the nodes show; after a loss of their \
+              data, if all clocks agree to within redlock.longest_lease",
+    survives: "crash and restart of the service; the loss of any number of nodes, and their return \
+               without their data, after which they wait for redlock.longest_lease; not a step \
+               forward of a node's clock, where the fencing token protects",
+    sharing: "exclusive leases only: a count over a majority of nodes is none",
+    most_slots: Slots::ALONE,
+};
 
 /// Locks on several Redis nodes.
 pub struct RedlockStore {
@@ -204,6 +216,64 @@ impl RedlockStore {
             _ => Ok(attempted),
         }
     }
+
+    /// Asks for a claim that does not wait.
+    async fn ask_once(&self, claim: &Claim) -> Result<Answer, StoreError> {
+        if self.queues.is_behind_others(&claim.key, &claim.token) {
+            let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
+            let status = status.map_err(|error| {
+                StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
+            })?;
+            if status.mine != Some(true) {
+                return Ok(Answer::Held(status));
+            }
+        }
+        match self.contend(claim, Position::NotInLine).await? {
+            Attempted::Won(win) => {
+                self.queues.drop(&claim.key, &claim.token);
+                Ok(Answer::Won(win))
+            }
+            Attempted::Lost(poll) => Ok(Answer::Held(self.rival(&claim.key, &poll))),
+        }
+    }
+
+    /// Asks for a claim in the line of this instance.
+    async fn ask_in_line(&self, claim: &Claim) -> Result<Answer, StoreError> {
+        let (key, token) = (&claim.key, &claim.token);
+        let mut waiting = self.queues.join(claim);
+        if waiting.ahead > 0 {
+            return Ok(Answer::Waiting(waiting));
+        }
+        let behind = self.queues.len(key).saturating_sub(1);
+        match self.contend(claim, Position::First { behind }).await {
+            Ok(Attempted::Won(win)) => {
+                self.queues.drop(key, token);
+                Ok(Answer::Won(win))
+            }
+            Ok(Attempted::Lost(poll)) => {
+                waiting.recheck_after = self.recheck_after(&poll);
+                waiting.lasts = poll.left().filter(|_| poll.held()).unwrap_or_default();
+                Ok(Answer::Waiting(waiting))
+            }
+            Err(error) if waiting.new => {
+                // Its caller is told and does not ask again, so the claim is removed here.
+                self.queues.drop(key, token);
+                Err(error)
+            }
+            Err(error) => Err(in_doubt(error)),
+        }
+    }
+
+    /// Ends a client's lease on all nodes, or gives up its place in the line of this instance.
+    async fn release(&self, of: &Target) -> Result<Ended, StoreError> {
+        let had_place = of.number.is_none() && self.queues.drop(&of.key, &of.token);
+        let released = self.release_all(of).await;
+        self.wakeups.ring(&of.key);
+        match released? {
+            Ended::Nothing if had_place => Ok(Ended::Place),
+            released => Ok(released),
+        }
+    }
 }
 
 /// The failure of a call after an earlier call with its token.
@@ -229,51 +299,33 @@ impl fmt::Debug for RedlockStore {
 
 #[async_trait]
 impl Store for RedlockStore {
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        if claim.named.is_some() {
-            return self.acquire_again(claim).await;
-        }
-        if self.queues.is_behind_others(&claim.key, &claim.token) {
-            let status = self.inspect_all(&claim.key, Some(&claim.token)).await;
-            let status = status.map_err(|error| {
-                StoreError { verb: Verb::TryAcquire, ..error }.of_claim(claim.origin)
-            })?;
-            if status.mine != Some(true) {
-                return Ok(Attempt::Held(status));
-            }
-        }
-        match self.contend(claim, Position::NotInLine).await? {
-            Attempted::Won(win) => {
-                self.queues.drop(&claim.key, &claim.token);
-                Ok(Attempt::Won(win))
-            }
-            Attempted::Lost(poll) => Ok(Attempt::Held(self.rival(&claim.key, &poll))),
+    async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
+        match ask {
+            Ask::Once(_) if claim.named.is_some() => self.acquire_again(claim).await,
+            Ask::Once(_) => self.ask_once(claim).await,
+            Ask::InLine(_) => self.ask_in_line(claim).await,
         }
     }
 
-    async fn wait_turn(&self, claim: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
-        let (key, token) = (&claim.key, &claim.token);
-        let mut waiting = self.queues.join(claim);
-        if waiting.ahead > 0 {
-            return Ok(Turn::Waiting(waiting));
+    async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+        let If::Unrenewed(renewals) = of.only else {
+            return self.refresh_all(of.renewal(), of, ttl).await;
+        };
+        if self.was_renewed(of, renewals).await? {
+            return Ok(Renewed::TakenOver);
         }
-        let behind = self.queues.len(key).saturating_sub(1);
-        match self.contend(claim, Position::First { behind }).await {
-            Ok(Attempted::Won(win)) => {
-                self.queues.drop(key, token);
-                Ok(Turn::Won(win))
-            }
-            Ok(Attempted::Lost(poll)) => {
-                waiting.recheck_after = self.recheck_after(&poll);
-                waiting.lasts = poll.left().filter(|_| poll.held()).unwrap_or_default();
-                Ok(Turn::Waiting(waiting))
-            }
-            Err(error) if waiting.new => {
-                // Its caller is told and does not ask again, so the claim is removed here.
-                self.queues.drop(key, token);
-                Err(error)
-            }
-            Err(error) => Err(in_doubt(error)),
+        let linger = ttl.map(|linger| linger.min(self.rules.longest_lease));
+        self.refresh_all(of.renewal(), of, linger).await
+    }
+
+    async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
+        match of.only {
+            // Node by node it would meet what a repeat was told of.
+            If::Unheard(Receipt { origin: Origin::Client, .. }) => Ok(Ended::Nothing),
+            If::Unheard(_) | If::Ever => self.undo_all(&of.key, &of.token).await,
+            If::Unrenewed(renewals) if self.was_renewed(of, renewals).await? => Ok(Ended::Nothing),
+            If::SameCare(_) | If::Unrenewed(_) => self.release_all(of).await,
+            If::Any => self.release(of).await,
         }
     }
 
@@ -290,53 +342,6 @@ impl Store for RedlockStore {
         self.wakeups.listen(key)
     }
 
-    async fn refresh(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-        ttl: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError> {
-        let target = Target::of_client(key, token, named);
-        self.refresh_all(Verb::Refresh, &target, ttl).await.map(Kept::lease)
-    }
-
-    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        let target = Target::of_keeper(holding, By::Keeper);
-        self.refresh_all(Verb::Keep, &target, Some(ttl)).await
-    }
-
-    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        self.let_go_all(holding, linger).await
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Result<Released, StoreError> {
-        let had_place = named.is_none() && self.queues.drop(key, token);
-        let released = self.release_all(&Target::of_client(key, token, named)).await;
-        self.wakeups.ring(key);
-        match released? {
-            Released::Nothing if had_place => Ok(Released::Place),
-            released => Ok(released),
-        }
-    }
-
-    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.undo_all(key, token).await
-    }
-
-    async fn take_back(&self, Receipt { lease, origin, .. }: &Receipt) -> Result<(), StoreError> {
-        match origin {
-            Origin::Service => self.undo_all(&lease.key, &lease.token).await,
-            // Node by node it would meet what a repeat was told of.
-            Origin::Client => Ok(()),
-        }
-    }
-
     async fn force_release(
         &self,
         key: &LockKey,
@@ -345,7 +350,7 @@ impl Store for RedlockStore {
         self.force_release_all(key, named).await
     }
 
-    async fn inspect_line(
+    async fn look(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
@@ -370,23 +375,8 @@ impl Store for RedlockStore {
         self.contacted.load(Ordering::Relaxed)
     }
 
-    fn nodes(&self) -> Vec<NodeReport> {
-        self.view.report(&self.nodes)
-    }
-
-    fn guarantees(&self) -> Guarantees {
-        Guarantees {
-            store: "redlock",
-            order: "first come, first served, among waiting requests of one instance; instances \
-                    take turns by chance",
-            fencing: "rises with every lease, whatever the clocks of the nodes show; after a loss \
-                      of their data, if all clocks agree to within redlock.longest_lease",
-            survives: "crash and restart of the service; the loss of any number of nodes, and \
-                       their return without their data, after which they wait for \
-                       redlock.longest_lease; not a step forward of a node's clock, where the \
-                       fencing token protects",
-            sharing: "exclusive leases only: a count over a majority of nodes is none",
-            most_slots: Slots::ALONE,
-        }
+    fn about(&self) -> About {
+        let nodes = self.view.report(&self.nodes);
+        About { guarantees: GUARANTEES, shared: true, nodes }
     }
 }

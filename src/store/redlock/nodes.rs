@@ -9,11 +9,11 @@ use tokio::sync::oneshot;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
+use crate::lock::store::Target;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::node::ScriptCall;
 use crate::store::redis::script::{Reply, Script, or_empty, script};
-use crate::store::redis::target::Target;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::peer::Peer;
 use crate::store::redlock::settings::{RedlockSettings, Restarted};
@@ -125,7 +125,7 @@ impl Nodes {
     /// A question that gives up a part of what the target's token has, up to its fencing token.
     pub(super) fn release(
         &self,
-        target: &Target<'_>,
+        target: &Target,
         part: Part<'_>,
         when: When,
         patience: Duration,
@@ -133,26 +133,26 @@ impl Nodes {
         let times = if when == When::AnyTime { 2 } else { 1 };
         let args = self.release_args(target, part);
         let args = std::iter::repeat_n(String::new(), times).chain(args).collect();
-        Question { when, ..self.question(&RELEASE, target.key, args, patience) }
+        Question { when, ..self.question(&RELEASE, &target.key, args, patience) }
     }
 
     /// A question that gives up what the target's token has had since before this request.
     pub(super) fn release_older(
         &self,
-        target: &Target<'_>,
+        target: &Target,
         request: Deadline,
         patience: Duration,
     ) -> Question {
         let args = self.release_args(target, Part::All).to_vec();
-        self.question(&RELEASE, target.key, args, patience).in_order(request)
+        self.question(&RELEASE, &target.key, args, patience).in_order(request)
     }
 
-    fn release_args(&self, target: &Target<'_>, part: Part<'_>) -> [String; 5] {
+    fn release_args(&self, target: &Target, part: Part<'_>) -> [String; 5] {
         [
             target.token.expose().to_owned(),
-            target.by.renewals(),
+            target.only.renewals(),
             or_empty(part.attempt()),
-            or_empty(target.fencing_token),
+            or_empty(target.number),
             or_empty((part == Part::Exact).then_some(1)),
         ]
     }

@@ -4,14 +4,13 @@ use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
-use crate::lock::store::{Attempt, Kept, Win};
+use crate::lock::store::{Answer, Renewed, Target, Win};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
 use crate::store::redis::RETENTION_MS;
 use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
-use crate::store::redis::target::Target;
 use crate::store::redlock::nodes::{Part, REFRESH};
 use crate::store::redlock::vote::{Ballot, Number, Poll, remaining};
 use crate::store::redlock::{RedlockStore, attempt_name};
@@ -22,41 +21,41 @@ const BRING_WITHIN: Duration = Duration::from_secs(1);
 
 impl RedlockStore {
     /// Acquires the lease again that a claim names: a refresh, because it begins no other.
-    pub(super) async fn acquire_again(&self, claim: &Claim) -> Result<Attempt, StoreError> {
+    pub(super) async fn acquire_again(&self, claim: &Claim) -> Result<Answer, StoreError> {
         let Claim { key, token, named, .. } = claim;
-        let target = Target::of_client(key, token, *named);
+        let target = Target::of(key, token, *named);
         let lease = self.refresh_all(Verb::TryAcquire, &target, Some(claim.ttl)).await?.lease();
         let again = |lease| Win { lease, fresh: false, replaces: None, place: None, node: 0 };
-        Ok(lease.map_or(Attempt::Lost, |lease| Attempt::Won(again(lease))))
+        Ok(lease.map_or(Answer::Gone, |lease| Answer::Won(again(lease))))
     }
 
     /// Refreshes a lease on all nodes.
     pub(super) async fn refresh_all(
         &self,
         verb: Verb,
-        target: &Target<'_>,
+        target: &Target,
         ttl: Option<Ttl>,
-    ) -> Result<Kept, StoreError> {
+    ) -> Result<Renewed, StoreError> {
         let began = self.time.monotonic();
         let patience = self.patience(ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
         // A lease that is named, or kept, was told.
-        let name = target.fencing_token.is_none().then(attempt_name);
+        let name = target.number.is_none().then(attempt_name);
         let args = self.refresh_args(target, ttl, name.as_deref());
-        let question = self.nodes.question(&REFRESH, target.key, args, patience);
+        let question = self.nodes.question(&REFRESH, &target.key, args, patience);
         let question = question.in_order(deadline);
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
         if poll.won() {
             // Any majority with the lease has its number on a node.
-            let named = target.fencing_token.map(FencingToken::number);
+            let named = target.number.map(FencingToken::number);
             if named.is_some_and(|named| poll.votes().iter().all(|yes| yes.number < named)) {
-                return Ok(Kept::Lost);
+                return Ok(Renewed::Lost);
             }
             let claim = self.refreshed(target, &poll);
             return match self.confirm_refreshed(&claim, &poll, began).await {
-                Some(lease) => Ok(Kept::Lease(lease)),
-                None if self.is_over(&claim, &poll, began) => Ok(Kept::Lost),
+                Some(lease) => Ok(Renewed::Lease(lease)),
+                None if self.is_over(&claim, &poll, began) => Ok(Renewed::Lost),
                 None => Err(failure(verb, Effect::Unknown, "the nodes were too slow")),
             };
         }
@@ -66,10 +65,10 @@ impl RedlockStore {
         let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
         // A repeat that failed may have left fewer such answers.
         if blocks(|ballot| *ballot == Ballot::TakenOver) {
-            return Ok(Kept::TakenOver);
+            return Ok(Renewed::TakenOver);
         }
         if blocks(|ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_))) {
-            return Ok(Kept::Lost);
+            return Ok(Renewed::Lost);
         }
         // Nodes that did not answer may complete a majority; nodes that do not vote may have
         // forgotten.
@@ -79,7 +78,7 @@ impl RedlockStore {
     /// Gives up what a refresh without a majority has renewed: it may be a vote for a claim that is
     /// refused, and whose own clean-up leaves it then. Not on silent nodes: in an outage the
     /// refreshes of all leases would fill the queue.
-    fn give_up_renewed(&self, target: &Target<'_>, poll: &Poll, name: &str, patience: Duration) {
+    fn give_up_renewed(&self, target: &Target, poll: &Poll, name: &str, patience: Duration) {
         let question = self.nodes.release(target, Part::Of(name), When::AnyTime, patience);
         let renewed = poll.ballots().filter_map(|(node, ballot)| match ballot {
             Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
@@ -95,7 +94,7 @@ impl RedlockStore {
     }
 
     /// The claim that a refreshed lease had, as far as the votes tell.
-    fn refreshed(&self, target: &Target<'_>, poll: &Poll) -> Claim {
+    fn refreshed(&self, target: &Target, poll: &Poll) -> Claim {
         let votes = poll.votes();
         let asked = || votes.iter().filter_map(|yes| yes.asked.as_ref());
         Claim {
@@ -148,12 +147,7 @@ impl RedlockStore {
     }
 
     /// The arguments of a refresh, after those that tell when it was asked and expires.
-    fn refresh_args(
-        &self,
-        target: &Target<'_>,
-        ttl: Option<Ttl>,
-        name: Option<&str>,
-    ) -> Vec<String> {
+    fn refresh_args(&self, target: &Target, ttl: Option<Ttl>, name: Option<&str>) -> Vec<String> {
         vec![
             target.token.expose().to_owned(),
             or_empty(ttl.map(Ttl::as_millis)),
@@ -161,10 +155,10 @@ impl RedlockStore {
             RETENTION_MS.to_string(),
             self.time.wall_micros().to_string(),
             self.floor.least().to_string(),
-            or_empty(target.fencing_token),
-            target.by.renewals(),
-            target.by.last_word().to_owned(),
-            or_empty(self.prefixes.max_hold(target.key).map(Ttl::as_millis)),
+            or_empty(target.number),
+            target.only.renewals(),
+            target.only.last_word().to_owned(),
+            or_empty(self.prefixes.max_hold(&target.key).map(Ttl::as_millis)),
             or_empty(name),
         ]
     }

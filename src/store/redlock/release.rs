@@ -7,15 +7,13 @@ use tokio::time::sleep;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Holder, Holding, Owner};
+use crate::lock::lease::{Holder, Owner, Renewals};
 use crate::lock::slots::Share;
-use crate::lock::store::Released;
-use crate::lock::time::Ttl;
+use crate::lock::store::{Ended, Target};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::node::failure;
 use crate::store::redis::script::{Reply, or_empty};
-use crate::store::redis::target::{By, Target};
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{FORCE_RELEASE, Part, Question, natural, other};
 use crate::store::redlock::vote::{Other, Quorum};
@@ -91,20 +89,20 @@ impl Given {
     /// only a majority that gave up proves that no lease is left; and where a minority gave up,
     /// another instance may be about to grant the claim, also where somebody else has the others:
     /// they may be free before it has asked all.
-    fn outcome(self, quorum: Quorum) -> Result<Released, StoreError> {
+    fn outcome(self, quorum: Quorum) -> Result<Ended, StoreError> {
         let needed = quorum.needed();
         let may_be_lease = self.may_be_lease(quorum);
         if may_be_lease && self.up.len() < needed && !self.silent.is_empty() {
             return Err(failure(Verb::Release, Effect::Unknown, "too few nodes answered"));
         }
         if self.up.is_empty() || self.greater >= needed {
-            return Ok(Released::Nothing);
+            return Ok(Ended::Nothing);
         }
         if !may_be_lease {
             return Err(a_part());
         }
         let (number, owner) = self.up.into_iter().max_by_key(|(number, _)| *number).unzip();
-        Ok(Released::Lease(Holder {
+        Ok(Ended::Lease(Holder {
             fencing_token: number.and_then(FencingToken::from_number),
             owner: owner.and_then(|owner| Owner::parse(&owner).ok()?),
             ..Holder::default()
@@ -121,11 +119,11 @@ impl RedlockStore {
     ///
     /// Returns when all nodes have answered, or are too late to act: the token may be used again
     /// then, and a late command would take its next lease.
-    pub(super) async fn release_all(&self, target: &Target<'_>) -> Result<Released, StoreError> {
+    pub(super) async fn release_all(&self, target: &Target) -> Result<Ended, StoreError> {
         let (patience, quorum) = (self.rules.node_timeout, self.quorum());
         let asked = self.deadline(self.rules.longest_lease.as_duration());
         let given = self.given_with_rest(target).await?;
-        let named = target.fencing_token.map(FencingToken::number);
+        let named = target.number.map(FencingToken::number);
         let most = named.or_else(|| given.most(quorum));
         let greatest = given.up.iter().map(|(number, _)| *number).max();
         let (silent, ttl) = (given.silent.clone(), Duration::from_millis(given.ttl));
@@ -133,11 +131,11 @@ impl RedlockStore {
         // If the outcome is unknown, the lease may be granted to its token again: then nothing may
         // be cleaned up later.
         let released = given.outcome(quorum)?;
-        let up_to = |number| Target { fencing_token: FencingToken::from_number(number), ..*target };
-        if released == Released::Nothing && !another {
+        let up_to = |number| Target { number: FencingToken::from_number(number), ..target.clone() };
+        if released == Ended::Nothing && !another {
             // An earlier release without an answer may have reached the others.
             self.owe_older(target, silent, asked);
-        } else if let (Released::Lease(_), Some(most)) = (&released, most) {
+        } else if let (Ended::Lease(_), Some(most)) = (&released, most) {
             // A later lease of the same token has a greater number, and is not this release's.
             let again = self.nodes.release(&up_to(most), Part::All, When::AnyTime, patience);
             let left = silent.iter().map(|&node| self.cleanup.leftover_now(node)).collect();
@@ -151,7 +149,7 @@ impl RedlockStore {
     }
 
     /// Asks all nodes to give up what the target's token has, and once more if a minority does.
-    async fn given_with_rest(&self, target: &Target<'_>) -> Result<Given, StoreError> {
+    async fn given_with_rest(&self, target: &Target) -> Result<Given, StoreError> {
         let given = self.given(target).await;
         if !given.is_part(self.quorum()) {
             return Ok(given);
@@ -167,7 +165,7 @@ impl RedlockStore {
 
     /// Asks all nodes to give up what the target's token has. A smaller number than the one that is
     /// named is given up with it only: a node may have missed that, but does not know.
-    async fn given(&self, target: &Target<'_>) -> Given {
+    async fn given(&self, target: &Target) -> Given {
         let mut given = self.part_given(target, Part::Exact).await;
         if given.smaller > 0 && !given.up.is_empty() {
             let rest = self.part_given(target, Part::All).await;
@@ -177,7 +175,7 @@ impl RedlockStore {
         given
     }
 
-    async fn part_given(&self, target: &Target<'_>, part: Part<'_>) -> Given {
+    async fn part_given(&self, target: &Target, part: Part<'_>) -> Given {
         let patience = self.rules.node_timeout;
         let until = When::Until(self.deadline(patience));
         let question = self.nodes.release(target, part, until, patience);
@@ -190,7 +188,7 @@ impl RedlockStore {
 
     /// Gives up what the target's token has had on these silent nodes since before `asked`, once
     /// they answer.
-    fn owe_older(&self, target: &Target<'_>, silent: Vec<usize>, asked: Deadline) {
+    fn owe_older(&self, target: &Target, silent: Vec<usize>, asked: Deadline) {
         let patience = self.rules.node_timeout;
         let question = self.nodes.release_older(target, asked, patience);
         let left = silent.into_iter().map(|node| self.cleanup.leftover_now(node)).collect();
@@ -202,16 +200,16 @@ impl RedlockStore {
         &self,
         key: &LockKey,
         token: &LeaseToken,
-    ) -> Result<(), StoreError> {
+    ) -> Result<Ended, StoreError> {
         let patience = self.rules.node_timeout;
-        let target = Target::of_client(key, token, None);
+        let target = Target::of(key, token, None);
         let question = self.nodes.release(&target, Part::All, When::AnyTime, patience);
         let nodes = 0..self.quorum().nodes();
         let mut left: Vec<_> = nodes.map(|node| self.cleanup.leftover(node, patience)).collect();
         for _ in 0..UNDO_TRIES {
             left = self.cleanup.once(left, &question).await;
             if left.is_empty() {
-                return Ok(());
+                return Ok(Ended::Nothing);
             }
             sleep(patience * 2).await;
         }
@@ -220,7 +218,7 @@ impl RedlockStore {
         }
         // The remaining nodes cannot form a majority.
         self.cleanup.owe(left, &question, self.rules.longest_lease.as_duration());
-        Ok(())
+        Ok(Ended::Nothing)
     }
 
     /// Ends the lease of the key, only the one `named`, if given, on all nodes: what the holder
@@ -249,7 +247,7 @@ impl RedlockStore {
         let most = most_votes(taken, needed);
         let token = |other: &Other| LeaseToken::parse(str::from_utf8(&other.holder).ok()?).ok();
         if let Some(token) = most.as_ref().and_then(token) {
-            self.owe_older(&Target::of_client(key, &token, None), silent, asked);
+            self.owe_older(&Target::of(key, &token, None), silent, asked);
         }
         Ok(most.iter().map(holder).collect())
     }
@@ -275,30 +273,22 @@ impl RedlockStore {
         Ok((held, silent))
     }
 
-    /// Ends the lease of a keeper, or sets its TTL to `linger`, unless it was renewed.
-    pub(super) async fn let_go_all(
+    /// Returns true if the lease of a keeper was renewed, or is another one by now. A majority tells
+    /// of a renewal; a single node that missed it must not give up the others' lease. A late vote
+    /// has a greater number, but on fewer nodes than a later lease.
+    pub(super) async fn was_renewed(
         &self,
-        holding: &Holding,
-        linger: Option<Ttl>,
-    ) -> Result<(), StoreError> {
-        let Holding { key, token, fencing_token, renewals } = holding;
-        let question = self.nodes.inspection(key, self.rules.node_timeout);
+        of: &Target,
+        renewals: Renewals,
+    ) -> Result<bool, StoreError> {
+        let question = self.nodes.inspection(&of.key, self.rules.node_timeout);
         let (votes, _) = self.holders(Verb::LetGo, &question).await?;
-        // A majority tells of a renewal; a single node that missed it must not give up the others'
-        // lease. A late vote has a greater number, but on fewer nodes than a later lease.
-        let mine = |other: &&Other| other.holder == token.expose().as_bytes();
-        let later = |other: &Other| {
-            other.renewals > renewals.number() || other.number > fencing_token.number()
-        };
+        let mine = |other: &&Other| other.holder == of.token.expose().as_bytes();
+        let number = of.number.map(FencingToken::number);
+        let later =
+            |other: &Other| other.renewals > renewals.number() || Some(other.number) > number;
         let unchanged = votes.iter().filter(mine).filter(|other| !later(other)).count();
-        if unchanged < self.quorum().needed() && votes.iter().filter(mine).any(later) {
-            return Ok(());
-        }
-        let target = Target::of_keeper(holding, By::LastWord);
-        match linger.map(|linger| linger.min(self.rules.longest_lease)) {
-            None => self.release_all(&target).await.map(drop),
-            linger => self.refresh_all(Verb::LetGo, &target, linger).await.map(drop),
-        }
+        Ok(unchanged < self.quorum().needed() && votes.iter().filter(mine).any(later))
     }
 }
 
@@ -338,7 +328,7 @@ pub(super) fn holder(other: &Other) -> Holder {
 #[cfg(test)]
 mod tests {
     use super::{Given, most_votes};
-    use crate::lock::store::Released;
+    use crate::lock::store::Ended;
     use crate::store::redlock::vote::{Other, Quorum};
 
     #[test]
@@ -348,14 +338,14 @@ mod tests {
             let silent = (0..silent).collect();
             Given { up, blank, silent, ..Given::default() }.outcome(Quorum::of(5)).ok()
         };
-        assert_eq!(outcome(0, 0, 2), Some(Released::Nothing));
+        assert_eq!(outcome(0, 0, 2), Some(Ended::Nothing));
         assert_eq!(outcome(1, 0, 0), None, "a grant may be under way elsewhere");
         assert_eq!(outcome(2, 0, 0), None);
-        assert!(matches!(outcome(2, 1, 0), Some(Released::Lease(_))), "a node has forgotten");
-        assert!(matches!(outcome(3, 0, 2), Some(Released::Lease(_))));
+        assert!(matches!(outcome(2, 1, 0), Some(Ended::Lease(_))), "a node has forgotten");
+        assert!(matches!(outcome(3, 0, 2), Some(Ended::Lease(_))));
         assert_eq!(outcome(2, 0, 1), None);
         let given = Given { up: vec![(7, String::new())], greater: 3, ..Given::default() };
-        assert_eq!(given.outcome(Quorum::of(5)).ok(), Some(Released::Nothing), "a later lease");
+        assert_eq!(given.outcome(Quorum::of(5)).ok(), Some(Ended::Nothing), "a later lease");
     }
 
     #[test]

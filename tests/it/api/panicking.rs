@@ -9,10 +9,12 @@ use lockkeeper::api::{Api, ApiLimits, App, Lists, Pulse, Quota, Quotas};
 use lockkeeper::auth::{HostNames, Keyring, TrustedProxies};
 use lockkeeper::lock::error::StoreError;
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
+use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
+use lockkeeper::lock::store::{
+    About, Answer, Ask, Ended, Guarantees, Keep, Page, Renewed, Store, Target,
+};
 use lockkeeper::lock::time::{Ttl, TtlBounds};
 use lockkeeper::lock::token::{FencingToken, LeaseToken, TokenMaker};
 use lockkeeper::lock::wakeup::Wakeup;
@@ -63,11 +65,15 @@ const PURPOSE: &str = "on purpose: a test wants to see what becomes of a panic";
 
 #[async_trait]
 impl Store for Panicking {
-    async fn try_acquire(&self, _: &Claim) -> Result<Attempt, StoreError> {
+    async fn ask(&self, _: &Claim, _: Ask) -> Result<Answer, StoreError> {
         panic!("{PURPOSE}")
     }
 
-    async fn wait_turn(&self, _: &Claim, _: Option<u64>) -> Result<Turn, StoreError> {
+    async fn renew(&self, _: &Target, _: Option<Ttl>) -> Result<Renewed, StoreError> {
+        panic!("{PURPOSE}")
+    }
+
+    async fn end(&self, _: &Target) -> Result<Ended, StoreError> {
         panic!("{PURPOSE}")
     }
 
@@ -75,42 +81,7 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    async fn keep(&self, _: &Holding, _: Ttl) -> Result<Kept, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn let_go(&self, _: &Holding, _: Option<Ttl>) -> Result<(), StoreError> {
-        panic!("{PURPOSE}")
-    }
-
     fn listen(&self, _: &LockKey) -> Wakeup {
-        panic!("{PURPOSE}")
-    }
-
-    async fn refresh(
-        &self,
-        _: &LockKey,
-        _: &LeaseToken,
-        _: Option<FencingToken>,
-        _: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn release(
-        &self,
-        _: &LockKey,
-        _: &LeaseToken,
-        _: Option<FencingToken>,
-    ) -> Result<Released, StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn undo(&self, _: &LockKey, _: &LeaseToken) -> Result<(), StoreError> {
-        panic!("{PURPOSE}")
-    }
-
-    async fn take_back(&self, _: &Receipt) -> Result<(), StoreError> {
         panic!("{PURPOSE}")
     }
 
@@ -122,7 +93,7 @@ impl Store for Panicking {
         panic!("{PURPOSE}")
     }
 
-    async fn inspect_line(
+    async fn look(
         &self,
         _: &LockKey,
         _: Option<&LeaseToken>,
@@ -139,14 +110,15 @@ impl Store for Panicking {
         true
     }
 
-    fn guarantees(&self) -> Guarantees {
-        Guarantees {
+    fn about(&self) -> About {
+        let guarantees = Guarantees {
             store: "panicking",
             order: "none",
             fencing: "none",
             survives: "nothing",
             sharing: "none",
             most_slots: Slots::MOST,
-        }
+        };
+        About { guarantees, shared: true, nodes: Vec::new() }
     }
 }

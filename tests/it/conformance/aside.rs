@@ -30,7 +30,7 @@ pub(super) async fn pass(time: Duration) {
 }
 
 mod tests {
-    use lockkeeper::lock::store::{Keep, Released};
+    use lockkeeper::lock::store::{Ended, Keep, Target};
     use lockkeeper::lock::time::Ttl;
 
     use super::pass;
@@ -115,7 +115,7 @@ mod tests {
             stage.store.leave(&key("a"), &[(away.token.clone(), Keep::Place)]).await.unwrap();
         }
         release(&stage.store, "holder").await;
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
         // Nobody who is there stands before anybody.
         stage.granted(&two).await;
         assert!(!waits(&stage.store, &one).await.new);
@@ -148,18 +148,19 @@ mod tests {
         let [one] = line_up(&stage.store, ["one"]).await;
         stage.store.leave(&key("a"), &[(one.token.clone(), Keep::Place)]).await.unwrap();
         pass(SHORTLY.as_duration() * 2).await;
-        let released = stage.store.release(&key("a"), &one.token, None).await.unwrap();
-        assert_eq!(released, Released::Nothing);
+        let released = stage.store.end(&Target::of(&key("a"), &one.token, None)).await.unwrap();
+        assert_eq!(released, Ended::Nothing);
     }
 
     pub(super) async fn a_release_gives_up_a_place(stage: Stage) {
         let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
         stage.store.leave(&key("a"), &[(two.token.clone(), Keep::Place)]).await.unwrap();
         for gone in [&one, &two] {
-            let released = stage.store.release(&key("a"), &gone.token, None).await.unwrap();
-            assert_eq!(released, Released::Place);
-            let again = stage.store.release(&key("a"), &gone.token, None).await.unwrap();
-            assert_eq!(again, Released::Nothing);
+            let released =
+                stage.store.end(&Target::of(&key("a"), &gone.token, None)).await.unwrap();
+            assert_eq!(released, Ended::Place);
+            let again = stage.store.end(&Target::of(&key("a"), &gone.token, None)).await.unwrap();
+            assert_eq!(again, Ended::Nothing);
         }
         assert_eq!(waits(&stage.store, &three).await.ahead, 0);
         for gone in [&one, &two] {
@@ -170,8 +171,8 @@ mod tests {
     pub(super) async fn a_release_of_what_was_handed_passes_it_on(stage: Stage) {
         let [one, two] = line_up(&stage.store, ["one", "two"]).await;
         release(&stage.store, "holder").await;
-        let released = stage.store.release(&key("a"), &one.token, None).await.unwrap();
-        assert_eq!(released, Released::Place);
+        let released = stage.store.end(&Target::of(&key("a"), &one.token, None)).await.unwrap();
+        assert_eq!(released, Ended::Place);
         refused(&stage.store, &one).await;
         confirmed(&stage.store, &two).await;
     }
@@ -187,10 +188,17 @@ mod tests {
             }
         }
         for other in ["two", "nobody"] {
-            let released = stage.store.release(&key("a"), &token(other), None).await.unwrap();
-            assert_eq!(released, Released::Nothing);
+            let released =
+                stage.store.end(&Target::of(&key("a"), &token(other), None)).await.unwrap();
+            assert_eq!(released, Ended::Nothing);
         }
-        let kept = stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap().unwrap();
+        let kept = stage
+            .store
+            .renew(&Target::of(&key("a"), &one.token, None), None)
+            .await
+            .unwrap()
+            .lease()
+            .unwrap();
         assert_eq!(kept.fencing_token, lease.fencing_token);
     }
 }

@@ -30,7 +30,7 @@ mod tests {
     use lockkeeper::lock::error::{LockError, Verb};
     use lockkeeper::lock::lease::Acquired;
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Released, Store};
+    use lockkeeper::lock::store::{Ended, Store, Target};
     use tokio::task::JoinSet;
 
     use crate::conformance::toy::{Toy, Way};
@@ -185,12 +185,12 @@ mod tests {
         toy.let_go(Verb::Release, Way::Before);
         let (one, mut releasing) = (chosen("one"), JoinSet::new());
         let (releaser, key, token) = (locks.clone(), one.key.clone(), one.token.clone());
-        releasing.spawn(async move { releaser.release(key, token, None).await });
+        releasing.spawn(async move { releaser.release(Target::of(&key, &token, None)).await });
         toy.called(Verb::Release, 0).await;
         let one = Request::of(&locks, one);
         waiting(&stage.store, 2).await;
         toy.let_go(Verb::Release, Way::Straight);
-        assert_eq!(releasing.join_next().await.unwrap().unwrap().unwrap(), Released::Place);
+        assert_eq!(releasing.join_next().await.unwrap().unwrap().unwrap(), Ended::Place);
         let answer = one.answer().await;
         assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
         waiting(&stage.store, 1).await;

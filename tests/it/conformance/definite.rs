@@ -19,7 +19,7 @@ mod tests {
     use lockkeeper::lock::error::{Effect, LockError, Verb};
     use lockkeeper::lock::lease::{Acquired, Origin};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Released, Store};
+    use lockkeeper::lock::store::{Ended, Store, Target};
     use tokio::task::JoinSet;
 
     use crate::conformance::aside::pass;
@@ -63,7 +63,7 @@ mod tests {
                 () = request.ended() => false,
             };
             if asked
-                && stage.store.inspect(&key("a"), Some(&token(name))).await.unwrap().mine
+                && stage.store.look(&key("a"), Some(&token(name)), 0).await.unwrap().mine
                     == Some(true)
             {
                 return (locks, toy, request);
@@ -141,14 +141,14 @@ mod tests {
                     let token = claim.token.clone();
                     let patience = Duration::from_millis(1 + (client + round) % 12);
                     let answer = locks.acquire(claim, patience).await.unwrap();
-                    let mine = store.inspect(&key("a"), Some(&token)).await.unwrap().mine;
+                    let mine = store.look(&key("a"), Some(&token), 0).await.unwrap().mine;
                     match answer {
                         Acquired::Held(..) => {
                             assert_eq!(mine, Some(false), "held by the very token");
                             held += 1;
                         }
                         Acquired::Granted(_) | Acquired::Again(_) => {
-                            locks.release(key("a"), token, None).await.unwrap();
+                            locks.release(Target::of(&key("a"), &token, None)).await.unwrap();
                             had += 1;
                         }
                         Acquired::Lost => panic!("it names no lease"),
@@ -169,8 +169,8 @@ mod tests {
         let [first, second] = [(); 2].map(|()| Request::of(&locks, chosen("one")));
         waiting(store, 1).await;
         eventually(PATIENCE, async || (locks.waiting() == 2).then_some(())).await;
-        let released = locks.release(key("a"), token("one"), None).await.unwrap();
-        assert_eq!(released, Released::Place);
+        let released = locks.release(Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        assert_eq!(released, Ended::Place);
         for request in [first, second] {
             let answer = request.answer().await;
             assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
@@ -182,16 +182,16 @@ mod tests {
         stage.granted(&chosen("one")).await;
     }
 
-    type Releasing = JoinSet<Result<Released, LockError>>;
+    type Releasing = JoinSet<Result<Ended, LockError>>;
 
     /// A release of the claim of all tests that is under way.
     fn releasing(locks: &Locks) -> Releasing {
         let (locks, mut tasks) = (locks.clone(), JoinSet::new());
-        tasks.spawn(async move { locks.release(key("a"), token("one"), None).await });
+        tasks.spawn(async move { locks.release(Target::of(&key("a"), &token("one"), None)).await });
         tasks
     }
 
-    async fn ended(mut releasing: Releasing) -> Released {
+    async fn ended(mut releasing: Releasing) -> Ended {
         releasing.join_next().await.unwrap().unwrap().unwrap()
     }
 
@@ -205,7 +205,7 @@ mod tests {
             let releasing = releasing(&locks);
             pass(SHORT).await;
             toy.let_go(Verb::WaitTurn, Way::Straight);
-            assert_ne!(ended(releasing).await, Released::Nothing);
+            assert_ne!(ended(releasing).await, Ended::Nothing);
             let answer = request.answer().await;
             assert!(matches!(answer, Err(LockError::WaitCancelled(_))), "{answer:?}");
             release(&stage.store, "holder").await;
@@ -220,7 +220,7 @@ mod tests {
         let releasing = releasing(&locks);
         pass(SHORT).await;
         toy.let_go(Verb::WaitTurn, Way::Straight);
-        assert!(matches!(ended(releasing).await, Released::Lease(_)));
+        assert!(matches!(ended(releasing).await, Ended::Lease(_)));
         // It was told one or the other, and holds nothing now.
         drop(request.answer().await);
         deserted(&stage.store, PATIENCE).await;

@@ -17,6 +17,7 @@ mod tests {
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::lease::{Acquired, Claim, Origin};
     use lockkeeper::lock::locks::Locks;
+    use lockkeeper::lock::store::Target;
 
     use crate::conformance::{LIMITS, Stage, claim, key, token};
     use crate::support::PATIENCE;
@@ -52,9 +53,9 @@ mod tests {
     pub(super) async fn a_release_whose_caller_is_gone_is_done(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         stage.granted(&claim("a", "one", 60_000)).await;
-        asked_and_gone(locks.release(key("a"), token("one"), None)).await;
+        asked_and_gone(locks.release(Target::of(&key("a"), &token("one"), None))).await;
         locks.finish(PATIENCE).await;
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 
     pub(super) async fn a_draining_instance_grants_nothing_and_keeps_what_there_is(stage: Stage) {
@@ -65,7 +66,7 @@ mod tests {
         assert!(!locks.ready());
         let refused = locks.acquire(claim("b", "one", 60_000), Duration::ZERO).await;
         assert!(matches!(refused, Err(LockError::Draining)), "{refused:?}");
-        assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder, None);
+        assert_eq!(stage.store.look(&key("b"), None, 0).await.unwrap().holder, None);
         // Whoever has the lease is not told that it has nothing.
         let again = locks.acquire(claim("a", "one", 60_000), Duration::ZERO).await;
         assert!(matches!(again, Ok(Acquired::Again(_))), "{again:?}");
@@ -76,6 +77,12 @@ mod tests {
         assert!(matches!(hold.next().await, Some(HoldEvent::Acquired(_))));
         assert!(matches!(hold.next().await, Some(HoldEvent::Draining)));
         drop(hold);
-        assert!(locks.refresh(key("a"), token("one"), None, None).await.unwrap().is_some());
+        assert!(
+            locks
+                .refresh(Target::of(&key("a"), &token("one"), None), None)
+                .await
+                .unwrap()
+                .is_some()
+        );
     }
 }

@@ -15,8 +15,8 @@ on_every_store!(tests:
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::lease::{Holding, Lease};
-    use lockkeeper::lock::store::{Kept, Released};
+    use lockkeeper::lock::lease::Lease;
+    use lockkeeper::lock::store::{Ended, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::line::{line_up, waits};
@@ -28,24 +28,19 @@ mod tests {
     /// The first and the second lease of one token.
     async fn two_leases(stage: &Stage) -> [Lease; 2] {
         let first = stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.release(&key("a"), &token("one"), None).await.unwrap();
+        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
         let second = stage.granted(&claim("a", "one", 60_000)).await;
         assert!(second.fencing_token > first.fencing_token);
         [first, second]
     }
 
-    fn held(lease: &Lease) -> Holding {
-        Holding {
-            key: lease.key.clone(),
-            token: token("one"),
-            fencing_token: lease.fencing_token,
-            renewals: lease.renewals,
-        }
+    fn held(lease: &Lease) -> Target {
+        Target::kept(&token("one"), lease)
     }
 
     /// What is left of the lease, if the key is held.
     async fn left(stage: &Stage) -> Option<Duration> {
-        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        let status = stage.store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         status.holder.and_then(|holder| holder.left).filter(|_| status.mine == Some(true))
     }
 
@@ -53,7 +48,12 @@ mod tests {
         let [first, second] = two_leases(&stage).await;
         let refresh = async |lease: &Lease, ttl| {
             let named = Some(lease.fencing_token);
-            stage.store.refresh(&key("a"), &token("one"), named, Some(ttl)).await.unwrap()
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &token("one"), named), Some(ttl))
+                .await
+                .unwrap()
+                .lease()
         };
         assert_eq!(refresh(&first, SHORT).await, None);
         let next = Lease { fencing_token: next_number(second.fencing_token), ..second.clone() };
@@ -68,40 +68,40 @@ mod tests {
         let [first, second] = two_leases(&stage).await;
         let release = async |lease: &Lease| {
             let named = Some(lease.fencing_token);
-            stage.store.release(&key("a"), &token("one"), named).await.unwrap()
+            stage.store.end(&Target::of(&key("a"), &token("one"), named)).await.unwrap()
         };
-        assert_eq!(release(&first).await, Released::Nothing);
+        assert_eq!(release(&first).await, Ended::Nothing);
         let next = Lease { fencing_token: next_number(second.fencing_token), ..second.clone() };
-        assert_eq!(release(&next).await, Released::Nothing);
+        assert_eq!(release(&next).await, Ended::Nothing);
         assert!(left(&stage).await.is_some());
-        assert!(matches!(release(&second).await, Released::Lease(_)));
+        assert!(matches!(release(&second).await, Ended::Lease(_)));
         assert_eq!(left(&stage).await, None);
-        assert_eq!(release(&second).await, Released::Nothing);
+        assert_eq!(release(&second).await, Ended::Nothing);
     }
 
     pub(super) async fn a_release_that_names_a_lease_gives_up_no_place(stage: Stage) {
         let first = stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.release(&key("a"), &token("one"), None).await.unwrap();
+        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
         let [one] = line_up(&stage.store, ["one"]).await;
         let named = Some(first.fencing_token);
-        let released = stage.store.release(&key("a"), &one.token, named).await.unwrap();
-        assert_eq!(released, Released::Nothing);
+        let released = stage.store.end(&Target::of(&key("a"), &one.token, named)).await.unwrap();
+        assert_eq!(released, Ended::Nothing);
         assert!(!waits(&stage.store, &one).await.new);
     }
 
     pub(super) async fn the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one(stage: Stage) {
         let [first, _] = two_leases(&stage).await;
-        assert_eq!(stage.store.keep(&held(&first), SHORT).await.unwrap(), Kept::Lost);
+        assert_eq!(stage.store.renew(&held(&first), Some(SHORT)).await.unwrap(), Renewed::Lost);
         assert!(left(&stage).await.unwrap() > SHORT.as_duration());
-        stage.store.let_go(&held(&first), None).await.unwrap();
+        stage.store.end(&held(&first).last_word()).await.unwrap();
         assert!(left(&stage).await.is_some());
     }
 
     pub(super) async fn the_last_word_for_a_lease_leaves_a_later_one_its_ttl(stage: Stage) {
         let [first, second] = two_leases(&stage).await;
-        stage.store.let_go(&held(&first), Some(SHORT)).await.unwrap();
+        stage.store.renew(&held(&first).last_word(), Some(SHORT)).await.unwrap();
         assert!(left(&stage).await.unwrap() > SHORT.as_duration());
-        stage.store.let_go(&held(&second), Some(SHORT)).await.unwrap();
+        stage.store.renew(&held(&second).last_word(), Some(SHORT)).await.unwrap();
         assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
     }
 
@@ -109,22 +109,29 @@ mod tests {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         // The keeper learns nothing of these two.
         for _ in 0..2 {
-            let kept = stage.store.keep(&held(&lease), LONG).await.unwrap();
-            assert!(matches!(kept, Kept::Lease(_)), "{kept:?}");
+            let kept = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap();
+            assert!(matches!(kept, Renewed::Lease(_)), "{kept:?}");
         }
-        stage.store.let_go(&held(&lease), None).await.unwrap();
+        stage.store.end(&held(&lease).last_word()).await.unwrap();
         assert_eq!(left(&stage).await, None);
     }
 
     pub(super) async fn a_keeper_does_not_end_what_its_client_has_refreshed(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
-        stage.store.let_go(&held(&lease), None).await.unwrap();
+        stage
+            .store
+            .renew(&Target::of(&key("a"), &token("one"), None), None)
+            .await
+            .unwrap()
+            .lease()
+            .unwrap();
+        stage.store.end(&held(&lease).last_word()).await.unwrap();
         assert!(left(&stage).await.is_some());
-        let Kept::Lease(kept) = stage.store.keep(&held(&lease), LONG).await.unwrap() else {
+        let Renewed::Lease(kept) = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap()
+        else {
             panic!("it is still the keeper's")
         };
-        stage.store.let_go(&held(&kept), None).await.unwrap();
+        stage.store.end(&held(&kept).last_word()).await.unwrap();
         assert_eq!(left(&stage).await, None);
     }
 }

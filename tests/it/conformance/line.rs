@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use lockkeeper::lock::lease::{Claim, Lease};
-use lockkeeper::lock::store::{Attempt, Store, Turn, Waiting};
+use lockkeeper::lock::store::{Answer, Ask, Store, Target, Waiting};
 
 use crate::conformance::{claim, key, on_every_store, on_routed_stores, token};
 
@@ -38,24 +38,24 @@ on_routed_stores!(tests:
 
 /// The place of a claim that has to wait; anything else fails the test.
 pub(crate) async fn waits(store: &Arc<dyn Store>, claim: &Claim) -> Waiting {
-    match store.wait_turn(claim, None).await.unwrap() {
-        Turn::Waiting(waiting) => waiting,
+    match store.ask(claim, Ask::InLine(None)).await.unwrap() {
+        Answer::Waiting(waiting) => waiting,
         other => panic!("not waiting: {other:?}"),
     }
 }
 
 /// The lease of a claim whose turn it is; anything else fails the test.
 pub(crate) async fn confirmed(store: &Arc<dyn Store>, claim: &Claim) -> Lease {
-    match store.wait_turn(claim, None).await.unwrap() {
-        Turn::Won(win) if win.fresh => win.lease,
+    match store.ask(claim, Ask::InLine(None)).await.unwrap() {
+        Answer::Won(win) if win.fresh => win.lease,
         other => panic!("not granted: {other:?}"),
     }
 }
 
 /// Fails the test if a claim that may not have the key gets it.
 pub(crate) async fn refused(store: &Arc<dyn Store>, claim: &Claim) {
-    let attempt = store.try_acquire(claim).await.unwrap();
-    assert!(matches!(attempt, Attempt::Held(_)), "{claim:?} has it: {attempt:?}");
+    let attempt = store.ask(claim, Ask::Once(None)).await.unwrap();
+    assert!(matches!(attempt, Answer::Held(_)), "{claim:?} has it: {attempt:?}");
 }
 
 /// A long claim for the key of most tests.
@@ -68,8 +68,8 @@ pub(crate) async fn line_up<const N: usize>(
     store: &Arc<dyn Store>,
     names: [&str; N],
 ) -> [Claim; N] {
-    let held = store.try_acquire(&long("holder")).await.unwrap();
-    assert!(matches!(&held, Attempt::Won(win) if win.fresh), "{held:?}");
+    let held = store.ask(&long("holder"), Ask::Once(None)).await.unwrap();
+    assert!(matches!(&held, Answer::Won(win) if win.fresh), "{held:?}");
     let claims = names.map(long);
     for claim in &claims {
         assert!(waits(store, claim).await.new);
@@ -78,17 +78,17 @@ pub(crate) async fn line_up<const N: usize>(
 }
 
 pub(crate) async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.release(&key("a"), &token(name), None).await.unwrap();
+    store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
 }
 
 pub(crate) async fn waiters(store: &Arc<dyn Store>) -> u64 {
-    store.inspect(&key("a"), None).await.unwrap().waiters
+    store.look(&key("a"), None, 0).await.unwrap().waiters
 }
 
 mod tests {
     use std::time::Duration;
 
-    use lockkeeper::lock::store::{Attempt, Keep, Turn, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Keep, Target, Win};
     use lockkeeper::lock::time::Ttl;
 
     use super::{LONG, confirmed, line_up, long, refused, release, waiters, waits};
@@ -125,14 +125,16 @@ mod tests {
         let lease = confirmed(&stage.store, &long("one")).await;
         assert!(stage.lasts(lease.ttl, LONG), "{lease:?}");
         assert_eq!(lease.owner.unwrap().as_str(), "one@host");
-        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        let status = stage.store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         assert_eq!((status.mine, status.waiters), (Some(true), 0));
     }
 
     pub(super) async fn a_holder_that_asks_again_has_its_lease_and_no_place(stage: Stage) {
         let lease = stage.granted(&long("one")).await;
-        let again = stage.store.wait_turn(&claim("a", "one", 7_000), None).await.unwrap();
-        let Turn::Won(Win { lease: again, fresh: false, .. }) = again else { panic!("{again:?}") };
+        let again = stage.store.ask(&claim("a", "one", 7_000), Ask::InLine(None)).await.unwrap();
+        let Answer::Won(Win { lease: again, fresh: false, .. }) = again else {
+            panic!("{again:?}")
+        };
         assert_eq!(again.fencing_token, lease.fencing_token);
         assert_eq!(waiters(&stage.store).await, 0);
     }
@@ -145,8 +147,8 @@ mod tests {
         refused(&stage.store, &long("holder")).await;
         let behind = waits(&stage.store, &two).await;
         assert_eq!(behind.handed.as_ref(), Some(&one.token), "{behind:?}");
-        let granted = stage.store.try_acquire(&one).await.unwrap();
-        assert!(matches!(&granted, Attempt::Won(win) if win.fresh), "{granted:?}");
+        let granted = stage.store.ask(&one, Ask::Once(None)).await.unwrap();
+        assert!(matches!(&granted, Answer::Won(win) if win.fresh), "{granted:?}");
         assert_eq!(waits(&stage.store, &two).await.handed, None);
         release(&stage.store, "one").await;
         refused(&stage.store, &one).await;
@@ -158,10 +160,26 @@ mod tests {
     ) {
         let [one] = line_up(&stage.store, ["one"]).await;
         release(&stage.store, "holder").await;
-        assert_eq!(stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap(), None);
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &one.token, None), None)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
         let long_ttl = Some(Ttl::from_millis(LONG));
-        assert_eq!(stage.store.refresh(&key("a"), &one.token, None, long_ttl).await.unwrap(), None);
-        let status = stage.store.inspect(&key("a"), Some(&one.token)).await.unwrap();
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &one.token, None), long_ttl)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
+        let status = stage.store.look(&key("a"), Some(&one.token), 0).await.unwrap();
         assert_eq!(status.mine, Some(false));
         if stage.hands_over() {
             let holder = status.holder.unwrap();
@@ -171,13 +189,18 @@ mod tests {
             assert_eq!((status.waiters, status.holder), (1, None));
         }
         let lease = confirmed(&stage.store, &one).await;
-        let status = stage.store.inspect(&key("a"), Some(&one.token)).await.unwrap();
+        let status = stage.store.look(&key("a"), Some(&one.token), 0).await.unwrap();
         assert_eq!(status.mine, Some(true));
         let holder = status.holder.unwrap();
         assert_eq!((holder.owner, holder.fencing_token), (one.owner, Some(lease.fencing_token)));
         assert!(holder.left.unwrap() > Duration::from_secs(300), "{:?}", holder.left);
-        let refreshed =
-            stage.store.refresh(&key("a"), &one.token, None, None).await.unwrap().unwrap();
+        let refreshed = stage
+            .store
+            .renew(&Target::of(&key("a"), &one.token, None), None)
+            .await
+            .unwrap()
+            .lease()
+            .unwrap();
         assert_eq!(refreshed.fencing_token, lease.fencing_token);
     }
 
@@ -231,7 +254,7 @@ mod tests {
                     "ask" => _ = waits(&stage.store, &two).await,
                     _ => (),
                 }
-                let status = stage.store.inspect(&key("a"), None).await.unwrap();
+                let status = stage.store.look(&key("a"), None, 0).await.unwrap();
                 let holder = status.holder.unwrap_or_default();
                 (holder.fencing_token.is_none()).then_some(())
             };
@@ -239,20 +262,21 @@ mod tests {
             refused(&stage.store, &long("other")).await;
             refused(&stage.store, &two).await;
             confirmed(&stage.store, &one).await;
-            stage.store.release(&key("a"), &two.token, None).await.unwrap();
-            stage.store.release(&key("a"), &one.token, None).await.unwrap();
+            stage.store.end(&Target::of(&key("a"), &two.token, None)).await.unwrap();
+            stage.store.end(&Target::of(&key("a"), &one.token, None)).await.unwrap();
         }
     }
 
     pub(super) async fn the_head_finds_the_key_over_and_has_it(stage: Stage) {
         stage.granted(&claim("a", "holder", 150)).await;
         let one = long("one");
-        let lease =
-            eventually(PATIENCE, async || match stage.store.wait_turn(&one, None).await.unwrap() {
-                Turn::Won(win) if win.fresh => Some(win.lease),
-                Turn::Waiting(_) => None,
-                other @ (Turn::Won(_) | Turn::Held(_) | Turn::Gone) => panic!("{other:?}"),
-            });
+        let lease = eventually(PATIENCE, async || {
+            match stage.store.ask(&one, Ask::InLine(None)).await.unwrap() {
+                Answer::Won(win) if win.fresh => Some(win.lease),
+                Answer::Waiting(_) => None,
+                other @ (Answer::Won(_) | Answer::Held(_) | Answer::Gone) => panic!("{other:?}"),
+            }
+        });
         assert!(stage.lasts(lease.await.ttl, LONG));
         assert_eq!(waiters(&stage.store).await, 0);
     }
@@ -277,8 +301,8 @@ mod tests {
     pub(super) async fn waiters_are_counted_while_they_are_there(stage: Stage) {
         let [one, two, three] = line_up(&stage.store, ["one", "two", "three"]).await;
         let counted = async || {
-            let attempt = stage.store.try_acquire(&long("other")).await.unwrap();
-            let Attempt::Held(status) = attempt else { panic!("{attempt:?}") };
+            let attempt = stage.store.ask(&long("other"), Ask::Once(None)).await.unwrap();
+            let Answer::Held(status) = attempt else { panic!("{attempt:?}") };
             assert_eq!(status.waiters, waiters(&stage.store).await);
             status.waiters
         };
@@ -289,7 +313,7 @@ mod tests {
         assert_eq!(counted().await, if stage.hands_over() { 1 } else { 2 });
         confirmed(&stage.store, &one).await;
         assert_eq!(counted().await, 1);
-        stage.store.release(&key("a"), &two.token, None).await.unwrap();
+        stage.store.end(&Target::of(&key("a"), &two.token, None)).await.unwrap();
         assert_eq!(counted().await, 0);
     }
 
@@ -298,7 +322,12 @@ mod tests {
         stage.granted(&claim("b", "one", LONG)).await;
         release(&stage.store, "holder").await;
         stage.granted(&claim("c", "one", LONG)).await;
-        let both = stage.store.refresh(&key("b"), &token("one"), None, None).await.unwrap();
+        let both = stage
+            .store
+            .renew(&Target::of(&key("b"), &token("one"), None), None)
+            .await
+            .unwrap()
+            .lease();
         assert!(both.is_some());
     }
 

@@ -18,7 +18,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::Page;
+    use lockkeeper::lock::store::{Ask, Page, Target};
 
     use crate::conformance::{LIMITS, Stage, claim, key, token};
 
@@ -32,7 +32,7 @@ mod tests {
         for name in ["b/2", "a", "b/1", "gone", "b/3", "c"] {
             stage.granted(&claim(name, "one", 60_000)).await;
         }
-        stage.store.release(&key("gone"), &token("one"), None).await.unwrap();
+        stage.store.end(&Target::of(&key("gone"), &token("one"), None)).await.unwrap();
         assert_eq!(names(&stage, "", None, 9).await, ["a", "b/1", "b/2", "b/3", "c"]);
         assert_eq!(names(&stage, "", None, 2).await, ["a", "b/1"]);
         assert_eq!(names(&stage, "", Some("b/1"), 2).await, ["b/2", "b/3"]);
@@ -52,7 +52,7 @@ mod tests {
             held,
             stage
                 .store
-                .inspect(&key("c"), None)
+                .look(&key("c"), None, 0)
                 .await
                 .map(|now| {
                     let lockkeeper::lock::lease::Holder { left, held, .. } =
@@ -85,8 +85,8 @@ mod tests {
         others.spawn(async move {
             for number in 0.. {
                 let other = claim(&format!("held/x{}", number % 97), "two", 60_000);
-                store.try_acquire(&other).await.unwrap();
-                store.release(&other.key, &other.token, None).await.unwrap();
+                store.ask(&other, Ask::Once(None)).await.unwrap();
+                store.end(&Target::of(&other.key, &other.token, None)).await.unwrap();
             }
         });
         let locks = Locks::new(stage.store.clone(), LIMITS);

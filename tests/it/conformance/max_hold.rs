@@ -15,9 +15,9 @@ mod tests {
     use lockkeeper::lock::error::StoreError;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::holds::Loss;
-    use lockkeeper::lock::lease::{Claim, Holding, Lease};
+    use lockkeeper::lock::lease::{Claim, Lease};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Attempt, Kept};
+    use lockkeeper::lock::store::{Answer, Ask, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::{CAPPED, LIMITS, MAX_HOLD, Stage, claim};
@@ -45,11 +45,6 @@ mod tests {
         claim(&format!("{CAPPED}{name}"), name, LONG_MS)
     }
 
-    fn holding(claim: &Claim, lease: &Lease) -> Holding {
-        let (key, token) = (claim.key.clone(), claim.token.clone());
-        Holding { key, token, fencing_token: lease.fencing_token, renewals: lease.renewals }
-    }
-
     /// Renews the lease; `None` if it is over.
     async fn renew(
         stage: &Stage,
@@ -60,14 +55,18 @@ mod tests {
         let (store, key, token) = (&stage.store, &claim.key, &claim.token);
         let ttl = Ttl::from_millis(LONG_MS);
         match how {
-            Renewal::Refresh => store.refresh(key, token, None, Some(ttl)).await,
-            Renewal::Keep => store.keep(&holding(claim, lease), ttl).await.map(Kept::lease),
-            Renewal::Repeat => match store.try_acquire(claim).await? {
-                Attempt::Won(win) if win.fresh => {
+            Renewal::Refresh => {
+                store.renew(&Target::of(key, token, None), Some(ttl)).await.map(Renewed::lease)
+            }
+            Renewal::Keep => {
+                store.renew(&Target::kept(token, lease), Some(ttl)).await.map(Renewed::lease)
+            }
+            Renewal::Repeat => match store.ask(claim, Ask::Once(None)).await? {
+                Answer::Won(win) if win.fresh => {
                     assert!(win.lease.fencing_token > lease.fencing_token, "{win:?}");
                     Ok(None)
                 }
-                Attempt::Won(win) => Ok(Some(win.lease)),
+                Answer::Won(win) => Ok(Some(win.lease)),
                 refused => panic!("held by another: {refused:?}"),
             },
         }
@@ -108,8 +107,8 @@ mod tests {
         let claim = capped("one");
         let lease = stage.granted(&claim).await;
         let linger = Some(Ttl::from_millis(LONG_MS));
-        stage.store.let_go(&holding(&claim, &lease), linger).await.unwrap();
-        let holder = stage.store.inspect(&claim.key, None).await.unwrap().holder;
+        stage.store.renew(&Target::kept(&claim.token, &lease).last_word(), linger).await.unwrap();
+        let holder = stage.store.look(&claim.key, None, 0).await.unwrap().holder;
         let left = holder.map(|holder| holder.left.unwrap());
         assert!(left.is_none_or(|left| left <= MAX_HOLD.as_duration()), "{left:?}");
     }
@@ -135,8 +134,8 @@ mod tests {
         assert!(asked.elapsed() + ROUNDING >= MAX_HOLD.as_duration() * 9 / 10);
         eventually(PATIENCE, async || {
             let next = Claim { token: capped("next").token, ..capped("one") };
-            let attempt = stage.store.try_acquire(&next).await.unwrap();
-            matches!(attempt, Attempt::Won(_)).then_some(())
+            let attempt = stage.store.ask(&next, Ask::Once(None)).await.unwrap();
+            matches!(attempt, Answer::Won(_)).then_some(())
         })
         .await;
     }
@@ -147,7 +146,7 @@ mod tests {
         let mine = claim("later/a", "one", LONG_MS * 10);
         let lease = stage.granted(&mine).await;
         let holder = async |stage: &Stage| {
-            stage.store.inspect(&mine.key, Some(&mine.token)).await.unwrap().holder
+            stage.store.look(&mine.key, Some(&mine.token), 0).await.unwrap().holder
         };
         eventually(PATIENCE, async || {
             holder(&stage).await.unwrap().held.filter(|held| *held > MAX_HOLD.as_duration())
@@ -159,12 +158,20 @@ mod tests {
         for how in [Renewal::Refresh, Renewal::Keep, Renewal::Repeat] {
             let long = Claim { ttl: Ttl::from_millis(LONG_MS * 20), ..mine.clone() };
             let renewed = match how {
-                Renewal::Refresh => {
-                    stage.store.refresh(&mine.key, &mine.token, None, Some(long.ttl)).await.unwrap()
-                }
+                Renewal::Refresh => stage
+                    .store
+                    .renew(&Target::of(&mine.key, &mine.token, None), Some(long.ttl))
+                    .await
+                    .unwrap()
+                    .lease(),
                 Renewal::Keep => {
                     let lease = Lease { renewals: lease.renewals.refreshed(), ..lease.clone() };
-                    stage.store.keep(&holding(&mine, &lease), long.ttl).await.unwrap().lease()
+                    stage
+                        .store
+                        .renew(&Target::kept(&mine.token, &lease), Some(long.ttl))
+                        .await
+                        .unwrap()
+                        .lease()
                 }
                 Renewal::Repeat => renew(&stage, how, &long, &lease).await.unwrap(),
             };

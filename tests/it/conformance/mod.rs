@@ -23,7 +23,7 @@ use std::time::Duration;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
 use lockkeeper::lock::prefixes::{Prefix, Prefixes};
-use lockkeeper::lock::store::{Attempt, Page, Store};
+use lockkeeper::lock::store::{Answer, Ask, Page, Store};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 use lockkeeper::lock::waiting::WaitLimits;
@@ -159,8 +159,8 @@ impl Stage {
 
     /// The lease that a claim is granted; anything else fails the test.
     pub(crate) async fn granted(&self, claim: &Claim) -> Lease {
-        match self.store.try_acquire(claim).await.unwrap() {
-            Attempt::Won(win) if win.fresh => win.lease,
+        match self.store.ask(claim, Ask::Once(None)).await.unwrap() {
+            Answer::Won(win) if win.fresh => win.lease,
             other => panic!("not granted: {other:?}"),
         }
     }

@@ -21,9 +21,9 @@ mod tests {
     use lockkeeper::lock::error::Verb;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::holds::Loss;
-    use lockkeeper::lock::lease::{Acquired, Claim, Holding, Lease, Origin, Receipt};
+    use lockkeeper::lock::lease::{Acquired, Claim, Origin, Receipt};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Attempt, Released, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Target, Win};
     use lockkeeper::lock::time::Ttl;
     use tokio::task::JoinSet;
 
@@ -36,14 +36,14 @@ mod tests {
     const SHORT: Ttl = Ttl::from_millis(5_000);
 
     async fn won(stage: &Stage, claim: &Claim) -> Win {
-        match stage.store.try_acquire(claim).await.unwrap() {
-            Attempt::Won(win) => win,
+        match stage.store.ask(claim, Ask::Once(None)).await.unwrap() {
+            Answer::Won(win) => win,
             refused => panic!("{refused:?}"),
         }
     }
 
     async fn left(stage: &Stage) -> Option<Duration> {
-        let status = stage.store.inspect(&key("a"), None).await.unwrap();
+        let status = stage.store.look(&key("a"), None, 0).await.unwrap();
         status.holder.map(|holder| holder.left.unwrap())
     }
 
@@ -56,9 +56,10 @@ mod tests {
         let lease = stage.granted(&claim("a", "one", LONG)).await;
         let number = lease.fencing_token;
         assert_eq!(won(&stage, &claim("a", "one", LONG)).await.lease.fencing_token, number);
-        let refreshed = stage.store.refresh(&key("a"), &token("one"), Some(number), None).await;
-        assert_eq!(refreshed.unwrap().unwrap().fencing_token, number);
-        stage.store.release(&key("a"), &token("one"), Some(number)).await.unwrap();
+        let refreshed =
+            stage.store.renew(&Target::of(&key("a"), &token("one"), Some(number)), None).await;
+        assert_eq!(refreshed.unwrap().lease().unwrap().fencing_token, number);
+        stage.store.end(&Target::of(&key("a"), &token("one"), Some(number))).await.unwrap();
         assert!(stage.granted(&claim("a", "one", LONG)).await.fencing_token > number);
     }
 
@@ -88,13 +89,14 @@ mod tests {
     pub(super) async fn rule_5_another_number_is_lost_and_begins_nothing(stage: Stage) {
         let named = |number| Claim { named: Some(number), ..claim("a", "one", LONG) };
         let lease = stage.granted(&claim("a", "one", LONG)).await;
-        let other = stage.store.try_acquire(&named(next_number(lease.fencing_token))).await;
-        assert_eq!(other.unwrap(), Attempt::Lost);
+        let other =
+            stage.store.ask(&named(next_number(lease.fencing_token)), Ask::Once(None)).await;
+        assert_eq!(other.unwrap(), Answer::Gone);
         let same = won(&stage, &named(lease.fencing_token)).await;
         assert_eq!((same.fresh, same.lease.fencing_token), (false, lease.fencing_token));
-        stage.store.release(&key("a"), &token("one"), None).await.unwrap();
-        let over = stage.store.try_acquire(&named(lease.fencing_token)).await.unwrap();
-        assert_eq!(over, Attempt::Lost);
+        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        let over = stage.store.ask(&named(lease.fencing_token), Ask::Once(None)).await.unwrap();
+        assert_eq!(over, Answer::Gone);
         assert_eq!(left(&stage).await, None);
     }
 
@@ -118,19 +120,16 @@ mod tests {
 
     /// The clean-up of several nodes would meet what a repeat was told of.
     async fn stays_on_several_nodes(stage: &Stage) {
-        let lease = stage.granted(&claim("a", "one", LONG)).await;
-        stage.store.take_back(&receipt(&lease)).await.unwrap();
+        let win = won(stage, &claim("a", "one", LONG)).await;
+        stage.store.end(&unheard(&win)).await.unwrap();
         assert!(left(stage).await.is_some());
     }
 
-    fn receipt(lease: &Lease) -> Receipt {
-        let lease = Holding {
-            key: lease.key.clone(),
-            token: token("one"),
-            fencing_token: lease.fencing_token,
-            renewals: lease.renewals,
-        };
-        Receipt { lease, origin: Origin::Client, place: None, node: 0 }
+    /// The grant of a lease that nobody has heard of.
+    fn unheard(Win { lease, node, .. }: &Win) -> Target {
+        let (renewals, origin) = (lease.renewals, Origin::Client);
+        let receipt = Receipt { renewals, origin, place: None, node: *node };
+        Target::of(&lease.key, &token("one"), Some(lease.fencing_token)).only(If::Unheard(receipt))
     }
 
     pub(super) async fn rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back(stage: Stage) {
@@ -142,20 +141,20 @@ mod tests {
             // A late grant to the last round's request may just be taken back.
             let holder = claim("a", "holder", LONG);
             eventually(PATIENCE, async || {
-                let attempt = stage.store.try_acquire(&holder).await.unwrap();
-                matches!(attempt, Attempt::Won(_)).then_some(())
+                let attempt = stage.store.ask(&holder, Ask::Once(None)).await.unwrap();
+                matches!(attempt, Answer::Won(_)).then_some(())
             })
             .await;
             let request = Request::of(&locks, chosen("one"));
             let waits = async || {
-                let status = stage.store.inspect(&key("a"), None).await.unwrap();
+                let status = stage.store.look(&key("a"), None, 0).await.unwrap();
                 (status.waiters == 1).then_some(())
             };
             eventually(PATIENCE, waits).await;
-            locks.release(key("a"), token("holder"), None).await.unwrap();
+            locks.release(Target::of(&key("a"), &token("holder"), None)).await.unwrap();
             tokio::time::sleep(Duration::from_micros(150 * round)).await;
             if request.gone().await {
-                locks.release(key("a"), token("one"), None).await.unwrap();
+                locks.release(Target::of(&key("a"), &token("one"), None)).await.unwrap();
             }
             is_free(&stage).await;
         }
@@ -164,16 +163,16 @@ mod tests {
     pub(super) async fn rule_7_what_its_token_has_acquired_again_stays(stage: Stage) {
         let win = won(&stage, &claim("a", "one", LONG)).await;
         assert!(!won(&stage, &claim("a", "one", LONG)).await.fresh);
-        let receipt = Receipt { node: win.node, ..receipt(&win.lease) };
-        stage.store.take_back(&receipt).await.unwrap();
+        stage.store.end(&unheard(&win)).await.unwrap();
         assert!(left(&stage).await.is_some(), "the second was told of it");
     }
 
     pub(super) async fn rule_11_a_refresh_extends_and_shortens_only_by_number(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", LONG)).await;
         let refresh = async |named| {
-            let refreshed = stage.store.refresh(&key("a"), &token("one"), named, Some(SHORT)).await;
-            refreshed.unwrap().unwrap().ttl
+            let refreshed =
+                stage.store.renew(&Target::of(&key("a"), &token("one"), named), Some(SHORT)).await;
+            refreshed.unwrap().lease().unwrap().ttl
         };
         assert_eq!(refresh(None).await > SHORT, !stage.counts_votes());
         assert!(refresh(Some(lease.fencing_token)).await <= SHORT);
@@ -182,8 +181,8 @@ mod tests {
 
     pub(super) async fn rule_12_a_release_is_not_remembered(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
-        let released = locks.release(key("a"), token("one"), None).await.unwrap();
-        assert_eq!(released, Released::Nothing);
+        let released = locks.release(Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        assert_eq!(released, Ended::Nothing);
         let answer = locks.acquire(claim("a", "one", LONG), Duration::ZERO).await.unwrap();
         assert!(matches!(answer, Acquired::Granted(_)), "{answer:?}");
     }

@@ -2,7 +2,7 @@
 
 use lockkeeper::lock::lease::{Claim, Lease, LockStatus};
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Attempt, Released, Win};
+use lockkeeper::lock::store::{Answer, Ask, Ended, Target, Win};
 
 use crate::conformance::{Stage, claim, key, on_every_store_that_shares, on_routed_stores, token};
 
@@ -39,8 +39,8 @@ pub(super) fn of(name: &str, slots: u64) -> Claim {
 }
 
 async fn win(stage: &Stage, claim: &Claim) -> Win {
-    match stage.store.try_acquire(claim).await.unwrap() {
-        Attempt::Won(win) => win,
+    match stage.store.ask(claim, Ask::Once(None)).await.unwrap() {
+        Answer::Won(win) => win,
         held => panic!("{held:?}"),
     }
 }
@@ -50,32 +50,32 @@ pub(super) async fn lease(stage: &Stage, name: &str, slots: u64) -> Lease {
 }
 
 /// Changes the share of a lease, which it names.
-async fn change(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Attempt {
+async fn change(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Answer {
     let claim = Claim { named: Some(lease.fencing_token), ..of(name, slots) };
-    stage.store.try_acquire(&claim).await.unwrap()
+    stage.store.ask(&claim, Ask::Once(None)).await.unwrap()
 }
 
 async fn changed(stage: &Stage, name: &str, slots: u64, lease: &Lease) -> Win {
     match change(stage, name, slots, lease).await {
-        Attempt::Won(win) => win,
+        Answer::Won(win) => win,
         refused => panic!("{refused:?}"),
     }
 }
 
 pub(super) async fn refusal(stage: &Stage, claim: &Claim) -> LockStatus {
-    match stage.store.try_acquire(claim).await.unwrap() {
-        Attempt::Held(status) => status,
+    match stage.store.ask(claim, Ask::Once(None)).await.unwrap() {
+        Answer::Held(status) => status,
         won => panic!("{won:?}"),
     }
 }
 
 pub(super) async fn release(stage: &Stage, name: &str) {
-    let released = stage.store.release(&key("a"), &token(name), None).await.unwrap();
-    assert!(matches!(released, Released::Lease(_)), "{name}: {released:?}");
+    let released = stage.store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
+    assert!(matches!(released, Ended::Lease(_)), "{name}: {released:?}");
 }
 /// The holders of the key, and how many these allow.
 pub(super) async fn holders(stage: &Stage) -> Option<(u64, u16)> {
-    let status = stage.store.inspect(&key("a"), None).await.unwrap();
+    let status = stage.store.look(&key("a"), None, 0).await.unwrap();
     status.sharers.map(|all| (all.holders, all.slots.number()))
 }
 
@@ -84,7 +84,7 @@ mod tests {
 
     use lockkeeper::lock::lease::Claim;
     use lockkeeper::lock::slots::Slots;
-    use lockkeeper::lock::store::{Attempt, Page, Released};
+    use lockkeeper::lock::store::{Answer, Ask, Ended, Page, Target};
     use lockkeeper::lock::time::Ttl;
 
     use super::{LONG, READER, change, changed, holders, lease, of, refusal, release, win};
@@ -124,7 +124,12 @@ mod tests {
         }
         release(&stage, "three").await;
         release(&stage, "one").await;
-        let four = stage.store.refresh(&key("a"), &token("four"), None, None).await.unwrap();
+        let four = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("four"), None), None)
+            .await
+            .unwrap()
+            .lease();
         let four = four.unwrap();
         assert_eq!(four.share.slot, Some(4));
         let fewer = changed(&stage, "four", 2, &four).await;
@@ -133,7 +138,7 @@ mod tests {
         changed(&stage, "four", 9, &four).await;
         assert_eq!(lease(&stage, "five", 4).await.share.slot, Some(1));
         assert_eq!(lease(&stage, "six", 4).await.share.slot, Some(3));
-        let seen = stage.store.inspect(&key("a"), None).await.unwrap().sharers.unwrap();
+        let seen = stage.store.look(&key("a"), None, 0).await.unwrap().sharers.unwrap();
         let mut slots: Vec<_> = seen.leases.iter().map(|one| one.share.slot).collect();
         slots.sort_unstable();
         assert_eq!(slots, [Some(1), Some(2), Some(3), Some(4)]);
@@ -157,10 +162,9 @@ mod tests {
         lease(&stage, "two", 3).await;
         lease(&stage, "three", 3).await;
         let refused = change(&stage, "one", 2, &alone).await;
-        let mine =
-            |refused: &Attempt| matches!(refused, Attempt::Held(at) if at.mine == Some(true));
+        let mine = |refused: &Answer| matches!(refused, Answer::Held(at) if at.mine == Some(true));
         assert!(mine(&refused), "{refused:?}");
-        let seen = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        let seen = stage.store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         assert_eq!(seen.holder.unwrap().share, demoted.lease.share, "it stays as it was");
         let reader = changed(&stage, "one", READER, &alone).await;
         assert_eq!((reader.fresh, reader.lease.share.slot), (false, None));
@@ -179,7 +183,12 @@ mod tests {
         assert_eq!(promoted.lease.share.slots, Slots::ALONE);
         refusal(&stage, &of("two", READER)).await;
         let old = Some(reader.fencing_token);
-        let refreshed = stage.store.refresh(&key("a"), &token("one"), old, None).await.unwrap();
+        let refreshed = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("one"), old), None)
+            .await
+            .unwrap()
+            .lease();
         assert_eq!(refreshed, None, "the shared lease is over");
     }
 
@@ -217,7 +226,7 @@ mod tests {
         let slots = Slots::from_number(3);
         let one = stage.granted(&Claim { slots, ..claim("a", "one", 80_000) }).await;
         let two = stage.granted(&Claim { slots, ..claim("a", "two", 40_000) }).await;
-        let seen = stage.store.inspect(&key("a"), None).await.unwrap();
+        let seen = stage.store.look(&key("a"), None, 0).await.unwrap();
         let holder = seen.holder.unwrap();
         assert_eq!((holder.owner, holder.fencing_token), (None, None), "there are several");
         assert!(holder.left.unwrap() > Duration::from_secs(41), "until the last is over");
@@ -226,10 +235,10 @@ mod tests {
         let ends = [&two, &one].map(|lease| (Some(lease.fencing_token), lease.share));
         assert_eq!(told, ends, "the first to end comes first");
         assert!(leases.iter().all(|one| one.held.is_some_and(|held| held < PATIENCE)));
-        let mine = stage.store.inspect(&key("a"), Some(&token("two"))).await.unwrap();
+        let mine = stage.store.look(&key("a"), Some(&token("two")), 0).await.unwrap();
         assert_eq!(mine.mine, Some(true));
         assert_eq!(mine.holder.unwrap().fencing_token, Some(two.fencing_token));
-        let other = stage.store.inspect(&key("a"), Some(&token("three"))).await.unwrap();
+        let other = stage.store.look(&key("a"), Some(&token("three")), 0).await.unwrap();
         assert_eq!(other.mine, Some(false));
         let page = Page { prefixes: [String::new()].into(), after: None, limit: 9 };
         let listed = stage.store.list(&page).await.unwrap();
@@ -245,18 +254,29 @@ mod tests {
         let short = stage.granted(&Claim { slots, ..claim("a", "short", 2_000) }).await;
         let long = stage.granted(&Claim { slots, ..claim("a", "long", LONG) }).await;
         let third = of("third", 2);
-        let next =
-            eventually(PATIENCE, async || match stage.store.try_acquire(&third).await.unwrap() {
-                Attempt::Won(win) => Some(win.lease),
+        let next = eventually(PATIENCE, async || {
+            match stage.store.ask(&third, Ask::Once(None)).await.unwrap() {
+                Answer::Won(win) => Some(win.lease),
                 _ => None,
-            });
+            }
+        });
         let next = next.await;
         assert_eq!(next.share.slot, short.share.slot);
         assert!(next.fencing_token > long.fencing_token);
-        let refreshed = stage.store.refresh(&key("a"), &token("short"), None, None).await.unwrap();
+        let refreshed = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("short"), None), None)
+            .await
+            .unwrap()
+            .lease();
         assert_eq!(refreshed, None, "nothing is revived");
         let ttl = Some(Ttl::from_millis(LONG));
-        let refreshed = stage.store.refresh(&key("a"), &token("long"), None, ttl).await.unwrap();
+        let refreshed = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("long"), None), ttl)
+            .await
+            .unwrap()
+            .lease();
         assert_eq!(refreshed.unwrap().fencing_token, long.fencing_token);
         assert_eq!(holders(&stage).await, Some((2, 2)));
     }
@@ -270,9 +290,11 @@ mod tests {
                 let claim = Claim { ttl: Ttl::lasting(TTL), key: key(&name), ..of("it", slots) };
                 let asked = Instant::now();
                 // Nothing is granted that is over by then.
-                let Ok(Attempt::Won(_)) = stage.store.try_acquire(&claim).await else { continue };
+                let Ok(Answer::Won(_)) = stage.store.ask(&claim, Ask::Once(None)).await else {
+                    continue;
+                };
                 loop {
-                    let status = stage.store.inspect(&claim.key, None).await.unwrap();
+                    let status = stage.store.look(&claim.key, None, 0).await.unwrap();
                     let after = asked.elapsed();
                     if after >= TTL {
                         break;
@@ -290,14 +312,14 @@ mod tests {
         let first = lease(&stage, "one", 2).await.fencing_token;
         let other = lease(&stage, "two", 2).await.fencing_token;
         let release = async |name, named| {
-            stage.store.release(&key("a"), &token(name), Some(named)).await.unwrap()
+            stage.store.end(&Target::of(&key("a"), &token(name), Some(named))).await.unwrap()
         };
-        assert_eq!(release("one", other).await, Released::Nothing);
-        assert!(matches!(release("one", first).await, Released::Lease(_)));
-        assert_eq!(release("one", first).await, Released::Nothing);
+        assert_eq!(release("one", other).await, Ended::Nothing);
+        assert!(matches!(release("one", first).await, Ended::Lease(_)));
+        assert_eq!(release("one", first).await, Ended::Nothing);
         assert_eq!(holders(&stage).await, Some((1, 2)));
-        assert!(matches!(release("two", other).await, Released::Lease(_)));
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert!(matches!(release("two", other).await, Ended::Lease(_)));
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 
     pub(super) async fn a_forced_release_ends_all_leases_or_the_one_it_names(stage: Stage) {
@@ -314,7 +336,7 @@ mod tests {
         owners.sort_by_key(|owner| owner.as_ref().map(|owner| owner.as_str().to_owned()));
         let owners: Vec<_> = owners.into_iter().flatten().map(|one| one.to_string()).collect();
         assert_eq!(owners, ["three@host", "two@host"]);
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
         assert_eq!(force(None).await, []);
     }
 
@@ -334,7 +356,7 @@ mod tests {
             let spent = began.elapsed();
             let named = Some(before.fencing_token);
             let claim = Claim { named, ..asked(slots) };
-            let Attempt::Won(win) = stage.store.try_acquire(&claim).await.unwrap() else {
+            let Answer::Won(win) = stage.store.ask(&claim, Ask::Once(None)).await.unwrap() else {
                 return; // A busy machine: its time is over.
             };
             assert_eq!(win.replaces, win.fresh.then_some(before.fencing_token));

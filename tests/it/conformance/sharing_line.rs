@@ -26,7 +26,7 @@ mod tests {
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::lease::{Acquired, Claim, Grant};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Keep, Turn};
+    use lockkeeper::lock::store::{Answer, Ask, Keep, Target};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
     use crate::conformance::waiting::{AT_ONCE, Request};
@@ -40,7 +40,7 @@ mod tests {
     }
 
     async fn waiters(stage: &Stage) -> u64 {
-        stage.store.inspect(&key("a"), None).await.unwrap().waiters
+        stage.store.look(&key("a"), None, 0).await.unwrap().waiters
     }
 
     /// Claims that wait in line in this order.
@@ -102,7 +102,7 @@ mod tests {
     pub(super) async fn a_claim_that_leaves_makes_room_for_those_behind_it(stage: Stage) {
         lease(&stage, "one", READER).await;
         let writer = of("writer", 1);
-        stage.store.wait_turn(&writer, None).await.unwrap();
+        stage.store.ask(&writer, Ask::InLine(None)).await.unwrap();
         let requests = line_up(&stage, &[of("two", READER), of("three", READER)]).await;
         stage.store.leave(&key("a"), &[(writer.token, Keep::Nothing)]).await.unwrap();
         join_all(requests.into_iter().map(grant)).await;
@@ -144,7 +144,12 @@ mod tests {
         lease(&stage, "three", 5).await;
         release(&stage, "one").await;
         let named = Some(shared.fencing_token);
-        let kept = stage.store.refresh(&key("a"), &token("two"), named, None).await.unwrap();
+        let kept = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("two"), named), None)
+            .await
+            .unwrap()
+            .lease();
         assert_eq!(kept.unwrap().share.slot, shared.share.slot);
     }
 
@@ -154,17 +159,19 @@ mod tests {
         for (older, newer) in [(READER, 1), (3, 1), (1, 3), (READER, 3), (3, READER), (1, READER)] {
             stage.granted(&claim("a", "holder", LONG)).await;
             let older = of("two", older);
-            let Turn::Waiting(waiting) = stage.store.wait_turn(&older, None).await.unwrap() else {
+            let Answer::Waiting(waiting) =
+                stage.store.ask(&older, Ask::InLine(None)).await.unwrap()
+            else {
                 panic!("the key is held")
             };
             release(&stage, "holder").await;
             let granted = lease(&stage, "two", newer).await;
-            let turn = stage.store.wait_turn(&older, Some(waiting.place)).await.unwrap();
-            let Turn::Held(status) = turn else { panic!("{turn:?}") };
+            let turn = stage.store.ask(&older, Ask::InLine(Some(waiting.place))).await.unwrap();
+            let Answer::Held(status) = turn else { panic!("{turn:?}") };
             assert_eq!((status.mine, status.waiters), (Some(true), 0));
             let same = of("two", newer);
-            let turn = stage.store.wait_turn(&same, Some(waiting.place)).await.unwrap();
-            let Turn::Won(win) = turn else { panic!("{turn:?}") };
+            let turn = stage.store.ask(&same, Ask::InLine(Some(waiting.place))).await.unwrap();
+            let Answer::Won(win) = turn else { panic!("{turn:?}") };
             assert_eq!((win.fresh, win.lease.share), (false, granted.share));
             assert_eq!(win.lease.fencing_token, granted.fencing_token);
             release(&stage, "two").await;

@@ -17,8 +17,8 @@ mod tests {
     use std::sync::Arc;
     use std::time::{Duration, Instant};
 
-    use lockkeeper::lock::lease::{Claim, Holder, Holding, Owner, Waiter};
-    use lockkeeper::lock::store::{Attempt, Keep, Store};
+    use lockkeeper::lock::lease::{Claim, Holder, Owner, Waiter};
+    use lockkeeper::lock::store::{Answer, Ask, Keep, Store, Target};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::line::{line_up, long, release, waits};
@@ -32,7 +32,7 @@ mod tests {
     const APART: Duration = Duration::from_millis(50);
 
     async fn holder(store: &Arc<dyn Store>) -> Holder {
-        store.inspect(&key("a"), None).await.unwrap().holder.unwrap()
+        store.look(&key("a"), None, 0).await.unwrap().holder.unwrap()
     }
 
     /// Waits until the key is held for a while, and returns how long.
@@ -42,7 +42,7 @@ mod tests {
     }
 
     async fn line(store: &Arc<dyn Store>, most: usize) -> Vec<Waiter> {
-        store.inspect_line(&key("a"), None, most).await.unwrap().line
+        store.look(&key("a"), None, most).await.unwrap().line
     }
 
     fn owners(line: &[Waiter]) -> Vec<&str> {
@@ -52,17 +52,15 @@ mod tests {
     pub(super) async fn a_lease_is_held_since_it_began_however_often_it_is_renewed(stage: Stage) {
         let (store, token) = (&stage.store, token("one"));
         let began = Instant::now();
-        let lease = stage.granted(&long("one")).await;
+        stage.granted(&long("one")).await;
         let held = held_a_while(store).await;
-        store.refresh(&key("a"), &token, None, None).await.unwrap().unwrap();
+        store.renew(&Target::of(&key("a"), &token, None), None).await.unwrap().lease().unwrap();
         assert!(holder(store).await.held.unwrap() + APART >= held);
-        let again = store.try_acquire(&long("one")).await.unwrap();
-        let Attempt::Won(win) = again else { panic!("{again:?}") };
+        let again = store.ask(&long("one"), Ask::Once(None)).await.unwrap();
+        let Answer::Won(win) = again else { panic!("{again:?}") };
         assert!(holder(store).await.held.unwrap() + APART >= held);
-        let renewals = win.lease.renewals;
-        let fencing_token = lease.fencing_token;
-        let holding = Holding { key: key("a"), token, fencing_token, renewals };
-        store.keep(&holding, Ttl::from_millis(60_000)).await.unwrap().lease().unwrap();
+        let kept = Target::kept(&token, &win.lease);
+        store.renew(&kept, Some(Ttl::from_millis(60_000))).await.unwrap().lease().unwrap();
         let kept = holder(store).await.held.unwrap();
         assert!(kept + APART >= held && kept <= began.elapsed() + APART, "{kept:?}");
     }
@@ -85,8 +83,8 @@ mod tests {
     pub(super) async fn a_refusal_tells_since_when_the_key_is_held(stage: Stage) {
         stage.granted(&long("one")).await;
         let held = held_a_while(&stage.store).await;
-        let refused = async || match stage.store.try_acquire(&long("two")).await.unwrap() {
-            Attempt::Held(status) => status.holder.unwrap().held.unwrap(),
+        let refused = async || match stage.store.ask(&long("two"), Ask::Once(None)).await.unwrap() {
+            Answer::Held(status) => status.holder.unwrap().held.unwrap(),
             other => panic!("{other:?}"),
         };
         assert!(refused().await + APART >= held);
@@ -97,7 +95,7 @@ mod tests {
     pub(super) async fn a_free_key_is_held_since_no_moment(stage: Stage) {
         stage.granted(&long("one")).await;
         release(&stage.store, "one").await;
-        let free = stage.store.inspect_line(&key("a"), None, 100).await.unwrap();
+        let free = stage.store.look(&key("a"), None, 100).await.unwrap();
         assert_eq!((free.holder, free.line), (None, Vec::new()));
     }
 
@@ -118,7 +116,7 @@ mod tests {
         assert!(waited[0] <= began.elapsed() + APART && waited[2] > Duration::ZERO, "{waited:?}");
         assert_eq!(owners(&line(store, 2).await), ["one@host", "two@host"]);
         assert!(line(store, 0).await.is_empty());
-        let status = store.inspect_line(&key("a"), Some(&token("holder")), 3).await.unwrap();
+        let status = store.look(&key("a"), Some(&token("holder")), 3).await.unwrap();
         assert_eq!((status.waiters, status.line.len(), status.mine), (3, 3, Some(true)));
     }
 
@@ -150,7 +148,7 @@ mod tests {
         let store = &stage.store;
         line_up(store, ["one", "two"]).await;
         release(store, "holder").await;
-        let now = store.inspect_line(&key("a"), None, 9).await.unwrap();
+        let now = store.look(&key("a"), None, 9).await.unwrap();
         let expected =
             if stage.hands_over() { &["two@host"][..] } else { &["one@host", "two@host"] };
         assert_eq!(owners(&now.line), expected);

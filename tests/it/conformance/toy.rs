@@ -6,8 +6,8 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use lockkeeper::lock::error::{Effect, StoreError, Verb};
 use lockkeeper::lock::key::LockKey;
-use lockkeeper::lock::lease::{Claim, Holder, Holding, Lease, LockStatus, Receipt};
-use lockkeeper::lock::store::{Attempt, Guarantees, Keep, Kept, Page, Released, Store, Turn};
+use lockkeeper::lock::lease::{Claim, Holder, LockStatus};
+use lockkeeper::lock::store::{About, Answer, Ask, Ended, If, Keep, Page, Renewed, Store, Target};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 use lockkeeper::lock::wakeup::Wakeup;
@@ -111,55 +111,37 @@ impl Toy {
 
 #[async_trait]
 impl Store for Toy {
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, StoreError> {
-        self.go(Verb::TryAcquire, self.store.try_acquire(claim)).await
+    async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
+        let verb = match ask {
+            Ask::Once(_) => Verb::TryAcquire,
+            Ask::InLine(_) => Verb::WaitTurn,
+        };
+        self.go(verb, self.store.ask(claim, ask)).await
     }
 
-    async fn wait_turn(&self, claim: &Claim, stood: Option<u64>) -> Result<Turn, StoreError> {
-        self.go(Verb::WaitTurn, self.store.wait_turn(claim, stood)).await
+    async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
+        let verb = match of.only {
+            If::Any => Verb::Refresh,
+            If::SameCare(_) => Verb::Keep,
+            _ => Verb::LetGo,
+        };
+        self.go(verb, self.store.renew(of, ttl)).await
+    }
+
+    async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
+        let verb = match of.only {
+            If::Unrenewed(_) => Verb::LetGo,
+            _ => Verb::Release,
+        };
+        self.go(verb, self.store.end(of)).await
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         self.go(Verb::Leave, self.store.leave(key, claims)).await
     }
 
-    async fn keep(&self, holding: &Holding, ttl: Ttl) -> Result<Kept, StoreError> {
-        self.go(Verb::Keep, self.store.keep(holding, ttl)).await
-    }
-
-    async fn let_go(&self, holding: &Holding, linger: Option<Ttl>) -> Result<(), StoreError> {
-        self.go(Verb::LetGo, self.store.let_go(holding, linger)).await
-    }
-
     fn listen(&self, key: &LockKey) -> Wakeup {
         self.store.listen(key)
-    }
-
-    async fn refresh(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-        ttl: Option<Ttl>,
-    ) -> Result<Option<Lease>, StoreError> {
-        self.go(Verb::Refresh, self.store.refresh(key, token, named, ttl)).await
-    }
-
-    async fn release(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        named: Option<FencingToken>,
-    ) -> Result<Released, StoreError> {
-        self.go(Verb::Release, self.store.release(key, token, named)).await
-    }
-
-    async fn undo(&self, key: &LockKey, token: &LeaseToken) -> Result<(), StoreError> {
-        self.go(Verb::Release, self.store.undo(key, token)).await
-    }
-
-    async fn take_back(&self, receipt: &Receipt) -> Result<(), StoreError> {
-        self.go(Verb::Release, self.store.take_back(receipt)).await
     }
 
     async fn force_release(
@@ -170,13 +152,13 @@ impl Store for Toy {
         self.go(Verb::ForceRelease, self.store.force_release(key, named)).await
     }
 
-    async fn inspect_line(
+    async fn look(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,
         most: usize,
     ) -> Result<LockStatus, StoreError> {
-        self.go(Verb::Inspect, self.store.inspect_line(key, token, most)).await
+        self.go(Verb::Inspect, self.store.look(key, token, most)).await
     }
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
@@ -187,7 +169,7 @@ impl Store for Toy {
         self.store.contacted()
     }
 
-    fn guarantees(&self) -> Guarantees {
-        self.store.guarantees()
+    fn about(&self) -> About {
+        self.store.about()
     }
 }

@@ -35,7 +35,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use lockkeeper::lock::lease::Holder;
-    use lockkeeper::lock::store::{Attempt, Released, Win};
+    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Target, Win};
     use lockkeeper::lock::time::Ttl;
 
     use crate::conformance::{Stage, claim, key, next_number, token};
@@ -51,13 +51,13 @@ mod tests {
         assert_eq!(lease.owner.unwrap().as_str(), "one@host");
         let nobody = stage.granted(&super::without_owner("b")).await;
         assert_eq!(nobody.owner, None);
-        assert_eq!(stage.store.inspect(&key("b"), None).await.unwrap().holder.unwrap().owner, None);
+        assert_eq!(stage.store.look(&key("b"), None, 0).await.unwrap().holder.unwrap().owner, None);
     }
 
     pub(super) async fn a_held_key_is_refused_and_says_who_has_it(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        let refused = stage.store.try_acquire(&claim("a", "two", 1_000)).await.unwrap();
-        let Attempt::Held(status) = refused else { panic!("{refused:?}") };
+        let refused = stage.store.ask(&claim("a", "two", 1_000), Ask::Once(None)).await.unwrap();
+        let Answer::Held(status) = refused else { panic!("{refused:?}") };
         let holder = status.holder.unwrap();
         assert_eq!(holder.owner, lease.owner);
         assert_eq!(holder.fencing_token, Some(lease.fencing_token));
@@ -70,14 +70,19 @@ mod tests {
         let first = stage.granted(&claim("a", "one", 5_000)).await;
         let mut again = claim("a", "one", LONGER);
         again.owner = None;
-        let answer = stage.store.try_acquire(&again).await.unwrap();
-        let Attempt::Won(Win { lease, fresh: false, .. }) = answer else { panic!("{answer:?}") };
+        let answer = stage.store.ask(&again, Ask::Once(None)).await.unwrap();
+        let Answer::Won(Win { lease, fresh: false, .. }) = answer else { panic!("{answer:?}") };
         assert_eq!(lease.fencing_token, first.fencing_token);
         assert!(stage.lasts(lease.ttl, LONGER) && lease.owner.is_none(), "{lease:?}");
-        let holder = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
+        let holder = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap();
         assert_eq!(holder.owner, None);
-        let refreshed =
-            stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
+        let refreshed = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("one"), None), None)
+            .await
+            .unwrap()
+            .lease()
+            .unwrap();
         assert!(stage.lasts(refreshed.ttl, LONGER), "{refreshed:?}");
     }
 
@@ -88,8 +93,8 @@ mod tests {
             let lease = stage.granted(&mine).await;
             let other = claim("a", &format!("other-{round}"), 60_000);
             let next = eventually(PATIENCE, async || {
-                match stage.store.try_acquire(&other).await.unwrap() {
-                    Attempt::Won(next) if next.fresh => Some(next.lease),
+                match stage.store.ask(&other, Ask::Once(None)).await.unwrap() {
+                    Answer::Won(next) if next.fresh => Some(next.lease),
                     _ => None,
                 }
             });
@@ -98,10 +103,15 @@ mod tests {
             assert!(sent.elapsed() + Duration::from_millis(1) >= ttl, "{:?}", sent.elapsed());
             assert!(next.fencing_token > lease.fencing_token);
             assert_eq!(
-                stage.store.refresh(&key("a"), &mine.token, None, None).await.unwrap(),
+                stage
+                    .store
+                    .renew(&Target::of(&key("a"), &mine.token, None), None)
+                    .await
+                    .unwrap()
+                    .lease(),
                 None
             );
-            stage.store.release(&key("a"), &other.token, None).await.unwrap();
+            stage.store.end(&Target::of(&key("a"), &other.token, None)).await.unwrap();
         }
     }
 
@@ -109,41 +119,87 @@ mod tests {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         let shorter = Some(Ttl::from_millis(10_000));
         let named = Some(lease.fencing_token);
-        let refreshed = stage.store.refresh(&key("a"), &token("one"), named, shorter).await;
-        let refreshed = refreshed.unwrap().unwrap();
+        let refreshed =
+            stage.store.renew(&Target::of(&key("a"), &token("one"), named), shorter).await;
+        let refreshed = refreshed.unwrap().lease().unwrap();
         assert_eq!(refreshed.fencing_token, lease.fencing_token);
         assert_eq!(refreshed.owner, lease.owner);
         assert!(stage.lasts(refreshed.ttl, 10_000), "{refreshed:?}");
-        let left = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap().left;
+        let left = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap().left;
         assert!(left.unwrap() <= Duration::from_secs(10), "it replaces what is left: {left:?}");
-        let same =
-            stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
+        let same = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("one"), None), None)
+            .await
+            .unwrap()
+            .lease()
+            .unwrap();
         assert!(stage.lasts(same.ttl, 10_000), "{same:?}");
-        assert_eq!(stage.store.refresh(&key("a"), &token("two"), None, None).await.unwrap(), None);
-        assert_eq!(stage.store.refresh(&key("b"), &token("one"), None, None).await.unwrap(), None);
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &token("two"), None), None)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("b"), &token("one"), None), None)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
     }
 
     pub(super) async fn a_refresh_never_revives_a_lost_lease(stage: Stage) {
         stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.release(&key("a"), &token("one"), None).await.unwrap();
-        assert_eq!(stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap(), None);
+        stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &token("one"), None), None)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
         stage.granted(&claim("a", "two", 60_000)).await;
         let long = Some(Ttl::from_millis(60_000));
-        assert_eq!(stage.store.refresh(&key("a"), &token("one"), None, long).await.unwrap(), None);
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &token("one"), None), long)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
         stage.store.force_release(&key("a"), None).await.unwrap();
-        assert_eq!(stage.store.refresh(&key("a"), &token("two"), None, long).await.unwrap(), None);
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(
+            stage
+                .store
+                .renew(&Target::of(&key("a"), &token("two"), None), long)
+                .await
+                .unwrap()
+                .lease(),
+            None
+        );
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 
     pub(super) async fn a_release_frees_the_key_for_the_next(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        let released = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
-        let Released::Lease(Holder { owner, fencing_token, .. }) = released else {
+        let released = stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        let Ended::Lease(Holder { owner, fencing_token, .. }) = released else {
             panic!("{released:?}")
         };
         assert_eq!((owner, fencing_token), (lease.owner, Some(lease.fencing_token)));
-        let again = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
-        assert_eq!(again, Released::Nothing);
+        let again = stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        assert_eq!(again, Ended::Nothing);
         stage.granted(&claim("a", "two", 60_000)).await;
     }
 
@@ -151,11 +207,16 @@ mod tests {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         for other in ["two", "one-", "on"] {
             let other = token(&format!("{other}+"));
-            let answer = stage.store.release(&key("a"), &other, None).await.unwrap();
-            assert_eq!(answer, Released::Nothing);
+            let answer = stage.store.end(&Target::of(&key("a"), &other, None)).await.unwrap();
+            assert_eq!(answer, Ended::Nothing);
         }
-        let kept =
-            stage.store.refresh(&key("a"), &token("one"), None, None).await.unwrap().unwrap();
+        let kept = stage
+            .store
+            .renew(&Target::of(&key("a"), &token("one"), None), None)
+            .await
+            .unwrap()
+            .lease()
+            .unwrap();
         assert_eq!(kept.fencing_token, lease.fencing_token);
     }
 
@@ -165,8 +226,8 @@ mod tests {
         let taken = stage.store.force_release(&key("a"), None).await.unwrap().remove(0);
         assert_eq!(taken.owner, lease.owner);
         assert_eq!(taken.fencing_token, Some(lease.fencing_token));
-        let released = stage.store.release(&key("a"), &token("one"), None).await.unwrap();
-        assert_eq!(released, Released::Nothing);
+        let released = stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
+        assert_eq!(released, Ended::Nothing);
         assert!(stage.granted(&claim("a", "two", 1_000)).await.fencing_token > lease.fencing_token);
     }
 
@@ -177,23 +238,23 @@ mod tests {
         assert_eq!(force(earlier).await, []);
         let later = stage.granted(&claim("a", "two", 60_000)).await.fencing_token;
         assert_eq!(force(earlier).await, []);
-        let seen = stage.store.inspect(&key("a"), None).await.unwrap().holder.unwrap();
+        let seen = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap();
         assert_eq!(seen.fencing_token, Some(later));
         assert_eq!(force(next_number(later)).await, []);
         assert_eq!(force(later).await[0].fencing_token, Some(later));
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 
     pub(super) async fn inspect_tells_who_holds_the_key_and_whether_it_is_me(stage: Stage) {
-        let free = stage.store.inspect(&key("a"), None).await.unwrap();
+        let free = stage.store.look(&key("a"), None, 0).await.unwrap();
         assert_eq!((free.holder, free.mine, free.waiters), (None, None, 0));
         let one = token("one");
-        let free = stage.store.inspect(&key("a"), Some(&one)).await.unwrap();
+        let free = stage.store.look(&key("a"), Some(&one), 0).await.unwrap();
         assert_eq!(free.mine, Some(false));
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        let mine = stage.store.inspect(&key("a"), Some(&one)).await.unwrap();
+        let mine = stage.store.look(&key("a"), Some(&one), 0).await.unwrap();
         assert_eq!(mine.mine, Some(true));
-        let other = stage.store.inspect(&key("a"), Some(&token("two"))).await.unwrap();
+        let other = stage.store.look(&key("a"), Some(&token("two")), 0).await.unwrap();
         assert_eq!(other.mine, Some(false));
         assert_eq!(other.holder.unwrap().fencing_token, Some(lease.fencing_token));
     }
@@ -205,7 +266,7 @@ mod tests {
             let lease = stage.granted(&claim("a", &name, 60_000)).await;
             assert!(Some(lease.fencing_token) > last, "{last:?} before {lease:?}");
             last = Some(lease.fencing_token);
-            stage.store.release(&key("a"), &token(&name), None).await.unwrap();
+            stage.store.end(&Target::of(&key("a"), &token(&name), None)).await.unwrap();
         }
     }
 
@@ -215,12 +276,12 @@ mod tests {
             for client in 0..50 {
                 let store = stage.store.clone();
                 let claim = claim(&format!("k{round}"), &format!("client-{client}"), 60_000);
-                asking.spawn(async move { store.try_acquire(&claim).await.unwrap() });
+                asking.spawn(async move { store.ask(&claim, Ask::Once(None)).await.unwrap() });
             }
             let answers = asking.join_all().await;
-            let won = |one: &&Attempt| matches!(one, Attempt::Won(win) if win.fresh);
+            let won = |one: &&Answer| matches!(one, Answer::Won(win) if win.fresh);
             let granted = answers.iter().filter(won).count();
-            let held = answers.iter().filter(|one| matches!(one, Attempt::Held(_))).count();
+            let held = answers.iter().filter(|one| matches!(one, Answer::Held(_))).count();
             assert_eq!((granted, held), (1, 49));
         }
     }
@@ -232,7 +293,7 @@ mod tests {
             fencing.insert(stage.granted(&claim(text, "one", 60_000)).await.fencing_token);
         }
         for text in texts {
-            let status = stage.store.inspect(&key(text), Some(&token("one"))).await.unwrap();
+            let status = stage.store.look(&key(text), Some(&token("one")), 0).await.unwrap();
             assert_eq!(status.mine, Some(true), "{text}");
             assert!(fencing.remove(&status.holder.unwrap().fencing_token.unwrap()), "{text}");
         }
@@ -240,11 +301,11 @@ mod tests {
 
     pub(super) async fn an_undo_frees_the_key_and_touches_nobody_else(stage: Stage) {
         stage.granted(&claim("a", "one", 60_000)).await;
-        stage.store.undo(&key("a"), &token("two")).await.unwrap();
-        let status = stage.store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        stage.store.end(&Target::of(&key("a"), &token("two"), None).only(If::Ever)).await.unwrap();
+        let status = stage.store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         assert_eq!(status.mine, Some(true));
-        stage.store.undo(&key("a"), &token("one")).await.unwrap();
-        assert_eq!(stage.store.inspect(&key("a"), None).await.unwrap().holder, None);
+        stage.store.end(&Target::of(&key("a"), &token("one"), None).only(If::Ever)).await.unwrap();
+        assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 }
 

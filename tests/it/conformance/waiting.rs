@@ -6,7 +6,7 @@ use std::time::Duration;
 use lockkeeper::lock::error::LockError;
 use lockkeeper::lock::lease::{Acquired, Claim, Origin};
 use lockkeeper::lock::locks::Locks;
-use lockkeeper::lock::store::Store;
+use lockkeeper::lock::store::{Store, Target};
 use tokio::task::JoinSet;
 
 use crate::conformance::{claim, key, on_every_store, token};
@@ -87,7 +87,7 @@ impl Request {
 }
 
 pub(crate) async fn waiters(store: &Arc<dyn Store>) -> u64 {
-    store.inspect(&key("a"), None).await.unwrap().waiters
+    store.look(&key("a"), None, 0).await.unwrap().waiters
 }
 
 /// Waits until so many stand in line.
@@ -96,14 +96,14 @@ pub(crate) async fn waiting(store: &Arc<dyn Store>, count: u64) {
 }
 
 pub(crate) async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.release(&key("a"), &token(name), None).await.unwrap();
+    store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
 }
 
 /// Waits until `name` holds the key.
 pub(crate) async fn holds(store: &Arc<dyn Store>, name: &str) {
     let token = token(name);
     eventually(PATIENCE, async || {
-        let status = store.inspect(&key("a"), Some(&token)).await.unwrap();
+        let status = store.look(&key("a"), Some(&token), 0).await.unwrap();
         (status.mine == Some(true)).then_some(())
     })
     .await;
@@ -112,7 +112,7 @@ pub(crate) async fn holds(store: &Arc<dyn Store>, name: &str) {
 /// Waits until nobody has the key or waits for it.
 pub(crate) async fn deserted(store: &Arc<dyn Store>, patience: Duration) {
     eventually(patience, async || {
-        let status = store.inspect(&key("a"), None).await.unwrap();
+        let status = store.look(&key("a"), None, 0).await.unwrap();
         (status.holder.is_none() && status.waiters == 0).then_some(())
     })
     .await;

@@ -2,7 +2,7 @@
 
 use lockkeeper::lock::lease::{Holder, Lease, LockStatus, Owner};
 use lockkeeper::lock::slots::Share;
-use lockkeeper::lock::store::{Attempt, Released, Turn, Waiting, Win};
+use lockkeeper::lock::store::{Answer, Ended, Waiting, Win};
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 
 /// What an answer says once fencing tokens are replaced by their order and times left out: the
@@ -17,27 +17,19 @@ fn said(what: String, fencing: Option<FencingToken>) -> Said {
     Said { what, fencing: fencing.map(|token| token.number()) }
 }
 
-pub(super) fn attempt(attempt: Attempt) -> Said {
-    match attempt {
-        Attempt::Won(Win { lease, fresh, replaces, .. }) => {
+pub(super) fn answer(answer: Answer) -> Said {
+    match answer {
+        Answer::Won(Win { lease, fresh, replaces, .. }) => {
             let (changed, share) = (replaces.is_some(), share(lease.share));
             let what = format!("fresh: {fresh}, changed: {changed} {:?} {share}", lease.owner);
             said(format!("{what} {}", minutes(&lease)), Some(lease.fencing_token))
         }
-        Attempt::Held(held) => {
+        Answer::Held(held) => {
             let told = status(&LockStatus { mine: None, ..held.clone() });
             Said { what: format!("held, mine: {:?} {}", held.mine, told.what), ..told }
         }
-        Attempt::Lost => said("lost".into(), None),
-    }
-}
-
-pub(super) fn turn(turn: Turn) -> Said {
-    match turn {
-        Turn::Won(win) => attempt(Attempt::Won(win)),
-        Turn::Held(status) => attempt(Attempt::Held(status)),
-        Turn::Gone => said("gone".into(), None),
-        Turn::Waiting(Waiting { ahead, new, handed, .. }) => {
+        Answer::Gone => said("gone".into(), None),
+        Answer::Waiting(Waiting { ahead, new, handed, .. }) => {
             let handed = handed.as_ref().map(LeaseToken::expose);
             said(format!("waiting behind {ahead}, new: {new}, handed: {handed:?}"), None)
         }
@@ -63,11 +55,11 @@ fn minutes(lease: &Lease) -> u64 {
     (lease.ttl.as_millis() + 30_000) / 60_000
 }
 
-pub(super) fn released(released: Released) -> Said {
+pub(super) fn released(released: Ended) -> Said {
     match released {
-        Released::Lease(one) => holder(Some(&one)),
-        Released::Place => said("place".into(), None),
-        Released::Nothing => said("nothing".into(), None),
+        Ended::Lease(one) => holder(Some(&one)),
+        Ended::Place => said("place".into(), None),
+        Ended::Nothing => said("nothing".into(), None),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Redis loses its data or its scripts, or has no room for more.
 
-use lockkeeper::lock::store::Keep;
+use lockkeeper::lock::store::{Keep, Target};
 
 use crate::conformance::line::waits;
 use crate::conformance::{Stage, key, token};
@@ -100,7 +100,7 @@ async fn a_released_key_keeps_only_its_fencing_number() {
             _ => line::release(store, way).await,
         }
         left(if way == "away" { "+" } else { "" }, lease.fencing_token.number());
-        store.release(&key("a"), &token("gone"), None).await.unwrap();
+        store.end(&Target::of(&key("a"), &token("gone"), None)).await.unwrap();
     }
     assert!(numbers.is_sorted_by(|one, next| one < next), "{numbers:?}");
 }

@@ -9,7 +9,7 @@ use lockkeeper::lock::error::Verb;
 use lockkeeper::lock::lease::{Acquired, Claim};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Attempt, Keep, Released, Store, Turn};
+use lockkeeper::lock::store::{Answer, Ask, Ended, Keep, Store, Target};
 use lockkeeper::lock::time::Ttl;
 use tokio::task::JoinSet;
 
@@ -28,7 +28,7 @@ pub(super) fn long(name: &str) -> Claim {
 }
 
 pub(super) async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.release(&key("a"), &token(name), None).await.unwrap();
+    store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
 }
 
 /// The names of all that is there.
@@ -49,10 +49,10 @@ pub(super) fn only_the_record(redis: &Redis) {
 
 /// Asks until it is the turn of the claim.
 async fn turn(store: &Arc<dyn Store>, claim: &Claim) {
-    let granted = async || match store.wait_turn(claim, None).await.unwrap() {
-        Turn::Won(win) if win.fresh => Some(()),
-        Turn::Waiting(_) => None,
-        other @ (Turn::Won(_) | Turn::Held(_) | Turn::Gone) => panic!("{other:?}"),
+    let granted = async || match store.ask(claim, Ask::InLine(None)).await.unwrap() {
+        Answer::Won(win) if win.fresh => Some(()),
+        Answer::Waiting(_) => None,
+        other @ (Answer::Won(_) | Answer::Held(_) | Answer::Gone) => panic!("{other:?}"),
     };
     eventually(PATIENCE, granted).await;
 }
@@ -75,8 +75,8 @@ async fn nothing_is_left_of_a_line_but_the_record() {
         confirmed(store, &long("two")).await;
         if keep == Keep::Place {
             assert_eq!(
-                store.release(&key("a"), &token("one"), None).await.unwrap(),
-                Released::Place
+                store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap(),
+                Ended::Place
             );
         }
         if round == 2 {
@@ -125,7 +125,7 @@ async fn a_claim_steps_out_of_the_line_where_redis_has_no_memory() {
     redis.run::<()>("CONFIG SET maxmemory 1");
     store.leave(&key("a"), &[(token("one"), Keep::Place)]).await.unwrap();
     store.leave(&key("a"), &[(token("two"), Keep::Nothing)]).await.unwrap();
-    assert_eq!(store.inspect(&key("a"), None).await.unwrap().waiters, 1);
+    assert_eq!(store.look(&key("a"), None, 0).await.unwrap().waiters, 1);
     release(store, "holder").await;
     confirmed(store, &long("three")).await;
 }
@@ -203,7 +203,7 @@ async fn a_claim_that_moves_to_another_instance_keeps_its_place() {
     for keep in [Keep::Place, Keep::Nothing] {
         one.leave(&key("a"), &[(token("moving"), keep)]).await.unwrap();
     }
-    assert_eq!(one.inspect(&key("a"), None).await.unwrap().waiters, 2);
+    assert_eq!(one.look(&key("a"), None, 0).await.unwrap().waiters, 2);
     release(one, "holder").await;
     refused(one, &long("second")).await;
     confirmed(&two, &long("moving")).await;
@@ -217,15 +217,21 @@ async fn a_claim_that_was_released_elsewhere_is_not_granted_by_its_last_question
         let claim = |name| Claim { slots, ..long(name) };
         stage.granted(&long("holder")).await;
         let waiting = waits(here, &claim("w")).await;
-        assert_eq!(there.release(&key("a"), &token("w"), None).await.unwrap(), Released::Place);
+        assert_eq!(
+            there.end(&Target::of(&key("a"), &token("w"), None)).await.unwrap(),
+            Ended::Place
+        );
         release(here, "holder").await;
-        assert_eq!(here.ask_last(&claim("w"), Some(waiting.place)).await.unwrap(), None);
+        assert_eq!(
+            here.ask(&claim("w"), Ask::Once(Some(waiting.place))).await.unwrap(),
+            Answer::Gone
+        );
         // A claim that still stands has the key.
         stage.granted(&long("holder")).await;
         let waiting = waits(here, &claim("x")).await;
         release(here, "holder").await;
-        let last = here.ask_last(&claim("x"), Some(waiting.place)).await.unwrap();
-        assert!(matches!(last, Some(Attempt::Won(_))), "{last:?}");
+        let last = here.ask(&claim("x"), Ask::Once(Some(waiting.place))).await.unwrap();
+        assert!(matches!(last, Answer::Won(_)), "{last:?}");
         release(here, "x").await;
     }
 }
@@ -255,7 +261,7 @@ async fn an_instance_whose_window_is_over_is_passed_over_and_may_come_back() {
     let place = waits(&asleep, &long("asleep")).await.place;
     eventually(PATIENCE, async || (waits(alive, &long("alive")).await.ahead == 0).then_some(()))
         .await;
-    assert_eq!(alive.inspect(&key("a"), None).await.unwrap().waiters, 1);
+    assert_eq!(alive.look(&key("a"), None, 0).await.unwrap().waiters, 1);
     release(alive, "holder").await;
     confirmed(alive, &long("alive")).await;
     waits(alive, &long("next")).await;
@@ -276,11 +282,17 @@ async fn a_key_of_another_type_is_waited_for_and_may_be_taken_away() {
         assert!(first.new && first.recheck_after <= Duration::from_millis(500), "{first:?}");
         assert_eq!(waits(store, &long("two")).await.ahead, 1);
         refused(store, &long("other")).await;
-        let status = store.inspect(&key("a"), Some(&token("one"))).await.unwrap();
+        let status = store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         assert_eq!((status.waiters, status.mine), (2, Some(false)), "{write}");
         assert_eq!(status.holder.unwrap().left, None, "{write}");
-        assert_eq!(store.release(&key("a"), &token("two"), None).await.unwrap(), Released::Place);
-        assert_eq!(store.refresh(&key("a"), &token("one"), None, None).await.unwrap(), None);
+        assert_eq!(
+            store.end(&Target::of(&key("a"), &token("two"), None)).await.unwrap(),
+            Ended::Place
+        );
+        assert_eq!(
+            store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease(),
+            None
+        );
         assert_eq!(store.force_release(&key("a"), None).await.unwrap().len(), 1);
         confirmed(store, &long("one")).await;
         release(store, "one").await;
@@ -299,10 +311,16 @@ async fn a_key_that_is_deleted_on_redis_goes_to_the_head_and_to_nobody_else() {
     refused(store, &long("holder")).await;
     // Deleted again, though handed.
     redis.run::<()>("DEL lock:a");
-    assert_eq!(store.release(&key("a"), &token("holder"), None).await.unwrap(), Released::Nothing);
+    assert_eq!(
+        store.end(&Target::of(&key("a"), &token("holder"), None)).await.unwrap(),
+        Ended::Nothing
+    );
     confirmed(store, &long("one")).await;
     redis.run::<()>("DEL lock:a");
-    assert_eq!(store.refresh(&key("a"), &token("one"), None, None).await.unwrap(), None);
+    assert_eq!(
+        store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease(),
+        None
+    );
     confirmed(store, &long("two")).await;
 }
 
@@ -318,11 +336,12 @@ async fn an_application_that_takes_a_waited_key_on_redis_has_it() {
     redis.run::<()>("SET lock:a direct---------- NX PX 600000");
     waits(store, &long("one")).await;
     store.leave(&key("a"), &[(token("one"), Keep::Nothing)]).await.unwrap();
-    let lease = store.refresh(&key("a"), &token("direct"), None, None).await.unwrap();
+    let lease =
+        store.renew(&Target::of(&key("a"), &token("direct"), None), None).await.unwrap().lease();
     assert!(lease.is_some(), "the holder is refused");
     waits(store, &long("two")).await;
-    let released = store.release(&key("a"), &token("direct"), None).await.unwrap();
-    assert!(matches!(released, Released::Lease(_)), "{released:?}");
+    let released = store.end(&Target::of(&key("a"), &token("direct"), None)).await.unwrap();
+    assert!(matches!(released, Ended::Lease(_)), "{released:?}");
     confirmed(store, &long("two")).await;
 }
 
@@ -353,8 +372,8 @@ async fn a_redis_that_lost_its_data_hears_of_a_claim_anew() {
     redis.run::<()>("FLUSHALL");
     stage.granted(&long("other")).await;
     assert!(waits(store, &long("two")).await.new);
-    let attempt = store.try_acquire(&long("one")).await.unwrap();
-    assert!(matches!(attempt, Attempt::Held(_)), "{attempt:?}");
+    let attempt = store.ask(&long("one"), Ask::Once(None)).await.unwrap();
+    assert!(matches!(attempt, Answer::Held(_)), "{attempt:?}");
     assert!(waits(store, &long("one")).await.new);
 }
 
@@ -370,7 +389,7 @@ async fn waiters_whose_return_after_a_loss_of_data_fails_return_all_the_same() {
         let (locks, claim) = (locks.clone(), long(name));
         requests.spawn(async move { locks.acquire(claim, PATIENCE).await });
         let all = async || {
-            let status = store.inspect(&key("a"), None).await.unwrap();
+            let status = store.look(&key("a"), None, 0).await.unwrap();
             (status.waiters == number as u64 + 1).then_some(())
         };
         eventually(PATIENCE, all).await;
@@ -390,7 +409,7 @@ async fn waiters_whose_return_after_a_loss_of_data_fails_return_all_the_same() {
     while let Some(answer) = requests.join_next().await {
         match answer.unwrap().unwrap() {
             Acquired::Granted(grant) => {
-                store.release(&key("a"), &grant.token, None).await.unwrap();
+                store.end(&Target::of(&key("a"), &grant.token, None)).await.unwrap();
             }
             other => panic!("not granted: {other:?}"),
         }

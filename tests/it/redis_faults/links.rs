@@ -108,7 +108,7 @@ async fn a_departure_that_arrives_late_touches_no_claim_that_is_back() {
         *not_after = over.to_string();
         let words: Vec<_> = call.iter().map(String::as_str).collect();
         let (_, word) = redis.run_words::<(i64, String)>(&words);
-        assert_eq!((&*word, store.inspect(&key("a"), None).await.unwrap().waiters), ("late", 1));
+        assert_eq!((&*word, store.look(&key("a"), None, 0).await.unwrap().waiters), ("late", 1));
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockkeeper::lock::lease::{Claim, LockStatus};
 use lockkeeper::lock::slots::Slots;
-use lockkeeper::lock::store::{Attempt, Page, Released};
+use lockkeeper::lock::store::{Answer, Ask, Ended, Page, Target};
 
 use crate::conformance::line::{confirmed, waits};
 use crate::conformance::{Stage, claim, key, token};
@@ -23,7 +23,7 @@ fn of(name: &str, slots: u64) -> Claim {
 }
 
 async fn holders(stage: &Stage) -> u64 {
-    let status = stage.store.inspect(&key("a"), None).await.unwrap();
+    let status = stage.store.look(&key("a"), None, 0).await.unwrap();
     status.sharers.map_or(0, |all| all.holders)
 }
 
@@ -45,7 +45,8 @@ async fn a_client_on_redis_directly_finds_a_shared_key_locked_and_harms_nothing(
     assert!(end > redis.run::<Vec<u64>>("TIME")[0], "{value}");
     assert!(redis.run::<i64>("PTTL lock:a") > 0);
     assert_eq!(holders(&stage).await, 2);
-    let refreshed = store.refresh(&key("a"), &token("one"), None, None).await.unwrap();
+    let refreshed =
+        store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease();
     assert_eq!(refreshed.unwrap().share.slot, Some(1));
     // The value is no token: nobody can release by it, and no list or look tells it.
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 9 };
@@ -65,23 +66,27 @@ async fn a_shared_key_that_is_deleted_by_hand_is_free_and_its_leases_do_not_rise
             stage.granted(&of(name, 3)).await;
         }
         redis.run::<u64>("DEL lock:a");
-        assert_eq!(store.inspect(&key("a"), None).await.unwrap().holder, None);
+        assert_eq!(store.look(&key("a"), None, 0).await.unwrap().holder, None);
         // Alone at first, or one of several at once.
         let next = stage.granted(&of("next", between)).await;
         let named = Claim { named: Some(next.fencing_token), ..of("next", 3) };
-        let Attempt::Won(win) = store.try_acquire(&named).await.unwrap() else {
+        let Answer::Won(win) = store.ask(&named, Ask::Once(None)).await.unwrap() else {
             panic!("it has the key")
         };
         assert_eq!(win.lease.fencing_token, next.fencing_token);
         assert_eq!(win.lease.share.slot, Some(1));
         assert_eq!(holders(&stage).await, 1);
         for name in ["one", "two"] {
-            let refreshed = store.refresh(&key("a"), &token(name), None, None).await.unwrap();
+            let refreshed = store
+                .renew(&Target::of(&key("a"), &token(name), None), None)
+                .await
+                .unwrap()
+                .lease();
             assert_eq!(refreshed, None);
-            let released = store.release(&key("a"), &token(name), None).await.unwrap();
-            assert_eq!(released, Released::Nothing);
+            let released = store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
+            assert_eq!(released, Ended::Nothing);
         }
-        store.release(&key("a"), &token("next"), None).await.unwrap();
+        store.end(&Target::of(&key("a"), &token("next"), None)).await.unwrap();
         only_the_record(redis);
     }
 }
@@ -100,11 +105,12 @@ async fn a_shared_key_whose_records_are_lost_stays_locked_until_it_ends_or_is_fr
             redis.run_words::<u64>(&["LPUSH", &lost, "by hand"]);
         }
         for slots in [1, 3, READER] {
-            let refused = store.try_acquire(&of("two", slots)).await.unwrap();
-            assert!(matches!(refused, Attempt::Held(_)), "{part} {slots}: {refused:?}");
+            let refused = store.ask(&of("two", slots), Ask::Once(None)).await.unwrap();
+            assert!(matches!(refused, Answer::Held(_)), "{part} {slots}: {refused:?}");
         }
-        assert!(store.inspect(&key("a"), None).await.unwrap().holder.is_some());
-        let refreshed = store.refresh(&key("a"), &token("one"), None, None).await.unwrap();
+        assert!(store.look(&key("a"), None, 0).await.unwrap().holder.is_some());
+        let refreshed =
+            store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease();
         assert_eq!(refreshed, None);
         assert_eq!(store.force_release(&key("a"), None).await.unwrap().len(), 1);
         only_the_record(redis);
@@ -126,12 +132,12 @@ async fn nothing_is_left_of_a_shared_key_but_the_record() {
     assert_eq!(ends.len(), 3, "the lock and two beside it");
     assert!(ends.iter().all(|end| *end > 0 && *end == ends[0]), "{ends:?}");
     for name in ["two", "one", "three"] {
-        store.release(&key("a"), &token(name), None).await.unwrap();
+        store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
     }
     only_the_record(redis);
     for name in ["one", "two"] {
         let short = Claim { slots: Slots::from_number(READER), ..claim("a", name, 50) };
-        store.try_acquire(&short).await.ok();
+        store.ask(&short, Ask::Once(None)).await.ok();
     }
     eventually(PATIENCE, async || (names(redis).len() == 1).then_some(())).await;
     only_the_record(redis);
@@ -146,24 +152,25 @@ async fn a_redis_without_memory_refuses_more_holders_and_keeps_serving_the_other
     }
     redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
     redis.run::<()>("CONFIG SET maxmemory 1");
-    store.try_acquire(&of("four", 5)).await.unwrap_err();
-    store.wait_turn(&of("four", 5), None).await.unwrap_err();
+    store.ask(&of("four", 5), Ask::Once(None)).await.unwrap_err();
+    store.ask(&of("four", 5), Ask::InLine(None)).await.unwrap_err();
     redis.run::<()>("CONFIG SET maxmemory 0");
     waits(store, &long("writer")).await;
     redis.run::<()>("CONFIG SET maxmemory 1");
     assert_eq!(holders(&stage).await, 3);
-    let refreshed = store.refresh(&key("a"), &token("one"), None, None).await.unwrap();
+    let refreshed =
+        store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease();
     assert_eq!(refreshed.unwrap().share.slot, Some(1));
-    let Attempt::Won(again) = store.try_acquire(&of("one", 5)).await.unwrap() else {
+    let Answer::Won(again) = store.ask(&of("one", 5), Ask::Once(None)).await.unwrap() else {
         panic!("it is a holder")
     };
     assert!(!again.fresh);
-    let released = store.release(&key("a"), &token("two"), None).await.unwrap();
-    assert!(matches!(released, Released::Lease(_)));
+    let released = store.end(&Target::of(&key("a"), &token("two"), None)).await.unwrap();
+    assert!(matches!(released, Ended::Lease(_)));
     assert_eq!(store.force_release(&key("a"), None).await.unwrap().len(), 2);
     confirmed(store, &long("writer")).await;
     redis.run::<()>("CONFIG SET maxmemory 0");
-    store.release(&key("a"), &token("writer"), None).await.unwrap();
+    store.end(&Target::of(&key("a"), &token("writer"), None)).await.unwrap();
     stage.granted(&of("four", 5)).await;
 }
 
@@ -176,16 +183,16 @@ async fn a_thousand_share_a_key_and_no_more() {
         assert_eq!(lease.share.slot, Some(number));
     }
     for slots in [1_000, READER] {
-        let refused = store.try_acquire(&of("late", slots)).await.unwrap();
-        assert!(matches!(refused, Attempt::Held(_)), "{refused:?}");
+        let refused = store.ask(&of("late", slots), Ask::Once(None)).await.unwrap();
+        assert!(matches!(refused, Answer::Held(_)), "{refused:?}");
     }
     for gone in [777, 5] {
-        store.release(&key("a"), &token(&gone.to_string()), None).await.unwrap();
+        store.end(&Target::of(&key("a"), &token(&gone.to_string()), None)).await.unwrap();
     }
     let lease = stage.granted(&of("late", 1_000)).await;
     assert_eq!(lease.share.slot, Some(5));
     stage.granted(&of("reader", READER)).await;
-    let status = store.inspect(&key("a"), None).await.unwrap();
+    let status = store.look(&key("a"), None, 0).await.unwrap();
     let sharers = status.sharers.unwrap();
     assert_eq!((sharers.holders, sharers.leases.len()), (1_000, 100));
     let ended = store.force_release(&key("a"), None).await.unwrap();

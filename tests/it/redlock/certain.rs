@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lockkeeper::lock::error::Effect;
 use lockkeeper::lock::lease::{Claim, Origin};
-use lockkeeper::lock::store::{Attempt, Keep, Turn};
+use lockkeeper::lock::store::{Answer, Ask, Keep};
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::{StoreSettings, open};
 use tokio::task::JoinSet;
@@ -85,7 +85,7 @@ async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
     // Until the connections are known to be gone nobody knows what became of it.
     eventually(PATIENCE, async || {
         let claim = of_service(&format!("waiter-{}", fastrand::u32(..)));
-        let error = store.wait_turn(&claim, None).await.unwrap_err();
+        let error = store.ask(&claim, Ask::InLine(None)).await.unwrap_err();
         if error.effect == Effect::None {
             return Some(());
         }
@@ -97,14 +97,14 @@ async fn a_claim_that_could_not_join_leaves_no_place_in_line() {
         site.back(node, Way::Killed);
     }
     crate::conformance::nodes::admit(&site.settings()).await;
-    eventually(PATIENCE, async || match store.try_acquire(&of_service("another")).await {
-        Ok(Attempt::Won(win)) => Some(win),
+    eventually(PATIENCE, async || match store.ask(&of_service("another"), Ask::Once(None)).await {
+        Ok(Answer::Won(win)) => Some(win),
         Ok(refused) => panic!("a ghost: {refused:?}"),
         Err(_) => None,
     })
     .await;
-    let turn = store.wait_turn(&of_service("next"), None).await.unwrap();
-    assert!(matches!(turn, Turn::Waiting(waiting) if waiting.ahead == 0));
+    let turn = store.ask(&of_service("next"), Ask::InLine(None)).await.unwrap();
+    assert!(matches!(turn, Answer::Waiting(waiting) if waiting.ahead == 0));
 }
 
 /// A repeat with the token of a hold reaches one node only, and is not granted.

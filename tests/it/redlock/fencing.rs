@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use lockkeeper::lock::lease::Claim;
-use lockkeeper::lock::store::{Attempt, Store, Win};
+use lockkeeper::lock::store::{Answer, Ask, Renewed, Store, Target, Win};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::metrics::Metrics;
 use lockkeeper::store::redlock::Rules;
@@ -128,18 +128,20 @@ async fn once(
     (ledger, forgetting): (&Ledger, &AtomicUsize),
 ) -> bool {
     let (sent, before) = (Instant::now(), forgetting.load(Ordering::SeqCst));
-    let Ok(attempt) = store.try_acquire(claim).await else {
+    let Ok(attempt) = store.ask(claim, Ask::Once(None)).await else {
         // Whatever it may have is not for anybody to count on.
-        drop(store.release(&claim.key, &claim.token, None).await);
+        drop(store.end(&Target::of(&claim.key, &claim.token, None)).await);
         return false;
     };
-    let Attempt::Won(Win { lease, fresh: true, .. }) = attempt else { return true };
+    let Answer::Won(Win { lease, fresh: true, .. }) = attempt else { return true };
     let name = format!("{:?}", claim.token.expose());
     let fencing_token = lease.fencing_token.number();
     ledger.won("key", (&name, fencing_token), sent, lease.ttl.as_duration());
     if fastrand::u8(..16) > 0 {
         let sent = Instant::now();
-        if let Ok(Some(kept)) = store.refresh(&claim.key, &claim.token, None, None).await {
+        if let Ok(Renewed::Lease(kept)) =
+            store.renew(&Target::of(&claim.key, &claim.token, None), None).await
+        {
             let calm = before.is_multiple_of(2) && forgetting.load(Ordering::SeqCst) == before;
             // If a node that agreed has forgotten since, the lease may be told a higher number.
             let steady = kept.fencing_token == lease.fencing_token;
@@ -148,7 +150,7 @@ async fn once(
             ledger.kept("key", &name, sent, kept.ttl.as_duration());
         }
         ledger.gives_up("key", &name);
-        drop(store.release(&claim.key, &claim.token, None).await);
+        drop(store.end(&Target::of(&claim.key, &claim.token, None)).await);
     }
     true
 }
