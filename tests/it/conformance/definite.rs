@@ -5,9 +5,9 @@ use crate::conformance::on_every_store;
 on_every_store!(tests:
     a_grant_on_its_way_at_the_end_of_a_wait_is_delivered,
     a_grant_on_its_way_at_the_end_of_the_instance_is_delivered,
-    a_wait_whose_end_the_store_does_not_answer_is_unknown,
-    many_short_waits_are_told_the_truth,
-    a_release_ends_the_requests_that_wait_with_its_claim,
+    rule_10_a_wait_whose_end_the_store_does_not_answer_is_unknown,
+    rule_9_many_short_waits_are_told_the_truth,
+    rule_12_a_release_ends_the_requests_that_wait_with_its_claim,
     a_release_while_the_claim_joins_leaves_nothing,
     a_release_while_the_claim_is_granted_leaves_nothing,
 );
@@ -110,7 +110,9 @@ mod tests {
         }
     }
 
-    pub(super) async fn a_wait_whose_end_the_store_does_not_answer_is_unknown(stage: Stage) {
+    pub(super) async fn rule_10_a_wait_whose_end_the_store_does_not_answer_is_unknown(
+        stage: Stage,
+    ) {
         for (name, origin) in BOTH {
             let wait = Wait { origin, patience: SHORT };
             let (_locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
@@ -129,7 +131,7 @@ mod tests {
         }
     }
 
-    pub(super) async fn many_short_waits_are_told_the_truth(stage: Stage) {
+    pub(super) async fn rule_9_many_short_waits_are_told_the_truth(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         let mut clients = JoinSet::new();
         for client in 0..8_u64 {
@@ -163,7 +165,7 @@ mod tests {
         deserted(&stage.store, PATIENCE).await;
     }
 
-    pub(super) async fn a_release_ends_the_requests_that_wait_with_its_claim(stage: Stage) {
+    pub(super) async fn rule_12_a_release_ends_the_requests_that_wait_with_its_claim(stage: Stage) {
         let (locks, store) = (Locks::new(stage.store.clone(), LIMITS), &stage.store);
         stage.granted(&chosen("holder")).await;
         let [first, second] = [(); 2].map(|()| Request::of(&locks, chosen("one")));

@@ -4,7 +4,7 @@ use crate::conformance::on_every_store;
 
 on_every_store!(tests:
     a_grant_that_nobody_received_is_taken_back_if_the_service_made_the_token,
-    a_release_whose_caller_is_gone_is_done,
+    rule_17_a_release_whose_caller_is_gone_is_done,
     a_draining_instance_grants_nothing_and_keeps_what_there_is,
 );
 
@@ -50,7 +50,7 @@ mod tests {
         assert_eq!(page.locks.len(), asked - cut_short, "only who got an answer holds");
     }
 
-    pub(super) async fn a_release_whose_caller_is_gone_is_done(stage: Stage) {
+    pub(super) async fn rule_17_a_release_whose_caller_is_gone_is_done(stage: Stage) {
         let locks = Locks::new(stage.store.clone(), LIMITS);
         stage.granted(&claim("a", "one", 60_000)).await;
         asked_and_gone(locks.release(Target::of(&key("a"), &token("one"), None))).await;

@@ -5,11 +5,11 @@ use crate::conformance::on_every_store;
 on_every_store!(tests:
     a_refresh_that_names_a_lease_touches_no_other,
     a_release_that_names_a_lease_touches_no_other,
-    a_release_that_names_a_lease_gives_up_no_place,
-    the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one,
+    rule_12_a_release_that_names_a_lease_gives_up_no_place,
+    rule_15_the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one,
     the_last_word_for_a_lease_leaves_a_later_one_its_ttl,
     a_keeper_whose_refresh_was_not_answered_still_ends_its_lease,
-    a_keeper_does_not_end_what_its_client_has_refreshed,
+    rule_15_a_keeper_does_not_end_what_its_client_has_refreshed,
 );
 
 mod tests {
@@ -79,7 +79,7 @@ mod tests {
         assert_eq!(release(&second).await, Ended::Nothing);
     }
 
-    pub(super) async fn a_release_that_names_a_lease_gives_up_no_place(stage: Stage) {
+    pub(super) async fn rule_12_a_release_that_names_a_lease_gives_up_no_place(stage: Stage) {
         let first = stage.granted(&claim("a", "one", 60_000)).await;
         stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
         let [one] = line_up(&stage.store, ["one"]).await;
@@ -89,7 +89,9 @@ mod tests {
         assert!(!waits(&stage.store, &one).await.new);
     }
 
-    pub(super) async fn the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one(stage: Stage) {
+    pub(super) async fn rule_15_the_keeper_of_a_lease_neither_keeps_nor_ends_a_later_one(
+        stage: Stage,
+    ) {
         let [first, _] = two_leases(&stage).await;
         assert_eq!(stage.store.renew(&held(&first), Some(SHORT)).await.unwrap(), Renewed::Lost);
         assert!(left(&stage).await.unwrap() > SHORT.as_duration());
@@ -116,7 +118,7 @@ mod tests {
         assert_eq!(left(&stage).await, None);
     }
 
-    pub(super) async fn a_keeper_does_not_end_what_its_client_has_refreshed(stage: Stage) {
+    pub(super) async fn rule_15_a_keeper_does_not_end_what_its_client_has_refreshed(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         stage
             .store

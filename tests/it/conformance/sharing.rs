@@ -7,9 +7,9 @@ use lockkeeper::lock::store::{Answer, Ask, Ended, Target, Win};
 use crate::conformance::{Stage, claim, key, on_every_store_that_shares, on_routed_stores, token};
 
 on_every_store_that_shares!(tests:
-    as_many_hold_a_key_as_all_of_them_allow,
+    rule_2_as_many_hold_a_key_as_all_of_them_allow,
     a_slot_is_the_lowest_free_number_and_stays_with_its_lease,
-    a_repeat_without_slots_keeps_them,
+    rule_5_a_repeat_without_slots_keeps_them,
     a_lease_changes_its_slots_if_the_others_allow_it,
     a_promotion_is_a_new_lease_and_needs_the_key_alone,
     a_reader_that_takes_a_slot_has_a_new_fencing_token,
@@ -24,7 +24,7 @@ on_every_store_that_shares!(tests:
 );
 
 on_routed_stores!(tests:
-    as_many_hold_a_key_as_all_of_them_allow,
+    rule_2_as_many_hold_a_key_as_all_of_them_allow,
     a_look_names_the_leases_and_the_list_counts_them,
     a_lease_lasts_for_its_whole_ttl_from_its_request_on,
     a_release_that_names_a_lease_ends_no_other,
@@ -94,7 +94,7 @@ mod tests {
     /// Whole milliseconds, of several clocks.
     const ROUNDING: Duration = Duration::from_millis(5);
 
-    pub(super) async fn as_many_hold_a_key_as_all_of_them_allow(stage: Stage) {
+    pub(super) async fn rule_2_as_many_hold_a_key_as_all_of_them_allow(stage: Stage) {
         for name in ["one", "two", "three"] {
             lease(&stage, name, 5).await;
         }
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(slots, [Some(1), Some(2), Some(3), Some(4)]);
     }
 
-    pub(super) async fn a_repeat_without_slots_keeps_them(stage: Stage) {
+    pub(super) async fn rule_5_a_repeat_without_slots_keeps_them(stage: Stage) {
         let first = lease(&stage, "one", 3).await;
         lease(&stage, "two", 3).await;
         let again = win(&stage, &claim("a", "one", LONG)).await;

@@ -3,7 +3,7 @@
 use crate::conformance::{on_every_store_that_shares, on_routed_stores};
 
 on_every_store_that_shares!(tests:
-    nobody_passes_a_claim_that_waits,
+    rule_6_nobody_passes_a_claim_that_waits,
     readers_behind_a_writer_come_in_together,
     waiting_claims_fill_the_slots_that_come_free,
     a_claim_that_leaves_makes_room_for_those_behind_it,
@@ -62,7 +62,7 @@ mod tests {
         }
     }
 
-    pub(super) async fn nobody_passes_a_claim_that_waits(stage: Stage) {
+    pub(super) async fn rule_6_nobody_passes_a_claim_that_waits(stage: Stage) {
         lease(&stage, "one", READER).await;
         let requests = line_up(&stage, &[of("writer", 1), of("behind", READER)]).await;
         assert_eq!(refusal(&stage, &of("late", READER)).await.waiters, 2);

@@ -8,11 +8,11 @@ on_every_store!(tests:
     the_same_token_gets_the_same_lease_again,
     a_lease_ends_when_its_ttl_is_over_and_not_before,
     a_refresh_moves_the_end_and_keeps_the_rest,
-    a_refresh_never_revives_a_lost_lease,
+    rule_11_a_refresh_never_revives_a_lost_lease,
     a_release_frees_the_key_for_the_next,
     a_release_by_another_token_changes_nothing,
-    a_forced_release_ends_whoever_holds_the_key,
-    a_forced_release_that_names_a_lease_ends_no_other,
+    rule_14_a_forced_release_ends_whoever_holds_the_key,
+    rule_14_a_forced_release_that_names_a_lease_ends_no_other,
     inspect_tells_who_holds_the_key_and_whether_it_is_me,
     fencing_tokens_rise_with_every_lease_of_a_key,
     many_who_ask_at_once_get_one_lease,
@@ -25,7 +25,7 @@ on_routed_stores!(tests:
     the_same_token_gets_the_same_lease_again,
     a_refresh_moves_the_end_and_keeps_the_rest,
     a_release_frees_the_key_for_the_next,
-    a_forced_release_ends_whoever_holds_the_key,
+    rule_14_a_forced_release_ends_whoever_holds_the_key,
     inspect_tells_who_holds_the_key_and_whether_it_is_me,
     keys_that_look_alike_are_different,
 );
@@ -155,7 +155,7 @@ mod tests {
         );
     }
 
-    pub(super) async fn a_refresh_never_revives_a_lost_lease(stage: Stage) {
+    pub(super) async fn rule_11_a_refresh_never_revives_a_lost_lease(stage: Stage) {
         stage.granted(&claim("a", "one", 60_000)).await;
         stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
         assert_eq!(
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(kept.fencing_token, lease.fencing_token);
     }
 
-    pub(super) async fn a_forced_release_ends_whoever_holds_the_key(stage: Stage) {
+    pub(super) async fn rule_14_a_forced_release_ends_whoever_holds_the_key(stage: Stage) {
         assert_eq!(stage.store.force_release(&key("a"), None).await.unwrap(), []);
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
         let taken = stage.store.force_release(&key("a"), None).await.unwrap().remove(0);
@@ -231,7 +231,7 @@ mod tests {
         assert!(stage.granted(&claim("a", "two", 1_000)).await.fencing_token > lease.fencing_token);
     }
 
-    pub(super) async fn a_forced_release_that_names_a_lease_ends_no_other(stage: Stage) {
+    pub(super) async fn rule_14_a_forced_release_that_names_a_lease_ends_no_other(stage: Stage) {
         let earlier = stage.granted(&claim("a", "one", 60_000)).await.fencing_token;
         let force = async |named| stage.store.force_release(&key("a"), Some(named)).await.unwrap();
         assert_eq!(force(earlier).await[0].fencing_token, Some(earlier));

@@ -24,10 +24,10 @@ on_every_store!(tests:
     patience_that_is_over_is_held_and_says_how_long_it_was,
     waiters_are_served_in_the_order_of_their_places,
     a_waiter_that_is_gone_is_out_of_the_line_at_once,
-    a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token,
+    rule_8_a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token,
     the_end_of_a_wait_keeps_the_place_of_a_token_of_the_client,
     requests_with_one_token_are_one_claim,
-    a_claim_goes_with_the_last_of_its_requests,
+    rule_8_a_claim_goes_with_the_last_of_its_requests,
     a_draining_instance_tells_its_waiters,
     no_more_wait_than_there_is_room_for,
 );
@@ -207,7 +207,7 @@ mod tests {
         assert!(back.new, "{back:?}");
     }
 
-    pub(super) async fn a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token(
+    pub(super) async fn rule_8_a_waiter_that_is_gone_keeps_its_place_if_the_client_chose_the_token(
         stage: Stage,
     ) {
         let (locks, store) = (locks(&stage), &stage.store);
@@ -257,7 +257,7 @@ mod tests {
         assert!(again.iter().all(|number| *number == granted[0]));
     }
 
-    pub(super) async fn a_claim_goes_with_the_last_of_its_requests(stage: Stage) {
+    pub(super) async fn rule_8_a_claim_goes_with_the_last_of_its_requests(stage: Stage) {
         let (locks, store) = (locks(&stage), &stage.store);
         stage.granted(&chosen("holder")).await;
         let ghost = Request::of(&locks, chosen("one"));
