@@ -18,6 +18,7 @@ mod key_line;
 pub mod lease;
 pub(crate) mod line;
 pub mod locks;
+mod next;
 mod owed;
 pub mod prefixes;
 pub mod slots;

@@ -20,9 +20,9 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::{KeyLine, ReleasedRequests, WaitingRequest, Work};
 use crate::lock::lease::{Claim, Origin};
+use crate::lock::next::{Answered, Next, after};
 use crate::lock::owed::{Delivery, Owed};
-use crate::lock::slots::Share;
-use crate::lock::store::{Answer, Ask, Keep, Store, Waiting, Win};
+use crate::lock::store::{Answer, Ask, Keep, Store, Waiting};
 use crate::lock::token::LeaseToken;
 use crate::lock::watched;
 
@@ -349,60 +349,6 @@ impl Waiters {
         for (request, delivery) in told.into_iter().zip(std::iter::once(first).chain(others)) {
             request.tell(Some(delivery));
         }
-    }
-}
-
-/// A claim, its question, and the answer.
-struct Answered {
-    claim: Claim,
-    ask: Ask,
-    /// The moments of the question and of the answer.
-    at: [Instant; 2],
-    answer: Result<Answer, StoreError>,
-}
-
-/// The next questions about a key's line.
-#[derive(Debug, PartialEq, Eq)]
-enum Next {
-    /// None until the moment that the answers tell.
-    Sleep,
-    /// None for a while: the store did not answer.
-    Retry,
-    /// So many claims from the head on.
-    First(usize),
-    /// The claim that the key was handed to.
-    Handed(LeaseToken),
-}
-
-/// The questions after those for the head, or for another claim that the key was handed to; `rung`
-/// if a hint led to them.
-fn after(answers: &[Answered], rung: bool) -> Next {
-    let Some(head) = answers.first() else { return Next::Sleep };
-    if let Ok(Answer::Waiting(Waiting { handed: Some(handed), .. })) = &head.answer
-        && *handed != head.claim.token
-    {
-        return Next::Handed(handed.clone());
-    }
-    if answers.iter().any(|one| one.answer.is_err()) {
-        return Next::Retry;
-    }
-    // Beside leases that share the key there may be room for more.
-    if answers.iter().filter_map(Answered::win).any(|win| win.lease.share != Share::ALONE) {
-        return Next::First(2 * answers.len());
-    }
-    // The key was free without a hint, or the claim ended elsewhere: the store may have lost the
-    // line. The next claim's question restores it, or tells how long the lease lasts.
-    let found_free = !rung && head.win().is_some_and(|win| win.fresh);
-    match &head.answer {
-        Ok(Answer::Gone | Answer::Held(_)) => Next::First(1),
-        _ if found_free => Next::First(1),
-        _ => Next::Sleep,
-    }
-}
-
-impl Answered {
-    fn win(&self) -> Option<&Win> {
-        self.answer.as_ref().ok()?.win()
     }
 }
 

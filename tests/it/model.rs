@@ -201,9 +201,7 @@ impl Both<'_> {
 
     fn acquired(&mut self, claim: &Claim, said: Answer) -> (Said, Said) {
         let expected = self.table.ask(claim, Ask::Once(None), self.now, 0).unwrap();
-        if let (Answer::Won(win), Answer::Won(other)) = (&said, &expected) {
-            self.give(claim, [win, other]);
-        }
+        self.give(claim, [&said, &expected]);
         (answer(said), answer(expected))
     }
 
@@ -242,17 +240,11 @@ impl Both<'_> {
             }
             Act::Acquire(ttl, slots) => {
                 let (ttl, slots) = (Ttl::from_millis(ttl), slots.and_then(Slots::from_number));
-                let claims = [one, other].map(|Target { number: named, .. }| Claim {
-                    ttl,
-                    slots,
-                    named,
-                    ..claim.clone()
-                });
+                let claims =
+                    [one, other].map(|of| Claim { ttl, slots, named: of.number, ..claim.clone() });
                 let said = store.ask(&claims[0], Ask::Once(None)).await.unwrap();
                 let expected = self.table.ask(&claims[1], Ask::Once(None), now, 0).unwrap();
-                if let (Answer::Won(win), Answer::Won(other)) = (&said, &expected) {
-                    self.give(&claim, [win, other]);
-                }
+                self.give(&claim, [&said, &expected]);
                 (answer(said), answer(expected))
             }
             Act::TakeBack => {
@@ -267,9 +259,7 @@ impl Both<'_> {
     async fn wait(&mut self, at: u8, by: u8, claim: Claim) -> (Said, Said) {
         let said = self.stage.store.ask(&claim, Ask::InLine(None)).await.unwrap();
         let expected = self.table.ask(&claim, Ask::InLine(None), self.now, 0).unwrap();
-        if let (Answer::Won(win), Answer::Won(other)) = (&said, &expected) {
-            self.give(&claim, [win, other]);
-        }
+        self.give(&claim, [&said, &expected]);
         match (&said, &expected) {
             (Answer::Waiting(one), Answer::Waiting(other)) => {
                 self.places.insert((at, by), (one.place, other.place));
@@ -297,7 +287,9 @@ impl Both<'_> {
     }
 
     /// Notes a new lease, whose fencing token has to be above all before it.
-    fn give(&mut self, claim: &Claim, both: [&Win; 2]) {
+    fn give(&mut self, claim: &Claim, both: [&Answer; 2]) {
+        let [Answer::Won(win), Answer::Won(other)] = both else { return };
+        let both = [win, other];
         if !both.iter().all(|win| win.fresh) {
             return;
         }

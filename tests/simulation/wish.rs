@@ -2,6 +2,7 @@
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Origin};
+use crate::lock::store::Target;
 use crate::lock::time::Ttl;
 use crate::lock::token::LeaseToken;
 
@@ -18,6 +19,11 @@ pub(super) struct Wish {
 }
 
 impl Wish {
+    /// Whatever its token has of its key.
+    pub(super) fn everything(&self) -> Target {
+        Target::of(&self.claim.key, &self.claim.token, None)
+    }
+
     /// A request for a key under the token of this number.
     pub(super) fn of(key: usize, token: u64, (origin, ttl): (Origin, Ttl)) -> Self {
         let secret = LeaseToken::parse(&format!("{token:032x}")).expect("a token");

@@ -8,7 +8,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Lease, Origin};
-use crate::lock::store::{Answer, Ask, Ended, If, Keep, Renewed, Store, Target, Win};
+use crate::lock::store::{Answer, Ask, Ended, If, Keep, Renewed, Store, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::{Stay, Wrong};
@@ -260,12 +260,11 @@ impl Worker {
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
         wish.until = 0;
         let [one, two] = [self.instance(), self.instance()];
-        let (key, token) = (&wish.claim.key, &wish.claim.token);
+        let all = wish.everything();
         let pause = Duration::from_millis(self.rng.u64(..=20));
         let refresh = async |instance, pause, ttl| {
             sleep(pause).await;
-            self.ask(instance, async |store| store.renew(&Target::of(key, token, None), ttl).await)
-                .await
+            self.ask(instance, async |store| store.renew(&all, ttl).await).await
         };
         tokio::join!(
             refresh(one, Duration::ZERO, None),
@@ -298,10 +297,8 @@ impl Worker {
     async fn refresh(&mut self, wish: &mut Wish) {
         let (instance, asked) = (self.instance(), self.world.now());
         let ttl = self.rng.bool().then_some(wish.claim.ttl);
-        let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer = self
-            .ask(instance, async |store| store.renew(&Target::of(key, token, None), ttl).await)
-            .await;
+        let all = wish.everything();
+        let answer = self.ask(instance, async |store| store.renew(&all, ttl).await).await;
         match answer {
             Some(Ok(Renewed::Lease(lease))) => {
                 self.world.state().counts.refreshed += 1;
@@ -332,7 +329,7 @@ impl Worker {
 
     async fn release(&mut self, wish: &mut Wish, instance: usize) {
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let all = Target::of(&wish.claim.key, &wish.claim.token, None);
+        let all = wish.everything();
         let answer = self.ask(instance, async |store| store.end(&all).await).await;
         match answer {
             Some(Ok(Ended::Lease(_))) if self.rng.u32(..4) == 0 && !wish.orphaned => {
@@ -354,7 +351,7 @@ impl Worker {
         }
         self.sleep(wish.claim.ttl.as_millis() / 2).await;
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let all = Target::of(&wish.claim.key, &wish.claim.token, None);
+        let all = wish.everything();
         self.ask(instance, async |store| store.end(&all).await).await;
     }
 
@@ -369,7 +366,7 @@ impl Worker {
     }
 
     async fn undo(&mut self, instance: usize, wish: &Wish) {
-        let all = Target::of(&wish.claim.key, &wish.claim.token, None).only(If::Ever);
+        let all = wish.everything().only(If::Ever);
         for _ in 0..REPEATS {
             let undone = self.ask(instance, async |store| store.end(&all).await).await;
             if let Some(Ok(_)) = undone {
@@ -387,10 +384,8 @@ impl Worker {
     async fn expect(&mut self, wish: &Wish, wrong: Wrong) {
         self.sleep(200).await;
         let instance = self.instance();
-        let (key, token) = (&wish.claim.key, &wish.claim.token);
-        let answer = self
-            .ask(instance, async |store| store.renew(&Target::of(key, token, None), None).await)
-            .await;
+        let all = wish.everything();
+        let answer = self.ask(instance, async |store| store.renew(&all, None).await).await;
         if let Some(Ok(Renewed::Lease(lease))) = answer {
             let story = format!("at {}: {} has {lease:?}", self.world.now(), wish.token);
             self.world.state().history.wrong(wrong, story);

@@ -97,7 +97,7 @@ async fn a_released_key_keeps_only_its_fencing_number() {
         }
         match way {
             "force" => drop(store.force_release(&key("a"), None).await.unwrap()),
-            _ => line::release(store, way).await,
+            _ => _ = line::release(store, way).await,
         }
         left(if way == "away" { "+" } else { "" }, lease.fencing_token.number());
         store.end(&Target::of(&key("a"), &token("gone"), None)).await.unwrap();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lockkeeper::lock::error::Verb;
-use lockkeeper::lock::lease::{Acquired, Claim};
+use lockkeeper::lock::lease::{Acquired, Claim, Lease};
 use lockkeeper::lock::locks::Locks;
 use lockkeeper::lock::slots::Slots;
 use lockkeeper::lock::store::{Answer, Ask, Ended, Keep, Store, Target};
@@ -27,8 +27,12 @@ pub(super) fn long(name: &str) -> Claim {
     claim("a", name, 600_000)
 }
 
-pub(super) async fn release(store: &Arc<dyn Store>, name: &str) {
-    store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap();
+pub(super) async fn release(store: &Arc<dyn Store>, name: &str) -> Ended {
+    store.end(&Target::of(&key("a"), &token(name), None)).await.unwrap()
+}
+
+async fn refreshed(store: &Arc<dyn Store>, name: &str) -> Option<Lease> {
+    store.renew(&Target::of(&key("a"), &token(name), None), None).await.unwrap().lease()
 }
 
 /// The names of all that is there.
@@ -74,10 +78,7 @@ async fn nothing_is_left_of_a_line_but_the_record() {
         store.leave(&key("a"), &[(token("three"), Keep::Nothing)]).await.unwrap();
         confirmed(store, &long("two")).await;
         if keep == Keep::Place {
-            assert_eq!(
-                store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap(),
-                Ended::Place
-            );
+            assert_eq!(release(store, "one").await, Ended::Place);
         }
         if round == 2 {
             redis.run::<()>("DEL lock:a");
@@ -217,15 +218,10 @@ async fn a_claim_that_was_released_elsewhere_is_not_granted_by_its_last_question
         let claim = |name| Claim { slots, ..long(name) };
         stage.granted(&long("holder")).await;
         let waiting = waits(here, &claim("w")).await;
-        assert_eq!(
-            there.end(&Target::of(&key("a"), &token("w"), None)).await.unwrap(),
-            Ended::Place
-        );
+        assert_eq!(release(&there, "w").await, Ended::Place);
         release(here, "holder").await;
-        assert_eq!(
-            here.ask(&claim("w"), Ask::Once(Some(waiting.place))).await.unwrap(),
-            Answer::Gone
-        );
+        let last = here.ask(&claim("w"), Ask::Once(Some(waiting.place))).await.unwrap();
+        assert_eq!(last, Answer::Gone);
         // A claim that still stands has the key.
         stage.granted(&long("holder")).await;
         let waiting = waits(here, &claim("x")).await;
@@ -285,14 +281,8 @@ async fn a_key_of_another_type_is_waited_for_and_may_be_taken_away() {
         let status = store.look(&key("a"), Some(&token("one")), 0).await.unwrap();
         assert_eq!((status.waiters, status.mine), (2, Some(false)), "{write}");
         assert_eq!(status.holder.unwrap().left, None, "{write}");
-        assert_eq!(
-            store.end(&Target::of(&key("a"), &token("two"), None)).await.unwrap(),
-            Ended::Place
-        );
-        assert_eq!(
-            store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease(),
-            None
-        );
+        assert_eq!(release(store, "two").await, Ended::Place);
+        assert_eq!(refreshed(store, "one").await, None);
         assert_eq!(store.force_release(&key("a"), None).await.unwrap().len(), 1);
         confirmed(store, &long("one")).await;
         release(store, "one").await;
@@ -311,16 +301,10 @@ async fn a_key_that_is_deleted_on_redis_goes_to_the_head_and_to_nobody_else() {
     refused(store, &long("holder")).await;
     // Deleted again, though handed.
     redis.run::<()>("DEL lock:a");
-    assert_eq!(
-        store.end(&Target::of(&key("a"), &token("holder"), None)).await.unwrap(),
-        Ended::Nothing
-    );
+    assert_eq!(release(store, "holder").await, Ended::Nothing);
     confirmed(store, &long("one")).await;
     redis.run::<()>("DEL lock:a");
-    assert_eq!(
-        store.renew(&Target::of(&key("a"), &token("one"), None), None).await.unwrap().lease(),
-        None
-    );
+    assert_eq!(refreshed(store, "one").await, None);
     confirmed(store, &long("two")).await;
 }
 
@@ -336,12 +320,9 @@ async fn an_application_that_takes_a_waited_key_on_redis_has_it() {
     redis.run::<()>("SET lock:a direct---------- NX PX 600000");
     waits(store, &long("one")).await;
     store.leave(&key("a"), &[(token("one"), Keep::Nothing)]).await.unwrap();
-    let lease =
-        store.renew(&Target::of(&key("a"), &token("direct"), None), None).await.unwrap().lease();
-    assert!(lease.is_some(), "the holder is refused");
+    assert!(refreshed(store, "direct").await.is_some(), "the holder is refused");
     waits(store, &long("two")).await;
-    let released = store.end(&Target::of(&key("a"), &token("direct"), None)).await.unwrap();
-    assert!(matches!(released, Ended::Lease(_)), "{released:?}");
+    assert!(matches!(release(store, "direct").await, Ended::Lease(_)));
     confirmed(store, &long("two")).await;
 }
 

@@ -1,0 +1,138 @@
+//! What is asked about a line after the answers to the last questions.
+
+use tokio::time::Instant;
+
+use crate::lock::error::StoreError;
+use crate::lock::lease::Claim;
+use crate::lock::slots::Share;
+use crate::lock::store::{Answer, Ask, Waiting, Win};
+use crate::lock::token::LeaseToken;
+
+/// A claim, its question, and the answer.
+pub(super) struct Answered {
+    pub(super) claim: Claim,
+    pub(super) ask: Ask,
+    /// The moments of the question and of the answer.
+    pub(super) at: [Instant; 2],
+    pub(super) answer: Result<Answer, StoreError>,
+}
+
+/// The next questions about a key's line.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// None until the moment that the answers tell.
+    Sleep,
+    /// None for a while: the store did not answer.
+    Retry,
+    /// So many claims from the head on.
+    First(usize),
+    /// The claim that the key was handed to.
+    Handed(LeaseToken),
+}
+
+/// The questions after those for the head, or for another claim that the key was handed to; `rung`
+/// if a hint led to them.
+pub(super) fn after(answers: &[Answered], rung: bool) -> Next {
+    let Some(head) = answers.first() else { return Next::Sleep };
+    if let Ok(Answer::Waiting(Waiting { handed: Some(handed), .. })) = &head.answer
+        && *handed != head.claim.token
+    {
+        return Next::Handed(handed.clone());
+    }
+    if answers.iter().any(|one| one.answer.is_err()) {
+        return Next::Retry;
+    }
+    // Beside leases that share the key there may be room for more.
+    if answers.iter().filter_map(Answered::win).any(|win| win.lease.share != Share::ALONE) {
+        return Next::First(2 * answers.len());
+    }
+    // The key was free without a hint, or the claim ended elsewhere: the store may have lost the
+    // line. The next claim's question restores it, or tells how long the lease lasts.
+    let found_free = !rung && head.win().is_some_and(|win| win.fresh);
+    match &head.answer {
+        Ok(Answer::Gone | Answer::Held(_)) => Next::First(1),
+        _ if found_free => Next::First(1),
+        _ => Next::Sleep,
+    }
+}
+
+impl Answered {
+    fn win(&self) -> Option<&Win> {
+        self.answer.as_ref().ok()?.win()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::Instant;
+
+    use crate::lock::error::{Effect, StoreError, Verb};
+    use crate::lock::key::LockKey;
+    use crate::lock::lease::{Claim, Lease, Origin, Renewals};
+    use crate::lock::next::{Answered, Next, after};
+    use crate::lock::slots::{Share, Slots};
+    use crate::lock::store::{Answer, Ask, Waiting, Win};
+    use crate::lock::time::Ttl;
+    use crate::lock::token::{FencingToken, LeaseToken};
+
+    fn token(name: &str) -> LeaseToken {
+        LeaseToken::parse(&format!("{name:-<16}")).unwrap()
+    }
+
+    fn of(name: &str, answer: Option<Answer>) -> Answered {
+        let (key, ttl) = (LockKey::parse("key").unwrap(), Ttl::from_millis(1_000));
+        let (token, origin) = (token(name), Origin::Client);
+        let claim = Claim { key, token, origin, ttl, owner: None, slots: None, named: None };
+        let failed = || {
+            let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
+            StoreError { verb, effect, reason: "on purpose".into() }
+        };
+        let (ask, at) = (Ask::InLine(Some(1)), [Instant::now(); 2]);
+        Answered { claim, ask, at, answer: answer.ok_or_else(failed) }
+    }
+
+    fn won(fresh: bool, slots: Slots) -> Option<Answer> {
+        let lease = Lease {
+            key: LockKey::parse("key").unwrap(),
+            owner: None,
+            fencing_token: FencingToken::from_number(1).unwrap(),
+            ttl: Ttl::from_millis(1_000),
+            renewals: Renewals::default(),
+            capped: false,
+            share: Share { slots, slot: None },
+        };
+        Some(Answer::Won(Win { lease, fresh, replaces: None, place: None, node: 0 }))
+    }
+
+    fn waits(handed: Option<&str>) -> Option<Answer> {
+        let (recheck_after, lasts) = Default::default();
+        let handed = handed.map(token);
+        Some(Answer::Waiting(Waiting {
+            place: 1,
+            ahead: 0,
+            new: false,
+            recheck_after,
+            lasts,
+            handed,
+        }))
+    }
+
+    #[tokio::test]
+    async fn the_next_question_follows_from_the_answers_alone() {
+        for (answers, rung, next) in [
+            (vec![], false, Next::Sleep),
+            (vec![of("one", waits(None))], false, Next::Sleep),
+            (vec![of("one", waits(Some("one")))], false, Next::Sleep),
+            (vec![of("one", waits(Some("two")))], true, Next::Handed(token("two"))),
+            (vec![of("one", None)], true, Next::Retry),
+            (vec![of("one", won(true, Slots::ALONE))], true, Next::Sleep),
+            (vec![of("one", won(true, Slots::ALONE))], false, Next::First(1)),
+            (vec![of("one", won(false, Slots::ALONE))], false, Next::Sleep),
+            (vec![of("one", won(true, Slots::SHARED))], true, Next::First(2)),
+            (vec![of("one", won(true, Slots::SHARED)), of("two", None)], true, Next::Retry),
+            (vec![of("one", Some(Answer::Gone))], true, Next::First(1)),
+        ] {
+            assert_eq!(after(&answers, rung), next);
+        }
+    }
+}
