@@ -24,18 +24,3 @@ impl Door {
 fn is_end_or_below(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('/')
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Door;
-
-    #[test]
-    fn clients_have_every_path_but_those_of_operators() {
-        for path in ["/admin", "/admin/locks/a", "/metrics", "/metrics/", "/ui", "/ui/a.js"] {
-            assert!(Door::All.leads_to(path) && !Door::Clients.leads_to(path), "{path}");
-        }
-        for path in ["/", "/healthz", "/locks/admin", "/locks", "/hold/a", "/uis", "/administer"] {
-            assert!(Door::All.leads_to(path) && Door::Clients.leads_to(path), "{path}");
-        }
-    }
-}

@@ -116,19 +116,3 @@ impl Lines {
         use_it(second.get_or_insert_with(|| Second { began: Instant::now(), lines: 0 }))
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::{Lines, SECOND};
-
-    #[test]
-    fn ten_lines_a_second_are_written_and_the_rest_is_counted() {
-        let refusals = Lines::default();
-        let began = refusals.with_second(|second| second.began);
-        let mut written = (0..1_000).filter_map(|_| refusals.admit(began));
-        assert_eq!(written.by_ref().take(10).sum::<u64>(), 0);
-        assert_eq!(written.next(), None);
-        assert_eq!(refusals.admit(began + SECOND), Some(990));
-        assert_eq!(refusals.admit(began + SECOND), Some(0));
-    }
-}

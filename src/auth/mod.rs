@@ -330,83 +330,32 @@ fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
 mod tests {
     use super::{ApiKey, Digest, Keyring, Permission};
 
-    /// The SHA-256 of `sesame`.
-    const SESAME: &str = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
-
-    /// The SHA-256 of nothing.
-    const EMPTY: &str = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
-
-    fn keyring(prefixes: &[&str]) -> Keyring {
-        let key = format!(
-            "name = 'shop'\nsha256 = '{SESAME}'\nprefixes = {prefixes:?}\npermissions = ['acquire']"
+    /// An API key with these lists of TOML.
+    fn key(name: &str, secret: &str, prefixes: &str, permissions: &str) -> ApiKey {
+        let sha256 = ApiKey::sha256_of(secret);
+        let text = format!(
+            "name = '{name}'\nsha256 = '{sha256}'\nprefixes = {prefixes}\n\
+             permissions = {permissions}"
         );
-        Keyring::new(vec![toml::from_str(&key).unwrap()])
-    }
-
-    #[test]
-    fn only_the_bearer_of_the_secret_is_known() {
-        let keyring = keyring(&[""]);
-        for (header, known) in [
-            (Some("Bearer sesame"), true),
-            (Some("bearer  sesame "), true),
-            (Some("Bearer Sesame"), false),
-            (Some("Bearer "), false),
-            (Some("Basic sesame"), false),
-            (Some("sesame"), false),
-            (None, false),
-        ] {
-            assert_eq!(keyring.identify(header.map(str::as_bytes)).is_some(), known, "{header:?}");
-        }
-        assert!(Keyring::default().identify(None).is_some());
-    }
-
-    #[test]
-    fn a_right_is_a_permission_and_a_prefix() {
-        let caller = keyring(&["shop/", "cron"]).identify(Some(b"Bearer sesame")).unwrap();
-        assert!(caller.may(&[Permission::Acquire], "shop/7"));
-        assert!(caller.may(&[Permission::Read, Permission::Acquire], "crontab"));
-        assert!(!caller.may(&[Permission::Acquire], "shop"));
-        assert!(!caller.may(&[Permission::Admin], "shop/7"));
-    }
-
-    #[test]
-    fn a_list_shows_what_is_asked_for_and_allowed_and_nothing_twice() {
-        let caller = keyring(&["b/", "b/c", "a"]).identify(Some(b"Bearer sesame")).unwrap();
-        assert_eq!(caller.visible(""), ["a", "b/"]);
-        assert_eq!(caller.visible("b"), ["b/"]);
-        assert_eq!(caller.visible("b/c/d"), ["b/c/d"]);
-        assert!(caller.visible("c").is_empty());
-    }
-
-    #[test]
-    fn a_lease_is_most_likely_of_the_api_key_with_the_longest_prefix() {
-        let keys = [
-            ("a", "['', 'shop/x']", "acquire"),
-            ("b", "['shop/']", "acquire"),
-            ("c", "['shop/a']", "read"),
-        ];
-        let keys = keys.map(|(name, prefixes, permission)| {
-            toml::from_str(&format!(
-                "name = '{name}'\nsha256 = '{SESAME}'\nprefixes = {prefixes}\n\
-                 permissions = ['{permission}']"
-            ))
-            .unwrap()
-        });
-        let keyring = Keyring::new(keys.into());
-        for (key, name) in [("shop/a", "b"), ("shop/x", "a"), ("other", "a")] {
-            assert_eq!(keyring.likely(key), Some(name.to_owned().into()), "{key}");
-        }
-        assert_eq!(Keyring::default().likely("a"), None);
+        toml::from_str(&text).unwrap()
     }
 
     /// An API key that may acquire under `prefix`.
     fn one(name: &str, secret: &str, prefix: &str) -> ApiKey {
-        let sha256 = ApiKey::sha256_of(secret);
-        let text = format!(
-            "name = '{name}'\nsha256 = '{sha256}'\nprefixes = ['{prefix}']\n\
-             permissions = ['acquire']"
-        );
-        toml::from_str(&text).unwrap()
+        key(name, secret, &format!("['{prefix}']"), "['acquire']")
+    }
+
+    #[test]
+    fn a_lease_is_most_likely_of_the_api_key_with_the_longest_prefix() {
+        let keyring = Keyring::new(vec![
+            key("a", "1", "['', 'shop/x']", "['acquire']"),
+            key("b", "2", "['shop/']", "['acquire']"),
+            key("c", "3", "['shop/a']", "['read']"),
+        ]);
+        for (key, name) in [("shop/a", "b"), ("shop/x", "a"), ("other", "a")] {
+            assert_eq!(keyring.likely(key), Some(name.to_owned().into()), "{key}");
+        }
+        assert_eq!(Keyring::default().likely("a"), None);
     }
 
     #[test]
@@ -467,27 +416,17 @@ mod tests {
 
     #[test]
     fn api_keys_that_cannot_be_meant_are_refused() {
-        let key = |name: &str, sha256: &str, prefixes: &str, permissions: &str| {
-            let text = format!(
-                "name = '{name}'\nsha256 = '{sha256}'\nprefixes = {prefixes}\n\
-                 permissions = {permissions}"
-            );
-            toml::from_str::<ApiKey>(&text).unwrap()
-        };
-        let other = SESAME.replace('d', "e");
-        let shop = || key("shop", SESAME, "['shop/']", "['acquire']");
-        let metrics = key("metrics", &other, "[]", "['read']");
-        let second_secret = key("shop", &other, "['shop/']", "['acquire']");
-        assert_eq!(ApiKey::fault(&[shop(), metrics]), None);
-        assert_eq!(ApiKey::fault(&[shop(), second_secret]), None);
+        let shop = || one("shop", "a", "shop/");
+        assert_eq!(ApiKey::fault(&[shop(), key("metrics", "b", "[]", "['read']")]), None);
+        assert_eq!(ApiKey::fault(&[shop(), one("shop", "b", "shop/")]), None);
         for (second, fault) in [
-            (key("", &other, "['']", "['acquire']"), "needs a name"),
-            (key("shop", &other, "['']", "['acquire']"), "differ in their prefixes"),
-            (key("shop", &other, "['shop/']", "['acquire', 'read']"), "differ in their prefixes"),
-            (key("b", SESAME, "['']", "['acquire']"), "the same secret"),
-            (key("b", EMPTY, "['']", "['acquire']"), "empty secret"),
-            (key("b", &other, "['']", "[]"), "may do nothing"),
-            (key("b", &other, "[]", "['read', 'admin']"), "may use no lock key"),
+            (one("", "b", ""), "needs a name"),
+            (one("shop", "b", ""), "differ in their prefixes"),
+            (key("shop", "b", "['shop/']", "['acquire', 'read']"), "differ in their prefixes"),
+            (one("b", "a", ""), "the same secret"),
+            (one("b", "", ""), "empty secret"),
+            (key("b", "b", "['']", "[]"), "may do nothing"),
+            (key("b", "b", "[]", "['read', 'admin']"), "may use no lock key"),
         ] {
             let told = ApiKey::fault(&[shop(), second]).unwrap();
             assert!(told.contains(fault), "{told}");
@@ -496,9 +435,10 @@ mod tests {
 
     #[test]
     fn a_digest_is_64_hexadecimal_digits() {
-        assert!(Digest::try_from(SESAME.to_uppercase()).is_ok());
-        for digest in ["", "sesame", &SESAME[1..], &SESAME.replace('d', "g"), &"+1".repeat(32)] {
-            assert!(Digest::try_from(digest.to_owned()).is_err(), "{digest}");
+        let digest = ApiKey::sha256_of("sesame");
+        assert!(Digest::try_from(digest.to_uppercase()).is_ok());
+        for wrong in ["", "sesame", &digest[1..], &digest.replace('d', "g"), &"+1".repeat(32)] {
+            assert!(Digest::try_from(wrong.to_owned()).is_err(), "{wrong}");
         }
     }
 }

@@ -83,7 +83,7 @@ fn frame(lines: &[String], drawn: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{fitting, frame};
+    use super::fitting;
     use crate::cli::terminal::Size;
 
     fn table(lines: &[&str]) -> Vec<String> {
@@ -98,11 +98,5 @@ mod tests {
         assert_eq!(fitting(&long, Some("no answer"), size), ["KEY", "first", "no answer"]);
         let tiny = Size { columns: 1, rows: 1 };
         assert!(fitting(&long, None, tiny).is_empty());
-    }
-
-    #[test]
-    fn a_frame_covers_the_one_before() {
-        assert_eq!(frame(&table(&["a", "b"]), 0), "a\x1b[K\r\nb\x1b[K\r\n\x1b[J");
-        assert_eq!(frame(&table(&["c"]), 2), "\x1b[2Fc\x1b[K\r\n\x1b[J");
     }
 }
