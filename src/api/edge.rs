@@ -32,6 +32,23 @@ pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
     answer
 }
 
+/// The methods and the routes without a key, as labels in the metrics.
+const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK"];
+const ROUTES: [&str; 12] = [
+    "/",
+    "/healthz",
+    "/readyz",
+    "/metrics",
+    "/openapi.yaml",
+    "/docs",
+    "/docs/scalar.js",
+    "/locks",
+    "/ui",
+    "/ui/access",
+    "/ui/status",
+    "/ui/events",
+];
+
 /// The labels of a request in the metrics.
 pub(super) struct Label {
     pub(super) route: &'static str,
@@ -41,58 +58,22 @@ pub(super) struct Label {
 impl Label {
     /// The labels of a request, from a small fixed set.
     pub(super) fn of(request: &Request) -> Self {
-        let method = match request.method().as_str() {
-            "GET" => "GET",
-            "HEAD" => "HEAD",
-            "POST" => "POST",
-            "PUT" => "PUT",
-            "DELETE" => "DELETE",
-            "LOCK" => "LOCK",
-            "UNLOCK" => "UNLOCK",
-            _ => "other",
-        };
+        let method = METHODS.into_iter().find(|known| request.method() == known);
         let route = match request.uri().path() {
-            path if path.starts_with("/locks/") && method == "PUT" => "/locks/{key}/refresh",
+            path if path.starts_with("/locks/") && method == Some("PUT") => "/locks/{key}/refresh",
             path if path.starts_with("/locks/") => "/locks/{key}",
             path if path.starts_with("/hold/") => "/hold/{key}",
             path if path.starts_with("/admin/locks/") => "/admin/locks/{key}",
             path if path.starts_with("/terraform/") => "/terraform/{key}",
-            "/locks" => "/locks",
-            "/" => "/",
-            "/healthz" => "/healthz",
-            "/readyz" => "/readyz",
-            "/metrics" => "/metrics",
-            "/openapi.yaml" => "/openapi.yaml",
-            "/docs" => "/docs",
-            "/docs/scalar.js" => "/docs/scalar.js",
-            "/ui" => "/ui",
-            "/ui/access" => "/ui/access",
-            "/ui/status" => "/ui/status",
-            "/ui/events" => "/ui/events",
-            _ => "none",
+            path => ROUTES.into_iter().find(|known| path == *known).unwrap_or("none"),
         };
-        Self { route, method }
+        Self { route, method: method.unwrap_or("other") }
     }
 }
 
 /// Answers an unknown path.
 pub(super) async fn no_such_route() -> ApiError {
     ApiError::new(Code::NoSuchRoute, "unknown path; /docs and /openapi.yaml list the routes")
-}
-
-/// Refuses methods other than GET.
-pub(super) async fn only_get() -> ApiError {
-    ApiError::method("GET, HEAD")
-}
-
-/// Refuses methods other than POST.
-pub(super) async fn only_post() -> ApiError {
-    ApiError::method("POST")
-}
-
-/// Refuses methods other than DELETE.
-pub(super) async fn only_delete() -> ApiError {
-    ApiError::method("DELETE")
 }
 
 /// Answers for a handler that panicked.

@@ -8,7 +8,7 @@ use std::time::Instant;
 use axum::extract::FromRequestParts;
 use axum::http::header::AUTHORIZATION;
 use axum::http::request::Parts;
-use axum::http::{HeaderMap, Method};
+use axum::http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
@@ -105,9 +105,14 @@ impl FromRequestParts<Arc<App>> for Reader {
 }
 
 /// Answers an unsupported method with the methods of this path.
-pub(super) async fn refuse_method(uri: axum::http::Uri) -> ApiError {
-    let refresh = KeyPath::of(uri.path()).refresh;
-    ApiError::method(if refresh { REFRESH_METHODS } else { KEY_METHODS })
+pub(super) async fn refuse_method(uri: Uri) -> ApiError {
+    ApiError::method(match uri.path() {
+        path if path.starts_with("/locks/") && KeyPath::of(path).refresh => REFRESH_METHODS,
+        path if path.starts_with("/locks/") => KEY_METHODS,
+        path if path.starts_with("/hold/") => "POST",
+        path if path.starts_with("/admin/") => "DELETE",
+        _ => "GET, HEAD",
+    })
 }
 
 /// The part of a path that is a key, percent-decoded once.

@@ -157,31 +157,26 @@ impl Api {
 
 /// All routes.
 fn routes(app: Arc<App>) -> Router {
-    let key = get(locks::inspect)
-        .post(locks::acquire)
-        .put(locks::refresh)
-        .delete(locks::release)
-        .fallback(refuse_method);
-    let held = post(hold::hold).fallback(edge::only_post);
-    let forced = delete(admin::force_release).fallback(edge::only_delete);
+    let key = get(locks::inspect).post(locks::acquire).put(locks::refresh).delete(locks::release);
     let state = any(terraform::answer); // Its methods have names that the router does not know.
     Router::new()
-        .route("/locks", get(locks::list).fallback(edge::only_get))
+        .route("/locks", get(locks::list))
         .route("/locks/", key.clone()) // The empty key is invalid.
         .route("/locks/{*key}", key)
-        .route("/hold/", held.clone())
-        .route("/hold/{*key}", held)
-        .route("/admin/locks/", forced.clone())
-        .route("/admin/locks/{*key}", forced)
+        .route("/hold/", post(hold::hold))
+        .route("/hold/{*key}", post(hold::hold))
+        .route("/admin/locks/", delete(admin::force_release))
+        .route("/admin/locks/{*key}", delete(admin::force_release))
         .route("/terraform/", state.clone())
         .route("/terraform/{*key}", state)
-        .route("/", get(health::about).fallback(edge::only_get))
-        .route("/healthz", get(health::healthz).fallback(edge::only_get))
-        .route("/readyz", get(health::readyz).fallback(edge::only_get))
-        .route("/metrics", get(health::metrics).fallback(edge::only_get))
-        .route("/openapi.yaml", get(health::openapi).fallback(edge::only_get))
+        .route("/", get(health::about))
+        .route("/healthz", get(health::healthz))
+        .route("/readyz", get(health::readyz))
+        .route("/metrics", get(health::metrics))
+        .route("/openapi.yaml", get(health::openapi))
         .merge(docs::routes())
         .merge(ui::routes())
+        .method_not_allowed_fallback(refuse_method)
         .fallback(edge::no_such_route)
         .with_state(app)
 }

@@ -15,8 +15,6 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sha2::{Digest, Sha256};
 
-use crate::api::edge;
-
 /// The headers of everything here, beside its own. Browsers keep a page, and ask each time whether
 /// it is still the same.
 const HEADERS: [(HeaderName, &str); 6] = [
@@ -88,7 +86,7 @@ impl Page {
     pub(super) fn route<S: Clone + Send + Sync + 'static>(
         page: &'static LazyLock<Self>,
     ) -> MethodRouter<S> {
-        get(move |headers: HeaderMap| async move { page.answer(&headers) }).fallback(edge::only_get)
+        get(move |headers: HeaderMap| async move { page.answer(&headers) })
     }
 }
 

@@ -16,20 +16,20 @@ use axum::extract::{Request, State};
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
 use axum::http::{HeaderName, Uri};
 use axum::response::{IntoResponse, Response};
-use axum::routing::{MethodRouter, get};
+use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::unfold;
 use serde_json::Value;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
+use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::Reader;
 use crate::api::options::{find, query};
 use crate::api::page::Page;
 use crate::api::quotas::{RequestKind, Slot};
 use crate::api::ui::body::{AccessBody, StatusReport};
-use crate::api::{App, edge};
 use crate::auth::Caller;
 use crate::lock::error::LockError;
 use crate::metrics::Counting;
@@ -71,12 +71,11 @@ const LONGEST_STREAM: Duration = Duration::from_secs(600);
 
 /// The routes of the dashboard.
 pub(super) fn routes() -> Router<Arc<App>> {
-    let only = |route: MethodRouter<Arc<App>>| route.fallback(edge::only_get);
     Router::new()
         .route("/ui", Page::route(&PAGE))
-        .route("/ui/access", only(get(access)))
-        .route("/ui/status", only(get(status)))
-        .route("/ui/events", only(get(events)))
+        .route("/ui/access", get(access))
+        .route("/ui/status", get(status))
+        .route("/ui/events", get(events))
 }
 
 /// `GET /ui/access`: whether an API key is needed, so that the page asks for one before it is
