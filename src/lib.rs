@@ -9,15 +9,15 @@ pub mod platform;
 pub mod lock;
 
 pub mod metrics;
-pub mod pem;
+mod pem;
 pub mod store;
 
 pub mod auth;
 pub mod config;
-pub mod wire;
+mod wire;
 
 pub mod api;
-pub mod client;
+mod client;
 pub mod server;
 
 pub mod cli;

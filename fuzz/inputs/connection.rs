@@ -35,7 +35,7 @@ static SERVICE: LazyLock<SocketAddr> = LazyLock::new(|| {
             let address = listener.local_addr().unwrap();
             let server = Server::open(config, &[address.into()]).unwrap();
             said.send(address).unwrap();
-            server.run(listener.into(), std::future::pending()).await.unwrap();
+            server.run(vec![listener.into()], std::future::pending()).await.unwrap();
         });
     });
     address.recv().unwrap()

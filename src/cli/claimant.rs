@@ -138,7 +138,7 @@ impl Claimant {
                     let busy = refusal.is_busy();
                     // Busy is definite: this token holds nothing, or no more than it knows of.
                     unsure &= !busy;
-                    if left().is_zero() || busy && refusal.is_of_holder() {
+                    if left().is_zero() || busy && refusal.mine {
                         // The service is there, so a quota is no reason to go on without it.
                         let code = if busy { exit::BUSY } else { exit::INTERNAL };
                         break Failure { code, why: refusal.detail };

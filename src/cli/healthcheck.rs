@@ -15,7 +15,7 @@ pub(super) fn healthcheck(config: &Config) -> Result<(), String> {
         ListenOn::Address(address) if config.tls.is_used() => format!("https://{address}"),
         ListenOn::Address(address) => format!("http://{address}"),
     };
-    let client = Client::new(&url, None).map_err(|error| error.to_string())?;
+    let client = Client::new(&url, None)?;
     match runtime::run(client.with_trust(Trust::unseen()).health())? {
         Ok(200) => Ok(()),
         Ok(status) => Err(format!("{place} answered {status}")),

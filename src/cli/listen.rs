@@ -1,4 +1,4 @@
-//! Binds the listeners. Clients are refused until the store is open.
+//! Binds the places to listen on. Clients are refused until the store is open.
 
 use std::fs::{File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -7,86 +7,61 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use socket2::{Domain, SockAddr, Socket, Type};
-use tokio::net::{TcpListener, UnixListener, lookup_host};
+use tokio::net::{TcpSocket, UnixSocket, lookup_host};
 
 use crate::config::{Config, ListenOn};
-use crate::server::{Address, Listener, Listeners, SocketFile};
+use crate::server::{Address, Listener, SocketFile};
 
 /// The most connections that wait to be accepted.
-const BACKLOG: i32 = 1_024;
+const BACKLOG: u32 = 1_024;
 
-/// The sockets of a service that does not listen yet.
+/// A place on which the service does not listen yet.
 pub(super) struct Bound {
-    main: BoundSocket,
-    admin: Option<BoundSocket>,
+    setting: &'static str,
+    pub(super) address: Address,
+    socket: Socket,
 }
 
-struct BoundSocket {
-    setting: &'static str,
-    socket: Socket,
-    address: Address,
-    /// That of a unix socket.
-    file: Option<SocketFile>,
+enum Socket {
+    Network(TcpSocket),
+    Unix(UnixSocket, SocketFile),
+}
+
+/// Binds the places of the settings: that of clients, and that of operators if they have their own.
+/// The error is a sentence.
+pub(super) async fn bind(config: &Config) -> Result<Vec<Bound>, String> {
+    let places = [("listen", Some(&config.listen)), ("admin_listen", config.admin_listen.as_ref())];
+    let mut all = Vec::new();
+    for (setting, place) in places {
+        let Some(place) = place else { continue };
+        let bound = match place {
+            ListenOn::Address(address) => bind_name(address).await,
+            ListenOn::Unix(path) => bind_unix(path, config.socket_mode.0),
+        };
+        let (socket, address) = bound
+            .map_err(|error| format!("cannot listen on {place} (setting `{setting}`): {error}"))?;
+        all.push(Bound { setting, address, socket });
+    }
+    Ok(all)
 }
 
 impl Bound {
-    /// Binds the addresses and unix sockets of the settings. The error is a sentence.
-    pub(super) async fn of(config: &Config) -> Result<Self, String> {
-        let main = BoundSocket::of("listen", &config.listen, config).await?;
-        let admin = match &config.admin_listen {
-            Some(place) => Some(BoundSocket::of("admin_listen", place, config).await?),
-            None => None,
-        };
-        Ok(Self { main, admin })
-    }
-
-    /// The place for clients, and that for operators.
-    pub(super) fn addresses(&self) -> [Option<Address>; 2] {
-        let admin = self.admin.as_ref().map(|admin| admin.address.clone());
-        [Some(self.main.address.clone()), admin]
-    }
-
     /// Begins to listen.
-    pub(super) fn listen(self) -> Result<Listeners, String> {
-        let admin = self.admin.map(BoundSocket::listen).transpose()?;
-        Ok(Listeners { main: self.main.listen()?, admin })
-    }
-}
-
-impl BoundSocket {
-    async fn of(setting: &'static str, place: &ListenOn, config: &Config) -> Result<Self, String> {
-        let bound = match place {
-            ListenOn::Address(address) => {
-                bind(address).await.map(|(socket, at)| (socket, at, None))
+    pub(super) fn listen(self) -> Result<Listener, String> {
+        let listener = match self.socket {
+            Socket::Network(socket) => socket.listen(BACKLOG).map(Listener::Network),
+            Socket::Unix(socket, file) => {
+                socket.listen(BACKLOG).map(|listener| Listener::Unix(listener, file))
             }
-            ListenOn::Unix(path) => bind_unix(path, config.socket_mode.bits())
-                .map(|(socket, file)| (socket, Address::Unix(path.clone()), Some(file))),
         };
-        let (socket, address, file) = bound
-            .map_err(|error| format!("cannot listen on {place} (setting `{setting}`): {error}"))?;
-        Ok(Self { setting, socket, address, file })
-    }
-
-    fn listen(self) -> Result<Listener, String> {
-        let begin = || {
-            self.socket.listen(BACKLOG)?;
-            self.socket.set_nonblocking(true)?;
-            Ok(match self.file {
-                None => Listener::Network(TcpListener::from_std(self.socket.into())?),
-                Some(file) => Listener::Unix(UnixListener::from_std(self.socket.into())?, file),
-            })
-        };
-        begin().map_err(|error: io::Error| {
-            format!("cannot listen (setting `{}`): {error}", self.setting)
-        })
+        listener.map_err(|error| format!("cannot listen (setting `{}`): {error}", self.setting))
     }
 }
 
-async fn bind(listen: &str) -> io::Result<(Socket, Address)> {
+async fn bind_name(name: &str) -> io::Result<(Socket, Address)> {
     let mut failure = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    for address in lookup_host(listen).await? {
-        match bind_to(address) {
+    for address in lookup_host(name).await? {
+        match bind_address(address) {
             Ok(bound) => return Ok(bound),
             Err(error) => failure = error,
         }
@@ -94,26 +69,26 @@ async fn bind(listen: &str) -> io::Result<(Socket, Address)> {
     Err(failure)
 }
 
-fn bind_to(address: SocketAddr) -> io::Result<(Socket, Address)> {
-    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+fn bind_address(address: SocketAddr) -> io::Result<(Socket, Address)> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
     // An address in TIME_WAIT is free.
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    let address = socket.local_addr()?.as_socket().unwrap_or(address);
-    Ok((socket, Address::Network(address)))
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    let address = Address::Network(socket.local_addr()?);
+    Ok((Socket::Network(socket), address))
 }
 
 /// Makes a unix socket with these permissions. The file of a process that died is replaced, that
 /// of another one stays.
-fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, SocketFile)> {
+fn bind_unix(path: &Path, mode: u32) -> io::Result<(Socket, Address)> {
     let lock = take(path)?;
     remove_stale(path)?;
-    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    socket.bind(&SockAddr::unix(path)?)?;
-    let file = SocketFile::new(path.to_owned(), lock);
+    let socket = UnixSocket::new_stream()?;
+    socket.bind(path)?;
+    let file = SocketFile { path: path.to_owned(), _lock: lock };
     // Nobody can connect before the socket listens.
     std::fs::set_permissions(path, Permissions::from_mode(mode))?;
-    Ok((socket, file))
+    Ok((Socket::Unix(socket, file), Address::Unix(path.to_owned())))
 }
 
 /// Locks the path of a unix socket, by a file beside it that stays: one that has bound its socket

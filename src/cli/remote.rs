@@ -55,8 +55,7 @@ impl Remote {
             Ok(_) | Err(std::env::VarError::NotPresent) => None,
             Err(_) => return Err(format!("the variable {API_KEY} is not UTF-8")),
         };
-        let client = Client::new(&self.url, api_key.as_deref());
-        let client = client.map_err(|error| error.to_string())?.with_trust(self.trust()?);
+        let client = Client::new(&self.url, api_key.as_deref())?.with_trust(self.trust()?);
         if client.exposes_api_key() && !self.plain_http {
             self.voice().complain(|| {
                 format!(

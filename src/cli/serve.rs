@@ -4,9 +4,9 @@ use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::cli::exit::{Failure, failed};
-use crate::cli::listen::Bound;
-use crate::cli::live::{LiveSettings, reload_certificate};
-use crate::cli::reload::{Reloads, WatchedFiles};
+use crate::cli::listen::{Bound, bind};
+use crate::cli::live::{reload_certificate, reload_settings};
+use crate::cli::reload::{Part, Reloads, WatchedFiles};
 use crate::cli::signals::Orders;
 use crate::cli::{exit, log, settings, stderr};
 use crate::config::{Config, Flags};
@@ -24,14 +24,15 @@ pub(super) fn serve(flags: Flags) -> Result<u8, Failure> {
     let tls = WatchedFiles::new(config.tls.files());
     let watched = |server: &Server| {
         let controls = server.controls();
-        let reloads = Reloads::new(controls.clone());
-        let live = LiveSettings { flags, at_start: sources, controls, filter };
-        reloads.add("settings", file, Box::new(move |cause| live.reload(cause)));
+        let part_controls = controls.clone();
+        let settings =
+            move |cause: &str| reload_settings(&flags, &sources, &part_controls, &filter, cause);
+        let mut parts = vec![Part::new("settings", file, settings)];
         if let Some(certificate) = server.certificate() {
-            let reload = move |cause: &str| reload_certificate(&certificate, cause);
-            reloads.add("tls", tls, Box::new(reload));
+            let certificate = move |cause: &str| reload_certificate(&certificate, cause);
+            parts.push(Part::new("tls", tls, certificate));
         }
-        reloads
+        Reloads::new(parts, controls)
     };
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
@@ -46,13 +47,13 @@ pub(super) fn serve(flags: Flags) -> Result<u8, Failure> {
 }
 
 async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result<Ended, Failure> {
-    let bound = Bound::of(&config).await.map_err(failed)?;
-    let addresses = bound.addresses();
-    let [main, admin] = addresses.each_ref().map(|address| address.as_ref().map(shown(&config)));
+    let bound = bind(&config).await.map_err(failed)?;
+    let addresses: Vec<_> = bound.iter().map(|bound| bound.address.clone()).collect();
+    let mut names = addresses.iter().map(|address| shown(address, &config));
+    let (main, admin) = (names.next().unwrap_or_default(), names.next());
     let orders = Orders::catch();
     let mut orders = orders.map_err(|error| failed(format!("cannot receive signals: {error}")))?;
     let store = format!("{:?}", config.store);
-    let addresses: Vec<_> = addresses.into_iter().flatten().collect();
     // A store on disk may take long to open.
     let opening = tokio::task::spawn_blocking(move || Server::open(config, &addresses));
     let server = tokio::select! {
@@ -62,7 +63,8 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
         _ = orders.end(|| ()) => return Ok(Ended::Well), // Nothing was served yet.
     };
     server.count_lost_log_lines(stderr::lost);
-    let listeners = bound.listen().map_err(failed)?;
+    let listeners = bound.into_iter().map(Bound::listen).collect::<Result<_, _>>();
+    let listeners = listeners.map_err(failed)?;
     tracing::info!(
         target: "audit",
         audit = "start",
@@ -70,8 +72,7 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
         store,
         pid = std::process::id(),
         admin,
-        "serving locks on {}",
-        main.unwrap_or_default()
+        "serving locks on {main}"
     );
     let reloads = watched(&server);
     let (begin_end, end_begun) = oneshot::channel::<()>();
@@ -99,10 +100,10 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
 }
 
 /// An address as clients write it.
-fn shown(config: &Config) -> impl Fn(&Address) -> String {
-    let scheme = if config.tls.is_used() { "https" } else { "http" };
-    move |address| match address {
-        Address::Network(address) => format!("{scheme}://{address}"),
+fn shown(address: &Address, config: &Config) -> String {
+    match address {
+        Address::Network(address) if config.tls.is_used() => format!("https://{address}"),
+        Address::Network(address) => format!("http://{address}"),
         Address::Unix(_) => address.to_string(),
     }
 }

@@ -5,30 +5,28 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::lock::key::LockKey;
-use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
 /// A granted lease.
 #[derive(Clone, Debug)]
-pub struct Granted {
-    /// The fencing token.
-    pub fencing_token: FencingToken,
+pub(crate) struct Granted {
+    pub(crate) fencing_token: FencingToken,
     /// The TTL, counted from `waited` after the request arrived.
-    pub ttl: Duration,
+    pub(crate) ttl: Duration,
     /// The time that the request waited in line.
-    pub waited: Duration,
+    pub(crate) waited: Duration,
     /// The number of its slot, if it shares the key and has one.
-    pub slot: Option<u16>,
+    pub(crate) slot: Option<u16>,
     /// The whole body.
-    pub body: String,
+    pub(crate) body: String,
 }
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
-pub enum ClientError {
+pub(crate) enum ClientError {
     /// The service refused it.
-    #[error("{0}")]
+    #[error("{}", .0.detail)]
     Refused(Refusal),
     /// The outcome is unknown: the request may have taken effect.
     #[error("{0}")]
@@ -36,16 +34,19 @@ pub enum ClientError {
 }
 
 /// A refusal by the service, or by a proxy in front of it.
-#[derive(Debug)]
-pub struct Refusal {
-    /// The status.
-    pub status: u16,
+#[derive(Debug, Deserialize)]
+pub(crate) struct Refusal {
+    #[serde(skip)]
+    pub(crate) status: u16,
     /// The code of the problem; empty if there was none.
-    pub code: String,
+    code: String,
     /// The explanation for people.
-    pub detail: String,
-    /// The whole body.
-    pub body: String,
+    pub(crate) detail: String,
+    /// The token itself shares the key, and is not given more of it.
+    #[serde(default)]
+    pub(crate) mine: bool,
+    /// The longest TTL that the service allows, if it refused a longer one.
+    pub(crate) max_ttl_ms: Option<u64>,
 }
 
 impl Granted {
@@ -77,7 +78,7 @@ impl Granted {
 
 impl ClientError {
     /// Returns whether a retry may be answered differently.
-    pub fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::NoAnswer(_) => true,
             Self::Refused(refusal) => refusal.may_pass(),
@@ -85,75 +86,46 @@ impl ClientError {
     }
 
     /// An answer that is not from lockkeeper; it proves nothing.
-    pub fn strange() -> Self {
+    pub(crate) fn strange() -> Self {
         Self::NoAnswer("the answer is not from lockkeeper".to_owned())
     }
 }
 
 impl Refusal {
     /// Returns whether another client holds the key, or there is no room to wait for it.
-    pub fn is_busy(&self) -> bool {
+    pub(crate) fn is_busy(&self) -> bool {
         [Code::LockHeld, Code::TooManyWaiters].iter().any(|code| self.code == code.row().0)
     }
 
     /// Returns whether the caller has used up what it may have.
-    pub fn is_of_quota(&self) -> bool {
+    pub(crate) fn is_of_quota(&self) -> bool {
         self.status == 429 && !self.is_busy()
     }
 
-    /// Returns whether the token itself shares the key, and is not given more of it.
-    pub fn is_of_holder(&self) -> bool {
-        #[derive(Deserialize)]
-        struct Held {
-            mine: bool,
-        }
-        serde_json::from_str(&self.body).is_ok_and(|held: Held| held.mine)
-    }
-
     /// Returns whether the lease is lost.
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.code == Code::LockLost.row().0
     }
 
     /// Returns whether the claim was released while it waited.
-    pub fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_cancelled(&self) -> bool {
         self.code == Code::WaitCancelled.row().0
     }
 
-    /// The longest TTL that the service allows, if it refused a longer one.
-    pub fn max_ttl(&self) -> Option<Ttl> {
-        #[derive(Deserialize)]
-        struct Bounds {
-            max_ttl_ms: u64,
-        }
-        let bounds: Bounds = serde_json::from_str(&self.body).ok()?;
-        Some(Ttl::from_millis(bounds.max_ttl_ms))
-    }
-
     /// Returns whether a retry may be answered differently.
-    pub fn may_pass(&self) -> bool {
+    pub(crate) fn may_pass(&self) -> bool {
         self.status >= 500 || self.status == 408 || self.status == 429
     }
 
     /// Parses the refusal in an answer.
-    pub(super) fn of(status: u16, body: String) -> Self {
-        #[derive(Deserialize)]
-        struct ProblemBody {
-            code: String,
-            detail: String,
-        }
-        match serde_json::from_str(&body) {
-            Ok(ProblemBody { code, detail }) => Self { status, code, detail, body },
-            Err(_) => {
-                let detail = format!("the answer is {status} and not from lockkeeper");
-                Self { status, code: String::new(), detail, body }
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Refusal {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(&self.detail)
+    pub(super) fn of(status: u16, body: &str) -> Self {
+        let read = serde_json::from_str(body).unwrap_or_else(|_| Self {
+            status,
+            code: String::new(),
+            detail: format!("the answer is {status} and not from lockkeeper"),
+            mine: false,
+            max_ttl_ms: None,
+        });
+        Self { status, ..read }
     }
 }

@@ -1,8 +1,8 @@
 //! The verbs over HTTP, for the command line: one request, one connection, one deadline.
 //!
 //! Each request has its own connection, so none meets a broken one, and a deadline, so nothing
-//! hangs. A missing answer is not a refusal: it says nothing about what happened. Retries are up to
-//! the caller.
+//! hangs. After [`ClientError::NoAnswer`], or if the future of a call is dropped, the request may or
+//! may not have taken effect. Retries are up to the caller: with the same token they are safe.
 
 mod answer;
 mod connect;
@@ -33,18 +33,19 @@ use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
 
-pub use crate::client::answer::{ClientError, Granted, Refusal};
-pub use crate::client::tls::Trust;
-pub use crate::client::wish::Wish;
+use crate::client::answer::Refusal;
+pub(crate) use crate::client::answer::{ClientError, Granted};
+pub(crate) use crate::client::tls::Trust;
+pub(crate) use crate::client::wish::Wish;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
-pub const ANSWER_TIME: Duration = Duration::from_secs(5);
+pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
 
 /// The time limit of a health check: shorter than that of common ones around it.
 const HEALTH_TIME: Duration = Duration::from_secs(3);
 
 /// Keys per page of the list: the most that the service allows.
-pub const PAGE: usize = 1_000;
+pub(crate) const PAGE: usize = 1_000;
 
 /// The longest answer that is read: above the largest page of the list.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
@@ -55,7 +56,7 @@ const LOCAL: &str = "http://localhost";
 
 /// A client of one service.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub(crate) struct Client {
     scheme: Scheme,
     authority: Authority,
     /// The path before the routes, behind some proxies; without a slash at the end.
@@ -68,31 +69,19 @@ pub struct Client {
 
 /// A lease as its holder names it.
 #[derive(Clone, Copy, Debug)]
-pub struct LeaseId<'a> {
-    /// The key.
-    pub key: &'a LockKey,
-    /// The lease token.
-    pub token: &'a LeaseToken,
+pub(crate) struct LeaseId<'a> {
+    pub(crate) key: &'a LockKey,
+    pub(crate) token: &'a LeaseToken,
     /// The fencing token, if known: a later lease of the same token has another one.
-    pub fencing_token: Option<FencingToken>,
-}
-
-/// Not the URL of a service.
-#[derive(Debug, thiserror::Error)]
-#[error("`{url}` is not the URL of a service: {reason}")]
-pub struct InvalidUrl {
-    url: String,
-    reason: &'static str,
+    pub(crate) fencing_token: Option<FencingToken>,
 }
 
 impl Client {
-    /// Makes a client of the service at `url`, with the API key that it requires.
-    ///
-    /// # Errors
-    ///
-    /// [`InvalidUrl`] says what is wrong with the URL or with the API key.
-    pub fn new(url: &str, api_key: Option<&str>) -> Result<Self, InvalidUrl> {
-        let wrong = |reason| InvalidUrl { url: without_password(url), reason };
+    /// Makes a client of the service at `url`, with the API key that it requires. The error says what
+    /// is wrong with the URL or with the API key.
+    pub(crate) fn new(url: &str, api_key: Option<&str>) -> Result<Self, String> {
+        let wrong =
+            |reason| format!("`{}` is not the URL of a service: {reason}", without_password(url));
         let socket = url.strip_prefix(UNIX).map(PathBuf::from);
         if socket.as_ref().is_some_and(|path| path.as_os_str().is_empty()) {
             return Err(wrong("name a file, as in unix:/run/lockkeeper/lockkeeper.sock"));
@@ -124,12 +113,12 @@ impl Client {
     }
 
     /// The same client, which trusts these authorities and shows this certificate.
-    pub fn with_trust(self, trust: Trust) -> Self {
+    pub(crate) fn with_trust(self, trust: Trust) -> Self {
         Self { trust, ..self }
     }
 
     /// Returns whether the API key goes over a network unencrypted.
-    pub fn exposes_api_key(&self) -> bool {
+    pub(crate) fn exposes_api_key(&self) -> bool {
         let is_local = match self.host().parse::<IpAddr>() {
             Ok(address) => address.is_loopback(),
             Err(_) => self.host() == "localhost" || self.host().ends_with(".localhost"),
@@ -138,20 +127,12 @@ impl Client {
     }
 
     /// The name or address of the service's host.
-    pub fn host(&self) -> &str {
+    pub(crate) fn host(&self) -> &str {
         self.authority.host().trim_start_matches('[').trim_end_matches(']')
     }
 
     /// Acquires the lease, and waits in line as long as `wish` says.
-    ///
-    /// # Errors
-    ///
-    /// After [`ClientError::NoAnswer`] the lease may be granted: retry with the same token.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping it disconnects, which gives up the place in line; a grant stays.
-    pub async fn acquire(
+    pub(crate) async fn acquire(
         &self,
         key: &LockKey,
         token: &LeaseToken,
@@ -163,16 +144,7 @@ impl Client {
     }
 
     /// Restarts the TTL of the lease.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::is_lost`] says that the lease is lost. After [`ClientError::NoAnswer`] it may be
-    /// refreshed.
-    ///
-    /// # Cancel safety
-    ///
-    /// The request may or may not have taken effect.
-    pub async fn refresh(
+    pub(crate) async fn refresh(
         &self,
         lease: LeaseId<'_>,
         ttl: Option<Ttl>,
@@ -193,15 +165,7 @@ impl Client {
     }
 
     /// Releases the lease, or gives up the place in line.
-    ///
-    /// # Errors
-    ///
-    /// As for a refresh; a repeated release may find that the first one succeeded.
-    ///
-    /// # Cancel safety
-    ///
-    /// The request may or may not have taken effect.
-    pub async fn release(&self, lease: LeaseId<'_>) -> Result<(), ClientError> {
+    pub(crate) async fn release(&self, lease: LeaseId<'_>) -> Result<(), ClientError> {
         let mut path = key_path(lease.key);
         if let Some(number) = lease.fencing_token {
             path.push_str(&format!("?fencing_token={number}"));
@@ -213,39 +177,20 @@ impl Client {
         }
     }
 
-    /// Returns the state of a key, and whether `token`, if given, holds it; with the first `waiters`
-    /// of its line, if given.
-    ///
-    /// # Errors
-    ///
-    /// It changes nothing and may be retried.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub async fn inspect(
+    /// Returns the state of a key, with the first `waiters` of its line, if given.
+    pub(crate) async fn inspect(
         &self,
         key: &LockKey,
-        token: Option<&LeaseToken>,
         waiters: Option<u64>,
     ) -> Result<String, ClientError> {
         let query = waiters.map_or_else(String::new, |most| format!("?waiters={most}"));
         let path = format!("{}{query}", key_path(key));
-        let call = HttpCall { token, ..HttpCall::new(Method::GET, path) };
-        Ok(self.call(call).await?.1)
+        Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
     /// A page of at most `limit` held keys that begin with `prefix`, the first or the one at
     /// `cursor`.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Client::inspect`].
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub async fn list(
+    pub(crate) async fn list(
         &self,
         prefix: &str,
         cursor: Option<&str>,
@@ -260,15 +205,7 @@ impl Client {
     }
 
     /// Ends the lease of any holder, only the one `named`, if given. The service logs the reason.
-    ///
-    /// # Errors
-    ///
-    /// [`Refusal::is_lost`] says that the key was not held, or not by this lease.
-    ///
-    /// # Cancel safety
-    ///
-    /// The request may or may not have taken effect.
-    pub async fn force_release(
+    pub(crate) async fn force_release(
         &self,
         key: &LockKey,
         named: Option<FencingToken>,
@@ -284,15 +221,7 @@ impl Client {
 
     /// The status of `/healthz`. A service that demands a client certificate has answered as well:
     /// 200.
-    ///
-    /// # Errors
-    ///
-    /// The reason why there is no answer.
-    ///
-    /// # Cancel safety
-    ///
-    /// Safe.
-    pub async fn health(&self) -> Result<u16, BoxError> {
+    pub(crate) async fn health(&self) -> Result<u16, BoxError> {
         let asked = self.exchange(HttpCall::new(Method::GET, "/healthz".to_owned()));
         match timeout(HEALTH_TIME, asked).await {
             Ok(Err(error)) if lives_without(&*error) => Ok(200),
@@ -311,7 +240,7 @@ impl Client {
         };
         match timeout(within, self.exchange(call)).await {
             Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
-            Ok(Ok((status, body))) => Err(ClientError::Refused(Refusal::of(status, body))),
+            Ok(Ok((status, body))) => Err(ClientError::Refused(Refusal::of(status, &body))),
             Ok(Err(error)) => Err(told(chain(&*error))),
             Err(_) => Err(told(format!("timeout after {:.1} s", within.as_secs_f64()))),
         }
@@ -369,7 +298,7 @@ fn without_password(url: &str) -> String {
 }
 
 /// An error of some layer.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// One request.
 struct HttpCall<'a> {
@@ -421,11 +350,11 @@ mod tests {
         assert!(!unix.exposes_api_key());
         assert!(Client::new("unix:", None).is_err());
         for url in ["http://a/locks", "https://proxy/lockkeeper/locks/"] {
-            let told = Client::new(url, None).unwrap_err().to_string();
+            let told = Client::new(url, None).unwrap_err();
             assert!(told.contains("leave out /locks"), "{told}");
         }
         assert!(Client::new("http://a", Some("two\nlines")).is_err());
-        let told = Client::new("http://jane:secret@a", None).unwrap_err().to_string();
+        let told = Client::new("http://jane:secret@a", None).unwrap_err();
         assert!(told.contains("`...@a` is not the URL of a service"), "{told}");
     }
 

@@ -18,7 +18,6 @@ use tokio_rustls::TlsConnector;
 
 use crate::client::BoxError;
 use crate::pem;
-use crate::pem::PemError;
 
 /// The transport of HTTP.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -27,7 +26,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
 /// The authorities that a client trusts, and its own certificate.
 #[derive(Clone, Debug, Default)]
-pub struct Trust {
+pub(crate) struct Trust {
     authorities: Authorities,
     own: Option<Arc<OwnCertificate>>,
 }
@@ -48,12 +47,8 @@ struct OwnCertificate {
 }
 
 impl Trust {
-    /// Trusts only the authorities in `file`.
-    ///
-    /// # Errors
-    ///
-    /// [`PemError`] says in a sentence what is wrong with the file.
-    pub fn only(mut self, file: &Path) -> Result<Self, PemError> {
+    /// Trusts only the authorities in `file`. The error says what is wrong with it.
+    pub(crate) fn only(mut self, file: &Path) -> Result<Self, String> {
         self.authorities = Authorities::Only(pem::authorities(file, &pem::read(file)?)?);
         Ok(self)
     }
@@ -61,16 +56,13 @@ impl Trust {
     /// Trusts every certificate: for the health check of the service on this machine. The
     /// certificate need not name this address, the request has no secret, and only its status is
     /// read.
-    pub fn unseen() -> Self {
+    pub(crate) fn unseen() -> Self {
         Self { authorities: Authorities::Unseen, own: None }
     }
 
-    /// Shows the certificate in `file` to the service; `key` has its private key.
-    ///
-    /// # Errors
-    ///
-    /// [`PemError`] says in a sentence what is wrong with a file.
-    pub fn showing(mut self, file: &Path, key: &Path) -> Result<Self, PemError> {
+    /// Shows the certificate in `file` to the service; `key` has its private key. The error says what
+    /// is wrong with one of them.
+    pub(crate) fn showing(mut self, file: &Path, key: &Path) -> Result<Self, String> {
         let chain = pem::certificates(file, &pem::read(file)?)?;
         let key = pem::private_key(key, &pem::read(key)?)?;
         self.own = Some(Arc::new(OwnCertificate { chain, key }));

@@ -10,15 +10,15 @@ use crate::lock::time::{Ttl, millis_down};
 
 /// The wishes for a lease.
 #[derive(Clone, Debug)]
-pub struct Wish {
+pub(crate) struct Wish {
     /// The TTL; the service's default if absent.
-    pub ttl: Option<Ttl>,
+    pub(crate) ttl: Option<Ttl>,
     /// The longest wait in line. The service may cut it.
-    pub wait: Duration,
+    pub(crate) wait: Duration,
     /// The name of the holder, shown to others.
-    pub owner: Option<Owner>,
+    pub(crate) owner: Option<Owner>,
     /// With how many it shares the key at most; an exclusive lease if absent.
-    pub slots: Option<Slots>,
+    pub(crate) slots: Option<Slots>,
 }
 
 impl Wish {

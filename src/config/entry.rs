@@ -9,12 +9,9 @@ use crate::config::ConfigError;
 /// What secrets begin with, so that people and scanners recognise one where it should not be.
 const PREFIX: &str = "lk_";
 
-/// A new secret of 244 random bits, and the lines of TOML that admit it, without the secret.
-///
-/// # Errors
-///
-/// [`ConfigError`] as for settings with these lines.
-pub fn new_api_key(
+/// A new secret of 244 random bits, and the lines of TOML that admit it, without the secret. Fails as
+/// settings with these lines would.
+pub(crate) fn new_api_key(
     name: &str,
     prefixes: &[String],
     permissions: &[String],
@@ -37,36 +34,5 @@ pub fn new_api_key(
     match ApiKey::fault(&keys) {
         Some(fault) => Err(wrong(&fault)),
         None => Ok((secret, lines)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::new_api_key;
-
-    fn words(words: &[&str]) -> Vec<String> {
-        words.iter().map(|word| (*word).to_owned()).collect()
-    }
-
-    #[test]
-    fn each_secret_is_new_and_is_not_in_the_lines() {
-        let make = || new_api_key("a \"b\"\n", &words(&["x/"]), &words(&["acquire"])).unwrap();
-        let ((one, lines), (other, _)) = (make(), make());
-        assert_ne!(one, other);
-        assert!(one.starts_with("lk_") && one.len() == 67, "{one}");
-        assert!(!lines.contains(&one), "{lines}");
-    }
-
-    #[test]
-    fn an_entry_that_settings_refuse_is_not_made() {
-        for (name, prefixes, permissions, fault) in [
-            ("", &["x/"][..], "acquire", "needs a name"),
-            ("shop", &[], "acquire", "may use no lock key"),
-            ("shop", &["x/"], "root", "unknown variant `root`"),
-        ] {
-            let refused = new_api_key(name, &words(prefixes), &words(&[permissions]));
-            let told = refused.unwrap_err().to_string();
-            assert!(told.contains(fault), "{told}");
-        }
     }
 }

@@ -1,7 +1,7 @@
 //! The settings of the listeners: where they are, and the files of TLS.
 
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
@@ -20,9 +20,9 @@ pub enum ListenOn {
     Unix(PathBuf),
 }
 
-/// The permissions of a unix socket.
+/// The permissions of a unix socket, as bits of `chmod`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SocketMode(u32);
+pub(crate) struct SocketMode(pub(crate) u32);
 
 impl ListenOn {
     fn parse(text: &str) -> Result<Self, &'static str> {
@@ -34,7 +34,7 @@ impl ListenOn {
     }
 
     /// Returns whether it is a unix socket.
-    pub fn is_unix(&self) -> bool {
+    pub(crate) fn is_unix(&self) -> bool {
         matches!(self, Self::Unix(_))
     }
 
@@ -68,13 +68,6 @@ pub(super) fn unless_empty<'de, D: Deserializer<'de>>(
     place.transpose().map_err(D::Error::custom)
 }
 
-impl SocketMode {
-    /// The bits as in `chmod`.
-    pub fn bits(self) -> u32 {
-        self.0
-    }
-}
-
 impl<'de> Deserialize<'de> for SocketMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -86,54 +79,22 @@ impl<'de> Deserialize<'de> for SocketMode {
     }
 }
 
-impl TlsSection {
-    /// The files of the certificate and of its key.
-    pub fn certificate_and_key(&self) -> Option<(PathBuf, PathBuf)> {
-        self.is_used().then(|| (self.certificate.clone(), self.key.clone()))
-    }
+/// A file, or nothing for an empty text.
+pub(super) fn file_unless_empty<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<PathBuf>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    Ok((!text.is_empty()).then(|| text.into()))
+}
 
-    /// The file of the authorities of client certificates.
-    pub fn client_ca(&self) -> Option<PathBuf> {
-        is_named(&self.client_ca).then(|| self.client_ca.clone())
+impl TlsSection {
+    /// Returns whether there is a certificate.
+    pub(crate) fn is_used(&self) -> bool {
+        self.certificate.is_some()
     }
 
     /// The files that are named.
-    pub fn files(&self) -> Vec<PathBuf> {
-        let all = [&self.certificate, &self.key, &self.client_ca];
-        all.into_iter().filter(|path| is_named(path)).cloned().collect()
-    }
-
-    /// Returns whether there is a certificate.
-    pub fn is_used(&self) -> bool {
-        is_named(&self.certificate)
-    }
-
-    /// Returns whether certificate and key are both set, or neither.
-    pub(super) fn is_whole(&self) -> bool {
-        is_named(&self.certificate) == is_named(&self.key)
-    }
-
-    /// Returns whether client certificates are required of a service without its own.
-    pub(super) fn has_only_authorities(&self) -> bool {
-        is_named(&self.client_ca) && !is_named(&self.certificate)
-    }
-}
-
-fn is_named(path: &Path) -> bool {
-    !path.as_os_str().is_empty()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::ListenOn;
-
-    #[test]
-    fn a_place_is_an_address_or_a_unix_socket() {
-        let unix = ListenOn::parse("unix:/run/a.sock").unwrap();
-        assert_eq!(unix, ListenOn::Unix("/run/a.sock".into()));
-        assert_eq!(unix.to_string(), "unix:/run/a.sock");
-        let address = ListenOn::parse("localhost:1").unwrap();
-        assert_eq!(address, ListenOn::Address("localhost:1".to_owned()));
-        assert!(ListenOn::parse("unix:").is_err());
+    pub(crate) fn files(&self) -> Vec<PathBuf> {
+        [&self.certificate, &self.key, &self.client_ca].into_iter().flatten().cloned().collect()
     }
 }

@@ -21,67 +21,60 @@ use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::TokenMaker;
 use crate::lock::waiting::WaitLimits;
 
-pub use crate::config::entry::new_api_key;
-pub use crate::config::listen::{ListenOn, SocketMode};
-pub use crate::config::prefixes::PrefixSection;
+pub(crate) use crate::config::entry::new_api_key;
+pub use crate::config::listen::ListenOn;
 pub use crate::config::sources::{Flags, Sources};
 
-/// All settings, validated.
+use crate::config::listen::SocketMode;
+use crate::config::prefixes::PrefixSection;
+
+/// All settings, validated. `config/lockkeeper.toml` says what each one is.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The place to listen on.
     pub listen: ListenOn,
-    /// The place to listen on for operators, if they have their own.
     #[serde(deserialize_with = "listen::unless_empty")]
-    pub admin_listen: Option<ListenOn>,
-    /// The permissions of unix sockets.
-    pub socket_mode: SocketMode,
+    pub(crate) admin_listen: Option<ListenOn>,
+    pub(crate) socket_mode: SocketMode,
     /// The store of the locks.
     pub store: StoreUrl,
-    /// Allows callers without API keys from other machines.
-    pub allow_anonymous: bool,
+    pub(crate) allow_anonymous: bool,
     /// The host names under which a service without API keys may be called.
     pub allowed_hosts: AllowedHosts,
     /// The proxies whose `X-Forwarded-For` is believed.
     pub trusted_proxies: TrustedProxies,
-    /// The certificate of the service.
-    pub tls: TlsSection,
-    /// The bounds of TTLs.
-    pub ttl: TtlSettings,
+    pub(crate) tls: TlsSection,
+    pub(crate) ttl: TtlSettings,
     /// The limits for clients.
     pub limits: Limits,
     /// The settings of the embedded store.
     pub embedded: EmbeddedSection,
-    /// The quota of one API key.
-    pub quotas: QuotaSection,
-    /// The settings of Redis.
-    pub redis: RedisSection,
-    /// The settings of Redlock.
-    pub redlock: RedlockSection,
-    /// The settings of the log.
-    pub log: LogSection,
-    /// The prefixes of keys that are told apart in the metrics.
+    pub(crate) quotas: QuotaSection,
+    pub(crate) redis: RedisSection,
+    pub(crate) redlock: RedlockSection,
+    pub(crate) log: LogSection,
     #[serde(default)]
-    pub prefixes: Vec<PrefixSection>,
+    pub(crate) prefixes: Vec<PrefixSection>,
     /// The API keys.
     #[serde(default)]
     pub api_keys: Vec<ApiKey>,
 }
 
-/// The section `tls`: files, empty for none.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TlsSection {
-    certificate: PathBuf,
-    key: PathBuf,
-    client_ca: PathBuf,
+pub(crate) struct TlsSection {
+    #[serde(deserialize_with = "listen::file_unless_empty")]
+    pub(crate) certificate: Option<PathBuf>,
+    #[serde(deserialize_with = "listen::file_unless_empty")]
+    pub(crate) key: Option<PathBuf>,
+    #[serde(deserialize_with = "listen::file_unless_empty")]
+    pub(crate) client_ca: Option<PathBuf>,
 }
 
-/// The section `ttl`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct TtlSettings {
+pub(crate) struct TtlSettings {
     default: Span,
     min: Span,
     max: Span,
@@ -93,32 +86,21 @@ pub struct TtlSettings {
 pub struct Limits {
     /// Connections at a time.
     pub connections: usize,
-    /// Connections at a time from one address.
-    pub connections_per_address: usize,
-    /// Bytes of a request head.
-    pub head_bytes: usize,
-    /// The time limit for a head.
-    pub head_time: Span,
+    pub(crate) connections_per_address: usize,
+    pub(crate) head_bytes: usize,
+    pub(crate) head_time: Span,
     /// Bytes of a request body.
     pub body_bytes: usize,
     /// The time limit for a body.
     pub body_time: Span,
-    /// The time limit for a connection without a request.
-    pub idle_time: Span,
-    /// The longest wait of a request in line.
-    pub max_wait: Span,
-    /// Requests that wait for one key.
-    pub waiters_per_key: usize,
-    /// Requests that wait for any key.
-    pub waiters_per_instance: usize,
-    /// Keys with waiting requests.
-    pub waited_keys_per_instance: usize,
-    /// Streams of `POST /hold/{key}`.
-    pub hold_streams: usize,
-    /// Lists at a time.
-    pub lists: usize,
-    /// The time that an absent claim keeps its place in line.
-    pub position_kept: Span,
+    pub(crate) idle_time: Span,
+    pub(crate) max_wait: Span,
+    pub(crate) waiters_per_key: usize,
+    pub(crate) waiters_per_instance: usize,
+    pub(crate) waited_keys_per_instance: usize,
+    pub(crate) hold_streams: usize,
+    pub(crate) lists: usize,
+    pub(crate) position_kept: Span,
     /// The time limit for a graceful shutdown.
     pub shutdown_time: Span,
 }
@@ -131,61 +113,44 @@ pub struct EmbeddedSection {
     pub command_timeout: Span,
 }
 
-/// The section `quotas`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct QuotaSection {
-    /// Leases at a time.
-    pub leases: usize,
-    /// Requests that wait.
-    pub waiters: usize,
-    /// Streams of `POST /hold/{key}`.
-    pub streams: usize,
+pub(crate) struct QuotaSection {
+    pub(crate) leases: usize,
+    pub(crate) waiters: usize,
+    pub(crate) streams: usize,
 }
 
-/// The section `redis`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RedisSection {
-    /// The prefix of every key.
-    pub key_prefix: String,
+pub(crate) struct RedisSection {
+    pub(crate) key_prefix: String,
     token_prefix: String,
-    /// The time limit of a command.
-    pub command_timeout: Span,
-    /// The time limit of a connection attempt.
-    pub connect_timeout: Span,
-    /// The number of replicas that have to have a grant.
-    pub min_replicas: u32,
+    pub(crate) command_timeout: Span,
+    pub(crate) connect_timeout: Span,
+    pub(crate) min_replicas: u32,
 }
 
-/// The section `redlock`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct RedlockSection {
-    /// The time limit of one node.
-    pub node_timeout: Span,
+pub(crate) struct RedlockSection {
+    pub(crate) node_timeout: Span,
     longest_lease: Span,
-    /// Lets a node vote as soon as it has restarted.
-    pub trust_restarted: bool,
+    pub(crate) trust_restarted: bool,
 }
 
-/// The section `log`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct LogSection {
-    /// The lowest level that is logged.
-    pub level: Level,
-    /// The format of the lines.
-    pub format: LogFormat,
-    /// Writes the lines of the audit at every level.
-    pub audit: bool,
+pub(crate) struct LogSection {
+    pub(crate) level: Level,
+    pub(crate) format: LogFormat,
+    pub(crate) audit: bool,
 }
 
 /// The lowest level that is logged.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "lowercase")]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Level {
+pub(crate) enum Level {
     Off,
     Error,
     Warn,
@@ -197,7 +162,7 @@ pub enum Level {
 /// The format of the log.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Text on a terminal, JSON otherwise.
     Auto,
     /// For people.
@@ -336,7 +301,7 @@ impl Config {
         })?;
         for (path, fits, what) in config.bounds() {
             if !fits {
-                return Err(sources.wrong(path, what));
+                return Err(sources.wrong(path, &what));
             }
         }
         if let Some(fault) = config.prefix_fault() {
@@ -357,7 +322,7 @@ impl Config {
     }
 
     /// The longest lease with Redlock: nodes that may have forgotten leases wait this long.
-    pub fn longest_lease(&self) -> Ttl {
+    pub(crate) fn longest_lease(&self) -> Ttl {
         self.redlock.longest_lease.ttl()
     }
 

@@ -8,7 +8,7 @@ use crate::lock::prefixes::{InvalidPrefixes, Prefix, Prefixes};
 /// An entry of `[[prefixes]]`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PrefixSection {
+pub(crate) struct PrefixSection {
     prefix: String,
     max_hold: Option<Span>,
 }

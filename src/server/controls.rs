@@ -6,11 +6,10 @@ use std::sync::Arc;
 use crate::api::{Quota, Quotas};
 use crate::auth::{ApiKey, KeyChanges, Keyring};
 use crate::metrics::Metrics;
-use crate::server::StartError;
 
 /// A way to the API keys of a service that runs.
 #[derive(Clone, Debug)]
-pub struct Controls {
+pub(crate) struct Controls {
     pub(super) keyring: Keyring,
     pub(super) quotas: Arc<Quotas>,
     pub(super) metrics: Arc<Metrics>,
@@ -22,19 +21,13 @@ pub struct Controls {
 
 impl Controls {
     /// Replaces the API keys. Requests in flight keep their rights, streams that lost theirs end,
-    /// and each caller keeps the counts of its quota.
-    ///
-    /// # Errors
-    ///
-    /// [`StartError::Setting`] if there would be none left: a settings file that is being written
-    /// must not open the service to everybody.
-    pub fn replace_api_keys(&self, keys: Vec<ApiKey>) -> Result<KeyChanges, StartError> {
+    /// and each caller keeps the counts of its quota. Fails if there would be none left: a settings
+    /// file that is being written must not open the service to everybody.
+    pub(crate) fn replace_api_keys(&self, keys: Vec<ApiKey>) -> Result<KeyChanges, String> {
         if keys.is_empty() && !self.keyring.is_open() {
-            return Err(StartError::Setting(
-                "`api_keys` is empty, which would allow every caller everything: restart the \
-                 service if that is meant"
-                    .to_owned(),
-            ));
+            return Err("`api_keys` is empty, which would allow every caller everything: restart \
+                        the service if that is meant"
+                .to_owned());
         }
         let changes = self.keyring.replace(keys);
         let several = self.keyring.callers() > 1;
@@ -43,7 +36,7 @@ impl Controls {
     }
 
     /// Counts a reload, `ok` or `failed`, and sets how many of the watched parts failed last time.
-    pub fn reloaded(&self, outcome: &'static str, failed_parts: usize) {
+    pub(crate) fn reloaded(&self, outcome: &'static str, failed_parts: usize) {
         self.metrics.reloaded(outcome, failed_parts);
     }
 }

@@ -28,31 +28,22 @@ pub enum Listener {
     Unix(UnixListener, SocketFile),
 }
 
-/// The listeners of a service.
-#[derive(Debug)]
-pub struct Listeners {
-    /// The one for clients.
-    pub main: Listener,
-    /// The one for operators, if they have their own.
-    pub admin: Option<Listener>,
-}
-
 /// The file of a unix socket, until dropped.
 #[derive(Debug)]
 pub struct SocketFile {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Its lock is what keeps other processes from the path.
-    _lock: File,
+    pub(crate) _lock: File,
 }
 
 impl Address {
     /// Returns whether only this machine can reach it.
-    pub fn is_local(&self) -> bool {
+    pub(super) fn is_local(&self) -> bool {
         self.is_loopback() || matches!(self, Self::Unix(_))
     }
 
     /// Returns whether it is a loopback address, which web browsers of this machine can reach too.
-    pub fn is_loopback(&self) -> bool {
+    pub(super) fn is_loopback(&self) -> bool {
         matches!(self, Self::Network(address) if address.ip().to_canonical().is_loopback())
     }
 }
@@ -72,9 +63,9 @@ impl From<SocketAddr> for Address {
     }
 }
 
-impl From<TcpListener> for Listeners {
+impl From<TcpListener> for Listener {
     fn from(listener: TcpListener) -> Self {
-        Self { main: Listener::Network(listener), admin: None }
+        Self::Network(listener)
     }
 }
 
@@ -96,13 +87,6 @@ impl Listener {
     /// Returns whether it is the kind of listener on which connections use TLS.
     pub(super) fn is_network(&self) -> bool {
         matches!(self, Self::Network(_))
-    }
-}
-
-impl SocketFile {
-    /// The file at `path`, which was just made under `lock`.
-    pub fn new(path: PathBuf, lock: File) -> Self {
-        Self { path, _lock: lock }
     }
 }
 

@@ -16,13 +16,14 @@ mod tls;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::system::uname;
 use tokio::sync::Semaphore;
 
 use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
 use crate::auth::{Exposure, HostNames, Keyring};
-use crate::config::{Config, StoreUrl};
+use crate::config::{Config, StoreUrl, TlsSection};
 use crate::lock::ends::Why;
 use crate::lock::lease::LockStatus;
 use crate::lock::locks::Locks;
@@ -30,12 +31,13 @@ use crate::lock::watched;
 use crate::server::connection::Acceptor;
 use crate::server::house::{HALL, House};
 use crate::server::stores::store_settings;
+use crate::server::tls::TlsFiles;
 use crate::store;
 
-pub use crate::server::controls::Controls;
-pub use crate::server::listener::{Address, Listener, Listeners, SocketFile};
-pub use crate::server::stores::operator;
-pub use crate::server::tls::{Certificate, Reread, TlsError, TlsFiles};
+pub(crate) use crate::server::controls::Controls;
+pub use crate::server::listener::{Address, Listener, SocketFile};
+pub(crate) use crate::server::stores::operator;
+pub(crate) use crate::server::tls::Certificate;
 
 /// Descriptors that are not for served clients: the store, the log, the listener, spares for
 /// inspection, and the connections that wait for a place.
@@ -151,7 +153,7 @@ impl Server {
     }
 
     /// What can be changed while the service runs.
-    pub fn controls(&self) -> Controls {
+    pub(crate) fn controls(&self) -> Controls {
         Controls {
             keyring: self.app.keyring.clone(),
             quotas: self.app.quotas.clone(),
@@ -162,17 +164,18 @@ impl Server {
     }
 
     /// Adds the log's counter of lost lines to the metrics.
-    pub fn count_lost_log_lines(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub(crate) fn count_lost_log_lines(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
         self.app.metrics.log_lines_dropped(count);
     }
 
     /// The certificate, to be read again when its files have changed.
-    pub fn certificate(&self) -> Option<Arc<Certificate>> {
+    pub(crate) fn certificate(&self) -> Option<Arc<Certificate>> {
         self.tls.clone()
     }
 
-    /// Serves the clients of `listeners` until `shutdown`. Then it accepts no connections, grants no
-    /// leases, and answers the requests under way within the time limit of the settings.
+    /// Serves the clients of `listeners`, of which a second one is for operators, until `shutdown`.
+    /// Then it accepts no connections, grants no leases, and answers the requests under way within
+    /// the time limit of the settings.
     ///
     /// # Errors
     ///
@@ -183,7 +186,7 @@ impl Server {
     /// Dropping the future closes all connections at once.
     pub async fn run(
         self,
-        listeners: Listeners,
+        listeners: Vec<Listener>,
         shutdown: impl Future<Output = ()>,
     ) -> Result<Ended, Failed> {
         let limits = &self.config.limits;
@@ -200,18 +203,10 @@ impl Server {
             tls.remind();
         }
         self.count_found_leases().await;
-        let Listeners { main: listener, admin } = listeners;
-        let door = if admin.is_some() { Door::Clients } else { Door::All };
-        let main = self.acceptor(&listener, door);
-        let operators = admin.as_ref().map(|listener| self.acceptor(listener, Door::All));
-        let accept = async {
-            let others = async {
-                if let (Some(operators), Some(listener)) = (&operators, &admin) {
-                    operators.accept(listener).await;
-                }
-            };
-            tokio::join!(main.accept(&listener), others)
-        };
+        let acceptors: Vec<_> =
+            (0..).zip(&listeners).map(|(at, one)| self.acceptor(at, one)).collect();
+        let pairs = acceptors.iter().zip(&listeners);
+        let accept = join_all(pairs.map(|(acceptor, listener)| acceptor.accept(listener)));
         let patience = tokio::select! {
             _ = accept => limits.shutdown_time.get(),
             () = shutdown => limits.shutdown_time.get(),
@@ -225,17 +220,12 @@ impl Server {
                 LAST_ANSWERS.min(limits.shutdown_time.get())
             }
         };
-        drop((listener, admin));
+        drop(listeners);
         tracing::info!("shutting down; no new leases, answering requests under way");
         self.app.locks.drain();
         let began = Instant::now();
-        let others = async {
-            match operators {
-                Some(operators) => operators.finish(patience).await,
-                None => true,
-            }
-        };
-        let (answered, others) = tokio::join!(main.finish(patience), others);
+        let finish = acceptors.into_iter().map(|acceptor| acceptor.finish(patience));
+        let answered = join_all(finish).await.iter().all(|all| *all);
         let left = patience.saturating_sub(began.elapsed());
         let finished = self.app.locks.finish(left).await;
         drop(self); // The store writes the rest to disk.
@@ -243,16 +233,19 @@ impl Server {
             return Err(Failed(reason.to_owned()));
         }
         tracing::info!("shutdown complete");
-        Ok(if answered && others && finished { Ended::Well } else { Ended::Early })
+        Ok(if answered && finished { Ended::Well } else { Ended::Early })
     }
 
-    /// What accepts and serves the connections of a listener.
-    fn acceptor(&self, listener: &Listener, door: Door) -> Acceptor {
+    /// What accepts and serves the connections of a listener, the first or the one for operators.
+    fn acceptor(&self, number: usize, listener: &Listener) -> Acceptor {
         let (limits, proxies) = (&self.config.limits, self.config.trusted_proxies.clone());
-        let is_for_operators = door == Door::All && self.config.admin_listen.is_some();
-        let house = match is_for_operators {
-            true => House::new(OPERATORS, OPERATORS, proxies),
-            false => House::new(self.connections, limits.connections_per_address, proxies),
+        let house = match number {
+            0 => House::new(self.connections, limits.connections_per_address, proxies),
+            _ => House::new(OPERATORS, OPERATORS, proxies),
+        };
+        let door = match number {
+            0 if self.config.admin_listen.is_some() => Door::Clients,
+            _ => Door::All,
         };
         let api = Api::new(self.app.clone()).behind(door);
         let tls = self.tls.clone().filter(|_| listener.is_network());
@@ -304,10 +297,13 @@ fn quota(config: &Config, callers: usize) -> Quota {
 
 /// The certificate of the settings, if there is one.
 fn certificate(config: &Config) -> Result<Option<Arc<Certificate>>, StartError> {
-    let Some((certificate, key)) = config.tls.certificate_and_key() else { return Ok(None) };
-    let client_ca = config.tls.client_ca();
+    let TlsSection { certificate: Some(certificate), key: Some(key), client_ca } = &config.tls
+    else {
+        return Ok(None);
+    };
+    let (certificate, key, client_ca) = (certificate.clone(), key.clone(), client_ca.clone());
     let certificate = Certificate::load(TlsFiles { certificate, key, client_ca });
-    let certificate = certificate.map_err(|error| StartError::Setting(error.to_string()))?;
+    let certificate = certificate.map_err(StartError::Setting)?;
     Ok(Some(Arc::new(certificate)))
 }
 

@@ -9,12 +9,8 @@ use crate::store::redis::RedisSettings;
 use crate::store::redlock::operator::Operator;
 use crate::store::redlock::{RedlockSettings, Restarted, Rules};
 
-/// The nodes of a Redlock store, for an operator.
-///
-/// # Errors
-///
-/// [`StartError`] if `store` names no such nodes.
-pub fn operator(config: &Config) -> Result<Operator, StartError> {
+/// The nodes of a Redlock store, for an operator. Fails if `store` names no such nodes.
+pub(crate) fn operator(config: &Config) -> Result<Operator, StartError> {
     match store_settings(config) {
         StoreSettings::Redlock(settings) => {
             Ok(Operator::new(&settings).map_err(store::OpenError::from)?)

@@ -20,7 +20,6 @@ use x509_cert::der::{DateTime, Decode};
 use crate::lock::error::chain;
 use crate::lock::time::wall_clock_micros;
 use crate::pem;
-use crate::pem::PemError;
 use crate::server::socket::Socket;
 
 /// The protocol in a handshake.
@@ -56,17 +55,14 @@ pub(super) fn socket(transport: &Transport) -> &Socket {
 
 /// The files of the section `tls`.
 #[derive(Clone, Debug)]
-pub struct TlsFiles {
-    /// The certificate of the service, followed by those of the authorities between it and a root.
-    pub certificate: PathBuf,
-    /// Its private key.
-    pub key: PathBuf,
-    /// The authorities of client certificates, which are then required.
-    pub client_ca: Option<PathBuf>,
+pub(crate) struct TlsFiles {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) client_ca: Option<PathBuf>,
 }
 
 /// The certificate in use. Each handshake takes the current one; open connections go on.
-pub struct Certificate {
+pub(crate) struct Certificate {
     files: TlsFiles,
     current: RwLock<Loaded>,
     noticed: Mutex<Option<Instant>>,
@@ -81,68 +77,30 @@ struct Loaded {
     end: DateTime,
 }
 
-/// A file of `[tls]` that cannot be used, and the setting that names it.
-#[derive(Debug, thiserror::Error)]
-pub enum TlsError {
-    /// It is no usable PEM file.
-    #[error("`tls.{setting}`: {source}")]
-    File {
-        /// The name of the setting.
-        setting: &'static str,
-        /// The fault of the file.
-        source: PemError,
-    },
-    /// The files are readable, but cannot be used.
-    #[error("`tls.{setting}`: {what}")]
-    Unfit {
-        /// The name of the setting.
-        setting: &'static str,
-        /// The fault, with the remedy.
-        what: String,
-    },
-}
-
-/// The result of reading the files again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reread {
-    /// New connections get the new certificate.
-    Replaced,
-    /// The files are as they were.
-    Same,
-}
-
 impl Certificate {
-    /// Reads and checks the files.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`] names the setting and the remedy.
-    pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
+    /// Reads and checks the files. The error names the setting and the remedy.
+    pub(super) fn load(files: TlsFiles) -> Result<Self, String> {
         let current = RwLock::new(files.load()?);
         Ok(Self { files, current, noticed: Mutex::default() })
     }
 
-    /// Reads the files again and uses them for new connections. If they cannot be used, or do not
-    /// fit each other, the old ones stay in use.
-    ///
-    /// # Errors
-    ///
-    /// [`TlsError`] as at the start.
-    pub fn reload(&self) -> Result<Reread, TlsError> {
+    /// Reads the files again and uses them for new connections; returns whether they differ. If they
+    /// cannot be used, or do not fit each other, the old ones stay in use.
+    pub(crate) fn reload(&self) -> Result<bool, String> {
         let loaded = self.files.load()?;
         {
             let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
             if current.digest == loaded.digest {
-                return Ok(Reread::Same);
+                return Ok(false);
             }
             *current = loaded;
         }
         self.remind();
-        Ok(Reread::Replaced)
+        Ok(true)
     }
 
     /// The end of the certificate in use.
-    pub fn end(&self) -> DateTime {
+    pub(crate) fn end(&self) -> DateTime {
         self.current().end
     }
 
@@ -195,64 +153,59 @@ impl std::fmt::Debug for Certificate {
 }
 
 impl TlsFiles {
-    fn load(&self) -> Result<Loaded, TlsError> {
-        let file = |setting| move |source| TlsError::File { setting, source };
-        let unfit = |setting, what| TlsError::Unfit { setting, what };
+    fn load(&self) -> Result<Loaded, String> {
+        let of = |setting| move |what| format!("`tls.{setting}`: {what}");
         let mut digest = Sha256::new();
         let mut read = |setting, path: &PathBuf| {
-            let text = pem::read(path).map_err(file(setting))?;
+            let text = pem::read(path).map_err(of(setting))?;
             digest.update(text.len().to_be_bytes());
             digest.update(&text);
-            Ok::<_, TlsError>(text)
+            Ok::<_, String>(text)
         };
         let text = read("certificate", &self.certificate)?;
-        let chain = pem::certificates(&self.certificate, &text).map_err(file("certificate"))?;
+        let chain = pem::certificates(&self.certificate, &text).map_err(of("certificate"))?;
         let text = read("key", &self.key)?;
-        let key = pem::private_key(&self.key, &text).map_err(file("key"))?;
-        let end = self.end(&chain[0])?;
+        let key = pem::private_key(&self.key, &text).map_err(of("key"))?;
+        let end = self.end(&chain[0]).map_err(of("certificate"))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()
-            .map_err(|error| unfit("certificate", error.to_string()))?;
+            .map_err(|error| of("certificate")(error.to_string()))?;
         let config = match &self.client_ca {
             None => config.with_no_client_auth(),
             Some(path) => {
                 let text = read("client_ca", path)?;
-                let roots = Arc::new(pem::authorities(path, &text).map_err(file("client_ca"))?);
+                let roots = Arc::new(pem::authorities(path, &text).map_err(of("client_ca"))?);
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                let verifier = verifier.build();
-                let wrong = |error| unfit("client_ca", format!("{}: {error}", path.display()));
-                config.with_client_cert_verifier(verifier.map_err(wrong)?)
+                let wrong = |error| of("client_ca")(format!("{}: {error}", path.display()));
+                config.with_client_cert_verifier(verifier.build().map_err(wrong)?)
             }
         };
-        let mut config = config.with_single_cert(chain, key).map_err(|error| match error {
-            Error::InconsistentKeys(_) => unfit(
-                "key",
-                format!(
-                    "{} is not the key of the certificate in {}: name the one that it was \
-                     requested with",
-                    self.key.display(),
-                    self.certificate.display()
+        let mut config = config.with_single_cert(chain, key).map_err(|error| {
+            let (certificate, key) = (self.certificate.display(), self.key.display());
+            of("key")(match error {
+                Error::InconsistentKeys(_) => format!(
+                    "{key} is not the key of the certificate in {certificate}: name the one that \
+                     it was requested with"
                 ),
-            ),
-            error => unfit("key", format!("{}: {error}", self.key.display())),
+                error => format!("{key}: {error}"),
+            })
         })?;
         config.alpn_protocols = vec![HTTP_1_1.to_vec()];
         Ok(Loaded { config: Arc::new(config), digest: digest.finalize().into(), end })
     }
 
     /// The end of a certificate; an error if it is over.
-    fn end(&self, certificate: &[u8]) -> Result<DateTime, TlsError> {
+    fn end(&self, certificate: &[u8]) -> Result<DateTime, String> {
         let path = self.certificate.display();
-        let unfit = |what| TlsError::Unfit { setting: "certificate", what };
         let parsed = CertificateInner::<Raw>::from_der(certificate)
-            .map_err(|_| unfit(format!("{path} has a part that is no X.509 certificate")))?;
+            .map_err(|_| format!("{path} has a part that is no X.509 certificate"))?;
         let end = parsed.tbs_certificate.validity.not_after.to_date_time();
         if seconds(end) > now() {
             return Ok(end);
         }
         let subject = parsed.tbs_certificate.subject;
-        Err(unfit(format!("the certificate of `{subject}` in {path} ended on {end}: renew it")))
+        Err(format!("the certificate of `{subject}` in {path} ended on {end}: renew it"))
     }
 }
 

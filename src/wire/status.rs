@@ -1,4 +1,5 @@
-//! The bodies of looks: the state of a key, its line, and the list of held keys.
+//! The bodies of looks: the state of a key, its line, and the list of held keys. `openapi.yaml` says
+//! what each member is.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,72 +10,53 @@ use crate::wire::owner_text;
 
 /// The state of a key.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct StatusBody {
-    /// The key.
-    pub key: String,
-    /// `true` if it is held.
-    pub held: bool,
-    /// The holder's name, if it gave one.
+pub(crate) struct StatusBody {
+    pub(crate) key: String,
+    pub(crate) held: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// The holder's fencing token, if it has one.
+    pub(crate) owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fencing_token: Option<u64>,
-    /// The rest of its TTL, if it expires.
+    pub(crate) fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-    /// The time since the lease began, if the store can tell.
+    pub(crate) ttl_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_ms: Option<u64>,
-    /// The number of waiting requests.
-    pub waiters: u64,
-    /// The first of them, if the request asked for them.
+    pub(crate) held_ms: Option<u64>,
+    pub(crate) waiters: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub queue: Option<Vec<WaiterBody>>,
+    pub(crate) queue: Option<Vec<WaiterBody>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     mine: Option<bool>,
-    /// The number of leases, if they share the key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub holders: Option<u64>,
-    /// The most holders that all of these allow.
+    pub(crate) holders: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u16>,
-    /// The first of these leases to end; not in lists.
+    pub(crate) slots: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub leases: Option<Vec<LeaseBody>>,
+    pub(crate) leases: Option<Vec<LeaseBody>>,
 }
 
 /// A lease of a shared key, as others see it.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct LeaseBody {
-    /// The holder's name, if it gave one.
+pub(crate) struct LeaseBody {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// Its fencing token.
+    pub(crate) owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub fencing_token: Option<u64>,
-    /// The rest of its TTL.
+    pub(crate) fencing_token: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ttl_ms: Option<u64>,
-    /// The time since it began, if the store can tell.
+    pub(crate) ttl_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub held_ms: Option<u64>,
-    /// The most holders that it allows.
-    pub slots: u16,
-    /// The number of its slot, if it has one.
+    pub(crate) held_ms: Option<u64>,
+    pub(crate) slots: u16,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slot: Option<u16>,
+    pub(crate) slot: Option<u16>,
 }
 
 /// A waiting request, as others see it.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct WaiterBody {
-    /// Its client's name, if it gave one.
+pub(crate) struct WaiterBody {
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub owner: Option<String>,
-    /// The time since it took its place, if the store can tell.
+    pub(crate) owner: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub waited_ms: Option<u64>,
+    pub(crate) waited_ms: Option<u64>,
 }
 
 impl From<&Holder> for LeaseBody {
@@ -92,7 +74,7 @@ impl From<&Holder> for LeaseBody {
 
 impl StatusBody {
     /// The state of a key with its line.
-    pub fn with_queue(mut status: LockStatus) -> Self {
+    pub(crate) fn with_queue(mut status: LockStatus) -> Self {
         let line = std::mem::take(&mut status.line);
         let queue = line.into_iter().map(WaiterBody::from).collect();
         Self { queue: Some(queue), ..status.into() }
@@ -131,21 +113,15 @@ impl From<LockStatus> for StatusBody {
 
 /// A page of the list of held keys.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct ListBody {
-    /// The keys.
-    pub locks: Vec<StatusBody>,
-    /// The position of the next page, if there is one.
+pub(crate) struct ListBody {
+    pub(crate) locks: Vec<StatusBody>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cursor: Option<String>,
+    pub(crate) cursor: Option<String>,
 }
 
 impl ListBody {
     /// A page of at most `most_bytes`, unless its first key has more.
-    ///
-    /// # Panics
-    ///
-    /// Never: a status has only texts and numbers.
-    pub fn of(listing: Listing, most_bytes: usize) -> Vec<u8> {
+    pub(crate) fn of(listing: Listing, most_bytes: usize) -> Vec<u8> {
         let (mut locks, mut bytes, mut cursor) = (Vec::new(), 0, listing.cursor);
         for status in listing.locks {
             let last = locks.last().map(|lock: &StatusBody| lock.key.clone());

@@ -11,7 +11,7 @@ use crate::lock::time::wall_clock_micros;
 /// A `LockInfo` of Terraform. Its members stand beside those of a problem; no reader confuses them.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct LockInfo {
+pub(crate) struct LockInfo {
     /// Terraform shows nothing else of it. Not the ID that the holder sent, which is a secret.
     #[serde(rename = "ID")]
     id: String,
@@ -26,7 +26,7 @@ pub struct LockInfo {
 
 impl LockInfo {
     /// The holder of `key`; `info` says for how long.
-    pub fn of(key: &LockKey, holder: &Holder, info: &str) -> Self {
+    pub(crate) fn of(key: &LockKey, holder: &Holder, info: &str) -> Self {
         let owner = holder.owner.as_ref().map_or("", Owner::as_str);
         let parts = owner.strip_suffix(')').and_then(|owner| owner.rsplit_once(" ("));
         let (who, operation) = parts.unwrap_or((owner, ""));
@@ -46,7 +46,7 @@ impl LockInfo {
 
     /// The owner of the lease that `who` takes for `operation`, from which [`Self::of`] gets both
     /// again. Cut to the length of an owner: a name never keeps Terraform from its work.
-    pub fn owner(who: &str, operation: &str) -> Option<Owner> {
+    pub(crate) fn owner(who: &str, operation: &str) -> Option<Owner> {
         let operation = if operation.is_empty() { "" } else { &format!(" ({operation})") };
         let shown = |letter: &char| !letter.is_control();
         let owner: String = [who, operation].concat().chars().filter(shown).collect();
@@ -62,25 +62,10 @@ fn rfc_3339(seconds: u64) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{LockInfo, rfc_3339};
+    use super::LockInfo;
     use crate::lock::key::LockKey;
     use crate::lock::lease::Holder;
     use crate::lock::token::FencingToken;
-
-    #[test]
-    fn a_moment_is_told_as_the_calendar_has_it() {
-        for (seconds, text) in [
-            (0, "1970-01-01T00:00:00Z"),
-            (951_782_399, "2000-02-28T23:59:59Z"),
-            (951_782_400, "2000-02-29T00:00:00Z"),
-            (1_709_251_199, "2024-02-29T23:59:59Z"),
-            (1_735_689_599, "2024-12-31T23:59:59Z"),
-            (1_795_359_174, "2026-11-22T14:52:54Z"),
-            (4_107_542_400, "2100-03-01T00:00:00Z"),
-        ] {
-            assert_eq!(rfc_3339(seconds).as_deref(), Some(text));
-        }
-    }
 
     #[test]
     fn the_holder_is_told_by_who_and_what_and_a_number() {

@@ -179,7 +179,8 @@ fn linuxisms(file: &File) -> Vec<String> {
 
 fn disorder(lib: &File, layers: &[(&str, &[&str])]) -> Vec<String> {
     let code = lib.code();
-    let order: Vec<_> = code.lines().filter_map(|line| line.strip_prefix("pub mod ")).collect();
+    let modules = code.lines().map(|line| line.trim_start_matches("pub "));
+    let order: Vec<_> = modules.filter_map(|line| line.strip_prefix("mod ")).collect();
     let place = |layer: &str| order.iter().position(|name| name.trim_end_matches(';') == layer);
     let mut faults = Vec::new();
     for (layer, allowed) in layers.iter().filter(|(layer, _)| !layer.contains("::")) {

@@ -67,7 +67,8 @@ fn fields(file: &File, name: &str) -> Vec<(String, String)> {
     let code = file.code();
     let Some((_, body)) = code.split_once(&format!("struct {name} {{")) else { return Vec::new() };
     let lines = body.split('}').next().unwrap().lines();
-    let lines = lines.map(|line| line.trim().trim_start_matches("pub "));
+    let lines =
+        lines.map(|line| line.trim().trim_start_matches("pub(crate) ").trim_start_matches("pub "));
     let lines = lines.filter_map(|line| line.strip_suffix(',')?.split_once(": "));
     lines.map(|(name, its)| (name.to_owned(), its.to_owned())).collect()
 }
@@ -103,7 +104,7 @@ fn unused(read: &BTreeSet<String>, code: &str) -> Vec<String> {
 
 #[test]
 fn a_setting_on_one_side_only_is_found() {
-    let code = "pub struct Config {\n    /// A.\n    pub listen: String,\n    pub ttl: TtlSettings,\n    \
+    let code = "pub struct Config {\n    /// A.\n    pub listen: String,\n    pub(crate) ttl: TtlSettings,\n    \
                 pub api_keys: Vec<ApiKey>,\n}\nstruct TtlSettings {\n    min: Span,\n}\n\
                 struct Span(Duration);\nlet a = config.listen;";
     let file = File::planted(READ, code);

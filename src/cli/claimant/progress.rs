@@ -64,7 +64,7 @@ impl Progress<'_> {
     /// The state of the key while the claim waits for it, and a line about it.
     async fn look(&self) -> Option<(Facts, String)> {
         let Claimant { client, key, owner, .. } = self.claimant;
-        let body = client.inspect(key, None, Some(MAX_PLACES)).await.ok()?;
+        let body = client.inspect(key, Some(MAX_PLACES)).await.ok()?;
         let status: StatusBody = serde_json::from_str(&body).ok()?;
         // Nobody is in line: the claim has not arrived yet, or was granted meanwhile.
         let is_waiting = status.held && status.waiters > 0;

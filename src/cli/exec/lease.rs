@@ -3,7 +3,6 @@
 //! Its end is counted from the sending of the last answered request, so it comes before the end
 //! that the service knows. `supervise` does what has to be done before it.
 
-use std::cell::Cell;
 use std::io;
 use std::time::Duration;
 
@@ -112,7 +111,7 @@ pub(super) struct KnownLease {
     /// The number of its slot, if it has one.
     pub(super) slot: Option<u16>,
     /// The time of the next refresh.
-    renew: Moment,
+    pub(super) renew: Moment,
     /// The time to tell COMMAND to end.
     pub(super) terminate: Moment,
     /// The time to kill COMMAND.
@@ -164,44 +163,8 @@ impl LeaseKeeper {
         Ok(KnownLease::of(&granted, sent, self.terms))
     }
 
-    /// Refreshes the lease until that has failed up to `limit`, a moment of the lease. `lease`
-    /// holds the current state; `refreshed` is called after each change.
-    pub(super) async fn keep(
-        &self,
-        lease: &Cell<KnownLease>,
-        limit: fn(&KnownLease) -> Moment,
-        refreshed: impl Fn(),
-    ) -> io::Result<LossReason> {
-        let alarm = Alarm::new()?;
-        loop {
-            alarm.at(Some(lease.get().renew)).await?;
-            if let Some(loss) = self.renew(&alarm, lease, limit).await? {
-                return Ok(loss);
-            }
-            refreshed();
-        }
-    }
-
-    /// Refreshes the lease now, as [`keep`](Self::keep) does; `None` once it is.
-    pub(super) async fn renew(
-        &self,
-        alarm: &Alarm,
-        lease: &Cell<KnownLease>,
-        limit: fn(&KnownLease) -> Moment,
-    ) -> io::Result<Option<LossReason>> {
-        let end = limit(&lease.get());
-        match self.refresh(alarm, lease.get().fencing_token, end).await? {
-            Ok(next) => {
-                self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
-                lease.set(next);
-                Ok(None)
-            }
-            Err(loss) => Ok(Some(loss)),
-        }
-    }
-
     /// Tries to refresh until `end`, with short pauses after failures.
-    async fn refresh(
+    pub(super) async fn refresh(
         &self,
         alarm: &Alarm,
         number: FencingToken,
@@ -229,6 +192,7 @@ impl LeaseKeeper {
                 Ok(granted) => {
                     let lease = KnownLease::of(&granted, sent, self.terms);
                     if !lease.terminate.has_come() {
+                        self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
                         return Ok(Ok(lease));
                     }
                     // Also if the service grants a much shorter TTL than requested.
@@ -272,10 +236,10 @@ impl LeaseKeeper {
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
                     if rest < most && refusal.status == 400 {
-                        most = refusal.max_ttl().unwrap_or(USUAL_MAX_TTL);
+                        most = refusal.max_ttl_ms.map_or(USUAL_MAX_TTL, Ttl::from_millis);
                         continue;
                     }
-                    return voice.complain(|| format!("'{key}': {refusal}"));
+                    return voice.complain(|| format!("'{key}': {}", refusal.detail));
                 }
                 Err(error) => voice.tell(|| format!("not released: {error}")),
             }

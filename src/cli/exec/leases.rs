@@ -34,15 +34,33 @@ impl<'a> KeptLease<'a> {
         Self { keeper, lease: Cell::new(lease), lost: Cell::new(false) }
     }
 
-    /// Keeps the lease until it is lost.
+    /// Refreshes the lease until that has failed up to `limit`, a moment of the lease; `refreshed` is
+    /// called after each refresh.
     async fn keep(
         &self,
         limit: fn(&KnownLease) -> Moment,
         refreshed: impl Fn(),
     ) -> io::Result<LossReason> {
-        let loss = self.keeper.keep(&self.lease, limit, refreshed).await;
-        self.lost.set(true);
-        loss
+        let alarm = Alarm::new()?;
+        loop {
+            alarm.at(Some(self.lease.get().renew)).await?;
+            if let Some(loss) = self.renew(&alarm, limit).await? {
+                self.lost.set(true);
+                return Ok(loss);
+            }
+            refreshed();
+        }
+    }
+
+    /// Refreshes the lease now, as [`keep`](Self::keep) does; `None` once it is.
+    async fn renew(
+        &self,
+        alarm: &Alarm,
+        limit: fn(&KnownLease) -> Moment,
+    ) -> io::Result<Option<LossReason>> {
+        let lease = self.lease.get();
+        let refreshed = self.keeper.refresh(alarm, lease.fencing_token, limit(&lease)).await?;
+        Ok(refreshed.map(|next| self.lease.set(next)).err())
     }
 }
 
@@ -86,8 +104,7 @@ impl<'a> Leases<'a> {
         let leases = Self(leases.into_iter().filter_map(OnceCell::into_inner).collect());
         // One may have been ended by force since its last refresh, or while another is renewed.
         let several = leases.0.iter().filter(|_| keepers.len() > 1);
-        let renew =
-            async |held: &KeptLease<'_>| held.keeper.renew(&Alarm::new()?, &held.lease, END).await;
+        let renew = async |held: &KeptLease<'_>| held.renew(&Alarm::new()?, END).await;
         for loss in join_all(several.map(renew)).await {
             if let Some(loss) = loss? {
                 return Err(without(keepers, loss).await);

@@ -45,7 +45,7 @@ impl Get {
         let on_terminal = stdout().is_terminal();
         let usual = (on_terminal && !self.named.shown.json).then_some(SHOWN_WAITERS);
         let waiters = self.waiters.or(usual);
-        let ask = || client.inspect(&self.named.key, None, waiters);
+        let ask = || client.inspect(&self.named.key, waiters);
         if self.watch {
             return watch(async |_| Ok(card(&serde_json::from_str(&ask().await?)?))).await;
         }

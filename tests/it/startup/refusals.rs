@@ -117,7 +117,7 @@ fn a_wrong_variable_is_one_sentence() {
         ("LOCKKEEPER_STORE", "redis-sentinel://a:s3cret@b/m?x=s3cret", "`b` is not host:port"),
         ("LOCKKEEPER_STORE", "redis-cluster://a:s3cret@b,c:1", "`b` is not host:port"),
         ("LOCKKEEPER_STORE", "redis-elsewhere://b?password=s3cret", "redis-elsewhere://b?..."),
-        ("LOCKKEEPER_REDIS_MIN_REPLICAS", "101", "must be 100 at most"),
+        ("LOCKKEEPER_REDIS_MIN_REPLICAS", "101", "must be 0 to 100"),
         ("LOCKKEEPER_STORE", "nats://user:s3cret@host", "nats://user:...@host"),
         ("LOCKKEEPER_CONFIG", "/nonexistent", "cannot read /nonexistent"),
     ] {

@@ -37,7 +37,7 @@ impl Service {
         let server = Server::open(config, &[address.into()]).unwrap();
         let (shutdown, begun) = oneshot::channel();
         let mut running = JoinSet::new();
-        running.spawn(server.run(listener.into(), async {
+        running.spawn(server.run(vec![listener.into()], async {
             // The test that ends it may also just drop it.
             let _ = begun.await;
         }));
