@@ -54,10 +54,12 @@ impl Home {
             taken => taken.ok(),
         };
         let path = directory.join(FILE);
-        if !path.try_exists().map_err(unusable)? {
+        // A link that leads nowhere is the name of a file too: that of leases which are missing.
+        if is_missing(fs::symlink_metadata(&path)).map_err(unusable)? {
             let unfinished = directory.join(UNFINISHED);
+            is_missing(fs::remove_file(&unfinished)).map_err(unusable)?;
             let mut options = fs::OpenOptions::new();
-            options.read(true).write(true).create(true).truncate(true).mode(FILE_MODE);
+            options.read(true).write(true).create_new(true).mode(FILE_MODE);
             make(options.open(&unfinished).map_err(unusable)?)?;
             fs::rename(&unfinished, &path).map_err(unusable)?;
             // The new name must survive a loss of power as well.
@@ -141,6 +143,15 @@ impl Home {
 
     fn unusable(&self, source: io::Error) -> LogError {
         LogError::Unusable { path: self.path.clone(), source }
+    }
+}
+
+/// Returns whether something has failed because the file is missing.
+fn is_missing<T>(done: io::Result<T>) -> io::Result<bool> {
+    match done {
+        Ok(_) => Ok(false),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        Err(error) => Err(error),
     }
 }
 

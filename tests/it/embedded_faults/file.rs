@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +21,24 @@ use crate::support::process::{BINARY, command};
 use crate::support::{PATIENCE, Process, eventually};
 
 const TOKEN: &str = "token-of-the-holder";
+
+#[test]
+fn a_link_that_leads_nowhere_is_refused_and_nothing_is_made_or_changed_through_a_link() {
+    let above = tempfile::tempdir().unwrap();
+    let (elsewhere, directory) = (above.path().join("elsewhere"), above.path().join("data"));
+    let store = format!("embedded:{}", directory.display());
+    fs::create_dir(&directory).unwrap();
+    symlink(&elsewhere, directory.join("locks.redb")).unwrap();
+    assert_refused(&store, "locks.redb cannot be used: No such file or directory");
+    assert!(!elsewhere.exists() && directory.join("locks.redb").is_symlink());
+    fs::remove_file(directory.join("locks.redb")).unwrap();
+    // As a start leaves it that was cut short.
+    fs::write(&elsewhere, "of another").unwrap();
+    symlink(&elsewhere, directory.join("locks.redb.new")).unwrap();
+    drop(Process::start(&store, &[]));
+    assert!(directory.join("locks.redb").is_file() && !directory.join("locks.redb").is_symlink());
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "of another");
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on_with_it() {
