@@ -114,7 +114,6 @@ pub(super) struct Shown {
     remote: Remote,
 }
 
-/// Runs the verb and returns the exit code.
 pub(super) fn run(verb: &LockCommand) -> u8 {
     let remote = &verb.shown().remote;
     runtime::command(remote.voice(), async { verb.run(remote.client()?).await })
@@ -137,7 +136,6 @@ impl LockCommand {
         }
     }
 
-    /// Runs the verb and prints its result.
     async fn run(&self, client: Client) -> Result<u8, Failure> {
         let body = match self {
             Self::Acquire(acquire) => return acquire.run(client).await,
@@ -170,9 +168,13 @@ impl LockCommand {
 
 impl Acquire {
     async fn run(&self, client: Client) -> Result<u8, Failure> {
-        let voice = self.named.shown.remote.voice();
         let token = match &self.token_file {
             Some(path) => token_in(path)?,
+            None if voice::is_closed() => {
+                let told = "standard output is closed, so nobody would learn the token: open it, \
+                            or name a --token-file";
+                return Err(told.to_owned().into());
+            }
             None => self.named.shown.remote.new_token()?,
         };
         let claimant = Claimant {
@@ -182,7 +184,7 @@ impl Acquire {
             owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
             ttl: self.ttl.map(Ttl::lasting),
             slots: self.contention.slots(),
-            voice,
+            voice: self.named.shown.remote.voice(),
         };
         let signals = Signals::catch()?;
         let acquired = tokio::select! {
@@ -203,7 +205,7 @@ impl Acquire {
                 }
                 printed.map(|()| 0)
             }
-            Ok(Err(why)) => Ok(why.say(voice, self.contention.conflict_exit_code)),
+            Ok(Err(why)) => Ok(why.say(claimant.voice, self.contention.conflict_exit_code)),
             Err(signal) => {
                 claimant.leave().await;
                 Ok(exit::signalled(signal.as_raw()))

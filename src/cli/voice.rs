@@ -1,8 +1,11 @@
 //! Lines of a command on standard error: only errors, unless it is verbose. On a terminal one more
 //! line may be redrawn in place below them.
 
+use std::fs::{File, Metadata};
 use std::io;
-use std::io::{IsTerminal, Write, stdout};
+use std::io::{IsTerminal, Read, Write, stdout};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::cli::stderr;
@@ -15,7 +18,6 @@ const ERASE: &str = "\r\x1b[K";
 /// Whether the last line of the terminal is a redrawn one.
 static DRAWN: AtomicBool = AtomicBool::new(false);
 
-/// The verbosity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Voice {
     /// Nothing.
@@ -70,6 +72,15 @@ pub(super) fn print(text: &str) -> Result<(), String> {
     let mut out = stdout();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| format!("cannot write to standard output: {error}"))
+}
+
+/// Returns whether standard output was closed at the start. The runtime has put the null device in
+/// its place then, for reading and writing; `> /dev/null` opens it for writing only.
+pub(super) fn is_closed() -> bool {
+    let Ok(out) = stdout().as_fd().try_clone_to_owned().map(File::from) else { return true };
+    let device = |found: io::Result<Metadata>| found.map(|found| found.rdev()).ok();
+    device(out.metadata()) == device(std::fs::metadata("/dev/null"))
+        && (&out).read(&mut [0]).is_ok()
 }
 
 /// Writes why the process ends, without waiting long for a stuck standard error.

@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use crate::exec::proxy::{Mode, Proxy};
-use crate::exec::{Going, Ran, Stage, exec};
+use crate::exec::{Going, HOLDER, Ran, Stage, exec};
 use crate::support::process::{BINARY, command};
 
 /// Blocks SIGCHLD, and becomes its arguments.
@@ -68,14 +68,28 @@ fn the_api_key_is_not_for_the_command_unless_that_is_asked_for() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_token_that_cannot_be_printed_is_given_back() {
     let stage = Stage::new();
-    let script = "exec \"$0\" acquire -t 60s key > /dev/full";
-    let mut full = command("sh");
-    full.args(["-c", script, BINARY]).env("LOCKKEEPER_URL", stage.url());
-    let ran = Ran::of(full.output().unwrap());
-    assert_eq!(ran.code, Some(125));
-    let told = "cannot write to standard output: No space left on device";
-    assert!(ran.err.contains(told), "{}", ran.err);
-    assert_eq!(stage.look("key").await["held"], false);
+    let acquire = |output: &str, flags: &str| {
+        let script = format!("exec \"$0\" acquire -t 60s {flags} key {output}");
+        let mut acquire = command("sh");
+        acquire.args(["-c", &script, BINARY]).env("LOCKKEEPER_URL", stage.url());
+        Ran::of(acquire.output().unwrap())
+    };
+    for (output, told) in [
+        ("> /dev/full", "cannot write to standard output: No space left on device"),
+        (">&-", "standard output is closed, so nobody would learn the token"),
+        ("<&- >&-", "standard output is closed"),
+    ] {
+        let ran = acquire(output, "");
+        assert_eq!(ran.code, Some(125), "{output}");
+        assert!(ran.err.contains(told), "{}", ran.err);
+        assert_eq!(stage.look("key").await["held"], false, "{output}");
+    }
+    // Who knows the token, or throws it away on purpose, gets the lease.
+    std::fs::write(stage.path("token"), HOLDER).unwrap();
+    let known = format!("--token-file {}", stage.path("token"));
+    assert_eq!(acquire(">&-", &known).code, Some(0));
+    stage.let_go("key").await;
+    assert_eq!(acquire("> /dev/null", "").code, Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
