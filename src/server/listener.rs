@@ -7,8 +7,9 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
 use tokio::net::{TcpListener, UnixListener};
+use tokio_util::either::Either;
 
-use crate::server::socket::Socket;
+use crate::server::socket::{Socket, set_options};
 
 /// The place of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,11 +76,14 @@ impl Listener {
         match self {
             Self::Network(listener) => {
                 let (stream, address) = listener.accept().await?;
-                Ok((Socket::tcp(stream), address.ip()))
+                if let Err(error) = set_options(&stream) {
+                    tracing::debug!(%error, "cannot set socket options; no keepalive");
+                }
+                Ok((Either::Left(stream), address.ip()))
             }
             Self::Unix(listener, _) => {
                 let (stream, _) = listener.accept().await?;
-                Ok((Socket::unix(stream), Ipv4Addr::LOCALHOST.into()))
+                Ok((Either::Right(stream), Ipv4Addr::LOCALHOST.into()))
             }
         }
     }

@@ -1,16 +1,14 @@
-//! An accepted socket, and the time limit for clients that do not read.
+//! An accepted socket: its options, and what its client sends.
 
 use std::io;
-use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::Context;
 use std::time::Duration;
 
 use futures_util::FutureExt;
 use rustix::io::ioctl_fionread;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::io::Interest;
 use tokio::net::{TcpStream, UnixStream};
-use tokio::time::{Sleep, sleep};
 use tokio_util::either::Either;
 
 use crate::platform::sockets::give_up_after;
@@ -24,21 +22,15 @@ const KEEPALIVE_TRIES: u32 = 2;
 /// The time that sent data may stay unacknowledged.
 const UNACKNOWLEDGED: Duration = Duration::from_secs(20);
 
-/// The time a client may block sending, and the bytes that it has to take in it. Unsent data is
-/// in memory, so clients that do not read are cut.
-const SEND_TIME: Duration = Duration::from_secs(10);
-const LEAST_SENT: usize = 10_000;
+/// The least bytes that a client has to take in a while: one that reads less is cut.
+pub(super) const LEAST_SENT: usize = 10_000;
 
 /// The most bytes that a client may send behind a request under way: an end behind so many that the
 /// system takes no more would not be seen.
 const MOST_AHEAD: u64 = 16 * 1024;
 
-/// A socket whose writes fail if its client takes too little of the data in the time limit.
-pub(super) struct Socket {
-    stream: Either<TcpStream, UnixStream>,
-    /// The progress of a client that blocks sending.
-    stall: Option<Stall>,
-}
+/// A connection over a network or over a unix socket.
+pub(super) type Socket = Either<TcpStream, UnixStream>;
 
 /// What a client sends.
 pub(super) enum Sending {
@@ -50,89 +42,44 @@ pub(super) enum Sending {
     Ended,
 }
 
-struct Stall {
-    timer: Pin<Box<Sleep>>,
-    sent: usize,
+/// Waits for the first byte of the client, and leaves it in place. `None` if the client has ended
+/// its sending side, and always for a unix socket.
+pub(super) async fn first_byte(socket: &Socket) -> io::Result<Option<u8>> {
+    let Either::Left(stream) = socket else { return Ok(None) };
+    let mut first = [0];
+    let length = stream.peek(&mut first).await?;
+    Ok((length > 0).then_some(first[0]))
 }
 
-impl Socket {
-    /// A connection over a network.
-    pub(super) fn tcp(stream: TcpStream) -> Self {
-        if let Err(error) = set_options(&stream) {
-            tracing::debug!(%error, "cannot set socket options; no keepalive");
-        }
-        Self { stream: Either::Left(stream), stall: None }
+/// The state of the client's sending side, behind what was read; wakes the task once there is more.
+/// In the state [`Sending::More`] an end does not wake it.
+pub(super) fn sending(socket: &Socket, context: &mut Context<'_>) -> Sending {
+    let ready = match socket {
+        Either::Left(stream) => stream.poll_read_ready(context),
+        Either::Right(stream) => stream.poll_read_ready(context),
+    };
+    if ready.is_pending() {
+        return Sending::Nothing;
     }
-
-    /// A connection over a unix socket.
-    pub(super) fn unix(stream: UnixStream) -> Self {
-        Self { stream: Either::Right(stream), stall: None }
-    }
-
-    /// Waits for the first byte of the client, and leaves it in place. `None` if the client has
-    /// ended its sending side, and always for a unix socket.
-    pub(super) async fn first_byte(&self) -> io::Result<Option<u8>> {
-        let Either::Left(stream) = &self.stream else { return Ok(None) };
-        let mut first = [0];
-        let length = stream.peek(&mut first).await?;
-        Ok((length > 0).then_some(first[0]))
-    }
-
-    /// The state of the client's sending side, behind what was read; wakes the task once there is
-    /// more. In the state [`Sending::More`] an end does not wake it.
-    pub(super) fn sending(&self, context: &mut Context<'_>) -> Sending {
-        let ready = match &self.stream {
-            Either::Left(stream) => stream.poll_read_ready(context),
-            Either::Right(stream) => stream.poll_read_ready(context),
-        };
-        if ready.is_pending() {
-            return Sending::Nothing;
+    let (ready, unread) = match socket {
+        Either::Left(stream) => {
+            (stream.ready(Interest::READABLE).now_or_never(), ioctl_fionread(stream))
         }
-        let ready = match &self.stream {
-            Either::Left(stream) => stream.ready(Interest::READABLE).now_or_never(),
-            Either::Right(stream) => stream.ready(Interest::READABLE).now_or_never(),
-        };
-        let unread = match &self.stream {
-            Either::Left(stream) => ioctl_fionread(stream),
-            Either::Right(stream) => ioctl_fionread(stream),
-        };
-        let is_visible = unread.is_ok_and(|bytes| bytes <= MOST_AHEAD);
-        match ready {
-            Some(Ok(ready)) if is_visible && !ready.is_read_closed() => Sending::More,
-            Some(_) => Sending::Ended,
-            // The runtime wants the task to pause, and wakes it.
-            None => Sending::Nothing,
+        Either::Right(stream) => {
+            (stream.ready(Interest::READABLE).now_or_never(), ioctl_fionread(stream))
         }
-    }
-
-    /// Fails if the client takes too little of the data in the time limit.
-    fn wait_to_send(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        let anew = || Stall { timer: Box::pin(sleep(SEND_TIME)), sent: 0 };
-        let stall = self.stall.get_or_insert_with(anew);
-        while stall.timer.as_mut().poll(context).is_ready() {
-            if stall.sent < LEAST_SENT {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-            *stall = anew();
-        }
-        Ok(())
-    }
-
-    fn written(
-        &mut self,
-        context: &mut Context<'_>,
-        polled: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        match (&polled, &mut self.stall) {
-            (Poll::Pending, _) => self.wait_to_send(context)?,
-            (Poll::Ready(Ok(length)), Some(stall)) => stall.sent += length,
-            _ => (),
-        }
-        polled
+    };
+    let is_visible = unread.is_ok_and(|bytes| bytes <= MOST_AHEAD);
+    match ready {
+        Some(Ok(ready)) if is_visible && !ready.is_read_closed() => Sending::More,
+        Some(_) => Sending::Ended,
+        // The runtime wants the task to pause, and wakes it.
+        None => Sending::Nothing,
     }
 }
 
-fn set_options(stream: &TcpStream) -> io::Result<()> {
+/// Has a peer that vanished noticed, and small answers sent at once.
+pub(super) fn set_options(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)
@@ -141,48 +88,4 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     let socket = SockRef::from(stream);
     socket.set_tcp_keepalive(&keepalive)?;
     give_up_after(&socket, UNACKNOWLEDGED)
-}
-
-impl AsyncRead for Socket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(context, buffer)
-    }
-}
-
-impl AsyncWrite for Socket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.written(context, polled)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // Both hyper and TLS flush only once everything is written.
-        self.stall = None;
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.stream.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.written(context, polled)
-    }
 }

@@ -1,5 +1,5 @@
-//! A connection's stream with what hyper leaves to it: the time limit of a head, and clients that
-//! go while their request is under way.
+//! A connection's stream with what hyper leaves to it: the time limits of a head and of a client
+//! that does not read, and clients that go while their request is under way.
 
 use std::io;
 use std::pin::Pin;
@@ -12,16 +12,20 @@ use tokio::time::{Sleep, sleep, sleep_until};
 
 use crate::server::guest::Guest;
 use crate::server::head::Head;
-use crate::server::socket::Sending;
+use crate::server::socket::{LEAST_SENT, Sending, sending};
 use crate::server::tls::{Transport, socket};
 
 /// The interval of looks for the end behind bytes that a client has sent ahead.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// A stream that closes three gaps of hyper. hyper has one timer for a head and the silence before
+/// The time in which a client that blocks sending has to take [`LEAST_SENT`].
+const SEND_TIME: Duration = Duration::from_secs(10);
+
+/// A stream that closes four gaps of hyper. hyper has one timer for a head and the silence before
 /// it, but only the silence may be long. If it reads a request and the end at once, it drops the
 /// handler before its first poll, but a client that sends DELETE and hangs up must still release.
-/// And it stops reading at the first byte of the next request, behind which it misses the end.
+/// It stops reading at the first byte of the next request, behind which it misses the end. And it
+/// keeps an answer in memory for a client that does not read.
 pub(super) struct Timed {
     stream: Transport,
     guest: Arc<Guest>,
@@ -33,12 +37,19 @@ pub(super) struct Timed {
     /// Set if hyper has read something since it last wrote or flushed, after it ran the handler.
     has_read: bool,
     head: Head,
+    /// The progress of a client that blocks sending.
+    stall: Option<Stall>,
+}
+
+struct Stall {
+    timer: Pin<Box<Sleep>>,
+    sent: usize,
 }
 
 impl Timed {
     pub(super) fn new(stream: Transport, guest: Arc<Guest>, head_time: Duration) -> Self {
-        let (late, look, head) = (None, None, Head::default());
-        Self { stream, guest, head_time, late, look, has_read: false, head }
+        let (late, look, head, stall) = (None, None, Head::default(), None);
+        Self { stream, guest, head_time, late, look, has_read: false, head, stall }
     }
 
     /// Returns whether the current head takes too long; wakes the task when it does.
@@ -54,7 +65,7 @@ impl Timed {
     /// once it may have. Not in a run that has read something, which may belong to the request.
     fn is_gone(&mut self, context: &mut Context<'_>) -> bool {
         let has_read = std::mem::take(&mut self.has_read);
-        match socket(&self.stream).sending(context) {
+        match sending(socket(&self.stream), context) {
             Sending::Nothing => (),
             Sending::More => {
                 let look = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
@@ -67,6 +78,38 @@ impl Timed {
             Sending::Ended => return true,
         }
         false
+    }
+
+    /// Fails if a write is blocked and the client has taken too little in the time limit.
+    fn limited<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if polled.is_ready() {
+            return polled;
+        }
+        let anew = || Stall { timer: Box::pin(sleep(SEND_TIME)), sent: 0 };
+        let stall = self.stall.get_or_insert_with(anew);
+        while stall.timer.as_mut().poll(context).is_ready() {
+            if stall.sent < LEAST_SENT {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            *stall = anew();
+        }
+        Poll::Pending
+    }
+
+    fn written(
+        &mut self,
+        context: &mut Context<'_>,
+        polled: Poll<io::Result<usize>>,
+    ) -> Poll<io::Result<usize>> {
+        self.has_read = false;
+        if let (Poll::Ready(Ok(length)), Some(stall)) = (&polled, &mut self.stall) {
+            stall.sent += length;
+        }
+        self.limited(context, polled)
     }
 }
 
@@ -108,8 +151,8 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.has_read = false;
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.written(context, polled)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -117,11 +160,16 @@ impl AsyncWrite for Timed {
         if self.guest.idle().is_none() && self.is_gone(context) {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
-        Pin::new(&mut self.stream).poll_flush(context)
+        let polled = Pin::new(&mut self.stream).poll_flush(context);
+        if polled.is_ready() {
+            self.stall = None; // hyper flushes only once everything is written.
+        }
+        self.limited(context, polled)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
+        let polled = Pin::new(&mut self.stream).poll_shutdown(context);
+        self.limited(context, polled)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -133,7 +181,7 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        self.has_read = false;
-        Pin::new(&mut self.stream).poll_write_vectored(context, slices)
+        let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
+        self.written(context, polled)
     }
 }

@@ -20,9 +20,8 @@ use x509_cert::der::{DateTime, Decode};
 use crate::lock::error::chain;
 use crate::lock::time::wall_clock_micros;
 use crate::pem;
-use crate::server::socket::Socket;
+use crate::server::socket::{LEAST_SENT, Socket, first_byte};
 
-/// The protocol in a handshake.
 const HTTP_1_1: &[u8] = b"http/1.1";
 
 /// The first byte of a handshake.
@@ -45,7 +44,6 @@ const MOST_PLAIN: u64 = 64 * 1024;
 /// A connection with or without TLS.
 pub(super) type Transport = Either<Socket, Box<TlsStream<Socket>>>;
 
-/// The socket of a connection.
 pub(super) fn socket(transport: &Transport) -> &Socket {
     match transport {
         Either::Left(socket) => socket,
@@ -53,7 +51,6 @@ pub(super) fn socket(transport: &Transport) -> &Socket {
     }
 }
 
-/// The files of the section `tls`.
 #[derive(Clone, Debug)]
 pub(crate) struct TlsFiles {
     pub(crate) certificate: PathBuf,
@@ -73,7 +70,6 @@ struct Loaded {
     config: Arc<ServerConfig>,
     /// The digest of the files' bytes.
     digest: [u8; 32],
-    /// The end of the certificate.
     end: DateTime,
 }
 
@@ -99,7 +95,6 @@ impl Certificate {
         Ok(true)
     }
 
-    /// The end of the certificate in use.
     pub(crate) fn end(&self) -> DateTime {
         self.current().end
     }
@@ -119,7 +114,7 @@ impl Certificate {
 
     /// Makes a connection of a new client secure.
     pub(super) async fn secure(&self, socket: Socket) -> io::Result<Transport> {
-        match socket.first_byte().await? {
+        match first_byte(&socket).await? {
             Some(HANDSHAKE) => (),
             Some(letter) if letter.is_ascii_uppercase() => {
                 refuse_plain_http(socket).await?;
@@ -128,7 +123,9 @@ impl Certificate {
             _ => return Err(io::ErrorKind::UnexpectedEof.into()),
         }
         let start = LazyConfigAcceptor::new(Acceptor::default(), socket).await?;
-        let stream = start.into_stream(self.current().config).await?;
+        let mut stream = start.into_stream(self.current().config).await?;
+        // What waits here for the client is no progress.
+        stream.get_mut().1.set_buffer_limit(Some(LEAST_SENT));
         Ok(Either::Right(Box::new(stream)))
     }
 
