@@ -15,8 +15,8 @@ pub(super) fn healthcheck(config: &Config) -> Result<(), String> {
         ListenOn::Address(address) if config.tls.is_used() => format!("https://{address}"),
         ListenOn::Address(address) => format!("http://{address}"),
     };
-    let client = Client::new(&url, None)?;
-    match runtime::run(client.with_trust(Trust::unseen()).health())? {
+    let client = Client::new(&url, None, Trust::Unseen, None)?;
+    match runtime::run(client.health())? {
         Ok(200) => Ok(()),
         Ok(status) => Err(format!("{place} answered {status}")),
         Err(error) => Err(format!("cannot reach {place}: {error}")),

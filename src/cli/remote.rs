@@ -48,14 +48,15 @@ pub(super) struct Remote {
 }
 
 impl Remote {
-    /// A client of the service.
     pub(super) fn client(&self) -> Result<Client, String> {
         let api_key = match std::env::var(API_KEY) {
             Ok(secret) if !secret.is_empty() => Some(secret),
             Ok(_) | Err(std::env::VarError::NotPresent) => None,
             Err(_) => return Err(format!("the variable {API_KEY} is not UTF-8")),
         };
-        let client = Client::new(&self.url, api_key.as_deref())?.with_trust(self.trust()?);
+        let trust = self.ca.as_deref().map_or(Trust::System, Trust::Only);
+        let own = self.cert.as_deref().zip(self.cert_key.as_deref());
+        let client = Client::new(&self.url, api_key.as_deref(), trust, own)?;
         if client.exposes_api_key() && !self.plain_http {
             self.voice().complain(|| {
                 format!(
@@ -67,30 +68,15 @@ impl Remote {
         Ok(client)
     }
 
-    /// The files of TLS.
-    fn trust(&self) -> Result<Trust, String> {
-        let mut trust = Trust::default();
-        if let Some(file) = &self.ca {
-            trust = trust.only(file).map_err(|error| format!("--ca: {error}"))?;
-        }
-        if let (Some(file), Some(key)) = (&self.cert, &self.cert_key) {
-            trust = trust.showing(file, key).map_err(|error| format!("--cert: {error}"))?;
-        }
-        Ok(trust)
-    }
-
-    /// A new unique token.
     pub(super) fn new_token(&self) -> Result<LeaseToken, String> {
         let maker = TokenMaker::new(&self.token_prefix).map_err(|error| error.to_string())?;
         Ok(maker.make())
     }
 
-    /// The URL of the service.
     pub(super) fn url(&self) -> &str {
         &self.url
     }
 
-    /// The verbosity.
     pub(super) fn voice(&self) -> Voice {
         match (self.quiet, self.verbose) {
             (true, _) => Voice::Quiet,
@@ -110,7 +96,6 @@ pub(super) fn key(text: &str) -> Result<LockKey, String> {
     })
 }
 
-/// Parses a duration of the command line.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let expected = "expected a number and ms, s, m, h or d, as in 30s or 0.5";
     parse_typed_duration(text).ok_or_else(|| expected.to_owned())

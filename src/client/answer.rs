@@ -8,7 +8,6 @@ use crate::lock::key::LockKey;
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
-/// A granted lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
     pub(crate) fencing_token: FencingToken,
@@ -18,14 +17,12 @@ pub(crate) struct Granted {
     pub(crate) waited: Duration,
     /// The number of its slot, if it shares the key and has one.
     pub(crate) slot: Option<u16>,
-    /// The whole body.
     pub(crate) body: String,
 }
 
 /// The reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClientError {
-    /// The service refused it.
     #[error("{}", .0.detail)]
     Refused(Refusal),
     /// The outcome is unknown: the request may have taken effect.
@@ -40,7 +37,6 @@ pub(crate) struct Refusal {
     pub(crate) status: u16,
     /// The code of the problem; empty if there was none.
     code: String,
-    /// The explanation for people.
     pub(crate) detail: String,
     /// The token itself shares the key, and is not given more of it.
     #[serde(default)]
@@ -102,7 +98,6 @@ impl Refusal {
         self.status == 429 && !self.is_busy()
     }
 
-    /// Returns whether the lease is lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.code == Code::LockLost.row().0
     }

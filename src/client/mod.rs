@@ -10,7 +10,8 @@ mod tls;
 mod wish;
 
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Full, Limited};
@@ -21,6 +22,7 @@ use hyper::http::uri::{Authority, Scheme};
 use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+use rustls::ClientConfig;
 use serde_json::Value;
 use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
@@ -54,7 +56,6 @@ const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
 const UNIX: &str = "unix:";
 const LOCAL: &str = "http://localhost";
 
-/// A client of one service.
 #[derive(Clone, Debug)]
 pub(crate) struct Client {
     scheme: Scheme,
@@ -63,7 +64,8 @@ pub(crate) struct Client {
     prefix: String,
     /// The unix socket in place of the network.
     socket: Option<PathBuf>,
-    trust: Trust,
+    /// For https.
+    tls: Option<Arc<ClientConfig>>,
     authorization: Option<HeaderValue>,
 }
 
@@ -77,9 +79,15 @@ pub(crate) struct LeaseId<'a> {
 }
 
 impl Client {
-    /// Makes a client of the service at `url`, with the API key that it requires. The error says what
-    /// is wrong with the URL or with the API key.
-    pub(crate) fn new(url: &str, api_key: Option<&str>) -> Result<Self, String> {
+    /// Makes a client of the service at `url`, with the API key that it requires, that trusts these
+    /// authorities and shows the certificate and key in these files. The error says what is wrong
+    /// with one of them.
+    pub(crate) fn new(
+        url: &str,
+        api_key: Option<&str>,
+        trust: Trust<'_>,
+        own: Option<(&Path, &Path)>,
+    ) -> Result<Self, String> {
         let wrong =
             |reason| format!("`{}` is not the URL of a service: {reason}", without_password(url));
         let socket = url.strip_prefix(UNIX).map(PathBuf::from);
@@ -108,13 +116,8 @@ impl Client {
                 Some(value)
             }
         };
-        let trust = Trust::default();
-        Ok(Self { scheme, authority, prefix, socket, trust, authorization })
-    }
-
-    /// The same client, which trusts these authorities and shows this certificate.
-    pub(crate) fn with_trust(self, trust: Trust) -> Self {
-        Self { trust, ..self }
+        let tls = (scheme == Scheme::HTTPS).then(|| tls::config(trust, own)).transpose()?;
+        Ok(Self { scheme, authority, prefix, socket, tls, authorization })
     }
 
     /// Returns whether the API key goes over a network unencrypted.
@@ -278,13 +281,13 @@ impl Client {
         if let Some(path) = &self.socket {
             return Ok(Box::new(UnixStream::connect(path).await?));
         }
-        let secure = self.scheme == Scheme::HTTPS;
-        let port = self.authority.port_u16().unwrap_or(if secure { 443 } else { 80 });
+        let usual = if self.tls.is_some() { 443 } else { 80 };
+        let port = self.authority.port_u16().unwrap_or(usual);
         let stream = first_to_accept(lookup_host((self.host(), port)).await?).await?;
         stream.set_nodelay(true)?;
-        match secure {
-            true => self.trust.secured(stream, self.host()).await,
-            false => Ok(Box::new(stream)),
+        match &self.tls {
+            Some(config) => tls::secured(config.clone(), stream, self.host()).await,
+            None => Ok(Box::new(stream)),
         }
     }
 }
@@ -297,10 +300,8 @@ fn without_password(url: &str) -> String {
     }
 }
 
-/// An error of some layer.
 pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// One request.
 struct HttpCall<'a> {
     method: Method,
     path: String,
@@ -329,7 +330,11 @@ impl<'a> HttpCall<'a> {
 
 #[cfg(test)]
 mod tests {
-    use super::Client;
+    use super::{Client, Trust};
+
+    fn client(url: &str, api_key: Option<&str>) -> Result<Client, String> {
+        Client::new(url, api_key, Trust::Unseen, None)
+    }
 
     #[test]
     fn a_url_is_a_host_a_port_and_a_path() {
@@ -339,22 +344,22 @@ mod tests {
             ("http://[::1]:8080", "[::1]:8080", ""),
             ("https://proxy/lockkeeper/", "proxy", "/lockkeeper"),
         ] {
-            let client = Client::new(url, None).unwrap();
+            let client = client(url, None).unwrap();
             assert_eq!((client.authority.as_str(), &*client.prefix), (authority, prefix));
         }
         for url in ["", "localhost", "localhost:8080", "ftp://a", "http://a:b@c", "http://a/?b"] {
-            assert!(Client::new(url, None).is_err(), "{url}");
+            assert!(client(url, None).is_err(), "{url}");
         }
-        let unix = Client::new("unix:/run/a.sock", Some("key")).unwrap();
+        let unix = client("unix:/run/a.sock", Some("key")).unwrap();
         assert_eq!(unix.socket.as_deref(), Some("/run/a.sock".as_ref()));
         assert!(!unix.exposes_api_key());
-        assert!(Client::new("unix:", None).is_err());
+        assert!(client("unix:", None).is_err());
         for url in ["http://a/locks", "https://proxy/lockkeeper/locks/"] {
-            let told = Client::new(url, None).unwrap_err();
+            let told = client(url, None).unwrap_err();
             assert!(told.contains("leave out /locks"), "{told}");
         }
-        assert!(Client::new("http://a", Some("two\nlines")).is_err());
-        let told = Client::new("http://jane:secret@a", None).unwrap_err();
+        assert!(client("http://a", Some("two\nlines")).is_err());
+        let told = client("http://jane:secret@a", None).unwrap_err();
         assert!(told.contains("`...@a` is not the URL of a service"), "{told}");
     }
 
@@ -368,8 +373,8 @@ mod tests {
             ("http://locks.example", true),
             ("http://10.0.0.7:8080", true),
         ] {
-            assert_eq!(Client::new(url, Some("key")).unwrap().exposes_api_key(), exposed, "{url}");
-            assert!(!Client::new(url, None).unwrap().exposes_api_key(), "{url}");
+            assert_eq!(client(url, Some("key")).unwrap().exposes_api_key(), exposed, "{url}");
+            assert!(!client(url, None).unwrap().exposes_api_key(), "{url}");
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
     AlertDescription, ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme,
 };
@@ -19,82 +19,62 @@ use tokio_rustls::TlsConnector;
 use crate::client::BoxError;
 use crate::pem;
 
-/// The transport of HTTP.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
-/// The authorities that a client trusts, and its own certificate.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Trust {
-    authorities: Authorities,
-    own: Option<Arc<OwnCertificate>>,
-}
-
-#[derive(Clone, Debug, Default)]
-enum Authorities {
-    #[default]
+/// The authorities that a client trusts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trust<'a> {
     System,
-    Only(RootCertStore),
-    /// Every certificate is accepted, whatever it names.
+    /// Those in this file.
+    Only(&'a Path),
+    /// Every certificate is accepted: for the health check of the service on this machine. The
+    /// certificate need not name this address, the request has no secret, and only its status is
+    /// read.
     Unseen,
 }
 
-#[derive(Debug)]
-struct OwnCertificate {
-    chain: Vec<CertificateDer<'static>>,
-    key: PrivateKeyDer<'static>,
-}
-
-impl Trust {
-    /// Trusts only the authorities in `file`. The error says what is wrong with it.
-    pub(crate) fn only(mut self, file: &Path) -> Result<Self, String> {
-        self.authorities = Authorities::Only(pem::authorities(file, &pem::read(file)?)?);
-        Ok(self)
-    }
-
-    /// Trusts every certificate: for the health check of the service on this machine. The
-    /// certificate need not name this address, the request has no secret, and only its status is
-    /// read.
-    pub(crate) fn unseen() -> Self {
-        Self { authorities: Authorities::Unseen, own: None }
-    }
-
-    /// Shows the certificate in `file` to the service; `key` has its private key. The error says what
-    /// is wrong with one of them.
-    pub(crate) fn showing(mut self, file: &Path, key: &Path) -> Result<Self, String> {
+/// TLS with these authorities, and with the certificate in one file, whose private key is in
+/// another. The error names the option.
+pub(super) fn config(
+    trust: Trust<'_>,
+    own: Option<(&Path, &Path)>,
+) -> Result<Arc<ClientConfig>, String> {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider.clone());
+    let config = config.with_safe_default_protocol_versions().map_err(|error| error.to_string())?;
+    let config = match trust {
+        Trust::System => config.with_root_certificates(system_authorities()?),
+        Trust::Only(file) => {
+            let roots = pem::read(file).and_then(|text| pem::authorities(file, &text));
+            config.with_root_certificates(roots.map_err(|error| format!("--ca: {error}"))?)
+        }
+        Trust::Unseen => {
+            let any = Arc::new(AnyCertificate(provider));
+            config.dangerous().with_custom_certificate_verifier(any)
+        }
+    };
+    let Some((file, key)) = own else { return Ok(Arc::new(config.with_no_client_auth())) };
+    let shown = || {
         let chain = pem::certificates(file, &pem::read(file)?)?;
         let key = pem::private_key(key, &pem::read(key)?)?;
-        self.own = Some(Arc::new(OwnCertificate { chain, key }));
-        Ok(self)
-    }
-
-    /// Starts TLS on a connection; a certificate has to name `host`.
-    pub(super) async fn secured(
-        &self,
-        stream: TcpStream,
-        host: &str,
-    ) -> Result<Box<dyn Transport>, BoxError> {
-        let config = ClientConfig::builder_with_provider(provider())
-            .with_safe_default_protocol_versions()?;
-        let config = match &self.authorities {
-            Authorities::System => config.with_root_certificates(system_authorities()?),
-            Authorities::Only(roots) => config.with_root_certificates(roots.clone()),
-            Authorities::Unseen => {
-                let any = Arc::new(AnyCertificate(provider()));
-                config.dangerous().with_custom_certificate_verifier(any)
-            }
-        };
-        let config = match &self.own {
-            None => config.with_no_client_auth(),
-            Some(own) => config.with_client_auth_cert(own.chain.clone(), own.key.clone_key())?,
-        };
-        let name = ServerName::try_from(host.to_owned())?;
-        Ok(Box::new(TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
-    }
+        config.with_client_auth_cert(chain, key).map_err(|error| error.to_string())
+    };
+    shown().map(Arc::new).map_err(|error| format!("--cert: {error}"))
 }
 
-fn system_authorities() -> Result<RootCertStore, BoxError> {
+/// Starts TLS on a connection; the certificate has to name `host`.
+pub(super) async fn secured(
+    config: Arc<ClientConfig>,
+    stream: TcpStream,
+    host: &str,
+) -> Result<Box<dyn Transport>, BoxError> {
+    let name = ServerName::try_from(host.to_owned())?;
+    Ok(Box::new(TlsConnector::from(config).connect(name, stream).await?))
+}
+
+fn system_authorities() -> Result<RootCertStore, String> {
     let mut roots = RootCertStore::empty();
     let found = rustls_native_certs::load_native_certs();
     roots.add_parsable_certificates(found.certs);
@@ -102,10 +82,6 @@ fn system_authorities() -> Result<RootCertStore, BoxError> {
         true => Err("no trusted certificate authorities: set SSL_CERT_FILE".into()),
         false => Ok(roots),
     }
-}
-
-fn provider() -> Arc<CryptoProvider> {
-    Arc::new(rustls::crypto::ring::default_provider())
 }
 
 /// Returns whether an error is the answer of a service that lives and demands a client certificate.

@@ -8,7 +8,6 @@ use crate::lock::lease::Owner;
 use crate::lock::slots::Slots;
 use crate::lock::time::{Ttl, millis_down};
 
-/// The wishes for a lease.
 #[derive(Clone, Debug)]
 pub(crate) struct Wish {
     /// The TTL; the service's default if absent.
@@ -22,7 +21,6 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
-    /// The body of the request.
     pub(super) fn body(&self) -> String {
         let mut body = json!({
             "ttl_ms": self.ttl.map(Ttl::as_millis),
