@@ -8,8 +8,13 @@ use crate::cli::terminal::plain;
 use crate::lock::slots::Slots;
 use crate::wire::{StatusBody, WaiterBody};
 
-/// The text of an empty column.
 const NOTHING: &str = "-";
+
+const GAP: &str = "  ";
+
+/// The heads of columns with texts of clients, and how short such a column may become.
+const TEXTS: [&str; 2] = ["KEY", "OWNER"];
+const LEAST_WIDTH: usize = 9;
 
 /// The state of a key, its columns separated by tabs; keys and owners contain none.
 pub(super) fn row(status: &StatusBody) -> String {
@@ -34,8 +39,8 @@ pub(super) fn rows(status: &StatusBody) -> Vec<String> {
     [row(status)].into_iter().chain(queue.map(waiter)).collect()
 }
 
-/// The state of a key and the first of its line, for people.
-pub(super) fn card(status: &StatusBody) -> Vec<String> {
+/// The state of a key and the first of its line, for people with a terminal of so many columns.
+pub(super) fn card(status: &StatusBody, most: usize) -> Vec<String> {
     let mut facts = Vec::new();
     let mut fact = |name: &str, text: String| facts.push([name.to_owned(), text]);
     fact("key", plain(&status.key));
@@ -67,17 +72,17 @@ pub(super) fn card(status: &StatusBody) -> Vec<String> {
         let owner = shown(waiter.owner.as_deref().map(plain));
         [(index + 1).to_string(), shown(waiter.waited_ms.map(span)), owner]
     });
-    let leases = table(["SLOT", "OWNER", "HELD FOR", "TIME LEFT", "FENCING TOKEN"], leases);
-    let line = table(["#", "WAITED", "OWNER"], line);
+    let leases = table(["SLOT", "OWNER", "HELD FOR", "TIME LEFT", "FENCING TOKEN"], leases, most);
+    let line = table(["#", "WAITED", "OWNER"], line, most);
     let below = [leases, line].into_iter().filter(|table| table.len() > 1);
-    columns(&facts)
+    lines(&facts, &widths(&facts))
         .into_iter()
         .chain(below.flat_map(|table| [String::new()].into_iter().chain(table)))
         .collect()
 }
 
-/// The held keys, for people.
-pub(super) fn listing(locks: &[StatusBody]) -> Vec<String> {
+/// The held keys, for people with a terminal of so many columns.
+pub(super) fn listing(locks: &[StatusBody], most: usize) -> Vec<String> {
     if locks.is_empty() {
         return vec!["no key is held".to_owned()];
     }
@@ -91,7 +96,7 @@ pub(super) fn listing(locks: &[StatusBody]) -> Vec<String> {
             shown(status.fencing_token),
         ]
     });
-    table(["KEY", "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"], rows)
+    table(["KEY", "OWNER", "HELD FOR", "TIME LEFT", "WAITERS", "FENCING TOKEN"], rows, most)
 }
 
 fn time_left(status: &StatusBody) -> String {
@@ -109,19 +114,46 @@ pub(super) fn whose(status: &StatusBody) -> Option<String> {
     }
 }
 
-fn table<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> Vec<String> {
-    columns(&[heads.map(str::to_owned)].into_iter().chain(rows).collect::<Vec<_>>())
+/// A table of at most so many columns of a terminal, if that can be: keys and owners give way.
+fn table<const N: usize>(
+    heads: [&str; N],
+    rows: impl Iterator<Item = [String; N]>,
+    most: usize,
+) -> Vec<String> {
+    let rows: Vec<_> = [heads.map(str::to_owned)].into_iter().chain(rows).collect();
+    let mut widths = widths(&rows);
+    while widths.iter().sum::<usize>() + GAP.len() * (N - 1) > most {
+        let texts = heads.iter().zip(&mut widths).filter(|(head, _)| TEXTS.contains(head));
+        let longest = texts.map(|(_, width)| width).max();
+        let Some(longest) = longest.filter(|width| **width > LEAST_WIDTH) else { break };
+        *longest -= 1;
+    }
+    lines(&rows, &widths)
+}
+
+fn widths<const N: usize>(rows: &[[String; N]]) -> [usize; N] {
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    std::array::from_fn(|column| width(column).unwrap_or_default())
 }
 
 /// Rows whose columns begin below one another.
-fn columns<const N: usize>(rows: &[[String; N]]) -> Vec<String> {
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    let widths: Vec<_> = (0..N).map(|column| width(column).unwrap_or_default()).collect();
+fn lines<const N: usize>(rows: &[[String; N]], widths: &[usize; N]) -> Vec<String> {
     let line = |row: &[String; N]| {
-        let cells = row.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}"));
-        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+        let cells = row.iter().zip(widths);
+        let cells = cells.map(|(cell, &width)| format!("{:width$}", shortened(cell, width)));
+        cells.collect::<Vec<_>>().join(GAP).trim_end().to_owned()
     };
     rows.iter().map(line).collect()
+}
+
+/// A text without its middle if it is longer than `most`: the ends tell keys apart.
+fn shortened(text: &str, most: usize) -> String {
+    let length = text.chars().count();
+    if length <= most {
+        return text.to_owned();
+    }
+    let begin = text.chars().take((most - 1) / 2);
+    begin.chain(['\u{2026}']).chain(text.chars().skip(length - most / 2)).collect()
 }
 
 /// A time for people: two units at most.
@@ -206,9 +238,9 @@ mod tests {
             "1  1 min 0 s  a",
             "2  -          longer",
         ];
-        assert_eq!(card(&held), lines);
+        assert_eq!(card(&held, 80), lines);
         let free = status(r#"{"key":"k","held":false,"waiters":0,"queue":[]}"#);
-        assert_eq!(card(&free), ["key      k", "state    free", "waiters  0"]);
+        assert_eq!(card(&free, 80), ["key      k", "state    free", "waiters  0"]);
     }
 
     #[test]
@@ -229,24 +261,31 @@ mod tests {
             "2     web-1  9.0 s     1.0 s      7",
             "-     -      -         1.5 s      5",
         ];
-        assert_eq!(card(&held), lines);
+        assert_eq!(card(&held, 80), lines);
         let readers = r#"{"key":"k","held":true,"waiters":0,"holders":12,"slots":1000}"#;
-        assert!(listing(&[status(readers)])[1].contains("12 shared"));
+        assert!(listing(&[status(readers)], 80)[1].contains("12 shared"));
     }
 
     #[test]
-    fn a_list_is_a_table_in_which_nothing_is_missing_without_a_dash() {
+    fn a_list_is_a_table_that_fits_without_the_middle_of_long_keys_and_owners() {
         let page: ListBody = serde_json::from_str(
             r#"{"locks":[{"key":"a","held":true,"ttl_ms":2000,"waiters":0},
-                {"key":"a/b","held":true,"owner":"o","fencing_token":5,"held_ms":400,"waiters":12}]}"#,
+                {"key":"tenants/4711/invoices/2026-11/report-1","held":true,"held_ms":400,
+                 "owner":"deploy@web-1.example:4711 sh","fencing_token":1795715876551822,
+                 "waiters":12}]}"#,
         )
         .unwrap();
         let lines = [
-            "KEY  OWNER  HELD FOR  TIME LEFT  WAITERS  FENCING TOKEN",
-            "a    -      -         2.0 s      0        -",
-            "a/b  o      0.4 s     no end     12       5",
+            "KEY              OWNER            HELD FOR  TIME LEFT  WAITERS  FENCING TOKEN",
+            "a                -                -         2.0 s      0        -",
+            "tenants\u{2026}eport-1  deploy@\u{2026}4711 sh  0.4 s     no end     12       1795715876551822",
         ];
-        assert_eq!(listing(&page.locks), lines);
-        assert_eq!(listing(&[]), ["no key is held"]);
+        assert_eq!(listing(&page.locks, 80), lines);
+        assert!(
+            listing(&page.locks, 1)[2].starts_with("tena\u{2026}rt-1  depl\u{2026}1 sh  0.4 s")
+        );
+        let wide = "tenants/4711/invoices/2026-11/report-1  deploy@web-1.example:4711 sh  0.4 s";
+        assert!(listing(&page.locks, 120)[2].starts_with(wide));
+        assert_eq!(listing(&[], 80), ["no key is held"]);
     }
 }

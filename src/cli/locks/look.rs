@@ -47,14 +47,18 @@ impl Get {
         let waiters = self.waiters.or(usual);
         let ask = || client.inspect(&self.named.key, waiters);
         if self.watch {
-            return watch(async |_| Ok(card(&serde_json::from_str(&ask().await?)?))).await;
+            let card = async |size: Size| {
+                Ok(card(&serde_json::from_str(&ask().await?)?, size.columns - 1))
+            };
+            return watch(card).await;
         }
         let body = insist(ask).await.0?;
         if self.named.shown.json {
             return print(&json_line(&body)?).map(|()| 0);
         }
         let status: StatusBody = serde_json::from_str(&body)?;
-        let lines = if on_terminal { card(&status) } else { rows(&status) };
+        let columns = Size::of(stdout()).columns;
+        let lines = if on_terminal { card(&status, columns) } else { rows(&status) };
         print(&lines.join("\n")).map(|()| 0)
     }
 }
@@ -85,7 +89,7 @@ impl List {
 
     fn print(&self, page: &ListBody) -> Result<(), Failure> {
         if stdout().is_terminal() && !self.shown.json {
-            return print(&listing(&page.locks).join("\n"));
+            return print(&listing(&page.locks, Size::of(stdout()).columns).join("\n"));
         }
         for status in &page.locks {
             let json = || json_line(&serde_json::to_string(status)?);
@@ -98,7 +102,7 @@ impl List {
     async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Failure> {
         let page = client.list(&self.prefix, None, size.rows.clamp(1, PAGE)).await?;
         let page: ListBody = serde_json::from_str(&page)?;
-        let mut lines = listing(&page.locks);
+        let mut lines = listing(&page.locks, size.columns - 1);
         lines.extend(page.cursor.map(|_| "... and more keys".to_owned()));
         Ok(lines)
     }
