@@ -27,13 +27,11 @@ pub(super) const BECOME: &str = "exec:command";
 /// The most earlier children that are spared: an order has to fit into a pipe at once.
 const MAX_SPARED: usize = 300;
 
-/// The parameters of a start of COMMAND.
 #[derive(Debug)]
 pub(super) struct Start<'a> {
     pub(super) words: &'a [OsString],
     /// Variables to set, or with `None` to remove.
     pub(super) changes: &'a [(&'a str, Option<String>)],
-    /// The signal mask of COMMAND.
     pub(super) mask: Inherited,
     /// The latest moment to begin.
     pub(super) latest: Option<Moment>,
@@ -118,7 +116,6 @@ impl Running {
         }
     }
 
-    /// Passes on a signal that was sent to us.
     pub(super) fn forward(&self, arrived: Arrived) {
         self.warden.reach().send(arrived.signal, arrived.sender);
     }

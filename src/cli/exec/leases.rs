@@ -65,7 +65,6 @@ impl<'a> KeptLease<'a> {
 }
 
 impl<'a> Leases<'a> {
-    /// One lease.
     pub(super) fn of(keeper: &'a LeaseKeeper, lease: KnownLease) -> Self {
         Self(vec![KeptLease::new(keeper, lease)])
     }

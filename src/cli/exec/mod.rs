@@ -111,21 +111,18 @@ pub(super) struct Exec {
     words: Vec<OsString>,
 }
 
-/// The action when the lease cannot be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum OnLost {
     Kill,
     Warn,
 }
 
-/// The action when the service is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum IfDown {
     Fail,
     Run,
 }
 
-/// Runs COMMAND under a lease and returns the exit code.
 pub(super) fn exec(exec: Exec) -> u8 {
     runtime::command(exec.remote.voice(), async { Prepared::new(&exec)?.run().await })
 }
@@ -239,15 +236,7 @@ impl<'a> Prepared<'a> {
     /// Runs COMMAND under its leases, and releases them.
     async fn supervise(&self, leases: &Leases<'_>, signals: &Signals) -> io::Result<u8> {
         let (exec, began) = (self.exec, Moment::now());
-        let supervisor = Supervisor {
-            leases,
-            kill_after: self.terms.kill_after(),
-            voice: exec.remote.voice(),
-            signal: exec.signal,
-            max_run: exec.max_run.filter(|time| !time.is_zero()),
-            timed_out: (!exec.preserve_status).then_some(exit::TIMED_OUT),
-            on_lost: exec.on_lost,
-        };
+        let supervisor = Supervisor { exec, leases, kill_after: self.terms.kill_after() };
         let started = Running::start(&Start {
             words: &self.command,
             changes: &self.environment(leases),
@@ -266,7 +255,7 @@ impl<'a> Prepared<'a> {
                 (outcome.code, began.after(exec.min_hold))
             }
             Err(error) => {
-                supervisor.voice.complain(|| format!("cannot start COMMAND: {error}"));
+                exec.remote.voice().complain(|| format!("cannot start COMMAND: {error}"));
                 (exit::INTERNAL, began)
             }
         };
@@ -312,7 +301,6 @@ async fn give_back(leases: &Leases<'_>, earliest: Moment, signals: &Signals) {
     }
 }
 
-/// Parses the signal for COMMAND.
 fn told_by(text: &str) -> Result<Signal, String> {
     let hint = "-s is --signal here: write --shared for a shared lock";
     parse_signal(text).map_err(|error| format!("{error}; {hint}"))

@@ -20,7 +20,6 @@ const SEARCHES: usize = 20;
 /// The processes that signals for COMMAND reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Reach {
-    /// The wrapper.
     pub(super) wrapper: Pid,
     /// COMMAND's first process, until it is reaped.
     pub(super) first: Option<Pid>,
@@ -29,7 +28,6 @@ pub(super) struct Reach {
     pub(super) group: Option<Pid>,
     /// Children of the wrapper that are not COMMAND's: the warden, and earlier ones.
     pub(super) spared: Vec<Pid>,
-    /// The mark in the environment.
     pub(super) mark: String,
 }
 

@@ -13,11 +13,11 @@ use futures_util::StreamExt;
 use rustix::process::{Pid, Signal};
 
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::OnLost;
 use crate::cli::exec::command::{Running, code};
 use crate::cli::exec::lease::{KnownLease, LossReason, late};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::warden::{BURIAL, ROUND};
+use crate::cli::exec::{Exec, OnLost};
 use crate::cli::exit;
 use crate::cli::signals::{Signals, name};
 use crate::cli::voice::Voice;
@@ -26,23 +26,13 @@ use crate::cli::voice::Voice;
 const SUSPENDED: &str = "this process was suspended";
 
 /// Decides what happens to COMMAND, and when.
-#[derive(Debug)]
 pub(super) struct Supervisor<'a> {
+    pub(super) exec: &'a Exec,
     pub(super) leases: &'a Leases<'a>,
     /// The time that COMMAND has to end before it is killed.
     pub(super) kill_after: Duration,
-    pub(super) voice: Voice,
-    /// The signal that tells COMMAND to end.
-    pub(super) signal: Signal,
-    /// The time limit of COMMAND.
-    pub(super) max_run: Option<Duration>,
-    /// The exit code after that; without one COMMAND's own.
-    pub(super) timed_out: Option<u8>,
-    /// The action when a lease cannot be kept.
-    pub(super) on_lost: OnLost,
 }
 
-/// The outcome of COMMAND.
 #[derive(Debug)]
 pub(super) struct Outcome {
     pub(super) code: u8,
@@ -69,13 +59,16 @@ struct Course {
 }
 
 impl Supervisor<'_> {
+    fn voice(&self) -> Voice {
+        self.exec.remote.voice()
+    }
+
     /// The time when the warden kills COMMAND, unless this process did.
     pub(super) fn last_moment(&self) -> Option<Moment> {
         let end = self.leases.earliest(|lease| lease.kill);
-        end.filter(|_| self.on_lost == OnLost::Kill)
+        end.filter(|_| self.exec.on_lost == OnLost::Kill)
     }
 
-    /// Supervises COMMAND to its end.
     pub(super) async fn run(&self, running: &Running, signals: &Signals) -> io::Result<Outcome> {
         let course = self.attend(running, signals).await?;
         let course = self.judged(course, running).await;
@@ -86,7 +79,8 @@ impl Supervisor<'_> {
     /// Waits until COMMAND has ended, with all processes that have to end with it.
     async fn attend(&self, running: &Running, signals: &Signals) -> io::Result<Course> {
         let alarm = Alarm::new()?;
-        let most = self.max_run.map(|time| Moment::now().after(time));
+        let most = self.exec.max_run.filter(|time| !time.is_zero());
+        let most = most.map(|time| Moment::now().after(time));
         let mut course = Course::default();
         let refreshed = || running.warden.watch(self.last_moment());
         let mut losses = pin!(self.leases.losses(self.limit(), &refreshed));
@@ -126,7 +120,7 @@ impl Supervisor<'_> {
 
     /// The moment of a lease at which it is lost, unless it was refreshed.
     fn limit(&self) -> fn(&KnownLease) -> Moment {
-        match self.on_lost {
+        match self.exec.on_lost {
             OnLost::Kill => |lease| lease.terminate,
             OnLost::Warn => |lease| lease.end,
         }
@@ -134,7 +128,7 @@ impl Supervisor<'_> {
 
     /// Ends COMMAND, or kills what is left of it.
     fn ring(&self, course: &mut Course, running: &Running) {
-        let voice = self.voice;
+        let voice = self.voice();
         match (course.killed, course.kill) {
             (Some(since), _) => {
                 let left = running.kill();
@@ -149,7 +143,7 @@ impl Supervisor<'_> {
                 self.kill(course, running);
             }
             (None, None) => {
-                course.code = self.timed_out;
+                course.code = (!self.exec.preserve_status).then_some(exit::TIMED_OUT);
                 self.end(course, running, self.latest_kill());
                 voice.complain(|| "COMMAND ran longer than --max-run");
             }
@@ -161,7 +155,7 @@ impl Supervisor<'_> {
     }
 
     fn lose(&self, loss: LossReason, course: &mut Course, running: &Running) {
-        let voice = self.voice;
+        let voice = self.voice();
         let (why, end) = match loss {
             // Another client may already hold the key.
             LossReason::Told(why) => (why, Moment::now()),
@@ -170,7 +164,7 @@ impl Supervisor<'_> {
             }
         };
         course.lost = true;
-        match self.on_lost {
+        match self.exec.on_lost {
             OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {why}")),
             OnLost::Kill => {
                 course.code = Some(exit::LOST);
@@ -185,8 +179,8 @@ impl Supervisor<'_> {
         course.told = true;
         course.kill = Some(kill);
         if !kill.has_come() {
-            running.tell(self.signal);
-            self.voice.tell(|| format!("sent {} to COMMAND", name(self.signal)));
+            running.tell(self.exec.signal);
+            self.voice().tell(|| format!("sent {} to COMMAND", name(self.exec.signal)));
         } else if course.killed.is_none() {
             self.kill(course, running);
         }
@@ -195,7 +189,7 @@ impl Supervisor<'_> {
     /// Kills COMMAND for the first time.
     fn kill(&self, course: &mut Course, running: &Running) {
         if !running.kill().is_empty() {
-            self.voice.tell(|| "sent KILL to COMMAND");
+            self.voice().tell(|| "sent KILL to COMMAND");
         }
         course.killed = Some(Moment::now());
     }
@@ -219,7 +213,7 @@ impl Supervisor<'_> {
             self.leases.expire();
             (course.lost, course.code) = (true, Some(exit::LOST));
             let why = late(SUSPENDED);
-            self.voice.complain(|| format!("COMMAND is ended: {why}"));
+            self.voice().complain(|| format!("COMMAND is ended: {why}"));
         }
         course
     }

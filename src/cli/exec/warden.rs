@@ -66,7 +66,6 @@ struct Process {
 }
 
 impl Warden {
-    /// Starts the warden with its first order.
     pub(super) fn start(order: WardenOrder) -> io::Result<Self> {
         let state = WardenState {
             process: Process::start(&order)?,
@@ -184,7 +183,6 @@ fn tell(orders: &OwnedFd, order: &str) {
     let _ = write(orders, format!("{order}\n").as_bytes());
 }
 
-/// An order to the warden.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct WardenOrder {
     pub(super) reach: Reach,

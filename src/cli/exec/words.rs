@@ -12,7 +12,6 @@ pub(super) const SHELL: &str = "/bin/sh";
 /// Ends the options; COMMAND may begin with a dash then.
 const END: &str = "--";
 
-/// KEY and COMMAND.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
     pub(super) key: LockKey,
