@@ -3,7 +3,6 @@
 
 mod callbacks;
 mod leases;
-mod reloads;
 mod stores;
 
 use std::fmt::Debug;
@@ -21,7 +20,6 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 
 use crate::metrics::callbacks::Callbacks;
 use crate::metrics::leases::Leases;
-use crate::metrics::reloads::Reloads;
 use crate::metrics::stores::{Embedded, Redis, Redlock};
 
 /// Buckets from a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
@@ -43,7 +41,6 @@ pub struct Metrics {
     callbacks: Arc<Callbacks>,
     requests: Requests,
     leases: Leases,
-    reloads: Reloads,
     embedded: Embedded,
     redis: Redis,
     redlock: Redlock,
@@ -64,6 +61,8 @@ struct Requests {
     ui_streams: Gauge,
     connections: Gauge,
     limits: Family<OneLabel<&'static str>, Gauge>,
+    reloads: Outcomes,
+    last_reload: Gauge,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -161,11 +160,10 @@ impl Metrics {
         let mut registry = Registry::with_prefix("lockkeeper");
         let requests = Requests::new(&mut registry);
         let leases = Leases::new(&mut registry);
-        let reloads = Reloads::new(&mut registry);
         let callbacks = Arc::<Callbacks>::default();
         registry.register_collector(Box::new(callbacks.clone()));
         let (embedded, redis, redlock) = stores(&mut registry, &mut Registry::default());
-        Self { registry, callbacks, requests, leases, reloads, embedded, redis, redlock }
+        Self { registry, callbacks, requests, leases, embedded, redis, redlock }
     }
 
     /// The metrics as OpenMetrics text.
@@ -250,7 +248,8 @@ impl Metrics {
 
     /// Counts a reload of settings or other files, and sets how many of them failed last time.
     pub fn reloaded(&self, outcome: &'static str, failed: usize) {
-        self.reloads.count(outcome, failed);
+        self.requests.reloads.get_or_create(&[("outcome", outcome)]).inc();
+        self.requests.last_reload.set((failed == 0).into());
     }
 
     /// Sets the number of requests that wait in line.
@@ -338,6 +337,7 @@ impl Requests {
         registry.register("build", "Version of the service", Info::new(version));
         let to_answer = "Time from a request's head to its answer, without waits in line";
         let in_line = "Time that acquires waited in line";
+        let last = "1 if the last reload of every watched file succeeded";
         let gone = "Clients that disconnected while their requests could wait";
         let metrics = Self {
             answered: metric(registry, "http_requests", "Answered HTTP requests"),
@@ -353,7 +353,10 @@ impl Requests {
             ui_streams: metric(registry, "ui_streams", "Open streams of dashboards"),
             connections: metric(registry, "http_connections", "Connected clients"),
             limits: metric(registry, "limit", "Limits of this instance"),
+            reloads: metric(registry, "reloads", "Reloads by outcome"),
+            last_reload: metric(registry, "config_last_reload_successful", last),
         };
+        metrics.last_reload.set(1); // The files were read at the start.
         // An alert sees the first lost lease only if it is counted from zero.
         for outcomes in [&metrics.acquire, &metrics.refresh] {
             drop(outcomes.get_or_create(&[("outcome", "lost")]));

@@ -71,7 +71,6 @@ impl<'de> Deserialize<'de> for AllowedHosts {
     }
 }
 
-/// A host without its port.
 fn without_port(host: &str) -> &str {
     match host.rsplit_once(':') {
         Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,

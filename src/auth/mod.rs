@@ -4,7 +4,7 @@
 mod hosts;
 mod proxies;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ pub use crate::auth::hosts::{AllowedHosts, Exposure, HostNames};
 pub use crate::auth::proxies::TrustedProxies;
 
 /// A right of an API key under its prefixes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Permission {
     /// Acquire, refresh, release, and inspect a single key.
@@ -44,8 +44,8 @@ impl fmt::Display for Permission {
 pub struct ApiKey {
     name: CallerName,
     sha256: Digest,
-    prefixes: Vec<String>,
-    permissions: Vec<Permission>,
+    prefixes: BTreeSet<String>,
+    permissions: BTreeSet<Permission>,
 }
 
 /// The name of a caller. Two API keys with one name are two secrets of one caller, which lets it
@@ -99,7 +99,7 @@ impl ApiKey {
     }
 
     fn may(&self, permitted: &[Permission], text: &str) -> bool {
-        self.has(permitted) && self.prefixes.iter().any(|one| text.starts_with(one))
+        self.has(permitted) && self.prefixes.iter().any(|one| text.starts_with(one.as_str()))
     }
 
     /// Returns whether both are the same secret of the same caller.
@@ -108,11 +108,7 @@ impl ApiKey {
     }
 
     fn has_rights_of(&self, other: &Self) -> bool {
-        fn same<T: PartialEq>(some: &[T], others: &[T]) -> bool {
-            let within = |some: &[T], others: &[T]| some.iter().all(|one| others.contains(one));
-            within(some, others) && within(others, some)
-        }
-        same(&self.permissions, &other.permissions) && same(&self.prefixes, &other.prefixes)
+        self.permissions == other.permissions && self.prefixes == other.prefixes
     }
 }
 
@@ -299,9 +295,8 @@ impl Caller {
     pub fn visible(&self, prefix: &str) -> Vec<String> {
         let Some(key) = &self.key else { return vec![prefix.to_owned()] };
         let mut visible: Vec<String> = Vec::new();
-        let mut own: Vec<&String> = key.prefixes.iter().collect();
-        own.sort(); // A prefix comes before all that begin with it.
-        for own in own {
+        // In their order: a prefix comes before all that begin with it.
+        for own in &key.prefixes {
             let seen = if own.starts_with(prefix) { own.as_str() } else { prefix };
             if prefix.starts_with(own.as_str()) || own.starts_with(prefix) {
                 let covered = visible.iter().any(|wider| seen.starts_with(wider.as_str()));
