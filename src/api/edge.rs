@@ -49,7 +49,6 @@ const ROUTES: [&str; 12] = [
     "/ui/events",
 ];
 
-/// The labels of a request in the metrics.
 pub(super) struct Label {
     pub(super) route: &'static str,
     pub(super) method: &'static str,
@@ -71,7 +70,6 @@ impl Label {
     }
 }
 
-/// Answers an unknown path.
 pub(super) async fn no_such_route() -> ApiError {
     ApiError::new(Code::NoSuchRoute, "unknown path; /docs and /openapi.yaml list the routes")
 }

@@ -29,18 +29,15 @@ pub(super) struct ApiError {
 }
 
 impl ApiError {
-    /// An error with this code.
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self::with(code, detail, More::default())
     }
 
-    /// An invalid option.
     pub(super) fn invalid(field: &str, detail: impl Into<String>) -> Self {
         let more = More { field: Some(field.to_owned()), ..More::default() };
         Self::with(Code::InvalidRequest, detail, more)
     }
 
-    /// An unknown option.
     pub(super) fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
         let shown: String = field.chars().take(SHOWN_KEY_CHARS).collect();
         let detail = match known {
@@ -51,24 +48,20 @@ impl ApiError {
         Self::with(Code::UnknownField, detail, more)
     }
 
-    /// An unsupported method.
     pub(super) fn method(allow: &'static str) -> Self {
         Self::new(Code::MethodNotAllowed, format!("this path supports only {allow}"))
             .header(ALLOW, HeaderValue::from_static(allow))
     }
 
-    /// An unknown caller.
     pub(super) fn unauthenticated(detail: &str) -> Self {
         Self::new(Code::Unauthenticated, detail)
             .header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"))
     }
 
-    /// A missing right of this caller.
     pub(super) fn forbidden(caller: &Caller, detail: impl Into<String>) -> Self {
         Self { caller: Some(caller.name().to_owned()), ..Self::new(Code::Forbidden, detail) }
     }
 
-    /// A TTL out of bounds.
     pub(super) fn ttl(field: &str, bounds: &TtlBounds) -> Self {
         let (min, max) = (bounds.min.as_millis(), bounds.max.as_millis());
         let more = More {

@@ -48,7 +48,6 @@ pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> imp
     ([(CONTENT_TYPE, MEDIA_TYPE)], app.metrics.render())
 }
 
-/// The contract.
 const CONTRACT: &str = include_str!("../../openapi.yaml");
 
 /// `GET /openapi.yaml`: the contract, for generators.

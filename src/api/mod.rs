@@ -155,7 +155,6 @@ impl Api {
     }
 }
 
-/// All routes.
 fn routes(app: Arc<App>) -> Router {
     let key = get(locks::inspect).post(locks::acquire).put(locks::refresh).delete(locks::release);
     let state = any(terraform::answer); // Its methods have names that the router does not know.

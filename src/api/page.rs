@@ -71,12 +71,10 @@ impl Page {
 
     /// The page, or 304 if the browser has it.
     fn answer(&self, headers: &HeaderMap) -> Response {
-        let known = headers.get_all(IF_NONE_MATCH).iter();
-        let known = known.filter_map(|value| value.to_str().ok()).any(|value| {
-            let mut tags = value.split(',').map(|tag| tag.trim().trim_start_matches("W/"));
-            tags.any(|tag| self.headers[ETAG] == tag)
-        });
-        match known {
+        let etag = self.headers[ETAG].to_str().unwrap_or_default();
+        let mut known = headers.get_all(IF_NONE_MATCH).iter();
+        // Weak or not, alone or among others: no other tag has this one within it.
+        match known.any(|tags| tags.to_str().is_ok_and(|tags| tags.contains(etag))) {
             true => (StatusCode::NOT_MODIFIED, self.headers.clone()).into_response(),
             false => (self.headers.clone(), self.body).into_response(),
         }

@@ -45,7 +45,6 @@ macro_rules! line {
 }
 
 impl<'a> Record<'a> {
-    /// Begins the record of `call`.
     pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
         Self {
             app,
@@ -59,25 +58,21 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Sets the owner.
     pub(super) fn owner(&mut self, owner: Option<&Owner>) -> &mut Self {
         self.owner = owner.cloned();
         self
     }
 
-    /// Sets the fencing token and the share of the lease.
     pub(super) fn lease(&mut self, lease: &Lease) -> &mut Self {
         (self.fencing_token, self.share) = (Some(lease.fencing_token), lease.share);
         self
     }
 
-    /// Sets the reason that the caller gave.
     pub(super) fn reason(&mut self, reason: Option<String>) -> &mut Self {
         self.reason = reason;
         self
     }
 
-    /// Sets owner and fencing token from the lease's holder.
     pub(super) fn holder(&mut self, holder: &Holder) -> &mut Self {
         self.owner = holder.owner.clone();
         (self.fencing_token, self.share) = (holder.fencing_token, holder.share);

@@ -38,7 +38,6 @@ pub(super) struct NewKey {
     secret_file: Option<PathBuf>,
 }
 
-/// Runs the command.
 pub(super) fn api_key(ApiKeyCommand::New(new): &ApiKeyCommand) -> Result<(), String> {
     let prefixes = match new.prefixes.as_slice() {
         [] => vec![format!("{}/", new.name)],

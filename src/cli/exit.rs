@@ -24,7 +24,6 @@ pub(super) const UNREACHABLE: u8 = 69;
 /// Another client holds the key (EX_TEMPFAIL).
 pub(super) const BUSY: u8 = 75;
 
-/// The lease is lost.
 pub(super) const LOST: u8 = 79;
 
 /// COMMAND ran longer than --max-run, as with `timeout`.
@@ -33,10 +32,8 @@ pub(super) const TIMED_OUT: u8 = 124;
 /// Wrong usage, a refused request or an internal error. As in `timeout`, like the codes below.
 pub(super) const INTERNAL: u8 = 125;
 
-/// COMMAND cannot be executed.
 pub(super) const NOT_EXECUTABLE: u8 = 126;
 
-/// COMMAND was not found.
 pub(super) const NOT_FOUND: u8 = 127;
 
 /// The end by a signal of this number, as in shells.

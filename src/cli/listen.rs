@@ -46,7 +46,6 @@ pub(super) async fn bind(config: &Config) -> Result<Vec<Bound>, String> {
 }
 
 impl Bound {
-    /// Begins to listen.
     pub(super) fn listen(self) -> Result<Listener, String> {
         let listener = match self.socket {
             Socket::Network(socket) => socket.listen(BACKLOG).map(Listener::Network),

@@ -28,7 +28,6 @@ pub(super) struct LogFilter {
 }
 
 impl LogFilter {
-    /// Sets the level from now on.
     pub(super) fn set(&self, level: Level) {
         // It fails only once the log is gone.
         let _ = self.filter.reload(targets(level, self.audit));

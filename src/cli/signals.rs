@@ -34,7 +34,6 @@ pub(super) struct Orders {
     on_terminal: bool,
 }
 
-/// A signal that has arrived.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrived {
     pub(super) signal: Signal,
@@ -61,7 +60,6 @@ impl Signals {
         self.inherited
     }
 
-    /// The next signal.
     pub(super) async fn next(&self) -> Arrived {
         let (signal, sender) = self.arriving.next().await;
         Arrived { signal, sender }
@@ -144,7 +142,6 @@ impl std::fmt::Display for Inherited {
     }
 }
 
-/// Parses the name or number of a signal.
 pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
     let name = text.to_uppercase();
     let named = format!("SIG{}", name.strip_prefix("SIG").unwrap_or(&name)).parse();

@@ -43,7 +43,6 @@ pub(super) fn write(line: Vec<u8>) {
     LOST.fetch_add(u64::from(!written), Ordering::Relaxed);
 }
 
-/// The number of lines that were lost.
 pub(super) fn lost() -> u64 {
     LOST.load(Ordering::Relaxed)
 }

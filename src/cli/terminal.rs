@@ -7,7 +7,6 @@ use rustix::termios::tcgetwinsize;
 /// The size of a terminal that does not know its own.
 const USUAL: Size = Size { columns: 80, rows: 24 };
 
-/// The size of a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Size {
     pub(super) columns: usize,
@@ -15,7 +14,6 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// The size now.
     pub(super) fn of(terminal: impl AsFd) -> Self {
         let Ok(size) = tcgetwinsize(terminal) else { return USUAL };
         match (size.ws_col.into(), size.ws_row.into()) {

@@ -38,7 +38,6 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    /// Serves `api` within `limits`.
     pub(super) fn new(api: Api, limits: &Limits, house: Arc<House>, metrics: Arc<Metrics>) -> Self {
         let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
         Self {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// The place of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Place {
     /// It waits to get into the house; until then it gets answers to health checks only.
@@ -20,7 +19,6 @@ pub(super) enum Place {
     Away,
 }
 
-/// A connection.
 pub(super) struct Guest {
     peer: IpAddr,
     came: Instant,
@@ -69,7 +67,6 @@ impl Guest {
         self.came.elapsed()
     }
 
-    /// The place of the connection.
     pub(super) fn place(&self) -> Place {
         self.with(|state| state.place)
     }
@@ -84,7 +81,6 @@ impl Guest {
         self.moved.notify_waiters();
     }
 
-    /// Gives the connection another place.
     pub(super) fn move_to(&self, place: Place) {
         self.with(|state| state.place = place);
         self.moved.notify_waiters();

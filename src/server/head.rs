@@ -25,7 +25,6 @@ enum Part {
 }
 
 impl Head {
-    /// Returns whether there is a fault in these bytes of the head.
     pub(super) fn has_fault(&mut self, bytes: &[u8]) -> bool {
         bytes.iter().any(|&byte| {
             let bare = byte == b'\n' && self.last != b'\r';

@@ -177,7 +177,6 @@ impl Inside {
 }
 
 impl Stay {
-    /// The connection.
     pub(super) fn guest(&self) -> &Arc<Guest> {
         &self.guest
     }

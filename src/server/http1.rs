@@ -23,14 +23,12 @@ use crate::server::tls::Transport;
 /// Health checks, which are answered in the hall too.
 const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
-/// HTTP/1 with its limits.
 pub(super) struct Http1 {
     http: http1::Builder,
     head_time: Duration,
 }
 
 impl Http1 {
-    /// HTTP/1 within `limits`.
     pub(super) fn new(limits: &Limits) -> Self {
         let mut http = http1::Builder::new();
         http.timer(TokioTimer::new())

@@ -129,7 +129,6 @@ impl<'a> StatusReport<'a> {
         self.last_end
     }
 
-    /// As one line.
     pub(super) fn json(&self) -> String {
         serde_json::to_string(self).expect("only texts and numbers")
     }
