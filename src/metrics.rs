@@ -92,7 +92,7 @@ pub enum Counted {
 
 /// Keeps a gauge incremented until dropped, also by a panic.
 #[derive(Debug)]
-pub struct Counting(Gauge);
+pub(crate) struct Counting(Gauge);
 
 impl Counting {
     fn of(gauge: &Gauge) -> Self {
@@ -109,11 +109,11 @@ impl Drop for Counting {
 
 /// Counts a client that disconnected, unless its request is answered first.
 #[derive(Debug)]
-pub struct Unanswered(Option<Counter>);
+pub(crate) struct Unanswered(Option<Counter>);
 
 impl Unanswered {
     /// Notes that the request is being answered.
-    pub fn answered(mut self) {
+    pub(crate) fn answered(mut self) {
         self.0 = None;
     }
 }
@@ -179,12 +179,12 @@ impl Metrics {
     }
 
     /// Observes the duration in seconds of a request that did not wait in line.
-    pub fn took(&self, seconds: f64) {
+    pub(crate) fn took(&self, seconds: f64) {
         self.requests.seconds.observe(seconds);
     }
 
     /// Observes the seconds that a request waited in line.
-    pub fn waited(&self, seconds: f64) {
+    pub(crate) fn waited(&self, seconds: f64) {
         self.requests.wait_seconds.observe(seconds);
     }
 
@@ -199,33 +199,29 @@ impl Metrics {
         outcomes.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// Counts a connected client until the result is dropped.
-    pub fn connected(&self) -> Counting {
+    pub(crate) fn connected(&self) -> Counting {
         Counting::of(&self.requests.connections)
     }
 
-    /// Counts a stream of `POST /hold/{key}` until the result is dropped.
-    pub fn hold_stream(&self) -> Counting {
+    pub(crate) fn hold_stream(&self) -> Counting {
         Counting::of(&self.requests.hold_streams)
     }
 
-    /// Counts a dashboard's stream until the result is dropped.
-    pub fn ui_stream(&self) -> Counting {
+    pub(crate) fn ui_stream(&self) -> Counting {
         Counting::of(&self.requests.ui_streams)
     }
 
-    /// The number of streams of `POST /hold/{key}`.
-    pub fn hold_streams(&self) -> u64 {
+    pub(crate) fn hold_streams(&self) -> u64 {
         self.requests.hold_streams.get().try_into().unwrap_or_default()
     }
 
     /// The number of keys held on the embedded store.
-    pub fn locks_held(&self) -> u64 {
+    pub(crate) fn locks_held(&self) -> u64 {
         self.embedded.held.get()
     }
 
     /// Counts a request that may wait in line, unless it is answered before its client disconnects.
-    pub fn in_line(&self) -> Unanswered {
+    pub(crate) fn in_line(&self) -> Unanswered {
         Unanswered(Some(self.requests.waiters_gone.clone()))
     }
 
@@ -236,7 +232,7 @@ impl Metrics {
     }
 
     /// Sets the counter of lost log lines.
-    pub fn log_lines_dropped(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub(crate) fn log_lines_dropped(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
         // There is one log.
         let _ = self.callbacks.lost_lines.set(Box::new(count));
     }
@@ -252,13 +248,12 @@ impl Metrics {
         self.requests.last_reload.set((failed == 0).into());
     }
 
-    /// Sets the number of requests that wait in line.
-    pub fn waiters(&self, waiting: usize) {
+    pub(crate) fn waiters(&self, waiting: usize) {
         self.requests.waiters.set(waiting as u64);
     }
 
     /// Sets the number of keys held, and observes the seconds of a commit.
-    pub fn embedded(&self, held: usize, commit: Option<f64>) {
+    pub(crate) fn embedded(&self, held: usize, commit: Option<f64>) {
         self.embedded.held.set(held as u64);
         if let Some(took) = commit {
             self.embedded.commits.inc();
@@ -266,8 +261,7 @@ impl Metrics {
         }
     }
 
-    /// Sets whether the embedded store can use its file.
-    pub fn embedded_up(&self, up: bool) {
+    pub(crate) fn embedded_up(&self, up: bool) {
         self.embedded.up.set(up.into());
     }
 
@@ -287,7 +281,7 @@ impl Metrics {
     }
 
     /// Removes the metrics of a Redis node that is no longer in use.
-    pub fn redis_forgotten(&self, node: &str) {
+    pub(crate) fn redis_forgotten(&self, node: &str) {
         let node = label(node);
         self.redis.up.remove(&node);
         self.redis.evicts.remove(&node);
@@ -309,13 +303,11 @@ impl Metrics {
         self.redis.errors.get_or_create(&[("kind", kind)]).inc();
     }
 
-    /// Sets the lower bound of the next fencing token.
-    pub fn fencing_floor(&self, floor: u64) {
+    pub(crate) fn fencing_floor(&self, floor: u64) {
         self.redis.fencing_floor.set(floor);
     }
 
-    /// Sets the number of Redlock nodes, and of those that vote.
-    pub fn redlock_voting(&self, nodes: usize, voting: usize) {
+    pub(crate) fn redlock_voting(&self, nodes: usize, voting: usize) {
         self.redlock.nodes.set(nodes as u64);
         self.redlock.voting.set(voting as u64);
     }
@@ -326,7 +318,7 @@ impl Metrics {
     }
 
     /// Counts a fencing token that needed a second round.
-    pub fn redlock_write_back(&self) {
+    pub(crate) fn redlock_write_back(&self) {
         self.redlock.write_backs.inc();
     }
 }

@@ -7,9 +7,6 @@ use axum::http::HeaderMap;
 /// The header of W3C Trace Context.
 const TRACEPARENT: &str = "traceparent";
 
-/// The length of its version 00; later versions may have more behind it.
-const TRACEPARENT_BYTES: usize = 55;
-
 /// The trace id of a request, as its client sent it.
 pub(super) fn id(headers: &HeaderMap) -> Option<Arc<str>> {
     let mut sent = headers.get_all(TRACEPARENT).iter();
@@ -19,21 +16,15 @@ pub(super) fn id(headers: &HeaderMap) -> Option<Arc<str>> {
     }
 }
 
-/// The trace id of a valid `traceparent`.
+/// The trace id of a valid `traceparent`; versions after 00 may have more behind its four parts.
 fn parse(text: &str) -> Option<&str> {
-    let (first, rest) = text.split_at_checked(TRACEPARENT_BYTES)?;
-    let mut parts = first.split('-');
-    let [version, trace, parent, flags] =
-        [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
+    let parts: Vec<_> = text.splitn(5, '-').collect();
+    let [version, trace, parent, flags, ref more @ ..] = parts[..] else { return None };
     let digits = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     let is_hex = |part: &str, bytes| part.len() == bytes && part.bytes().all(digits);
     let is_zero = |part: &str| part.bytes().all(|byte| byte == b'0');
     let fits = is_hex(version, 2) && is_hex(trace, 32) && is_hex(parent, 16) && is_hex(flags, 2);
-    let known = match version {
-        "00" => rest.is_empty(),
-        "ff" => false,
-        _ => rest.is_empty() || rest.starts_with('-'),
-    };
+    let known = version != "ff" && (version != "00" || more.is_empty());
     (fits && known && !is_zero(trace) && !is_zero(parent)).then_some(trace)
 }
 

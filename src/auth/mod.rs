@@ -308,9 +308,9 @@ impl Caller {
 }
 
 /// Reads a list of words: an array in a file, or words separated by spaces in the environment.
-fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+pub(crate) fn words<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "a list of texts")]
+    #[serde(untagged, expecting = "a text or a list of texts")]
     enum Words {
         One(String),
         Several(Vec<String>),

@@ -2,9 +2,10 @@
 //!
 //! SIGCHLD belongs to the runtime; it is unblocked, because a parent may have blocked it.
 
+use std::future::poll_fn;
 use std::io;
+use std::task::Poll;
 
-use futures_util::future::select_all;
 use nix::sys::signal::{SigSet, Signal as NamedSignal};
 use rustix::process::Signal;
 use tokio::signal::unix;
@@ -34,12 +35,6 @@ pub(super) struct Orders {
     on_terminal: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Arrived {
-    pub(super) signal: Signal,
-    pub(super) sender: Sender,
-}
-
 /// The signals that were blocked at our start, of those that we block or unblock.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Inherited(u64);
@@ -60,15 +55,14 @@ impl Signals {
         self.inherited
     }
 
-    pub(super) async fn next(&self) -> Arrived {
-        let (signal, sender) = self.arriving.next().await;
-        Arrived { signal, sender }
+    pub(super) async fn next(&self) -> (Signal, Sender) {
+        self.arriving.next().await
     }
 
     /// The next signal that ends a wait.
     pub(super) async fn ending(&self) -> Signal {
         loop {
-            let Arrived { signal, .. } = self.next().await;
+            let (signal, _) = self.next().await;
             if ENDING.contains(&signal) {
                 return signal;
             }
@@ -97,13 +91,15 @@ impl Orders {
     /// the HUP of a terminal that was closed ends the service.
     pub(super) async fn end(&mut self, reload: impl Fn()) -> String {
         loop {
-            let next = self.arriving.iter_mut().map(|(kind, arriving)| {
-                Box::pin(async {
-                    arriving.recv().await;
-                    *kind
-                })
+            let next = poll_fn(|context| {
+                for (kind, arriving) in &mut self.arriving {
+                    if arriving.poll_recv(context).is_ready() {
+                        return Poll::Ready(*kind);
+                    }
+                }
+                Poll::Pending
             });
-            match select_all(next).await.0 {
+            match next.await {
                 Signal::HUP if !self.on_terminal || has_terminal() => reload(),
                 kind => return name(kind),
             }

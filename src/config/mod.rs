@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
-use crate::auth::{AllowedHosts, ApiKey, TrustedProxies};
+use crate::auth::{AllowedHosts, ApiKey, TrustedProxies, words};
 use crate::lock::time::{Ttl, TtlBounds, parse_duration};
 use crate::lock::token::TokenMaker;
 use crate::lock::waiting::WaitLimits;
@@ -241,17 +241,7 @@ impl std::fmt::Debug for StoreUrl {
 
 impl<'de> Deserialize<'de> for StoreUrl {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        #[serde(untagged, expecting = "a URL in quotes")]
-        enum Urls {
-            One(String),
-            Several(Vec<String>),
-        }
-        let urls = match Urls::deserialize(deserializer)? {
-            Urls::One(text) => text.split_whitespace().map(str::to_owned).collect(),
-            Urls::Several(urls) => urls,
-        };
-        match urls.as_slice() {
+        match words(deserializer)?.as_slice() {
             [] => Err(D::Error::custom("name a store, as in embedded:./lockkeeper-data")),
             [one] => Self::parse(one).map_err(D::Error::custom),
             several => Self::redlock(several).map_err(D::Error::custom),

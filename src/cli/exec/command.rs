@@ -17,7 +17,7 @@ use crate::cli::exec::reach::Reach;
 use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
 use crate::cli::exec::{marks, ourselves};
 use crate::cli::exit;
-use crate::cli::signals::{Arrived, Inherited};
+use crate::cli::signals::Inherited;
 use crate::cli::voice::last_words;
 use crate::platform::{Sender, processes};
 
@@ -116,8 +116,9 @@ impl Running {
         }
     }
 
-    pub(super) fn forward(&self, arrived: Arrived) {
-        self.warden.reach().send(arrived.signal, arrived.sender);
+    /// Passes on a signal that was sent to us.
+    pub(super) fn forward(&self, signal: Signal, sender: Sender) {
+        self.warden.reach().send(signal, sender);
     }
 
     /// Tells all processes to end; stopped ones are continued to hear it.

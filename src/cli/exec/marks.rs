@@ -17,14 +17,9 @@ pub(super) fn with_mark(marks: Option<String>, mark: &str) -> String {
 
 /// Returns whether this mark is in an environment.
 pub(super) fn has_mark(environment: &[u8], mark: &str) -> bool {
-    let mut variables = environment.split(|byte| *byte == 0);
-    variables.any(|variable| {
-        let marks =
-            variable.strip_prefix(MARKS.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
-        let mut marks =
-            marks.into_iter().flat_map(|marks| marks.split(|byte| *byte == BETWEEN as u8));
-        marks.any(|found| found == mark.as_bytes())
-    })
+    let environment = String::from_utf8_lossy(environment);
+    let mut variables = environment.split('\0').filter_map(|variable| variable.split_once('='));
+    variables.any(|(name, marks)| name == MARKS && marks.split(BETWEEN).any(|one| one == mark))
 }
 
 #[cfg(test)]

@@ -102,9 +102,9 @@ impl Supervisor<'_> {
                     // Its descendants get as much time to end as it had.
                     course.kill.get_or_insert_with(|| self.latest_kill());
                 }
-                arrived = signals.next() => {
-                    course.told |= [Signal::TERM, Signal::INT].contains(&arrived.signal);
-                    running.forward(arrived);
+                (signal, sender) = signals.next() => {
+                    course.told |= [Signal::TERM, Signal::INT].contains(&signal);
+                    running.forward(signal, sender);
                 }
                 Some(loss) = losses.next() => self.lose(loss?, &mut course, running),
                 rung = alarm.at(next) => {
