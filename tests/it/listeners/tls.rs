@@ -2,6 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -30,6 +31,24 @@ fn a_client_that_prefers_http_2_gets_http_1_1() {
     }
     let old = secured.curl("/healthz").args(["--tls-max", "1.1", "--tlsv1.0"]).output().unwrap();
     assert!(!old.status.success(), "{}", printed(&old));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_client_that_does_not_read_is_cut() {
+    let secured = Secured::start(&[]);
+    let mut deaf = secured.connect(&[b"http/1.1"]).await;
+    // More than the system keeps for one that does not read.
+    let request = "GET /docs/scalar.js HTTP/1.1\r\nhost: localhost\r\n\r\n";
+    deaf.write_all(request.repeat(30).as_bytes()).await.unwrap();
+    // With that of curl.
+    for connected in [2, 1] {
+        let line = format!("\nlockkeeper_http_connections {connected}\n");
+        eventually(Duration::from_secs(60), async || {
+            let output = secured.curl("/metrics").output().unwrap();
+            printed(&output).contains(&line).then_some(())
+        })
+        .await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
