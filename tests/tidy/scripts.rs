@@ -9,18 +9,30 @@ const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/sc
 const PRELUDE: &str = "prelude.lua";
 
 /// What stands before scripts that share more: they name further keys, and say what they do.
-const PARTS: [&str; 7] =
-    ["line.lua", "join.lua", "ended.lua", "share.lua", "grant.lua", "guard.lua", "vote.lua"];
+const PARTS: [&str; 8] = [
+    "line.lua",
+    "hand_on.lua",
+    "join.lua",
+    "share.lua",
+    "tell.lua",
+    "grant.lua",
+    "guard.lua",
+    "vote.lua",
+];
 
 /// The steps of the verb `guard`.
 const STEPS: [&str; 3] = ["touch.lua", "status.lua", "admit.lua"];
 
-/// The end of the name of a verb's second script, for a lock that leases share.
-const TWIN: &str = "_share";
+/// The ends of the name of a verb's second file, for a lock that leases share or claims wait for.
+const TWINS: [&str; 2] = ["_share", "_line"];
 
-/// A verb is read at one glance; a part has its functions one after another.
+/// A verb is read at one glance below its head; a part has its functions one after another.
 const MAX_LINES: usize = 40;
 const MAX_LINES_OF_A_PART: usize = 80;
+const MAX_COLUMNS: usize = 100;
+
+/// The scripts that are within so many columns.
+const NARROW: &str = "src/store/redis/";
 
 #[test]
 fn a_script_is_short_and_its_head_says_purpose_keys_arguments_and_answer() {
@@ -71,19 +83,41 @@ fn is_part(script: &File) -> bool {
 
 fn head(script: &File) -> Vec<String> {
     let begins = [&*format!("-- {}: ", name(script)), "-- KEYS: ", "-- ARGV: ", "-- Returns: "];
-    let mut lines = script.text.lines();
+    let mut entries = entries(script).into_iter();
     let mut faults = Vec::new();
     for begin in begins {
-        if !lines.next().is_some_and(|line| line.len() > begin.len() && line.starts_with(begin)) {
+        let entry = entries.next();
+        if !entry.is_some_and(|entry| entry.len() > begin.len() && entry.starts_with(begin)) {
             faults.push(format!("{}: the head has no line `{begin}...`", script.path));
         }
     }
-    let lines = script.text.lines().count();
+    let lines = body(script).count();
     let most = if is_part(script) { MAX_LINES_OF_A_PART } else { MAX_LINES };
     if lines > most {
         faults.push(format!("{}: {lines} lines, at most {most}", script.path));
     }
+    let narrow = script.path.starts_with(NARROW);
+    let wide = script.text.lines().filter(|line| narrow && line.chars().count() > MAX_COLUMNS);
+    faults.extend(wide.map(|line| format!("{}: wider than {MAX_COLUMNS}: {line}", script.path)));
     faults
+}
+
+/// The four entries of a head, each a line and those that go on with it, further in.
+fn entries(script: &File) -> Vec<String> {
+    let mut entries: Vec<String> = Vec::new();
+    for line in script.text.lines().take_while(|line| line.starts_with("--")) {
+        match line.strip_prefix("--   ") {
+            Some(more) => entries.last_mut().unwrap().push_str(&format!("  {more}")),
+            None if entries.len() == 4 => break,
+            None => entries.push(line.to_owned()),
+        }
+    }
+    entries
+}
+
+/// The lines below the head.
+fn body(script: &File) -> impl Iterator<Item = &str> {
+    script.text.lines().skip_while(|line| line.starts_with("--"))
 }
 
 /// What is in the head of a verb's script and has no name, in it or in a part `before` it: a verb
@@ -92,8 +126,9 @@ fn unnamed(script: &File, before: &[&File]) -> Vec<String> {
     let mut faults = anonymous(script);
     for kind in ["KEYS", "ARGV"] {
         let begin = format!("-- {kind}: ");
-        let line = script.text.lines().find_map(|line| line.strip_prefix(&begin));
-        let said = numbered(line.unwrap_or_default());
+        let entries = entries(script);
+        let entry = entries.iter().find_map(|entry| entry.strip_prefix(&begin));
+        let said = numbered(entry.unwrap_or_default());
         let mut named = locals(script, kind);
         for part in before.iter().filter(|_| kind == "KEYS") {
             named += if named < said || name(part) == PRELUDE { locals(part, kind) } else { 0 };
@@ -108,7 +143,8 @@ fn unnamed(script: &File, before: &[&File]) -> Vec<String> {
 /// Keys and arguments that are used without a name.
 fn anonymous(script: &File) -> Vec<String> {
     let uses = |line: &str| line.contains("KEYS") || line.contains("ARGV");
-    let lines = code(script).filter(|line| uses(line) && !line.starts_with("local "));
+    let code = code(script);
+    let lines = code.iter().filter(|line| uses(line) && !line.starts_with("local "));
     lines.map(|line| format!("{}: without a name: {line}", script.path)).collect()
 }
 
@@ -123,7 +159,8 @@ fn numbered(line: &str) -> usize {
 /// How many names code gives to entries of `kind`.
 fn locals(script: &File, kind: &str) -> usize {
     let mut names = 0;
-    for line in code(script).filter_map(|line| line.strip_prefix("local ")) {
+    let code = code(script);
+    for line in code.iter().filter_map(|line| line.strip_prefix("local ")) {
         let Some((left, right)) = line.split_once(" = ") else { continue };
         if right.contains(&format!("unpack({kind})")) {
             names += left.split(", ").count();
@@ -134,20 +171,30 @@ fn locals(script: &File, kind: &str) -> usize {
     names
 }
 
-fn code(script: &File) -> impl Iterator<Item = &str> {
-    let lines = script.text.lines().map(str::trim);
-    lines.map(|line| line.split("--").next().unwrap_or_default())
+/// The lines without their comments, each with those that go on with it, after a comma or `=`.
+fn code(script: &File) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for line in script.text.lines() {
+        let line = line.split("--").next().unwrap_or_default().trim();
+        match lines.last_mut().filter(|last| last.ends_with([',', '='])) {
+            Some(last) => *last = format!("{last} {line}"),
+            None => lines.push(line.to_owned()),
+        }
+    }
+    lines
 }
 
 fn clocks(script: &File) -> Option<String> {
-    let times = code(script).filter(|line| line.to_ascii_uppercase().contains("'TIME'")).count();
+    let times =
+        code(script).iter().filter(|line| line.to_ascii_uppercase().contains("'TIME'")).count();
     let right = if script.path.ends_with(PRELUDE) { 1 } else { 0 };
     (times != right).then(|| format!("{}: TIME is for the prelude, once", script.path))
 }
 
 fn stray(script: &File, verbs: &File) -> Option<String> {
     let name_of_it = name(script).strip_suffix(".lua").unwrap();
-    let verb = name_of_it.strip_suffix(TWIN).unwrap_or(name_of_it);
+    let twin = TWINS.iter().find_map(|twin| name_of_it.strip_suffix(twin));
+    let verb = twin.unwrap_or(name_of_it);
     let known = is_part(script)
         || STEPS.contains(&name(script))
         || verbs.text.contains(&format!("=> \"{verb}\""));
@@ -167,7 +214,10 @@ fn script(lines: &[&str]) -> File {
 #[test]
 fn a_head_that_is_not_whole_is_found() {
     assert_none(&head(&script(&[])));
-    assert_found(&head(&script(&["\n"; 36])), "lines, at most 40");
+    assert_found(&head(&script(&["a\n"; 41])), "lines, at most 40");
+    assert_none(&head(&script(&["--   and more", "a"])));
+    let wide = File::planted(&format!("{NARROW}a.lua"), &script(&[&"a".repeat(101)]).text);
+    assert_found(&head(&wide), "wider than 100");
     let other = File::planted("scripts/b.lua", &script(&[]).text);
     assert_found(&head(&other), "no line `-- b.lua: ...`");
     let bare = File::planted("scripts/a.lua", &script(&[]).text.replace("Returns: c", "Returns: "));

@@ -6,30 +6,16 @@ use crate::lock::error::{StoreError, Verb};
 use crate::lock::lease::{Claim, Owner};
 use crate::lock::slots::Slots;
 use crate::lock::store::Answer;
-use crate::lock::time::{Ttl, Uptime};
+use crate::lock::time::Uptime;
 use crate::store::redis::RedisStore;
+use crate::store::redis::arguments::ClaimArguments;
 use crate::store::redis::clock::latest_believable_micros;
-use crate::store::redis::deadline::When;
-use crate::store::redis::replies::{held, malformed, shared, waiting};
+use crate::store::redis::replies::{malformed, refusal, waiting};
 use crate::store::redis::script::{Reply, Script, TRY_ACQUIRE, WAIT_TURN, or_empty};
 
 /// The time that the waiters of a dead instance may hold up the line. Each question of an instance
 /// moves this window, so it must be several times their longest sleep.
 const WINDOW_MS: &str = "3000";
-
-/// When a claim was asked for, and until when its calls may act.
-#[derive(Clone, Copy)]
-struct Asked {
-    at: Uptime,
-    when: When,
-}
-
-impl Asked {
-    /// One that is asked for now.
-    fn now(when: When) -> Self {
-        Self { at: Uptime::now(), when }
-    }
-}
 
 /// A node's answer to a question.
 pub(super) struct Answered {
@@ -42,15 +28,13 @@ pub(super) struct Answered {
 impl RedisStore {
     /// Asks for a claim that does not wait.
     pub(super) async fn ask_once(&self, claim: &Claim) -> Result<Answer, StoreError> {
-        let asked = Asked::now(self.in_time(2)); // One call finds that it is not for it.
         if claim.slots().is_alone() && claim.named.is_none() {
-            let answer = self.run_claim(&TRY_ACQUIRE, claim, asked, &[]).await?;
+            let answer = self.run_claim(&TRY_ACQUIRE, claim, None, None).await?;
             if answer.reply.word() != "line" {
                 return self.answer(Verb::TryAcquire, claim, answer);
             }
         }
-        // Leases that share the key, or claims in line.
-        let answer = self.run_wait_turn(claim, asked, None, None).await?;
+        let answer = self.run_claim(&WAIT_TURN, claim, None, None).await?;
         self.answer(Verb::TryAcquire, claim, answer)
     }
 
@@ -62,10 +46,41 @@ impl RedisStore {
         joins: bool,
     ) -> Result<Answer, StoreError> {
         let verb = if joins { Verb::WaitTurn } else { Verb::TryAcquire };
-        let asked = Asked::now(self.in_time(1));
         let instance = joins.then_some(self.instance.as_str());
-        let answer = self.run_wait_turn(claim, asked, instance, stood).await?;
+        let answer = self.run_claim(&WAIT_TURN, claim, instance, stood).await?;
         self.answer(verb, claim, answer)
+    }
+
+    /// Asks for a claim, which waits on this instance if there is one, at the place where it `stood`.
+    async fn run_claim(
+        &self,
+        script: &'static Script,
+        claim: &Claim,
+        instance: Option<&str>,
+        stood: Option<u64>,
+    ) -> Result<Answered, StoreError> {
+        let (asked, when, began) = (Uptime::now(), self.in_time(1), Instant::now());
+        let max_hold = self.max_hold(&claim.key);
+        let arguments = ClaimArguments {
+            token: claim.token.expose().into(),
+            ttl: claim.ttl.as_millis().min(max_hold).to_string().into(),
+            its_owner: claim.owner.as_ref().map_or("", Owner::as_str).into(),
+            floor: self.floor.least().to_string().into(),
+            believable: latest_believable_micros().to_string().into(),
+            max_hold: max_hold.to_string().into(),
+            slots: or_empty(claim.slots.map(Slots::number)).into(),
+            named: or_empty(claim.named).into(),
+            instance: instance.unwrap_or_default().into(),
+            window: WINDOW_MS.into(),
+            keep: (&*self.position_kept).into(),
+            stood: or_empty(stood).into(),
+        };
+        let is_plain = matches!(script.verb(), Verb::TryAcquire);
+        let args = if is_plain { arguments.plain() } else { arguments.all() };
+        let answered = self.run(script, &claim.key, &args, when).await;
+        let (reply, node) = answered.map_err(|error| error.of_claim(claim.origin))?;
+        self.replicated(script, claim, (&reply, &node), began).await?;
+        Ok(Answered { reply, node: node.number(), asked })
     }
 
     /// Reads the answer to a claim.
@@ -80,48 +95,9 @@ impl RedisStore {
             "granted" | "again" => return self.win(verb, claim, answered).map(Answer::Won),
             "lost" | "gone" => Some(Answer::Gone),
             "waiting" => waiting(reply).map(Answer::Waiting),
-            "held" => held(&claim.key, reply).map(Answer::Held),
-            "shared" => shared(&claim.key, reply).map(Answer::Held),
+            "held" => refusal(&claim.key, reply).map(Answer::Held),
             _ => None,
         };
         answer.ok_or_else(|| malformed(verb))
-    }
-
-    /// Runs a script that grants a claim; `rest` follows the arguments of `try_acquire.lua`.
-    async fn run_claim(
-        &self,
-        script: &'static Script,
-        claim: &Claim,
-        Asked { at, when }: Asked,
-        rest: &[&str],
-    ) -> Result<Answered, StoreError> {
-        let common = [
-            claim.token.expose(),
-            &claim.ttl.as_millis().to_string(),
-            claim.owner.as_ref().map_or("", Owner::as_str),
-            &self.floor.least().to_string(),
-            &latest_believable_micros().to_string(),
-            &or_empty(self.prefixes.max_hold(&claim.key).map(Ttl::as_millis)),
-        ];
-        let began = Instant::now();
-        let args = [&common[..], rest].concat();
-        let answered = self.run(script, &claim.key, &args, when).await;
-        let (reply, node) = answered.map_err(|error| error.of_claim(claim.origin))?;
-        self.replicated(script, claim, (&reply, &node), began).await?;
-        Ok(Answered { reply, node: node.number(), asked: at })
-    }
-
-    /// Runs `wait_turn.lua`; without an instance it only asks.
-    async fn run_wait_turn(
-        &self,
-        claim: &Claim,
-        asked: Asked,
-        instance: Option<&str>,
-        stood: Option<u64>,
-    ) -> Result<Answered, StoreError> {
-        let (instance, stood) = (instance.unwrap_or_default(), or_empty(stood));
-        let (slots, named) = (or_empty(claim.slots.map(Slots::number)), or_empty(claim.named));
-        let rest = [instance, WINDOW_MS, &self.position_kept, &stood, &slots, &named];
-        self.run_claim(&WAIT_TURN, claim, asked, &rest).await
     }
 }

@@ -7,6 +7,7 @@
 //! Every script but release recognizes a repeat by its token; the service never repeats an
 //! unanswered release.
 
+mod arguments;
 mod claims;
 pub(in crate::store) mod clock;
 mod cluster;
@@ -14,6 +15,7 @@ mod connect;
 pub(in crate::store) mod deadline;
 mod grants;
 pub(in crate::store) mod keys;
+mod leases;
 pub(in crate::store) mod link;
 pub(in crate::store) mod list;
 pub(in crate::store) mod node;
@@ -25,7 +27,6 @@ pub(in crate::store) mod rings;
 pub(in crate::store) mod script;
 mod sentinel;
 mod settings;
-mod shared;
 mod slots;
 pub(in crate::store) mod target;
 mod topology;
@@ -48,6 +49,7 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::platform::clock::since_boot;
+use crate::store::redis::arguments::{ForceReleaseArguments, InspectArguments};
 use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
@@ -69,6 +71,9 @@ const LEAVE_AT_ONCE: usize = 500;
 
 /// The most leases of a key that a look names.
 const MOST_NAMED: usize = 100;
+
+/// Longer than any lease lasts.
+const FOR_EVER_MS: u64 = 1 << 52;
 
 /// Locks on one Redis, on the master that sentinels name, or on a Cluster.
 pub struct RedisStore {
@@ -139,6 +144,11 @@ impl RedisStore {
         When::Until(Deadline::after(since_boot(), self.patience * calls))
     }
 
+    /// The longest time that a lease of a key lasts, in milliseconds.
+    fn max_hold(&self, key: &LockKey) -> u64 {
+        self.prefixes.max_hold(key).map_or(FOR_EVER_MS, Ttl::as_millis)
+    }
+
     /// Looks at a key, and tells so many claims of its line and so many of its leases at most.
     async fn look_at(
         &self,
@@ -146,9 +156,12 @@ impl RedisStore {
         token: Option<&LeaseToken>,
         [claims, leases]: [usize; 2],
     ) -> Result<LockStatus, StoreError> {
-        let asked = token.map_or("", LeaseToken::expose);
-        let args = [asked, &claims.to_string(), &leases.to_string()];
-        let reply = self.run(&INSPECT, key, &args, When::AnyTime).await;
+        let arguments = InspectArguments {
+            asked: token.map_or("", LeaseToken::expose).into(),
+            most: claims.to_string().into(),
+            most_leases: leases.to_string().into(),
+        };
+        let reply = self.run(&INSPECT, key, &arguments.all(), When::AnyTime).await;
         let (mut reply, _) = reply.map_err(|error| StoreError { effect: Effect::None, ..error })?;
         let status = looked(key, &mut reply).ok_or_else(|| malformed(Verb::Inspect))?;
         Ok(LockStatus { mine: status.mine.filter(|_| token.is_some()), ..status })
@@ -214,13 +227,11 @@ impl Store for RedisStore {
         key: &LockKey,
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, StoreError> {
-        let named = or_empty(named.map(FencingToken::number));
-        let args = [self.position_kept.as_str(), &named];
-        let (mut reply, _) = self.run(&FORCE_RELEASE, key, &args, When::AnyTime).await?;
-        match reply.word() {
-            "free" => Ok(Vec::new()),
-            _ => forced(&mut reply).ok_or_else(|| malformed(Verb::ForceRelease)),
-        }
+        let named = or_empty(named).into();
+        let arguments = ForceReleaseArguments { named, keep: (&*self.position_kept).into() };
+        let all = arguments.all();
+        let (mut reply, _) = self.run(&FORCE_RELEASE, key, &all, When::AnyTime).await?;
+        Ok(forced(&mut reply))
     }
 
     async fn look(

@@ -22,50 +22,41 @@ const PAST_THE_END: Duration = Duration::from_millis(2);
 /// Added for instances without the head of the line, which asks first when a lease expires.
 const BEHIND_THE_HEAD: Duration = Duration::from_millis(100);
 
-/// The status of a key with this holder of an exclusive lease, if any.
-pub(super) fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
-    let waiters = u64::try_from(waiters).unwrap_or_default();
-    LockStatus { key: key.clone(), holder, sharers: None, waiters, line: Vec::new(), mine: None }
-}
-
-/// Reads the holder of an exclusive lease, and the number of waiters if there may be any.
-pub(super) fn held(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
-    let holder = holder(reply)?;
-    Some(status(key, Some(holder), reply.number().unwrap_or_default()))
-}
-
-/// Reads one of the leases that share the key, the number of waiters, the number of holders, the
-/// least slots, and a flag for a token that is a holder.
-pub(super) fn shared(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
-    let (holder, waiters) = (sharer(reply)?, reply.number()?);
-    let sharers = sharers(reply).filter(|all| !all.slots.is_alone());
+/// Reads the lease whose end makes room, the number of waiters, the number of holders, the least
+/// slots, and a flag for a token that is a holder.
+pub(super) fn refusal(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
+    let (holder, waiters) = (holder(reply)?, reply.number()?);
+    let sharers = sharers(reply)?;
     let mine = (reply.number()? == 1).then_some(true);
     Some(LockStatus { sharers, mine, ..status(key, Some(holder), waiters) })
 }
 
 /// Reads what a look at a key says.
 pub(super) fn looked(key: &LockKey, reply: &mut Reply) -> Option<LockStatus> {
-    let holder = match reply.word() {
-        "free" => None,
-        "shared" => Some(sharer(reply)?),
-        _ => Some(holder(reply)?),
-    };
+    let is_free = reply.word() == "free";
+    let holder = if is_free { None } else { Some(holder(reply)?) };
     let mut status = status(key, holder, reply.number()?);
     status.mine = Some(reply.number()? == 1);
-    if reply.word() == "shared" {
-        let all = sharers(reply)?;
-        let leases = (0..reply.number()?).map(|_| sharer(reply)).collect::<Option<_>>()?;
-        status.sharers = Some(Sharers { leases, ..all });
+    if !is_free {
+        status.sharers = sharers(reply)?;
+        let leases = (0..reply.number()?).map(|_| self::holder(reply)).collect::<Option<_>>()?;
+        status.sharers = status.sharers.map(|all| Sharers { leases, ..all });
     }
     status.line = line(reply);
     Some(status)
 }
 
-/// Reads the number of the leases that share a key, and the least slots.
-fn sharers(reply: &mut Reply) -> Option<Sharers> {
+/// The status of a key, without those who share it.
+fn status(key: &LockKey, holder: Option<Holder>, waiters: i64) -> LockStatus {
+    let waiters = u64::try_from(waiters).unwrap_or_default();
+    LockStatus { key: key.clone(), holder, sharers: None, waiters, line: Vec::new(), mine: None }
+}
+
+/// Reads the number of leases, and the least slots; `None` in it for an exclusive lease.
+fn sharers(reply: &mut Reply) -> Option<Option<Sharers>> {
     let holders = u64::try_from(reply.number()?).ok()?;
     let slots = Slots::from_number(reply.number()?.try_into().ok()?)?;
-    Some(Sharers { holders, slots, leases: Vec::new() })
+    Some((!slots.is_alone()).then(|| Sharers { holders, slots, leases: Vec::new() }))
 }
 
 /// Reads what a release has ended: a lease with its number, owner and share, or a place.
@@ -83,13 +74,10 @@ pub(super) fn ended(reply: &mut Reply) -> Ended {
 }
 
 /// Reads the leases that a forced release has ended, in the order of their fencing tokens.
-pub(super) fn forced(reply: &mut Reply) -> Option<Vec<Holder>> {
-    if reply.word() == "taken" {
-        return Some(vec![holder(reply)?]);
-    }
-    let mut ended: Vec<_> = std::iter::from_fn(|| sharer(reply)).collect();
+pub(super) fn forced(reply: &mut Reply) -> Vec<Holder> {
+    let mut ended: Vec<_> = std::iter::from_fn(|| holder(reply)).collect();
     ended.sort_unstable_by_key(|one| one.fencing_token);
-    Some(ended)
+    ended
 }
 
 /// Reads the owner and the milliseconds waited of each claim in line.
@@ -117,18 +105,12 @@ pub(super) fn waiting(reply: &mut Reply) -> Option<Waiting> {
     Some(Waiting { place, ahead, new, recheck_after, lasts, handed })
 }
 
-/// Reads milliseconds left, fencing token, owner and milliseconds held.
+/// Reads milliseconds left, fencing token, owner, milliseconds held, and the part of the key.
 fn holder(reply: &mut Reply) -> Option<Holder> {
     // -1 left: a lock of a direct Redis client without a TTL.
     let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
     let (fencing_token, owner) = (fencing_token(reply), owner(reply));
-    Some(Holder { left, fencing_token, owner, held: span(reply), share: Share::ALONE })
-}
-
-/// Reads a holder, and its part of the key.
-fn sharer(reply: &mut Reply) -> Option<Holder> {
-    let holder = holder(reply)?;
-    Some(Holder { share: share(reply), ..holder })
+    Some(Holder { left, fencing_token, owner, held: span(reply), share: share(reply) })
 }
 
 /// Reads slots and slot, where a lease shares its key.

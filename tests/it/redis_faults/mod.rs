@@ -11,6 +11,7 @@ mod links;
 mod lists;
 pub(crate) mod login;
 mod paused;
+mod places;
 mod servers;
 mod shared;
 

@@ -1,62 +1,77 @@
--- grant.lua: a claim, whether there is room for it, and its grant; runs after share.lua and ended.lua.
+-- grant.lua: a claim, whether it may have the lock, and its grant; runs after the other parts.
 -- KEYS: those of share.lua
--- ARGV: 1 not after (ms)  2 token  3 ttl (ms)  4 owner  5 fencing floor  6 latest believable time (us)  7 longest time that a lease lasts (ms), or empty  8 instance, or empty  9 its window (ms)  10 time for which a place is kept (ms)  11 place where the claim stood, empty if it joins  12 slots: 1 for an exclusive lease, more than 1000 for as many as there may be, empty for those that it has  13 fencing token of the lease that the claim names, or empty
+-- ARGV: 1 not after (ms)  2 token  3 ttl (ms), no more than 7  4 owner  5 fencing floor
+--   6 latest believable time (us)  7 longest time that a lease lasts (ms)  8 slots: 1 for an
+--   exclusive lease, over 1000 for as many as there may be, empty for those of the token's lease
+--   9 fencing token of the lease that the claim names, or empty  10 instance, empty if the claim
+--   does not wait  11 its window (ms)  12 time for which a place is kept (ms)  13 place where the
+--   claim stood, or empty
 -- Returns: nothing
-local not_after, token, ttl, its_owner, floor, believable, max_hold, instance, window, keep, stood, slots, named = unpack(ARGV)
-local all = (shared or slots ~= '' and slots ~= '1') and sharing() -- Not of an exclusive claim for an exclusive lock.
-local own = all and all.lease(token) -- The lease that the token has.
-if value == token and holder == token then
-  own = { slots = 1, slot = 0, fence = last, owner = owner, renewals = tonumber(renewals), since = string.match(since, '%d+') or '-', ttl = tonumber(last_ttl), ends = now + redis.call('PTTL', lock) }
-end
+local not_after, token, ttl, its_owner, floor, believable, max_hold, slots, named, instance,
+  window, keep, stood = unpack(ARGV)
+window, keep = tonumber(window), tonumber(keep)
+local own = lease_of(token) -- The lease that the token has.
 slots = tonumber(slots ~= '' and slots or own and own.slots or 1)
 local score = standing(token)
 local place = score and score % SPAN
 local function room() -- All who would then have the lock allow so many, the claim included.
   if not shared then return not value or value == token end
-  local others, least = all.beside(own)
+  local others, least = beside(own)
   return others < math.min(slots, least, 1000)
 end
-local function begun() -- Ends the claim's wait.
-  end_elsewhere(token, instance)
-  redis.call('HDEL', crew, 'to', 'by')
-  drop(token, true)
-  for _, man in ipairs(marked and crewmen() or {}) do -- A grant proves that the instance is alive, too.
-    if man.id == instance then
-      man.deadline = now + window
-      redis.call('HSET', crew, instance, string.format('%d:%.0f', man.index, man.deadline))
-    end
-  end
+local function is_turn() -- There is room, and no present claim is ahead.
+  if not room() then return false end
+  if value == token then return true end -- It was handed to this claim.
+  local first = head()
+  return not first or first.token == token or place and place < first.place
 end
-local function lasting() -- The TTL of the lease, no shorter than what the token has, and what it then has left.
-  local first = at_first(ttl, max_hold)
-  if not own then return first, first end
-  local left = own.ends - now
-  return extended(capped(ttl, own.since, max_hold, left), left, own.ttl)
+local function decide()
+  local is_named = named == '' or own and own.fence == tonumber(named)
+  if not is_named then return 'lost' end
+  local keeps_share = own and (own.slots == slots or named ~= '' and room())
+  if own then return keeps_share and 'granted' or 'mine' end
+  local has_ended = not place and stood ~= '' and redis.call('HGET', crew, '~' .. token) == stood
+  if has_ended then return 'gone' end
+  if is_turn() then return 'granted' end
+  return instance ~= '' and 'waiting' or 'held'
 end
-local function next_fence() return math.max(last + 1, math.min(now_us, tonumber(believable)), tonumber(floor)) end
-local function grant_share() -- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier one of its slot.
-  redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, unless the claim has a place or a lease.
-  local again = own and not (own.slots > 1000 and slots <= 1000)
-  local lease = again and own or { slot = 0, renewals = -TAKE_OVER, fence = next_fence(), since = own and own.since or string.format('%.0f', now) }
-  local before = shared and own and { slots = own.slots, slot = own.slot }
-  lease.ttl, lease.left = lasting()
-  begun()
-  last = math.max(last, lease.fence)
-  lease.slots, lease.renewals, lease.owner = slots, lease.renewals + TAKE_OVER, its_owner
-  all.admit(token, lease, before)
-  redis.call('SET', record, string.format('%s%.0f 0 0 - ', marked and '+' or '', last), 'PX', redis.call('PTTL', lock) + DAY)
-  ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
-  return { now, again and 'again' or 'granted', lease.fence, lease.renewals, lease.left, slots, lease.slot, not again and own and own.fence or 0, score and place or 0 }
+-- A reader that becomes one of a number begins anew: its fencing token may be lower than an earlier
+-- one of its slot. One that becomes exclusive does so as well. Both have had the key since then.
+local function begins_anew()
+  if not own then return true end
+  local is_alone, was_alone = slots == 1, own.slots == 1
+  return is_alone and not was_alone or own.slots > 1000 and slots <= 1000 and not is_alone
+end
+local function lease() -- The claim's lease, no shorter than what the token has.
+  local anew, before = begins_anew(), own or { left = 0, since = now, fence = 0 }
+  local is_noted = not anew and own.fence > 0
+  local most = term(now, ttl, max_hold, before.since, before.left)
+  local is_longer = before.left > most
+  return {
+    slots = slots, slot = anew and 0 or own.slot, owner = its_owner, since = before.since,
+    fence = is_noted and own.fence or next_fence(last, now_us, believable, floor),
+    renewals = anew and 0 or own.renewals + TAKE_OVER,
+    ttl = is_longer and own.ttl or most, left = is_longer and own.left or most,
+    word = anew and 'granted' or 'again', replaces = anew and before.fence or 0,
+  }
 end
 local function grant()
-  if slots > 1 then return grant_share() end
-  local again = own and own.slots == 1
-  local fence, after = again and own.fence or next_fence(), again and own.renewals + TAKE_OVER or 0
-  local its_ttl, left = lasting()
-  redis.call('SET', lock, token, 'PX', left)
-  if shared then redis.call('DEL', share, facts) end
-  begun()
-  local start = own and own.since or string.format('%.0f', now) -- One that becomes exclusive begins anew, but has had the key since then.
-  redis.call('SET', record, string.format('%s%.0f %.0f %.0f %s %s\n%s', marked and '+' or '', fence, its_ttl, after, token, its_owner, start), 'PX', left + DAY)
-  return { now, again and 'again' or 'granted', fence, after, left, 1, 0, not again and own and own.fence or 0, score and place or 0 }
+  redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused.
+  local new = lease()
+  end_elsewhere(token, instance)
+  drop(token)
+  last = text(math.max(last, new.fence))
+  if new.slots == 1 then
+    redis.call('SET', lock, token, 'PX', new.left)
+    if shared then redis.call('DEL', share, facts) end
+    its_ttl, renewals, since = new.ttl, text(new.renewals), new.since
+    holder, owner = token, its_owner
+  else
+    admit(token, new, own)
+    its_ttl, renewals, since, holder, owner = 0, 0, 0, '-', ''
+    ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
+  end
+  save(redis.call('PTTL', lock))
+  return { now, new.word, new.fence, new.renewals, new.left, new.slots, new.slot, new.replaces,
+    place or 0 }
 end
