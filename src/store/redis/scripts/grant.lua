@@ -56,13 +56,16 @@ local function lease() -- The claim's lease, no shorter than what the token has.
   }
 end
 local function grant()
-  redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused.
   local new = lease()
-  end_elsewhere(token, instance)
-  drop(token)
-  last = text(math.max(last, new.fence))
   if new.slots == 1 then
     redis.call('SET', lock, token, 'PX', new.left)
+  else
+    redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, as SET is.
+  end
+  end_elsewhere(token, instance)
+  drop(token, true)
+  last = text(math.max(last, new.fence))
+  if new.slots == 1 then
     if shared then redis.call('DEL', share, facts) end
     its_ttl, renewals, since = new.ttl, text(new.renewals), new.since
     holder, owner = token, its_owner
@@ -71,7 +74,7 @@ local function grant()
     its_ttl, renewals, since, holder, owner = 0, 0, 0, '-', ''
     ring(stood ~= '' and instance) -- An instance that asked for its head goes on by itself.
   end
-  save(redis.call('PTTL', lock))
+  save(new.slots == 1 and new.left or redis.call('PTTL', lock))
   return { now, new.word, new.fence, new.renewals, new.left, new.slots, new.slot, new.replaces,
     place or 0 }
 end

@@ -5,7 +5,9 @@
 local function handed() -- The instance of a hand-off that is not confirmed.
   return value and holder == '!' .. value and owner
 end
-local function drop(token) -- Takes a claim out of the line, and forgets a line without claims.
+-- Takes a claim out of the line, and forgets a line without claims. Saves the record then, unless
+-- the caller does.
+local function drop(token, is_saved)
   if not marked then return end
   out(token)
   redis.call('HDEL', crew, '@' .. token)
@@ -14,6 +16,7 @@ local function drop(token) -- Takes a claim out of the line, and forgets a line 
   local remembers = tonumber(redis.call('HGET', crew, 'ended') or 0) > now
   if remembers then redis.call('PEXPIRE', crew, ENDED) else redis.call('DEL', crew, who) end
   marked = false
+  if not is_saved then save() end
 end
 local function hand_on(keep) -- Frees the lock, or hands it to the head, which must confirm it.
   redis.call('DEL', lock)

@@ -14,7 +14,7 @@ if not (is_named and is_unrenewed and (own or stands)) then return { now, 'nothi
 if own and shared then depart(token) end
 if ends_place then
   end_elsewhere(token, instance)
-  drop(token)
+  drop(token, not value or value == token)
 end
 if returned ~= '' then give_back(token, own.owner, tonumber(returned), keep) end
 if not value or value == token then hand_on(keep) elseif shared then ring() end

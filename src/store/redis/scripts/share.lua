@@ -5,8 +5,7 @@
 -- ARGV: those of the script that follows
 -- Returns: nothing
 local share, facts = KEYS[6], KEYS[7]
-local shared = value == SHARED
-local taken, sums = '', {} -- The slots that are taken, and the number of leases for each slots.
+local shared, taken, sums = value == SHARED, '', {} -- Slots that are taken; leases by their slots.
 local FACTS = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$'
 local function lease_of(token) -- Exclusive or not; without fencing token if it has no record.
   if value == token and holder ~= '!' .. token then
@@ -19,7 +18,8 @@ local function lease_of(token) -- Exclusive or not; without fencing token if it 
     end
     return own
   end
-  local ends = shared and redis.call('ZSCORE', share, token)
+  if not shared then return nil end
+  local ends = redis.call('ZSCORE', share, token)
   local text = ends and redis.call('HGET', facts, token) or ''
   local slots, slot, fence, ttl, renewed, start, whose = string.match(text, FACTS)
   return slots and { slots = tonumber(slots), slot = tonumber(slot), fence = tonumber(fence),
