@@ -24,7 +24,7 @@ local peers = {
     take = function(n)
       local keys = key(n) .. "/record:" .. key(n)
       local far = "9007199254740991"
-      local args = far .. "/" .. token(n) .. "/60000/bench/86460000/1/" .. far .. "/" .. far
+      local args = far .. "/" .. token(n) .. "/60000/bench/1/" .. far
       return "GET /EVALSHA/" .. SHA .. "/2/" .. keys .. "/" .. args .. END .. "\r\n"
     end,
   },
