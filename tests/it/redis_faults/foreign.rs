@@ -1,6 +1,6 @@
 //! What applications on Redis directly leave under a lock's name.
 
-use lockkeeper::lock::store::{Attempt, Turn};
+use lockkeeper::lock::store::{Answer, Ask, Target};
 
 use crate::conformance::{Stage, claim, key, token};
 use crate::redis_faults::{LONG, acquire, held, look, lost, refresh, release, service};
@@ -58,22 +58,13 @@ async fn a_lock_without_an_end_is_held_with_no_time_to_tell() {
 async fn a_claim_never_shortens_what_an_application_locked_with_its_token() {
     let stage = Stage::redis().await;
     let (store, redis) = (&stage.store, stage.server().unwrap());
-    for waits in [false, true] {
+    for ask in [Ask::Once(None), Ask::InLine(None)] {
         redis.run_words::<()>(&["SET", "lock:a", token("one").expose(), "PX", "600000"]);
-        let short = claim("a", "one", 1_000);
-        let won = match waits {
-            false => match store.try_acquire(&short).await.unwrap() {
-                Attempt::Won(win) => win,
-                other => panic!("{other:?}"),
-            },
-            true => match store.wait_turn(&short, None).await.unwrap() {
-                Turn::Won(win) => win,
-                other => panic!("{other:?}"),
-            },
-        };
-        assert!(!won.fresh && won.lease.ttl.as_millis() > 590_000, "{waits}: {won:?}");
-        assert!(redis.run::<i64>("PTTL lock:a") > 590_000, "{waits}");
-        store.release(&key("a"), &token("one"), None).await.unwrap();
+        let answer = store.ask(&claim("a", "one", 1_000), ask).await.unwrap();
+        let Answer::Won(won) = answer else { panic!("{answer:?}") };
+        assert!(!won.fresh && won.lease.ttl.as_millis() > 590_000, "{ask:?}: {won:?}");
+        assert!(redis.run::<i64>("PTTL lock:a") > 590_000, "{ask:?}");
+        store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
     }
 }
 

@@ -25,7 +25,7 @@ local function append(answer, items)
   return answer
 end
 -- Appends ms left, fencing token, owner, ms held or -1, slots, slot or 0.
-local function tell(answer, one) 
+local function tell(answer, one)
   local held = held_ms(now, one.since)
   return append(answer, { one.left, one.fence, one.owner, held, one.slots, one.slot })
 end
