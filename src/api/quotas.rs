@@ -346,8 +346,8 @@ impl OpenClaim {
 }
 
 impl Drop for OpenClaim {
-    /// The outcome is unknown. A grant to a token of the service is undone; one to a token of the
-    /// client stays.
+    /// The outcome is unknown. A grant that reached nobody is taken back; a call without an answer may
+    /// have left a lease to a token of the client.
     fn drop(&mut self) {
         let Some(Open { quotas, caller, claim }) = self.0.take() else { return };
         quotas.with(|state| {

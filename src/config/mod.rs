@@ -303,7 +303,7 @@ impl Config {
         }
     }
 
-    /// The bounds of TTLs; with Redlock the longest is at most [`Config::longest_lease`].
+    /// The bounds of TTLs; with Redlock the longest is at most `redlock.longest_lease`.
     pub fn ttl_bounds(&self) -> TtlBounds {
         let TtlSettings { default, min, max } = &self.ttl;
         let [default, min, max] = [default, min, max].map(|span| span.ttl());
