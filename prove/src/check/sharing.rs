@@ -21,14 +21,16 @@ fn holder(number: u64, slots: u16, slot: u16, at: u64) -> Operation {
     shared(slots, slot, grant(number, 10 + number, (at, at + 2), 1_000))
 }
 
-/// The same token with the same number once more.
+/// The same token once more, which names its lease.
 fn again(number: u64, slots: u16, slot: u16, at: u64) -> Operation {
-    Operation { status: 200, ..holder(number, slots, slot, at) }
+    Operation { status: 200, ..anew(number, 10 + number, slots, slot, at) }
 }
 
-/// The same token with another number.
+/// The same token, which names its lease and is told another number.
 fn anew(number: u64, fence: u64, slots: u16, slot: u16, at: u64) -> Operation {
-    shared(slots, slot, grant(number, fence, (at, at + 2), 1_000))
+    let mut anew = shared(slots, slot, grant(number, fence, (at, at + 2), 1_000));
+    anew.asked.fencing_token = Some(10 + number);
+    anew
 }
 
 /// A claim that was told that the others do not allow it the slots it asks for.

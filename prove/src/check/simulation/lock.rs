@@ -54,6 +54,8 @@ pub(super) struct Holder {
     pub(super) expires: Nanos,
     /// Times that somebody acquired it; a stream knows the last one of its own.
     pub(super) taken: u64,
+    /// True once its client has refreshed it.
+    renewed: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -115,9 +117,9 @@ impl Lock {
             if self.bug == Some(Bug::RepeatIsAnotherLease) {
                 return self.grant(now, wish, 201);
             }
-            holder.expires = now + wish.ttl;
+            holder.expires = holder.expires.max(now + wish.ttl);
             holder.taken += 1;
-            let (fence, ttl) = (holder.fence, wish.ttl);
+            let (fence, ttl) = (holder.fence, holder.expires - now);
             return self.say(wish.request, Reply::Grant { fence, ttl, status: 200, at: now });
         }
         let present = self.line.iter().any(|claim| !claim.waiting.is_empty());
@@ -228,8 +230,11 @@ impl Lock {
         if let Some(holder) = self.holder.as_mut().filter(|holder| {
             holder.token == token && named.is_none_or(|named| named == holder.fence) && !loses
         }) {
-            holder.expires = now + ttl;
-            let fence = holder.fence;
+            // Only a refresh that names the lease shortens it.
+            let until = now + ttl;
+            holder.expires = if named.is_some() { until } else { holder.expires.max(until) };
+            holder.renewed = true;
+            let (fence, ttl) = (holder.fence, holder.expires - now);
             if renumbers {
                 (holder.fence, self.last) = (last, last);
             }
@@ -266,7 +271,7 @@ impl Lock {
         self.tick(now);
         match self.holder.as_mut() {
             Some(holder) if holder.fence == fence && holder.taken == taken => {
-                holder.expires = now + ttl;
+                holder.expires = holder.expires.max(now + ttl);
                 Ok(())
             }
             Some(holder) if holder.fence == fence => Err("lost/taken_over"),
@@ -287,12 +292,12 @@ impl Lock {
         self.tick(now);
     }
 
-    /// A grant reached nobody; its token was known to nobody else.
-    pub(super) fn give_back(&mut self, now: Nanos, fence: u64) {
+    /// A grant reached nobody: it is taken back, unless its token has renewed it since.
+    pub(super) fn take_back(&mut self, now: Nanos, fence: u64) {
         let ghosts = [Bug::GhostKeepsItsGrant, Bug::GhostStaysInLine].map(Some);
-        if !ghosts.contains(&self.bug)
-            && self.holder.as_ref().is_some_and(|holder| holder.fence == fence)
-        {
+        let is_unheard =
+            |holder: &Holder| holder.fence == fence && holder.taken == 0 && !holder.renewed;
+        if !ghosts.contains(&self.bug) && self.holder.as_ref().is_some_and(is_unheard) {
             self.holder = None;
         }
         self.tick(now);
@@ -349,7 +354,7 @@ impl Lock {
         };
         let expires = now + lasts;
         self.line.retain(|claim| claim.token != wish.token || !claim.waiting.is_empty());
-        self.holder = Some(Holder { token: wish.token, fence, expires, taken: 0 });
+        self.holder = Some(Holder { token: wish.token, fence, expires, taken: 0, renewed: false });
         self.say(wish.request, Reply::Grant { fence, ttl: wish.ttl, status, at: now });
     }
 

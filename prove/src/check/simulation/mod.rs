@@ -277,15 +277,10 @@ impl World {
             return; // It was told already, by a bug that serves a claim twice.
         }
         if sent.gone {
-            let made = !sent.operation.chosen;
             if let Reply::Grant { fence, .. } = reply
-                && made
+                && !self.is_told(key, fence)
             {
-                self.locks[key].give_back(now, fence);
-            } else if let Reply::Grant { fence, .. } = reply
-                && sent.operation.kind == Kind::Hold
-            {
-                self.locks[key].let_go(now, (fence, 0), 0);
+                self.locks[key].take_back(now, fence);
             }
             return;
         }
@@ -308,6 +303,15 @@ impl World {
         }
         self.lines.push(Line::Operation(operation));
         self.think(client, if self.plan.patient { 120 } else { 25 });
+    }
+
+    /// Returns true if another request was told of a lease, or will be.
+    fn is_told(&self, key: usize, fence: u64) -> bool {
+        let tells = |sent: &&Sent| {
+            let of = matches!(sent.reply, Some(Reply::Grant { fence: told, .. }) if told == fence);
+            of && sent.operation.key as usize == key && !sent.gone
+        };
+        self.requests.iter().rev().find(tells).is_some()
     }
 
     fn open(&mut self, client: usize, request: Request, fence: u64) {
