@@ -157,9 +157,8 @@ impl Locks {
         self.waiters.len()
     }
 
-    /// Makes the lease of `token` last for `ttl` from now, or for its last TTL, if that is longer
-    /// than it would; the lease `named` also if it is shorter. `None`: the lease is lost, or is not
-    /// the one `named`.
+    /// Makes a lease last for `ttl` from now, or for its last TTL, if that is longer than it would; a
+    /// lease that is named also if it is shorter. `None`: the lease is lost, or is another one.
     ///
     /// # Errors
     ///
@@ -172,7 +171,7 @@ impl Locks {
         Ok(self.renew(of, ttl).await?.lease())
     }
 
-    /// Ends the token's lease, or gives up its place in line; only the lease `named`, if given.
+    /// Ends a lease, or gives up its token's place in line if no lease is named.
     ///
     /// # Errors
     ///
