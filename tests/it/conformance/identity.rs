@@ -120,13 +120,7 @@ mod tests {
 
     pub(super) async fn rule_15_a_keeper_does_not_end_what_its_client_has_refreshed(stage: Stage) {
         let lease = stage.granted(&claim("a", "one", 60_000)).await;
-        stage
-            .store
-            .renew(&Target::of(&key("a"), &token("one"), None), None)
-            .await
-            .unwrap()
-            .lease()
-            .unwrap();
+        stage.refresh("a", "one", None).await.unwrap();
         stage.store.end(&held(&lease).last_word()).await.unwrap();
         assert!(left(&stage).await.is_some());
         let Renewed::Lease(kept) = stage.store.renew(&held(&lease), Some(LONG)).await.unwrap()

@@ -324,12 +324,7 @@ mod tests {
         stage.granted(&claim("b", "one", LONG)).await;
         release(&stage.store, "holder").await;
         stage.granted(&claim("c", "one", LONG)).await;
-        let both = stage
-            .store
-            .renew(&Target::of(&key("b"), &token("one"), None), None)
-            .await
-            .unwrap()
-            .lease();
+        let both = stage.refresh("b", "one", None).await;
         assert!(both.is_some());
     }
 

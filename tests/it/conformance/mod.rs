@@ -23,7 +23,7 @@ use std::time::Duration;
 use lockkeeper::lock::key::LockKey;
 use lockkeeper::lock::lease::{Claim, Lease, Origin, Owner};
 use lockkeeper::lock::prefixes::{Prefix, Prefixes};
-use lockkeeper::lock::store::{Answer, Ask, Page, Store};
+use lockkeeper::lock::store::{Answer, Ask, Page, Store, Target};
 use lockkeeper::lock::time::Ttl;
 use lockkeeper::lock::token::{FencingToken, LeaseToken};
 use lockkeeper::lock::waiting::WaitLimits;
@@ -155,6 +155,12 @@ impl Stage {
     /// client's token that reached nobody stays.
     pub(crate) fn counts_votes(&self) -> bool {
         matches!(self.ground, Ground::Nodes(_))
+    }
+
+    /// Refreshes whatever lease the token of this name has of a key.
+    pub(crate) async fn refresh(&self, on: &str, name: &str, ttl: Option<Ttl>) -> Option<Lease> {
+        let of = Target::of(&key(on), &token(name), None);
+        self.store.renew(&of, ttl).await.unwrap().lease()
     }
 
     /// The lease that a claim is granted; anything else fails the test.

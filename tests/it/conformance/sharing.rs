@@ -124,12 +124,7 @@ mod tests {
         }
         release(&stage, "three").await;
         release(&stage, "one").await;
-        let four = stage
-            .store
-            .renew(&Target::of(&key("a"), &token("four"), None), None)
-            .await
-            .unwrap()
-            .lease();
+        let four = stage.refresh("a", "four", None).await;
         let four = four.unwrap();
         assert_eq!(four.share.slot, Some(4));
         let fewer = changed(&stage, "four", 2, &four).await;
@@ -263,20 +258,10 @@ mod tests {
         let next = next.await;
         assert_eq!(next.share.slot, short.share.slot);
         assert!(next.fencing_token > long.fencing_token);
-        let refreshed = stage
-            .store
-            .renew(&Target::of(&key("a"), &token("short"), None), None)
-            .await
-            .unwrap()
-            .lease();
+        let refreshed = stage.refresh("a", "short", None).await;
         assert_eq!(refreshed, None, "nothing is revived");
         let ttl = Some(Ttl::from_millis(LONG));
-        let refreshed = stage
-            .store
-            .renew(&Target::of(&key("a"), &token("long"), None), ttl)
-            .await
-            .unwrap()
-            .lease();
+        let refreshed = stage.refresh("a", "long", ttl).await;
         assert_eq!(refreshed.unwrap().fencing_token, long.fencing_token);
         assert_eq!(holders(&stage).await, Some((2, 2)));
     }

@@ -76,13 +76,7 @@ mod tests {
         assert!(stage.lasts(lease.ttl, LONGER) && lease.owner.is_none(), "{lease:?}");
         let holder = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap();
         assert_eq!(holder.owner, None);
-        let refreshed = stage
-            .store
-            .renew(&Target::of(&key("a"), &token("one"), None), None)
-            .await
-            .unwrap()
-            .lease()
-            .unwrap();
+        let refreshed = stage.refresh("a", "one", None).await.unwrap();
         assert!(stage.lasts(refreshed.ttl, LONGER), "{refreshed:?}");
     }
 
@@ -127,67 +121,21 @@ mod tests {
         assert!(stage.lasts(refreshed.ttl, 10_000), "{refreshed:?}");
         let left = stage.store.look(&key("a"), None, 0).await.unwrap().holder.unwrap().left;
         assert!(left.unwrap() <= Duration::from_secs(10), "it replaces what is left: {left:?}");
-        let same = stage
-            .store
-            .renew(&Target::of(&key("a"), &token("one"), None), None)
-            .await
-            .unwrap()
-            .lease()
-            .unwrap();
+        let same = stage.refresh("a", "one", None).await.unwrap();
         assert!(stage.lasts(same.ttl, 10_000), "{same:?}");
-        assert_eq!(
-            stage
-                .store
-                .renew(&Target::of(&key("a"), &token("two"), None), None)
-                .await
-                .unwrap()
-                .lease(),
-            None
-        );
-        assert_eq!(
-            stage
-                .store
-                .renew(&Target::of(&key("b"), &token("one"), None), None)
-                .await
-                .unwrap()
-                .lease(),
-            None
-        );
+        assert_eq!(stage.refresh("a", "two", None).await, None);
+        assert_eq!(stage.refresh("b", "one", None).await, None);
     }
 
     pub(super) async fn rule_11_a_refresh_never_revives_a_lost_lease(stage: Stage) {
         stage.granted(&claim("a", "one", 60_000)).await;
         stage.store.end(&Target::of(&key("a"), &token("one"), None)).await.unwrap();
-        assert_eq!(
-            stage
-                .store
-                .renew(&Target::of(&key("a"), &token("one"), None), None)
-                .await
-                .unwrap()
-                .lease(),
-            None
-        );
+        assert_eq!(stage.refresh("a", "one", None).await, None);
         stage.granted(&claim("a", "two", 60_000)).await;
         let long = Some(Ttl::from_millis(60_000));
-        assert_eq!(
-            stage
-                .store
-                .renew(&Target::of(&key("a"), &token("one"), None), long)
-                .await
-                .unwrap()
-                .lease(),
-            None
-        );
+        assert_eq!(stage.refresh("a", "one", long).await, None);
         stage.store.force_release(&key("a"), None).await.unwrap();
-        assert_eq!(
-            stage
-                .store
-                .renew(&Target::of(&key("a"), &token("two"), None), long)
-                .await
-                .unwrap()
-                .lease(),
-            None
-        );
+        assert_eq!(stage.refresh("a", "two", long).await, None);
         assert_eq!(stage.store.look(&key("a"), None, 0).await.unwrap().holder, None);
     }
 
@@ -210,13 +158,7 @@ mod tests {
             let answer = stage.store.end(&Target::of(&key("a"), &other, None)).await.unwrap();
             assert_eq!(answer, Ended::Nothing);
         }
-        let kept = stage
-            .store
-            .renew(&Target::of(&key("a"), &token("one"), None), None)
-            .await
-            .unwrap()
-            .lease()
-            .unwrap();
+        let kept = stage.refresh("a", "one", None).await.unwrap();
         assert_eq!(kept.fencing_token, lease.fencing_token);
     }
 
