@@ -115,14 +115,21 @@ mod tests {
     ) {
         for (name, origin) in BOTH {
             let wait = Wait { origin, patience: SHORT };
-            let (_locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
+            let (locks, toy, request) = granted_and_not_told(&stage, name, wait).await;
             let answer = request.answer().await;
             let Err(LockError::Store(error)) = answer else { panic!("{answer:?}") };
             assert_eq!(error.effect, Effect::Unknown);
             toy.let_go(Verb::WaitTurn, Way::Straight);
             match origin {
-                // It may be repeated at any moment.
+                // The grant reaches nobody and may be taken back before the client repeats its
+                // request, or after.
                 Origin::Client => {
+                    let again = Request::of(&locks, chosen(name)).answer().await.unwrap();
+                    assert!(
+                        matches!(again, Acquired::Granted(_) | Acquired::Again(_)),
+                        "{again:?}"
+                    );
+                    locks.finish(PATIENCE).await;
                     holds(&stage.store, name).await;
                     release(&stage.store, name).await;
                 }
