@@ -270,7 +270,7 @@ mod tests {
     }
 
     pub(super) async fn the_head_finds_the_key_over_and_has_it(stage: Stage) {
-        stage.granted(&claim("a", "holder", 150)).await;
+        stage.granted(&claim("a", "holder", stage.soon_over())).await;
         let one = long("one");
         let lease = eventually(PATIENCE, async || {
             match stage.store.ask(&one, Ask::InLine(None)).await.unwrap() {

@@ -145,6 +145,15 @@ impl Stage {
         }
     }
 
+    /// A TTL in milliseconds that is soon over, and not before the answer. Several nodes have to vote
+    /// within it.
+    pub(crate) fn soon_over(&self) -> u64 {
+        match self.ground {
+            Ground::Nodes(_) => 1_500,
+            _ => 150,
+        }
+    }
+
     /// Whether a release hands the key to the next in line. On several nodes it is free until the
     /// next has asked for it.
     pub(crate) fn hands_over(&self) -> bool {

@@ -82,8 +82,8 @@ mod tests {
 
     pub(super) async fn a_lease_ends_when_its_ttl_is_over_and_not_before(stage: Stage) {
         for round in 0..5 {
-            let (sent, ttl) = (Instant::now(), Duration::from_millis(150));
-            let mine = claim("a", &format!("holder-{round}"), 150);
+            let (sent, ttl) = (Instant::now(), Duration::from_millis(stage.soon_over()));
+            let mine = claim("a", &format!("holder-{round}"), stage.soon_over());
             let lease = stage.granted(&mine).await;
             let other = claim("a", &format!("other-{round}"), 60_000);
             let next = eventually(PATIENCE, async || {

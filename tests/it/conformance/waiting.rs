@@ -153,8 +153,8 @@ mod tests {
 
     pub(super) async fn a_waiter_has_the_key_when_the_lease_of_its_holder_is_over(stage: Stage) {
         let locks = locks(&stage);
-        let (began, ttl) = (Instant::now(), Duration::from_millis(300));
-        stage.granted(&claim("a", "holder", 300)).await;
+        let (began, ttl) = (Instant::now(), Duration::from_millis(stage.soon_over()));
+        stage.granted(&claim("a", "holder", stage.soon_over())).await;
         Request::of(&locks, made("one")).granted().await;
         let waited = began.elapsed();
         assert!(waited + Duration::from_millis(1) >= ttl, "{waited:?}");
