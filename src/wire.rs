@@ -9,9 +9,9 @@ use serde::{Serialize, Serializer};
 
 use crate::lock::error::Effect;
 use crate::lock::hold::HoldEvent;
-use crate::lock::holds::Loss;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Grant, Holder};
+use crate::lock::leases::Loss;
 use crate::lock::slots::{Share, Slots};
 use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;

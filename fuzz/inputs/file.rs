@@ -93,6 +93,7 @@ fn acquire(locks: &Locks, key: &str) -> bool {
         origin: Origin::Client,
         slots: None,
         named: None,
+        permit: None,
     };
     let acquired = RUNTIME.block_on(locks.acquire(claim, Duration::ZERO)).unwrap();
     matches!(acquired, Acquired::Granted(_))

@@ -52,7 +52,6 @@ pub(super) async fn end(
         return Err(ApiError::new(Code::LockLost, detail));
     }
     for holder in &ended {
-        app.quotas.ended(&call.key, holder, None);
         record.holder(holder).end("ok");
     }
     Ok(ended)

@@ -13,10 +13,11 @@ use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
 use crate::api::error::ApiError;
-use crate::api::quotas::{RequestKind, Slot};
+use crate::api::quotas::Kind;
 use crate::api::{App, pages, trace};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
+use crate::lock::permit::Permit;
 use crate::lock::token::LeaseToken;
 use crate::wire::{Code, LOCK_TOKEN, REQUEST_ID};
 
@@ -67,14 +68,9 @@ impl KeyCall {
         Err(ApiError::forbidden(&self.caller, detail))
     }
 
-    /// Takes a place among the caller's requests that wait in line.
-    pub(super) fn wait(&self, app: &App) -> Result<Slot, ApiError> {
-        app.quotas.slot(&self.caller, RequestKind::Waiter)
-    }
-
-    /// Takes a place among the caller's streams.
-    pub(super) fn stream(&self, app: &App) -> Result<Slot, ApiError> {
-        app.quotas.slot(&self.caller, RequestKind::Stream)
+    /// A permit for one more of what is limited per API key.
+    pub(super) fn permit(&self, app: &App, kind: Kind) -> Result<Option<Permit>, ApiError> {
+        app.quotas.permit(&self.caller, kind)
     }
 }
 

@@ -10,7 +10,7 @@ use axum::{Extension, Json};
 use crate::api::error::ApiError;
 use crate::api::extract::Reader;
 use crate::api::{App, Door};
-use crate::lock::ends::Living;
+use crate::lock::leases::Living;
 use crate::metrics::MEDIA_TYPE;
 use crate::wire::{AboutBody, Code, HealthBody};
 
@@ -42,7 +42,7 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthBod
 /// `GET /metrics`: the metrics.
 pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> impl IntoResponse {
     app.metrics.waiters(app.locks.waiting());
-    for (prefix, Living { count, oldest }) in app.locks.ends().living() {
+    for (prefix, Living { count, oldest }) in app.locks.leases().living() {
         app.metrics.living(&prefix, count, oldest);
     }
     ([(CONTENT_TYPE, MEDIA_TYPE)], app.metrics.render())

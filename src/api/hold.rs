@@ -15,15 +15,14 @@ use tokio::sync::OwnedSemaphorePermit;
 use crate::api::App;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
-use crate::api::locks::{ask, names_no_lease};
+use crate::api::locks::{counted, names_no_lease};
 use crate::api::options::{Known, Options};
-use crate::api::quotas::{CountedLease, OpenClaim, Slot};
+use crate::api::quotas::Kind;
 use crate::api::record::Record;
 use crate::auth::Permission;
 use crate::lock::error::LockError;
 use crate::lock::hold::{Hold, HoldEvent, HoldStart, HoldWish};
-use crate::lock::holds::Loss;
-use crate::lock::time::Ttl;
+use crate::lock::permit::Permit;
 use crate::metrics::{Counted, Counting, Unanswered};
 use crate::wire::EventBody;
 
@@ -53,41 +52,34 @@ pub(super) async fn hold(
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
     let claim = options.claim(&app, &call.key)?;
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
-    let streams = call.stream(&app)?;
+    let permit = call.permit(&app, Kind::Stream)?;
     let waits = patience != Some(Duration::ZERO);
-    let waiter = waits.then(|| call.wait(&app)).transpose()?;
-    let asking = ask(&app, &call.caller, &claim).await?;
+    let waiter = waits.then(|| call.permit(&app, Kind::Waiter)).transpose()?;
+    let claim = counted(&app, &call.caller, claim).await?;
     let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "hold");
     record.owner(claim.owner.as_ref());
     let _answering = app.locks.answering(&claim);
     match app.locks.hold(HoldWish { claim, patience, linger }).await {
         Ok(HoldStart::Held(status)) => {
-            asking.refused();
             record.end("held");
             Err(ApiError::held(&status, Duration::ZERO))
         }
         Ok(HoldStart::Lost) => {
-            asking.refused();
             record.end("lost");
             Err(names_no_lease(&app, &call))
         }
         Ok(HoldStart::Hold(hold)) => {
-            let waiter = waiter.map(|slot| (slot, app.metrics.in_line()));
-            let stage = Stage::Asking(asking);
-            let quota = InQuota { app: app.clone(), stage, waiter, linger };
-            let slots = (app.metrics.hold_stream(), room, streams);
-            let stream = Stream { hold, app, call, quota, _slots: slots };
+            let waiter = waiter.map(|permit| (permit, app.metrics.in_line()));
+            let open = (app.metrics.hold_stream(), room, permit);
+            let stream = Stream { hold, app, call, waiter, _open: open };
             let mut answer =
                 (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
             // Not chunked: PHP's fopen would wait for 8 KiB of chunks.
             *answer.version_mut() = Version::HTTP_10;
             Ok(answer)
         }
-        Err(error) => {
-            asking.failed(&error);
-            Err(record.failed(error))
-        }
+        Err(error) => Err(record.failed(error)),
     }
 }
 
@@ -96,73 +88,8 @@ struct Stream {
     hold: Box<Hold>,
     app: Arc<App>,
     call: KeyCall,
-    quota: InQuota,
-    _slots: (Counting, OwnedSemaphorePermit, Slot),
-}
-
-/// A stream's share of its API key's quota.
-struct InQuota {
-    app: Arc<App>,
-    stage: Stage,
-    waiter: Option<(Slot, Unanswered)>,
-    linger: Option<Ttl>,
-}
-
-enum Stage {
-    Asking(OpenClaim),
-    Granted(CountedLease),
-    Over,
-}
-
-impl InQuota {
-    /// Applies an event of the lease to the quota, and its wait to the metrics.
-    fn follow(&mut self, event: &HoldEvent) {
-        if let HoldEvent::Waiting(_) = event {
-            return;
-        }
-        if let Some((_, in_line)) = self.waiter.take() {
-            in_line.answered();
-        }
-        if let HoldEvent::Acquired(grant) = event
-            && !grant.waited.is_zero()
-        {
-            self.app.metrics.waited(grant.waited.as_secs_f64());
-        }
-        self.stage = match (std::mem::replace(&mut self.stage, Stage::Over), event) {
-            (Stage::Asking(asking), HoldEvent::Acquired(grant)) => {
-                Stage::Granted(asking.granted(&grant.lease))
-            }
-            (Stage::Granted(granted), HoldEvent::Alive(left)) => {
-                granted.extended(*left);
-                Stage::Granted(granted)
-            }
-            (
-                Stage::Asking(asking),
-                HoldEvent::TimedOut
-                | HoldEvent::Draining
-                | HoldEvent::Lost(Loss::Forced | Loss::Released),
-            ) => {
-                asking.refused();
-                Stage::Over
-            }
-            (Stage::Granted(granted), HoldEvent::Lost(loss))
-                if !matches!(loss, Loss::TakenOver | Loss::Revoked) =>
-            {
-                granted.let_go(None);
-                Stage::Over
-            }
-            _ => Stage::Over,
-        };
-    }
-}
-
-impl Drop for InQuota {
-    /// The client disconnected: its lease ends or lingers.
-    fn drop(&mut self) {
-        if let Stage::Granted(granted) = &self.stage {
-            granted.let_go(self.linger.map(Ttl::as_duration));
-        }
-    }
+    waiter: Option<(Option<Permit>, Unanswered)>,
+    _open: (Counting, OwnedSemaphorePermit, Option<Permit>),
 }
 
 impl Stream {
@@ -175,12 +102,27 @@ impl Stream {
             }
             event = self.hold.next() => event,
         }?;
-        self.quota.follow(&event);
+        self.count(&event);
         self.note(&event);
         let mut line = serde_json::to_vec(&EventBody::of(&event))
             .expect("an event has only texts and numbers");
         line.push(b'\n');
         Some((Ok(line.into()), self))
+    }
+
+    /// Counts the end of the wait.
+    fn count(&mut self, event: &HoldEvent) {
+        if let HoldEvent::Waiting(_) = event {
+            return;
+        }
+        if let Some((_, in_line)) = self.waiter.take() {
+            in_line.answered();
+        }
+        if let HoldEvent::Acquired(grant) = event
+            && !grant.waited.is_zero()
+        {
+            self.app.metrics.waited(grant.waited.as_secs_f64());
+        }
     }
 
     /// Logs what happened to the lease; heartbeats are not logged.

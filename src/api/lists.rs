@@ -11,8 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 use tokio::time::timeout;
 
 use crate::api::error::ApiError;
-use crate::api::quotas::Slot;
 use crate::lock::error::LockError;
+use crate::lock::permit::Permit;
 use crate::lock::store::Listing;
 use crate::wire::ListBody;
 
@@ -36,7 +36,7 @@ pub struct Lists {
 /// A list's place until its client has read the page.
 #[derive(Debug)]
 pub(super) struct OpenList {
-    _slot: Slot,
+    _permit: Option<Permit>,
     _open: OwnedSemaphorePermit,
 }
 
@@ -49,14 +49,14 @@ impl Lists {
     /// Waits for a place, and for the store.
     pub(super) async fn enter(
         &self,
-        slot: Slot,
+        permit: Option<Permit>,
     ) -> Result<(OpenList, SemaphorePermit<'_>), ApiError> {
         let turn = async {
             // A client that sends one list after another must not keep its thread from others.
             tokio::task::yield_now().await;
             let open = self.open.clone().acquire_owned().await.expect("never closed");
             let asking = self.asking.acquire().await.expect("never closed");
-            (OpenList { _slot: slot, _open: open }, asking)
+            (OpenList { _permit: permit, _open: open }, asking)
         };
         let full = || LockError::TooManyWaiters("this instance has too many lists").into();
         timeout(PATIENCE, turn).await.map_err(|_| full())

@@ -13,7 +13,7 @@ use serde_json::Value;
 use crate::api::error::ApiError;
 use crate::api::extract::{KeyCall, Reader, header_token};
 use crate::api::options::{Known, Options, find, query};
-use crate::api::quotas::{OpenClaim, RequestKind};
+use crate::api::quotas::Kind;
 use crate::api::record::Record;
 use crate::api::{App, Waited, lists};
 use crate::auth::{Caller, Permission};
@@ -52,7 +52,7 @@ pub(super) async fn acquire(
     let (patience, cut) = options.wait(app.limits.max_wait)?;
     let claim = options.claim(&app, &call.key)?;
     let waits = !patience.is_zero();
-    let _slot = waits.then(|| call.wait(&app)).transpose()?;
+    let _permit = waits.then(|| call.permit(&app, Kind::Waiter)).transpose()?;
     match claim_key(&app, &call, claim, patience).await? {
         Acquired::Granted(grant) => {
             let location = [(LOCATION, key_path(&call.key))];
@@ -81,7 +81,6 @@ pub(super) async fn refresh(
     let refreshed = app.locks.refresh(Target::of(&call.key, &token, named), ttl).await;
     match refreshed.map_err(|error| record.failed(error))? {
         Some(lease) => {
-            app.quotas.extended(&lease, &token);
             record.quietly("ok");
             Ok(granted(&Grant { lease, token, waited: Duration::ZERO }, false))
         }
@@ -94,7 +93,7 @@ pub(super) async fn refresh(
 
 /// The error of a lease that the token does not have.
 fn lost(app: &App, call: &KeyCall) -> ApiError {
-    let most = app.locks.ends().max_hold(&call.key);
+    let most = app.locks.leases().max_hold(&call.key);
     most.map_or_else(ApiError::lost, ApiError::lost_within)
 }
 
@@ -148,8 +147,8 @@ pub(super) async fn list(
         return Err(ApiError::forbidden(&caller, "this API key may not see keys with this prefix"));
     }
     let after = text("cursor").map(str::to_owned);
-    let slot = app.quotas.slot(&caller, RequestKind::List)?;
-    let (place, asking) = app.lists.enter(slot).await?;
+    let permit = app.quotas.permit(&caller, Kind::List)?;
+    let (place, asking) = app.lists.enter(permit).await?;
     let listing = app.locks.list(prefixes, after, limit).await?;
     drop(asking);
     Ok(lists::page(listing, place))
@@ -169,7 +168,7 @@ pub(super) async fn claim_key(
     claim: Claim,
     patience: Duration,
 ) -> Result<Acquired, ApiError> {
-    let asking = ask(app, &call.caller, &claim).await?;
+    let claim = counted(app, &call.caller, claim).await?;
     let mut record = Record::of(app, call, Counted::Acquire, "acquire");
     record.owner(claim.owner.as_ref());
     let _answering = app.locks.answering(&claim);
@@ -180,19 +179,14 @@ pub(super) async fn claim_key(
     }
     match &acquired {
         Ok(Acquired::Granted(Grant { lease, .. }) | Acquired::Again(Grant { lease, .. })) => {
-            asking.granted(lease);
             let is_new = matches!(acquired, Ok(Acquired::Granted(_)));
             record.lease(lease).end(if is_new { "granted" } else { "again" });
         }
         Ok(Acquired::Held(_, waited)) => {
-            asking.refused();
             record.end(if waited.is_zero() { "held" } else { "timed_out" });
         }
-        Ok(Acquired::Lost) => {
-            asking.refused();
-            record.end("lost");
-        }
-        Err(error) => asking.failed(error),
+        Ok(Acquired::Lost) => record.end("lost"),
+        Err(_) => (),
     }
     acquired.map_err(|error| record.failed(error))
 }
@@ -208,7 +202,6 @@ pub(super) async fn give_up(
     let released = app.locks.release(Target::of(&call.key, &token, named)).await;
     match released.map_err(|error| record.failed(error))? {
         Ended::Lease(holder) => {
-            app.quotas.ended(&call.key, &holder, Some(&token));
             record.holder(&holder).end("ok");
             Ok(())
         }
@@ -223,28 +216,23 @@ pub(super) async fn give_up(
     }
 }
 
-/// Takes a place among the leases of the caller.
-pub(super) async fn ask(app: &App, caller: &Caller, claim: &Claim) -> Result<OpenClaim, ApiError> {
-    let unsure = match app.quotas.ask(caller, claim) {
-        Ok(asking) => return Ok(asking),
-        Err(unsure) => unsure,
+/// The claim with a permit for one more lease of its caller.
+pub(super) async fn counted(app: &App, caller: &Caller, claim: Claim) -> Result<Claim, ApiError> {
+    let permit = match app.quotas.permit(caller, Kind::Lease) {
+        Err(full) => {
+            let Some(name) = caller.counted_as() else { return Err(full) };
+            // Another instance may have granted it, or this one before it was started.
+            let is_no_more = app.locks.leases().one_makes_way(&claim, &app.quotas.leases(name))
+                || claim.origin == Origin::Client
+                    && app.locks.has_lease(&claim.key, &claim.token, claim.origin).await?;
+            if !is_no_more {
+                return Err(full);
+            }
+            app.quotas.permit_anyway(name)
+        }
+        Ok(permit) => permit,
     };
-    for (key, token) in unsure {
-        if !app.locks.has_lease(&key, &token, claim.origin).await? {
-            app.quotas.is_not_there(&key, &token);
-        }
-    }
-    match app.quotas.ask(caller, claim) {
-        Ok(asking) => Ok(asking),
-        // Another instance may have granted it, or this one before it was started.
-        Err(_)
-            if claim.origin == Origin::Client
-                && app.locks.has_lease(&claim.key, &claim.token, claim.origin).await? =>
-        {
-            Ok(app.quotas.ask_again(caller, claim))
-        }
-        Err(_) => Err(app.quotas.no_lease()),
-    }
+    Ok(Claim { permit, ..claim })
 }
 
 /// The answer to a grant; the token is in a header too, for shells.

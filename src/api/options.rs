@@ -145,8 +145,8 @@ impl Options {
         };
         let ttl = self.ttl(&app.ttl)?.unwrap_or(app.ttl.default);
         let (owner, slots) = (self.owner()?, self.slots(app.locks.guarantees().most_slots)?);
-        let named = self.fencing_token()?;
-        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots, named })
+        let (named, permit) = (self.fencing_token()?, None);
+        Ok(Claim { key: key.clone(), token, origin, ttl, owner, slots, named, permit })
     }
 
     /// The slots, if the request names some.

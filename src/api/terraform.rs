@@ -59,8 +59,8 @@ async fn acquire(app: &App, call: &KeyCall, request: Request) -> Result<(), ApiE
     }
     let owner = LockInfo::owner(text(&members, "Who")?, text(&members, "Operation")?);
     let (key, ttl) = (call.key.clone(), app.ttl.max);
-    let (origin, slots, named) = (Origin::Client, None, None);
-    let claim = Claim { key, token, origin, ttl, owner, slots, named };
+    let (origin, slots, named, permit) = (Origin::Client, None, None, None);
+    let claim = Claim { key, token, origin, ttl, owner, slots, named, permit };
     match locks::claim_key(app, call, claim, Duration::ZERO).await? {
         Acquired::Granted(_) | Acquired::Again(_) => Ok(()),
         Acquired::Held(status, waited) => {

@@ -8,9 +8,9 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
-use crate::lock::holds::{Loss, Registered};
 use crate::lock::key_line::Stop;
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
+use crate::lock::leases::{Loss, Registered};
 use crate::lock::locks::Locks;
 use crate::lock::owed::Delivery;
 use crate::lock::store::{Answer, If, Renewed, Target};
@@ -121,7 +121,7 @@ impl Locks {
     /// As [`Locks::acquire`].
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let (began, claim) = (Instant::now(), &wish.claim);
-        let registered = self.holds().register(&claim.key, &claim.token);
+        let registered = self.leases().register(&claim.key, &claim.token);
         let delivery = self.ask(claim.clone()).await?.answered()?;
         let phase = match delivery.answer() {
             Ok(Answer::Won(_)) | Err(_) => Phase::Granted(Box::new(delivery)),
@@ -211,7 +211,7 @@ impl Hold {
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
         let token = claim.token.clone();
-        self.locks.ends().granted(&token, &win, waited);
+        self.locks.leases().granted(claim, &win, waited);
         let care = Care { alone, ..Care::of(claim, &win.lease, now) };
         self.phase = Phase::Holding(Box::new(care));
         HoldEvent::Acquired(Grant { lease: win.lease, token, waited })

@@ -406,6 +406,7 @@ mod tests {
             owner: None,
             slots: None,
             named: None,
+            permit: None,
         }
     }
 

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::lock::key::LockKey;
+use crate::lock::permit::Permit;
 use crate::lock::slots::{Share, Slots};
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
@@ -64,6 +65,8 @@ pub struct Claim {
     pub slots: Option<Slots>,
     /// Acts on this lease of the token and begins no other: the only way to change its share.
     pub named: Option<FencingToken>,
+    /// Its part of a quota, until its lease is over or it has none.
+    pub permit: Option<Permit>,
 }
 
 impl Claim {

@@ -15,13 +15,12 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::lock::ends::{Ends, ObserveHeld, Why};
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
-use crate::lock::holds::{Holds, Loss};
 use crate::lock::key::LockKey;
 use crate::lock::key_line::Stop;
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus, Origin};
+use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
@@ -43,8 +42,7 @@ pub struct Locks {
     attempts: TaskTracker,
     owed: Arc<Owed>,
     waiters: Arc<Waiters>,
-    holds: Arc<Holds>,
-    ends: Arc<Ends>,
+    leases: Arc<Leases>,
     draining: CancellationToken,
 }
 
@@ -71,10 +69,10 @@ impl Locks {
         let owed = Arc::new(Owed::new(store.clone(), tasks.clone()));
         let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
         let waiters = Arc::new(waiters);
-        let (holds, draining) = (Arc::default(), CancellationToken::new());
         let About { guarantees, shared, .. } = store.about();
-        let ends = Arc::new(Ends::new(shared, prefixes, observe));
-        Self { store, guarantees, tasks, attempts, owed, waiters, holds, ends, draining }
+        let leases = Arc::new(Leases::new(shared, prefixes, observe));
+        let draining = CancellationToken::new();
+        Self { store, guarantees, tasks, attempts, owed, waiters, leases, draining }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -95,7 +93,7 @@ impl Locks {
         let began = Instant::now();
         let first = self.try_acquire(claim.clone()).await?;
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
-            self.holds.taken_over(token, lease);
+            self.leases.taken_over(token, lease);
         }
         // Two holders that waited for more of the key would wait for each other.
         match &first {
@@ -118,7 +116,7 @@ impl Locks {
         };
         let waited = delivery.asked - began;
         Ok(match delivery.hand_over()? {
-            Answer::Won(win) => self.won(win, claim.token, waited),
+            Answer::Won(win) => self.won(win, &claim, waited),
             Answer::Held(status) => Acquired::Held(status, began.elapsed()),
             Answer::Gone | Answer::Waiting(_) => {
                 return Err(LockError::WaitCancelled(began.elapsed()));
@@ -128,9 +126,8 @@ impl Locks {
 
     /// Acquires the key if it is free and no claim is ahead.
     pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
-        let token = claim.token.clone();
-        Ok(match self.ask(claim).await?.hand_over()? {
-            Answer::Won(win) => self.won(win, token, Duration::ZERO),
+        Ok(match self.ask(claim.clone()).await?.hand_over()? {
+            Answer::Won(win) => self.won(win, &claim, Duration::ZERO),
             Answer::Held(status) => Acquired::Held(status, Duration::ZERO),
             Answer::Gone | Answer::Waiting(_) => Acquired::Lost,
         })
@@ -181,7 +178,7 @@ impl Locks {
     ///
     /// The store call is completed: a client that sends a release and disconnects has released.
     pub async fn release(&self, of: Target) -> Result<Ended, LockError> {
-        let Self { store, holds, ends, waiters, .. } = self.clone();
+        let Self { store, leases, waiters, .. } = self.clone();
         let call = async move {
             // Its waiting requests leave the line first: none of their questions may grant it
             // again.
@@ -191,11 +188,8 @@ impl Locks {
             };
             let ended = store.end(&of).await;
             match &ended {
-                Ok(Ended::Lease(lease)) => {
-                    holds.ended(&of.key, lease, Loss::Released);
-                    ends.ended(&of.key, lease, Why::Released);
-                }
-                Ok(Ended::Nothing) => ends.missed(&of),
+                Ok(Ended::Lease(lease)) => leases.ended(&of.key, lease, Why::Released),
+                Ok(Ended::Nothing) => leases.missed(&of),
                 _ => (),
             }
             if let (Ok(_), Some(waiting)) = (&ended, waiting) {
@@ -224,12 +218,11 @@ impl Locks {
         key: LockKey,
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, LockError> {
-        let Self { store, holds, ends, .. } = self.clone();
+        let Self { store, leases, .. } = self.clone();
         let call = async move {
             let taken = store.force_release(&key, named).await;
             for ended in taken.iter().flatten() {
-                holds.ended(&key, ended, Loss::Forced);
-                ends.ended(&key, ended, Why::Forced);
+                leases.ended(&key, ended, Why::Forced);
             }
             taken
         };
@@ -305,13 +298,9 @@ impl Locks {
         Ticket::enter(self.waiters.clone(), claim)
     }
 
-    pub(crate) fn holds(&self) -> &Arc<Holds> {
-        &self.holds
-    }
-
-    /// The ends of leases that this instance has seen.
-    pub(crate) fn ends(&self) -> &Ends {
-        &self.ends
+    /// The leases that this instance knows.
+    pub(crate) fn leases(&self) -> &Arc<Leases> {
+        &self.leases
     }
 
     /// Renews a lease, and notes what became of it.
@@ -320,12 +309,12 @@ impl Locks {
         of: Target,
         ttl: Option<Ttl>,
     ) -> HeardOut<Result<Renewed, StoreError>> {
-        let (store, ends) = (self.store.clone(), self.ends.clone());
+        let (store, leases) = (self.store.clone(), self.leases.clone());
         self.hear_out(async move {
             let renewed = store.renew(&of, ttl).await;
             match &renewed {
-                Ok(Renewed::Lease(lease)) => ends.renewed(lease),
-                Ok(Renewed::Lost) => ends.missed(&of),
+                Ok(Renewed::Lease(lease)) => leases.renewed(lease),
+                Ok(Renewed::Lost) => leases.missed(&of),
                 _ => (),
             }
             renewed
@@ -347,7 +336,7 @@ impl Locks {
 
     /// Lets go of the lease of a hold; retries until it would have expired anyway.
     pub(crate) fn let_go(&self, care: Arc<Mutex<Target>>, linger: Option<Ttl>, over_at: Instant) {
-        let (store, ends) = (self.store.clone(), self.ends.clone());
+        let (store, leases) = (self.store.clone(), self.leases.clone());
         self.tasks.spawn(async move {
             let of = care.lock().await.last_word();
             let mut attempts = ATTEMPTS;
@@ -361,17 +350,17 @@ impl Locks {
                 }
                 attempts.pause().await;
             }
-            ends.let_go(&of, linger);
+            leases.let_go(&of, linger);
         });
     }
 
     /// The answer to a claim that has the key.
-    fn won(&self, win: Win, token: LeaseToken, waited: Duration) -> Acquired {
+    fn won(&self, win: Win, claim: &Claim, waited: Duration) -> Acquired {
         if win.replaces.is_some() {
-            self.holds.taken_over(&token, &win.lease);
+            self.leases.taken_over(&claim.token, &win.lease);
         }
-        self.ends.granted(&token, &win, waited);
-        let grant = Grant { lease: win.lease, token, waited };
+        self.leases.granted(claim, &win, waited);
+        let grant = Grant { lease: win.lease, token: claim.token.clone(), waited };
         if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }
     }
 

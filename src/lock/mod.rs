@@ -7,19 +7,19 @@
 //! [`locks::Locks`] offers them, with waiting, to callers that may vanish.
 
 pub(crate) mod backoff;
-pub(crate) mod ends;
 pub mod entry;
 pub mod error;
 pub(crate) mod heard_out;
 pub mod hold;
-pub mod holds;
 pub mod key;
 mod key_line;
 pub mod lease;
+pub mod leases;
 pub(crate) mod line;
 pub mod locks;
 mod next;
 mod owed;
+pub mod permit;
 pub mod prefixes;
 pub mod slots;
 pub mod store;

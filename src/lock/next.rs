@@ -82,7 +82,8 @@ mod tests {
     fn of(name: &str, answer: Option<Answer>) -> Answered {
         let (key, ttl) = (LockKey::parse("key").unwrap(), Ttl::from_millis(1_000));
         let (token, origin) = (token(name), Origin::Client);
-        let claim = Claim { key, token, origin, ttl, owner: None, slots: None, named: None };
+        let claim =
+            Claim { key, token, origin, ttl, owner: None, slots: None, named: None, permit: None };
         let failed = || {
             let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
             StoreError { verb, effect, reason: "on purpose".into() }

@@ -16,6 +16,7 @@ use tokio_util::task::TaskTracker;
 use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin, Receipt};
+use crate::lock::permit::Permit;
 use crate::lock::store::{Answer, If, Store, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
 
@@ -54,8 +55,9 @@ impl Owed {
     ) -> Delivery {
         let guard = match &answer {
             Ok(Answer::Won(win)) if began_a_lease(claim, win) => {
-                let (grant, ttl) = (grant(claim, win), win.lease.ttl);
-                Some(Arc::new(Guard { owed: self, grant, ttl, handed: AtomicBool::new(false) }))
+                let (grant, ttl, permit) = (grant(claim, win), win.lease.ttl, claim.permit.clone());
+                let handed = AtomicBool::new(false);
+                Some(Arc::new(Guard { owed: self, grant, ttl, permit, handed }))
             }
             Err(StoreError { effect: Effect::Unknown, .. }) => {
                 self.undo(claim);
@@ -72,18 +74,19 @@ impl Owed {
             return;
         }
         let all = Target::of(&claim.key, &claim.token, None).only(If::Ever);
-        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL);
+        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL, claim.permit.clone());
     }
 
-    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`.
-    fn owe(&self, of: Target, lasts: Duration) {
+    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`. It counts
+    /// until then.
+    fn owe(&self, of: Target, lasts: Duration, permit: Option<Permit>) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
             return;
         };
         let (store, over_at) = (self.store.clone(), Instant::now() + lasts);
         self.tasks.spawn(async move {
-            let _room = room;
+            let _counted = (room, permit);
             let mut attempts = ATTEMPTS;
             while let Err(error) = store.end(&of).await {
                 if Instant::now() >= over_at {
@@ -116,6 +119,7 @@ struct Guard {
     owed: Arc<Owed>,
     grant: Target,
     ttl: Ttl,
+    permit: Option<Permit>,
     /// True once a request was handed the answer.
     handed: AtomicBool,
 }
@@ -123,7 +127,8 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.handed.load(Ordering::Relaxed) {
-            self.owed.owe(self.grant.clone(), self.ttl.as_duration());
+            let (grant, ttl) = (self.grant.clone(), self.ttl.as_duration());
+            self.owed.owe(grant, ttl, self.permit.take());
         }
     }
 }

@@ -394,6 +394,7 @@ mod tests {
             owner: None,
             slots: None,
             named: None,
+            permit: None,
         }
     }
 

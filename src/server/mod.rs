@@ -24,8 +24,8 @@ use tokio::sync::Semaphore;
 use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
 use crate::auth::{Exposure, HostNames, Keyring};
 use crate::config::{Config, StoreUrl, TlsSection};
-use crate::lock::ends::Why;
 use crate::lock::lease::LockStatus;
+use crate::lock::leases::Why;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
 use crate::server::connection::Acceptor;
@@ -270,7 +270,8 @@ impl Server {
                     holders = status.sharers.map_or_else(Vec::new, |all| all.leases);
                 }
                 for holder in &holders {
-                    self.app.quotas.found(caller.clone(), key.clone(), holder);
+                    let Some(permit) = self.app.quotas.permit_anyway(&caller) else { continue };
+                    self.app.locks.leases().found(&key, holder, permit);
                 }
             }
             match listing.cursor {
@@ -291,7 +292,6 @@ fn quota(config: &Config, callers: usize) -> Quota {
         streams: quotas.streams.min(share(limits.hold_streams)),
         lists: share(limits.lists),
         dashboards: quotas.streams.min(share(Pulse::STREAMS)),
-        call: config.embedded.command_timeout.get().max(config.redis.command_timeout.get()),
     }
 }
 

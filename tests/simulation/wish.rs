@@ -35,6 +35,7 @@ impl Wish {
             owner: None,
             slots: None,
             named: None,
+            permit: None,
         };
         Self { key, token, claim, until: 0, fence: 0, orphaned: false }
     }

@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::api::App;
 use crate::api::ui::pulse::{Counts, StoreLook};
 use crate::auth::{Caller, Permission};
-use crate::lock::ends::End;
+use crate::lock::leases::End;
 use crate::lock::store::{NodeReport, Votes};
 use crate::lock::time::{millis_down, millis_up};
 
@@ -92,7 +92,7 @@ impl<'a> StatusReport<'a> {
     /// The state for this caller, with the ends after this number.
     pub(super) fn of(app: &'a App, caller: &Caller, look: StoreLook, after: u64) -> Self {
         let Counts { granted, refused, refused_lately, write_ms, failing } = app.pulse.counts();
-        let (ends, last_end) = app.locks.ends().after(after);
+        let (ends, last_end) = app.locks.leases().ended_after(after);
         let visible = |end: &&End| caller.may(&[Permission::Read], end.key.as_str());
         let sees_all = caller.may(&[Permission::Read], "");
         let may = PERMISSIONS.iter().filter(|one| caller.has(&[**one]));
@@ -108,7 +108,7 @@ impl<'a> StatusReport<'a> {
                 failing,
                 nodes: app.locks.nodes().into_iter().map(NodeLine::from).collect(),
             },
-            held: (sees_all && app.locks.ends().are_complete()).then(|| app.metrics.locks_held()),
+            held: (sees_all && app.locks.leases().are_complete()).then(|| app.metrics.locks_held()),
             waiting: app.locks.waiting(),
             holds: app.metrics.hold_streams(),
             granted,
@@ -118,7 +118,7 @@ impl<'a> StatusReport<'a> {
                 name: caller.name().to_owned(),
                 may: may.map(Permission::to_string).collect(),
             },
-            changes: app.locks.ends().changes(),
+            changes: app.locks.leases().changes(),
             last_end,
             ends: ends.iter().filter(visible).map(EndReport::of).collect(),
         }

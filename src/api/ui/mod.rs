@@ -28,10 +28,11 @@ use crate::api::error::ApiError;
 use crate::api::extract::Reader;
 use crate::api::options::{find, query};
 use crate::api::page::Page;
-use crate::api::quotas::{RequestKind, Slot};
+use crate::api::quotas::Kind;
 use crate::api::ui::body::{AccessBody, StatusReport};
 use crate::auth::Caller;
 use crate::lock::error::LockError;
+use crate::lock::permit::Permit;
 use crate::metrics::Counting;
 
 pub use crate::api::ui::pulse::Pulse;
@@ -106,10 +107,10 @@ async fn events(
     request: Request,
 ) -> Result<Response, ApiError> {
     query(request.uri().query(), &[])?;
-    let slot = app.quotas.slot(&caller, RequestKind::Dashboard)?;
+    let permit = app.quotas.permit(&caller, Kind::Dashboard)?;
     let full = || LockError::TooManyWaiters("this instance has too many dashboard streams");
     let room = app.pulse.streams.clone().try_acquire_owned().map_err(|_| full())?;
-    let places = (slot, room, app.metrics.ui_stream());
+    let places = (permit, room, app.metrics.ui_stream());
     let (began, told) = (Instant::now(), None);
     let stream = Some(Events { app, caller, began, told, _places: places });
     Ok((HEADERS, Body::from_stream(unfold(stream, Events::next))).into_response())
@@ -121,7 +122,7 @@ struct Events {
     caller: Caller,
     began: Instant,
     told: Option<Told>,
-    _places: (Slot, OwnedSemaphorePermit, Counting),
+    _places: (Option<Permit>, OwnedSemaphorePermit, Counting),
 }
 
 /// The last event.
@@ -154,12 +155,12 @@ impl Events {
     async fn look(&mut self) -> String {
         while let Some(told) = &self.told {
             sleep(LOOK_PAUSE).await;
-            let changed = self.app.locks.ends().changes() != told.changes;
+            let changed = self.app.locks.leases().changes() != told.changes;
             if changed || told.at.elapsed() >= SILENCE {
                 break;
             }
         }
-        let (at, changes) = (Instant::now(), self.app.locks.ends().changes());
+        let (at, changes) = (Instant::now(), self.app.locks.leases().changes());
         let after = self.told.as_ref().map_or(0, |told| told.last_end);
         let look = self.app.pulse.look(&self.app.locks).await;
         let report = StatusReport::of(&self.app, &self.caller, look, after);

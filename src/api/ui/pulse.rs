@@ -216,9 +216,9 @@ impl PulseTally {
 
 /// Asks the store whether the leases have ended that should have.
 async fn look_for_ends(locks: &Locks) {
-    for (key, fencing_token) in locks.ends().overdue(KEYS_AT_ONCE) {
+    for (key, fencing_token) in locks.leases().overdue(KEYS_AT_ONCE) {
         let Ok(status) = locks.inspect(&key, None, 0).await else { return };
-        locks.ends().looked(&status, fencing_token);
+        locks.leases().looked(&status, fencing_token);
     }
 }
 

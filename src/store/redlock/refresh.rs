@@ -105,6 +105,7 @@ impl RedlockStore {
             owner: asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?),
             slots: None,
             named: None,
+            permit: None,
         }
     }
 

@@ -14,8 +14,8 @@ mod tests {
 
     use lockkeeper::lock::error::StoreError;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
-    use lockkeeper::lock::holds::Loss;
     use lockkeeper::lock::lease::{Claim, Lease};
+    use lockkeeper::lock::leases::Loss;
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::{Answer, Ask, Renewed, Target};
     use lockkeeper::lock::time::Ttl;

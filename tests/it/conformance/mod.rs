@@ -248,6 +248,7 @@ pub(crate) fn claim(key_text: &str, name: &str, ttl_ms: u64) -> Claim {
         owner: Owner::parse(&format!("{name}@host")).unwrap(),
         slots: None,
         named: None,
+        permit: None,
     }
 }
 

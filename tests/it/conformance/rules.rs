@@ -20,8 +20,8 @@ mod tests {
 
     use lockkeeper::lock::error::Verb;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
-    use lockkeeper::lock::holds::Loss;
     use lockkeeper::lock::lease::{Acquired, Claim, Origin, Receipt};
+    use lockkeeper::lock::leases::Loss;
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::{Answer, Ask, Ended, If, Target, Win};
     use lockkeeper::lock::time::Ttl;

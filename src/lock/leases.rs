@@ -1,0 +1,660 @@
+//! The leases that this instance knows: one registry, which the verbs feed.
+//!
+//! It tells streams what ended their lease (rule 16), counts leases for the quotas and the metrics,
+//! and remembers the last ends for the dashboard. If only the TTL of a lease has passed, `overdue`
+//! names it for a look that decides whether it ended. Everything is bounded and in memory; no other
+//! rule of a lock asks here.
+
+mod holds;
+mod known;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::lock::key::LockKey;
+use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner, Renewals};
+use crate::lock::leases::holds::Holds;
+pub use crate::lock::leases::holds::Loss;
+pub(crate) use crate::lock::leases::holds::Registered;
+use crate::lock::leases::known::{GRACE, Known, KnownLease};
+use crate::lock::permit::{Count, Permit};
+use crate::lock::prefixes::Prefixes;
+use crate::lock::slots::Share;
+use crate::lock::store::{Target, Win};
+use crate::lock::time::Ttl;
+use crate::lock::token::{FencingToken, LeaseToken};
+
+/// The expected end of a lease that never expires.
+const NEVER: Duration = Duration::from_secs(86_400 * 365);
+
+/// Takes the time that a lease under a prefix was held, and the reason of its end.
+pub(crate) type ObserveHeld = Box<dyn Fn(&str, Why, Duration) + Send + Sync>;
+
+/// The known leases, the streams that keep one, and the last ends.
+pub(crate) struct Leases {
+    /// The reason of an end that nobody reported.
+    unreported: Why,
+    state: Mutex<(Known, Holds)>,
+}
+
+/// The leases under a prefix that this instance granted and that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Living {
+    /// Their number.
+    pub(crate) count: usize,
+    /// The age of the oldest; zero without any.
+    pub(crate) oldest: Duration,
+}
+
+/// The end of a lease.
+#[derive(Clone, Debug)]
+pub(crate) struct End {
+    /// Its number; later reports have greater ones.
+    pub(crate) number: u64,
+    /// The moment of the end.
+    pub(crate) at: Instant,
+    pub(crate) key: LockKey,
+    pub(crate) owner: Option<Owner>,
+    pub(crate) fencing_token: Option<FencingToken>,
+    /// The time it was held, if this instance granted it.
+    pub(crate) held: Option<Duration>,
+    /// The wait before the grant, if this instance granted it.
+    pub(crate) waited: Option<Duration>,
+    pub(crate) why: Why,
+}
+
+/// The reason of an end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Its holder released it, or closed its stream.
+    Released,
+    /// Its TTL passed.
+    Expired,
+    /// It lasted for the `max_hold` of its key.
+    MaxHold,
+    /// An administrator ended it by force.
+    Forced,
+    /// This instance cannot tell: it expired, or was ended through another instance or in the store.
+    Lost,
+}
+
+impl Why {
+    /// The word for it in the API and the metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Released => "released",
+            Self::Expired => "expired",
+            Self::MaxHold => "max_hold",
+            Self::Forced => "forced",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+impl Leases {
+    /// Without any lease, over a store that other instances may share.
+    pub(crate) fn new(shared: bool, prefixes: Prefixes, observe: ObserveHeld) -> Self {
+        let state = Mutex::new((Known::new(prefixes, observe), Holds::default()));
+        Self { unreported: if shared { Why::Lost } else { Why::Expired }, state }
+    }
+
+    /// Returns whether every end happens here, because no other instance uses the store.
+    pub(crate) fn are_complete(&self) -> bool {
+        self.unreported == Why::Expired
+    }
+
+    /// The longest time that a lease of the key lasts.
+    pub(crate) fn max_hold(&self, key: &LockKey) -> Option<Duration> {
+        self.with(|known, _| known.prefixes.max_hold(key)).map(Ttl::as_duration)
+    }
+
+    /// Registers a stream that is about to ask for its lease.
+    pub(crate) fn register(self: &Arc<Self>, key: &LockKey, token: &LeaseToken) -> Registered {
+        Registered::new(self.clone(), key.clone(), token.clone())
+    }
+
+    /// Notes a lease that a claim has, and how long that claim waited.
+    pub(crate) fn granted(&self, claim: &Claim, win: &Win, waited: Duration) {
+        let (Win { lease, fresh, replaces, .. }, now) = (win, Instant::now());
+        let (key, number, token) = (&lease.key, lease.fencing_token, Some(&claim.token));
+        let (ends_at, permit) = (now + lease.ttl.as_duration(), claim.permit.clone());
+        self.with(|known, _| {
+            known.changes += 1;
+            if let Some(before) = replaces.filter(|_| known.lease(key, number).is_none()) {
+                // The holder goes on under another number.
+                known.change(key, before, |known| {
+                    (known.fencing_token, known.renewals) = (number, lease.renewals);
+                });
+            }
+            if known.lease(key, number).is_some() {
+                return known.change(key, number, |known| {
+                    known.renew(lease, ends_at);
+                    known.permit = permit.or_else(|| known.permit.take());
+                });
+            }
+            let beside = |known: &KnownLease| {
+                let [shared, others] = [lease.share, known.share].map(|one| one != Share::ALONE);
+                shared && others && known.token.as_ref() != token
+            };
+            if known.of_key(key).any(|one| one.fencing_token > number && !beside(one)) {
+                return; // A late answer: a later lease of the key is known.
+            }
+            known.end_all(key, now, self.unreported, |known| !beside(known));
+            let lease = KnownLease {
+                token: token.cloned(),
+                fencing_token: number,
+                renewals: lease.renewals,
+                owner: lease.owner.clone(),
+                prefix: known.prefixes.of(key),
+                granted: fresh.then_some((now, waited)),
+                ends_at,
+                capped: lease.capped,
+                observed: false,
+                share: lease.share,
+                permit,
+            };
+            known.insert(key, lease);
+        });
+    }
+
+    /// Notes a lease from before this process was started.
+    pub(crate) fn found(&self, key: &LockKey, holder: &Holder, permit: Permit) {
+        let (Some(fencing_token), Some(left)) = (holder.fencing_token, holder.left) else { return };
+        self.with(|known, _| {
+            if known.lease(key, fencing_token).is_some() {
+                return; // Its client has renewed it meanwhile.
+            }
+            let lease = KnownLease {
+                token: None,
+                fencing_token,
+                renewals: Renewals::default(),
+                owner: holder.owner.clone(),
+                prefix: known.prefixes.of(key),
+                granted: None,
+                ends_at: Instant::now() + left,
+                capped: false,
+                observed: false,
+                share: holder.share,
+                permit: Some(permit),
+            };
+            known.insert(key, lease);
+        });
+    }
+
+    /// Returns whether a lease with a permit of this count is over once the claim has one.
+    pub(crate) fn one_makes_way(&self, claim: &Claim, count: &Count) -> bool {
+        let alone = claim.slots().is_alone();
+        let makes_way = |known: &KnownLease| {
+            known.token.as_ref() == Some(&claim.token) || alone && known.share == Share::ALONE
+        };
+        let counted =
+            |known: &KnownLease| known.permit.as_ref().is_some_and(|one| one.is_of(count));
+        self.with(|known, _| known.of_key(&claim.key).any(|one| counted(one) && makes_way(one)))
+    }
+
+    /// Tells the streams of a token that a later request has the lease.
+    pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
+        self.with(|_, holds| holds.taken_over(token, lease));
+    }
+
+    /// Notes that a lease was renewed.
+    pub(crate) fn renewed(&self, lease: &Lease) {
+        let ends_at = Instant::now() + lease.ttl.as_duration();
+        self.with(|known, _| {
+            known.change(&lease.key, lease.fencing_token, |known| known.renew(lease, ends_at));
+            known.changes += 1;
+        });
+    }
+
+    /// Notes that the lease of `holder` was ended, and tells its stream.
+    pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
+        let (now, number) = (Instant::now(), holder.fencing_token);
+        self.with(|known, holds| {
+            holds.ended(
+                key,
+                holder,
+                if why == Why::Forced { Loss::Forced } else { Loss::Released },
+            );
+            let is_it = |known: &KnownLease| Some(known.fencing_token) == number;
+            let before = |known: &KnownLease| !is_it(known) && holder.ends(known.fencing_token);
+            known.end_all(key, now, self.unreported, before);
+            if known.of_key(key).any(is_it) {
+                return known.end_all(key, now, why, is_it);
+            }
+            let (key, owner) = (key.clone(), holder.owner.clone());
+            let (fencing_token, held, waited) = (number, None, None);
+            known.record(End { number: 0, at: now, key, owner, fencing_token, held, waited, why });
+        });
+    }
+
+    /// Notes that a token no longer has its lease, or the one that is named.
+    pub(crate) fn missed(&self, Target { key, token, number, .. }: &Target) {
+        let now = Instant::now();
+        self.with(|known, _| {
+            let missed = |known: &KnownLease| {
+                known.token.as_ref() == Some(token)
+                    && number.is_none_or(|named| named == known.fencing_token)
+            };
+            // The store counts a TTL from an earlier moment.
+            let expired = |known: &KnownLease| missed(known) && known.ends_at <= now + GRACE;
+            known.end_all(key, now, self.unreported, expired);
+            known.end_all(key, now, Why::Lost, missed);
+        });
+    }
+
+    /// Notes the end of a stream: its lease ended or lingers, unless it was renewed meanwhile.
+    pub(crate) fn let_go(&self, of: &Target, linger: Option<Ttl>) {
+        let (now, Some(number)) = (Instant::now(), of.number) else { return };
+        self.with(|known, _| {
+            if known.lease(&of.key, number).is_none_or(|known| !of.only.holds(known.renewals)) {
+                return;
+            }
+            match linger {
+                Some(linger) => known.change(&of.key, number, |known| {
+                    (known.ends_at, known.capped) = (now + linger.as_duration(), false);
+                }),
+                None => known.end(&of.key, number, now, Why::Released),
+            }
+        });
+    }
+
+    /// The leases that this instance granted and that have not ended, by prefix.
+    pub(crate) fn living(&self) -> Vec<(String, Living)> {
+        let now = Instant::now();
+        self.with(|known, _| {
+            let none = |name: &str| (name.to_owned(), Living::default());
+            let mut living: Vec<_> = known.prefixes.names().map(none).collect();
+            for lease in known.all().filter(|lease| !lease.observed) {
+                let Some((since, _)) = lease.granted else { continue };
+                let of_prefix = &mut living[lease.prefix].1;
+                of_prefix.count += 1;
+                of_prefix.oldest = of_prefix.oldest.max(now - since);
+            }
+            living
+        })
+    }
+
+    /// At most `most` leases that should have expired, the latest first.
+    pub(crate) fn overdue(&self, most: usize) -> Vec<(LockKey, FencingToken)> {
+        self.with(|known, _| known.overdue(Instant::now(), most))
+    }
+
+    /// Takes the state of a key for the answer whether its lease has ended.
+    pub(crate) fn looked(&self, status: &LockStatus, number: FencingToken) {
+        let now = Instant::now();
+        self.with(|known, _| {
+            let key = &status.key;
+            let holders =
+                status.holder.iter().chain(status.sharers.iter().flat_map(|all| &all.leases));
+            let mut held = holders.filter(|holder| holder.fencing_token == Some(number));
+            if let Some(holder) = held.next() {
+                let ends_at = now + holder.left.unwrap_or(NEVER);
+                known.change(key, number, |known| known.ends_at = ends_at);
+            } else if known.lease(key, number).is_some_and(|known| known.ends_at <= now) {
+                // Otherwise it may have been renewed during the look.
+                known.end(key, number, now, self.unreported);
+            }
+        });
+    }
+
+    /// The ends after the one of this number, by their moments, and the number of the last.
+    pub(crate) fn ended_after(&self, number: u64) -> (Vec<End>, u64) {
+        self.with(|known, _| (known.ended_after(number), known.last))
+    }
+
+    /// A number that rises with each grant, renewal and end.
+    pub(crate) fn changes(&self) -> u64 {
+        self.with(|known, _| known.changes)
+    }
+
+    fn with<T>(&self, use_it: impl FnOnce(&mut Known, &mut Holds) -> T) -> T {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let (known, holds) = &mut *state;
+        known.expire(Instant::now());
+        use_it(known, holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+
+    use tokio::time::{Instant, advance};
+
+    use super::known::{KEPT_ENDS, MOST};
+    use super::{Leases, Living, Why};
+    use crate::lock::key::LockKey;
+    use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Origin, Owner, Renewals};
+    use crate::lock::permit::Count;
+    use crate::lock::prefixes::Prefixes;
+    use crate::lock::slots::{Share, Slots};
+    use crate::lock::store::{Target, Win};
+    use crate::lock::time::Ttl;
+    use crate::lock::token::{FencingToken, LeaseToken};
+
+    fn leases(unreported: Why) -> Leases {
+        Leases::new(unreported == Why::Lost, Prefixes::default(), Box::new(|_, _, _| ()))
+    }
+
+    fn key(text: &str) -> LockKey {
+        LockKey::parse(text).unwrap()
+    }
+
+    fn number(number: u64) -> FencingToken {
+        FencingToken::from_number(number).unwrap()
+    }
+
+    fn token() -> LeaseToken {
+        LeaseToken::parse("a-token-of-a-client").unwrap()
+    }
+
+    fn claim() -> Claim {
+        Claim {
+            key: key("a"),
+            token: token(),
+            origin: Origin::Client,
+            ttl: Ttl::from_millis(10_000),
+            owner: None,
+            slots: None,
+            named: None,
+            permit: None,
+        }
+    }
+
+    fn win(text: &str, fencing_token: u64) -> Win {
+        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, place: None, node: 0 }
+    }
+
+    fn lease(text: &str, fencing_token: u64) -> Lease {
+        Lease {
+            key: key(text),
+            owner: None,
+            fencing_token: number(fencing_token),
+            ttl: Ttl::from_millis(10_000),
+            renewals: Renewals::default(),
+            capped: false,
+            share: Share::ALONE,
+        }
+    }
+
+    fn held(text: &str, by: Option<u64>) -> LockStatus {
+        let holder = by.map(|by| Holder {
+            fencing_token: Some(number(by)),
+            left: Some(Duration::from_secs(5)),
+            ..Holder::default()
+        });
+        LockStatus {
+            key: key(text),
+            holder,
+            sharers: None,
+            waiters: 0,
+            line: Vec::new(),
+            mine: None,
+        }
+    }
+
+    /// What is recorded, as key, milliseconds held, and reason.
+    fn told(leases: &Leases) -> Vec<(String, Option<u64>, Why)> {
+        let held = |held: Option<Duration>| held.map(|held| held.as_millis() as u64);
+        let (all, _) = leases.ended_after(0);
+        all.iter().map(|end| (end.key.to_string(), held(end.held), end.why)).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_end_tells_how_long_its_lease_was_held_and_waited_for() {
+        let leases = leases(Why::Expired);
+        leases.granted(&claim(), &win("a", 1), Duration::from_secs(3));
+        advance(Duration::from_secs(2)).await;
+        let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
+        let owner = Owner::parse("cron").unwrap();
+        let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
+        leases.granted(
+            &claim(),
+            &Win { lease, fresh: false, replaces: None, place: None, node: 0 },
+            Duration::ZERO,
+        );
+        leases.ended(&key("a"), &holder, Why::Released);
+        let (all, last) = leases.ended_after(0);
+        assert_eq!(all[0].owner, owner, "the repeat may have named another one");
+        assert_eq!(
+            (all[0].held, all[0].waited),
+            (Some(Duration::from_secs(2)), Some(Duration::from_secs(3)))
+        );
+        assert!(leases.ended_after(last).0.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_counts_as_expired_only_after_a_look_that_does_not_find_it() {
+        let leases = leases(Why::Expired);
+        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        advance(Duration::from_secs(9)).await;
+        leases.renewed(&lease("a", 1));
+        advance(Duration::from_secs(9)).await;
+        assert!(leases.overdue(9).is_empty());
+        advance(Duration::from_secs(2)).await;
+        assert_eq!(leases.overdue(9), [(key("a"), number(1))]);
+        leases.looked(&held("a", Some(1)), number(1)); // Renewed through another instance.
+        assert!(leases.overdue(9).is_empty() && told(&leases).is_empty());
+        advance(Duration::from_secs(6)).await;
+        leases.looked(&held("a", Some(2)), number(1));
+        assert_eq!(told(&leases), [("a".to_owned(), Some(25_000), Why::Expired)]);
+        assert!(leases.overdue(9).is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_lasted_for_as_long_as_it_may_tells_so() {
+        let leases = leases(Why::Expired);
+        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        leases.renewed(&Lease { capped: true, ..lease("a", 1) });
+        advance(Duration::from_secs(11)).await;
+        leases.missed(&Target::of(&key("a"), &token(), None));
+        assert_eq!(told(&leases), [("a".to_owned(), Some(10_000), Why::MaxHold)]);
+        leases.granted(&claim(), &win("b", 2), Duration::ZERO);
+        leases.renewed(&Lease { capped: true, ..lease("b", 2) });
+        leases.missed(&Target::of(&key("b"), &token(), None));
+        assert_eq!(told(&leases)[1].2, Why::Lost, "it ended before");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn where_others_end_leases_too_an_end_that_nobody_reported_is_lost() {
+        for why in [Why::Lost, Why::Expired] {
+            let leases = leases(why);
+            leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+            advance(Duration::from_secs(11)).await;
+            leases.granted(&claim(), &win("a", 2), Duration::ZERO);
+            assert_eq!(told(&leases), [("a".to_owned(), Some(10_000), why)]);
+            leases.missed(&Target::of(
+                &key("a"),
+                &LeaseToken::parse("the-token-of-another").unwrap(),
+                None,
+            ));
+            leases.missed(&Target::of(&key("a"), &token(), Some(number(1))));
+            assert_eq!(told(&leases).len(), 1);
+            leases.missed(&Target::of(&key("a"), &token(), Some(number(2))));
+            assert_eq!(told(&leases)[1], ("a".to_owned(), Some(0), Why::Lost));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_hold_ends_no_lease_that_was_renewed_meanwhile() {
+        let leases = leases(Why::Expired);
+        let lease = lease("a", 1);
+        leases.granted(
+            &claim(),
+            &Win { lease: lease.clone(), fresh: true, replaces: None, place: None, node: 0 },
+            Duration::ZERO,
+        );
+        let last_word =
+            |renewals| Target::kept(&token(), &Lease { renewals, ..lease.clone() }).last_word();
+        leases.renewed(&Lease { renewals: lease.renewals.refreshed(), ..lease.clone() });
+        leases.let_go(&last_word(lease.renewals), None);
+        assert!(told(&leases).is_empty());
+        leases.let_go(&last_word(lease.renewals.refreshed()), None);
+        assert_eq!(told(&leases), [("a".to_owned(), Some(0), Why::Released)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_about_an_earlier_lease_ends_no_later_one() {
+        let leases = leases(Why::Expired);
+        leases.granted(&claim(), &win("a", 2), Duration::ZERO);
+        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        let released = |number| Holder { fencing_token: Some(number), ..Holder::default() };
+        leases.ended(&key("a"), &released(number(1)), Why::Released);
+        assert_eq!(leases.living()[0].1.count, 1);
+        advance(Duration::from_secs(1)).await;
+        leases.ended(&key("a"), &released(number(2)), Why::Released);
+        assert_eq!(leases.living()[0].1, Living::default());
+        let released = |held| ("a".to_owned(), held, Why::Released);
+        assert_eq!(told(&leases), [released(None), released(Some(1_000))]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_is_observed_once_however_often_its_end_is_met() {
+        let observed = Arc::new(Mutex::new(Vec::new()));
+        let seen = observed.clone();
+        let observe = move |prefix: &str, why, held: Duration| {
+            seen.lock().unwrap().push((prefix.to_owned(), why, held.as_secs()));
+        };
+        let leases = Leases::new(true, Prefixes::default(), Box::new(observe));
+        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        leases.granted(&claim(), &win("b", 2), Duration::ZERO);
+        leases.renewed(&Lease { capped: true, ..lease("b", 2) });
+        // A repeated claim does not know when its lease began.
+        leases.granted(&claim(), &Win { fresh: false, ..win("c", 3) }, Duration::ZERO);
+        assert_eq!(leases.living()[0].1.count, 2);
+        advance(Duration::from_secs(11)).await;
+        assert_eq!(leases.living()[0].1, Living::default());
+        for lock in ["a", "b", "c"] {
+            leases.missed(&Target::of(&key(lock), &token(), None));
+        }
+        let mut observed = std::mem::take(&mut *observed.lock().unwrap());
+        observed.sort_unstable_by_key(|(_, why, _)| why.name());
+        let other = || "other".to_owned();
+        assert_eq!(observed, [(other(), Why::Expired, 10), (other(), Why::MaxHold, 10)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_remembered_leases_and_ends_are_bounded() {
+        let leases = leases(Why::Expired);
+        let known = || leases.with(|known, _| known.all().count());
+        for lock in 0..MOST as u64 + 10 {
+            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);
+        }
+        assert_eq!(known(), MOST);
+        for lock in 0..MOST as u64 {
+            let holder = Holder { fencing_token: Some(number(lock + 1)), ..Holder::default() };
+            leases.ended(&key(&format!("k{lock}")), &holder, Why::Released);
+        }
+        assert_eq!(told(&leases).len(), KEPT_ENDS);
+        assert_eq!(known(), 0);
+        // Room again for what was left out.
+        leases.granted(&claim(), &win("late", 1), Duration::ZERO);
+        assert_eq!(known(), 1);
+        advance(Duration::from_secs(11)).await;
+        for lock in 0..KEPT_ENDS as u64 + 10 {
+            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);
+        }
+        advance(Duration::from_secs(11)).await;
+        assert_eq!((known(), leases.overdue(usize::MAX).len()), (KEPT_ENDS, KEPT_ENDS));
+        assert!(
+            leases.ended_after(0).0.is_sorted_by_key(|end| end.at)
+                && Instant::now() >= leases.ended_after(0).0[0].at
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn leases_of_a_shared_key_end_one_by_one() {
+        let leases = leases(Why::Lost);
+        let slots = Slots::from_number(3).unwrap();
+        let shared = |number: u64| Lease {
+            share: Share { slots, slot: Some(number as u16) },
+            ..lease("a", number)
+        };
+        let grant = |lease: Lease| {
+            let token = format!("a-token-of-client-{}", lease.fencing_token);
+            let win = Win { lease, fresh: true, replaces: None, place: None, node: 0 };
+            leases.granted(
+                &Claim { token: LeaseToken::parse(&token).unwrap(), ..claim() },
+                &win,
+                Duration::ZERO,
+            );
+        };
+        let told = |after| {
+            let (ended, last) = leases.ended_after(after);
+            (ended.iter().map(|end| end.fencing_token.unwrap().number()).collect::<Vec<_>>(), last)
+        };
+        for number in 1..=3 {
+            grant(shared(number));
+        }
+        assert!(told(0).0.is_empty(), "they hold it together");
+        let share = shared(2).share;
+        let second = Holder { fencing_token: Some(number(2)), share, ..Holder::default() };
+        leases.ended(&key("a"), &second, Why::Released);
+        let (ended, last) = told(0);
+        assert_eq!(ended, [2]);
+        grant(lease("a", 4));
+        let mut over = told(last).0;
+        over.sort_unstable();
+        assert_eq!(over, [1, 3], "an exclusive lease proves that the others are over");
+        grant(shared(3));
+        assert_eq!(leases.living()[0].1.count, 1, "a late answer is no lease");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_that_takes_the_place_of_another_goes_on_as_that_one() {
+        let leases = leases(Why::Lost);
+        leases.granted(&claim(), &win("a", 1), Duration::from_secs(3));
+        advance(Duration::from_secs(2)).await;
+        let share = Share { slots: Slots::SHARED, slot: None };
+        let shared = Lease { share, ..lease("a", 2) };
+        let changed =
+            Win { lease: shared, fresh: true, replaces: Some(number(1)), place: None, node: 0 };
+        leases.granted(&claim(), &changed, Duration::ZERO);
+        assert_eq!((leases.living()[0].1.count, told(&leases)), (1, vec![]));
+        // An answer was lost: the token has another lease by now.
+        leases.granted(&claim(), &win("a", 4), Duration::ZERO);
+        assert_eq!(told(&leases), [("a".to_owned(), Some(2_000), Why::Lost)]);
+        assert_eq!(leases.living()[0].1.count, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_permit_is_kept_until_the_lease_is_over() {
+        let (leases, count) = (leases(Why::Expired), Count::default());
+        let counted = || Claim { permit: count.permit(1), ..claim() };
+        leases.granted(&counted(), &win("a", 1), Duration::ZERO);
+        assert!(count.permit(1).is_none());
+        let other = LeaseToken::parse("the-token-of-another").unwrap();
+        for slots in [None, Some(Slots::SHARED)] {
+            let of_other = Claim { token: other.clone(), slots, ..claim() };
+            assert_eq!(leases.one_makes_way(&of_other, &count), slots.is_none());
+            assert!(leases.one_makes_way(&Claim { slots, ..claim() }, &count), "its own");
+        }
+        assert!(!leases.one_makes_way(&claim(), &Count::default()), "the lease of another API key");
+        // A repeat may have a permit of its own, beyond the quota.
+        let again = Claim { permit: count.permit(2), ..claim() };
+        leases.granted(&again, &Win { fresh: false, ..win("a", 1) }, Duration::ZERO);
+        drop(again);
+        assert!(count.permit(1).is_none() && count.permit(2).is_some());
+        advance(Duration::from_secs(9)).await;
+        leases.renewed(&lease("a", 1));
+        advance(Duration::from_secs(9)).await;
+        leases.changes();
+        assert!(count.permit(1).is_none());
+        advance(Duration::from_secs(2)).await;
+        leases.changes();
+        leases.granted(&counted(), &win("b", 2), Duration::ZERO);
+        assert!(count.permit(1).is_none());
+        let holder = Holder { fencing_token: Some(number(2)), ..Holder::default() };
+        leases.ended(&key("b"), &holder, Why::Released);
+        leases.found(&key("c"), &Holder { left: Some(Duration::from_secs(1)), ..holder }, {
+            count.permit(1).unwrap()
+        });
+        assert!(count.permit(1).is_none());
+        advance(Duration::from_secs(2)).await;
+        leases.changes();
+        assert!(count.permit(1).is_some());
+    }
+}

@@ -1,0 +1,219 @@
+//! The known leases, by key and by their ends, and the last ends, within their bounds.
+
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::time::Duration;
+
+use smallvec::SmallVec;
+use tokio::time::Instant;
+
+use crate::lock::key::LockKey;
+use crate::lock::lease::{Lease, Owner, Renewals};
+use crate::lock::leases::{End, ObserveHeld, Why};
+use crate::lock::permit::Permit;
+use crate::lock::prefixes::Prefixes;
+use crate::lock::slots::Share;
+use crate::lock::token::{FencingToken, LeaseToken};
+
+/// The ends that are kept: as many as the dashboard shows. So many leases of which the TTL has
+/// passed are kept as well, until a look tells whether they ended.
+pub(super) const KEPT_ENDS: usize = 200;
+
+/// The most known leases without a permit. Further ones are in no metric of leases, and their ends
+/// lack the time that they were held.
+pub(super) const MOST: usize = 100_000;
+
+/// The time after the end of a TTL before a lease is suspected to have expired.
+pub(super) const GRACE: Duration = Duration::from_millis(250);
+
+/// The leases and the ends.
+pub(super) struct Known {
+    pub(super) prefixes: Prefixes,
+    observe: ObserveHeld,
+    leases: HashMap<LockKey, SmallVec<[KnownLease; 1]>>,
+    /// The leases whose TTL runs, the first to end first.
+    running: BTreeSet<Due>,
+    /// The leases whose TTL has passed.
+    overdue: BTreeSet<Due>,
+    /// The earliest end first.
+    ended: VecDeque<End>,
+    /// The number of the last end.
+    pub(super) last: u64,
+    /// A count of grants, renewals and ends.
+    pub(super) changes: u64,
+}
+
+/// The moment at which the TTL of a lease has passed, with its name.
+type Due = (Instant, LockKey, FencingToken);
+
+/// A lease that this instance has granted or renewed, or found at its start.
+pub(super) struct KnownLease {
+    /// `None` if it was found at the start.
+    pub(super) token: Option<LeaseToken>,
+    pub(super) fencing_token: FencingToken,
+    pub(super) renewals: Renewals,
+    pub(super) owner: Option<Owner>,
+    /// The number of its prefix.
+    pub(super) prefix: usize,
+    /// The moment of the grant and the wait before it, if this instance granted it.
+    pub(super) granted: Option<(Instant, Duration)>,
+    pub(super) ends_at: Instant,
+    /// True if it cannot be renewed beyond that.
+    pub(super) capped: bool,
+    /// True once the time that it was held was observed.
+    pub(super) observed: bool,
+    pub(super) share: Share,
+    /// Its part of a quota.
+    pub(super) permit: Option<Permit>,
+}
+
+impl Known {
+    pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld) -> Self {
+        let (leases, ended) = (HashMap::new(), VecDeque::new());
+        let (running, overdue) = (BTreeSet::new(), BTreeSet::new());
+        Self { prefixes, observe, leases, running, overdue, ended, last: 0, changes: 0 }
+    }
+
+    pub(super) fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
+        self.leases.get(key).into_iter().flatten()
+    }
+
+    pub(super) fn lease(&self, key: &LockKey, number: FencingToken) -> Option<&KnownLease> {
+        self.of_key(key).find(|known| known.fencing_token == number)
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &KnownLease> {
+        self.leases.values().flatten()
+    }
+
+    /// Makes a lease known, if there is room.
+    pub(super) fn insert(&mut self, key: &LockKey, lease: KnownLease) {
+        if self.running.len() >= MOST && lease.permit.is_none() {
+            return;
+        }
+        self.running.insert((lease.ends_at, key.clone(), lease.fencing_token));
+        self.leases.entry(key.clone()).or_default().push(lease);
+    }
+
+    /// Takes out a lease, without an end.
+    pub(super) fn remove(&mut self, key: &LockKey, number: FencingToken) -> Option<KnownLease> {
+        let of_key = self.leases.get_mut(key)?;
+        let place = of_key.iter().position(|known| known.fencing_token == number)?;
+        let lease = of_key.remove(place);
+        if of_key.is_empty() {
+            self.leases.remove(key);
+        }
+        let due = (lease.ends_at, key.clone(), number);
+        let _ = self.running.remove(&due) || self.overdue.remove(&due);
+        Some(lease)
+    }
+
+    /// Changes a lease, if it is known. Its TTL runs again.
+    pub(super) fn change(
+        &mut self,
+        key: &LockKey,
+        number: FencingToken,
+        change: impl FnOnce(&mut KnownLease),
+    ) {
+        if let Some(mut lease) = self.remove(key, number) {
+            change(&mut lease);
+            self.insert(key, lease);
+        }
+    }
+
+    /// Notes which TTLs have passed: these leases count no more, though one of them may have been
+    /// renewed elsewhere. The oldest are forgotten.
+    pub(super) fn expire(&mut self, now: Instant) {
+        while let Some(due) = self.running.first().filter(|(ends_at, ..)| *ends_at <= now).cloned()
+        {
+            self.running.remove(&due);
+            let (_, key, number) = &due;
+            let of_key = self.leases.get_mut(key).into_iter().flatten();
+            for lease in of_key.filter(|known| known.fencing_token == *number) {
+                lease.permit = None;
+                lease.observe(&self.prefixes, &self.observe, now, Why::Expired);
+            }
+            self.overdue.insert(due);
+            if self.overdue.len() > KEPT_ENDS
+                && let Some((_, key, number)) = self.overdue.first().cloned()
+            {
+                self.remove(&key, number);
+            }
+        }
+    }
+
+    /// At most `most` leases that should have expired, the latest first.
+    pub(super) fn overdue(&self, now: Instant, most: usize) -> Vec<(LockKey, FencingToken)> {
+        let over = self.overdue.iter().rev().filter(|(ends_at, ..)| *ends_at + GRACE <= now);
+        over.take(most).map(|(_, key, number)| (key.clone(), *number)).collect()
+    }
+
+    /// Records the ends of some leases of a key.
+    pub(super) fn end_all(
+        &mut self,
+        key: &LockKey,
+        at: Instant,
+        why: Why,
+        which: impl Fn(&KnownLease) -> bool,
+    ) {
+        let over: SmallVec<[_; 4]> =
+            self.of_key(key).filter(|known| which(known)).map(|one| one.fencing_token).collect();
+        for number in over {
+            self.end(key, number, at, why);
+        }
+    }
+
+    /// Records the end of a lease, at the end of its TTL at the latest.
+    pub(super) fn end(&mut self, key: &LockKey, number: FencingToken, at: Instant, why: Why) {
+        let Some(mut known) = self.remove(key, number) else { return };
+        known.observe(&self.prefixes, &self.observe, at, why);
+        let at = at.min(known.ends_at);
+        let why = if known.capped && why == Why::Expired { Why::MaxHold } else { why };
+        self.record(End {
+            number: 0,
+            at,
+            key: key.clone(),
+            owner: known.owner,
+            fencing_token: Some(known.fencing_token),
+            held: known.granted.map(|(since, _)| at.saturating_duration_since(since)),
+            waited: known.granted.map(|(_, waited)| waited),
+            why,
+        });
+    }
+
+    /// Records an end under the next number.
+    pub(super) fn record(&mut self, end: End) {
+        self.last += 1;
+        self.changes += 1;
+        let place = self.ended.partition_point(|other| other.at <= end.at);
+        self.ended.insert(place, End { number: self.last, ..end });
+        if self.ended.len() > KEPT_ENDS {
+            self.ended.pop_front();
+        }
+    }
+
+    /// The ends after the one of this number, by their moments.
+    pub(super) fn ended_after(&self, number: u64) -> Vec<End> {
+        self.ended.iter().filter(|end| end.number > number).cloned().collect()
+    }
+}
+
+impl KnownLease {
+    pub(super) fn renew(&mut self, lease: &Lease, ends_at: Instant) {
+        self.renewals = self.renewals.max(lease.renewals); // Two answers may cross.
+        self.owner.clone_from(&lease.owner);
+        (self.ends_at, self.capped, self.share) = (ends_at, lease.capped, lease.share);
+    }
+
+    /// Observes once how long it was held, if this instance granted it.
+    fn observe(&mut self, prefixes: &Prefixes, observe: &ObserveHeld, at: Instant, why: Why) {
+        let Some((since, _)) = self.granted.filter(|_| !self.observed) else { return };
+        self.observed = true;
+        let why = match why {
+            Why::Expired | Why::Lost if self.capped => Why::MaxHold,
+            Why::Lost => Why::Expired,
+            why => why,
+        };
+        let prefix = prefixes.names().nth(self.prefix).unwrap_or_default();
+        observe(prefix, why, at.min(self.ends_at).saturating_duration_since(since));
+    }
+}
