@@ -195,14 +195,20 @@ fn a_change_that_may_not_be_refused_is_found() {
 
 #[test]
 fn a_change_that_is_refused_although_there_is_room_is_found() {
-    let change = |slots| vec![holder(1, SHARED, 0, 0), holder(2, 5, 1, 10), refused(1, slots, 600)];
-    breaks("S4", change(3), change(1));
+    let named = |slots, at| {
+        let mut named = refused(1, slots, at);
+        named.asked.fencing_token = Some(11);
+        named
+    };
+    let change = |change| vec![holder(1, SHARED, 0, 0), holder(2, 5, 1, 10), change];
+    breaks("S4", change(named(3, 600)), change(named(1, 600)));
+    // An unnamed repeat changes no share.
+    breaks("S4", change(named(3, 600)), change(refused(1, 3, 600)));
     let left = || vec![holder(1, 5, 1, 0), holder(2, 5, 2, 10), release(2, 20, 25)];
-    let late = refused(1, 1, 900);
-    assert_eq!(rules(&lines([left(), vec![late]].concat())), ["S4"]);
+    assert_eq!(rules(&lines([left(), vec![named(1, 900)]].concat())), ["S4"]);
     // Somebody of whom nobody was told may be there.
     let unknown = gone(holder(3, 5, 0, 500), 510);
-    assert_eq!(rules(&lines([left(), vec![unknown, refused(1, 1, 900)]].concat())), [""; 0]);
+    assert_eq!(rules(&lines([left(), vec![unknown, named(1, 900)]].concat())), [""; 0]);
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! S4, as far as all holders of a shared key decide it: a change of share is refused only if the others
-//! do not allow it, and a look counts those who hold the key.
+//! S4, as far as all holders of a shared key decide it: a change of share that names its lease is
+//! refused only if the others do not allow it, and a look counts those who hold the key.
 
 use super::Court;
 use super::tokens::ROLLED_BACK;
@@ -57,7 +57,7 @@ pub(super) fn judge(court: &mut Court<'_>, told: &[Vec<Share>]) {
     let holders = Holders::of(court);
     for operation in &court.key.operations {
         let Some(answered) = operation.answered else { continue };
-        if is_refused_change(operation) {
+        if is_refused_change(operation) && operation.asked.fencing_token.is_some() {
             refused(court, &holders, told, (operation, answered));
         }
         if operation.kind == Kind::Look && operation.outcome == Outcome::Yes {
