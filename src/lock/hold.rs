@@ -211,7 +211,7 @@ impl Hold {
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
         let token = claim.token.clone();
-        self.locks.leases().granted(claim, &win, waited);
+        self.locks.leases().waited(&win, waited);
         let care = Care { alone, ..Care::of(claim, &win.lease, now) };
         self.phase = Phase::Holding(Box::new(care));
         HoldEvent::Acquired(Grant { lease: win.lease, token, waited })

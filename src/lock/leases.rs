@@ -115,8 +115,8 @@ impl Leases {
         Registered::new(self.clone(), key.clone(), token.clone())
     }
 
-    /// Notes a lease that a claim has, and how long that claim waited.
-    pub(crate) fn granted(&self, claim: &Claim, win: &Win, waited: Duration) {
+    /// Notes a lease that a claim has. The answer of its end may have come first.
+    pub(crate) fn granted(&self, claim: &Claim, win: &Win) {
         let (Win { lease, fresh, replaces, .. }, now) = (win, Instant::now());
         let (key, number, token) = (&lease.key, lease.fencing_token, Some(&claim.token));
         let (ends_at, permit) = (now + lease.ttl.as_duration(), claim.permit.clone());
@@ -138,8 +138,9 @@ impl Leases {
                 let [shared, others] = [lease.share, known.share].map(|one| one != Share::ALONE);
                 shared && others && known.token.as_ref() != token
             };
-            if known.of_key(key).any(|one| one.fencing_token > number && !beside(one)) {
-                return; // A late answer: a later lease of the key is known.
+            let later = |one: &KnownLease| one.fencing_token > number && !beside(one);
+            if known.has_ended(key, number) || known.of_key(key).any(later) {
+                return;
             }
             known.end_all(key, now, self.unreported, |known| !beside(known));
             let lease = KnownLease {
@@ -148,7 +149,7 @@ impl Leases {
                 renewals: lease.renewals,
                 owner: lease.owner.clone(),
                 prefix: known.prefixes.of(key),
-                granted: fresh.then_some((now, waited)),
+                granted: fresh.then_some((now, Duration::ZERO)),
                 ends_at,
                 capped: lease.capped,
                 observed: false,
@@ -157,6 +158,23 @@ impl Leases {
             };
             known.insert(key, lease);
         });
+    }
+
+    /// Notes how long the request waited that began a lease.
+    pub(crate) fn waited(&self, Win { lease, fresh, .. }: &Win, waited: Duration) {
+        if *fresh && !waited.is_zero() {
+            self.with(|known, _| {
+                known.change(&lease.key, lease.fencing_token, |known| {
+                    known.granted = known.granted.map(|(since, _)| (since, waited));
+                });
+            });
+        }
+    }
+
+    /// Forgets a lease whose grant reached nobody.
+    pub(crate) fn taken_back(&self, key: &LockKey, holder: &Holder) {
+        let Some(number) = holder.fencing_token else { return };
+        self.with(|known, _| _ = known.remove(key, number));
     }
 
     /// Notes a lease from before this process was started.
@@ -229,18 +247,16 @@ impl Leases {
         });
     }
 
-    /// Notes that a token no longer has its lease, or the one that is named.
+    /// Notes that a token no longer has the lease that is named. Without a name the answer may be
+    /// older than its present lease.
     pub(crate) fn missed(&self, Target { key, token, number, .. }: &Target) {
-        let now = Instant::now();
+        let (now, Some(number)) = (Instant::now(), *number) else { return };
         self.with(|known, _| {
-            let missed = |known: &KnownLease| {
-                known.token.as_ref() == Some(token)
-                    && number.is_none_or(|named| named == known.fencing_token)
-            };
+            let missed = known.lease(key, number).filter(|one| one.token.as_ref() == Some(token));
+            let Some(missed) = missed else { return };
             // The store counts a TTL from an earlier moment.
-            let expired = |known: &KnownLease| missed(known) && known.ends_at <= now + GRACE;
-            known.end_all(key, now, self.unreported, expired);
-            known.end_all(key, now, Why::Lost, missed);
+            let expired = missed.ends_at <= now + GRACE;
+            known.end(key, number, now, if expired { self.unreported } else { Why::Lost });
         });
     }
 
@@ -406,16 +422,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_end_tells_how_long_its_lease_was_held_and_waited_for() {
         let leases = leases(Why::Expired);
-        leases.granted(&claim(), &win("a", 1), Duration::from_secs(3));
+        leases.granted(&claim(), &win("a", 1));
+        leases.waited(&win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
         let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
         let owner = Owner::parse("cron").unwrap();
         let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
-        leases.granted(
-            &claim(),
-            &Win { lease, fresh: false, replaces: None, place: None, node: 0 },
-            Duration::ZERO,
-        );
+        leases.granted(&claim(), &Win { lease, fresh: false, ..win("a", 1) });
         leases.ended(&key("a"), &holder, Why::Released);
         let (all, last) = leases.ended_after(0);
         assert_eq!(all[0].owner, owner, "the repeat may have named another one");
@@ -429,7 +442,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lease_counts_as_expired_only_after_a_look_that_does_not_find_it() {
         let leases = leases(Why::Expired);
-        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        leases.granted(&claim(), &win("a", 1));
         advance(Duration::from_secs(9)).await;
         leases.renewed(&lease("a", 1));
         advance(Duration::from_secs(9)).await;
@@ -447,14 +460,14 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_lasted_for_as_long_as_it_may_tells_so() {
         let leases = leases(Why::Expired);
-        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        leases.granted(&claim(), &win("a", 1));
         leases.renewed(&Lease { capped: true, ..lease("a", 1) });
         advance(Duration::from_secs(11)).await;
-        leases.missed(&Target::of(&key("a"), &token(), None));
+        leases.missed(&Target::of(&key("a"), &token(), Some(number(1))));
         assert_eq!(told(&leases), [("a".to_owned(), Some(10_000), Why::MaxHold)]);
-        leases.granted(&claim(), &win("b", 2), Duration::ZERO);
+        leases.granted(&claim(), &win("b", 2));
         leases.renewed(&Lease { capped: true, ..lease("b", 2) });
-        leases.missed(&Target::of(&key("b"), &token(), None));
+        leases.missed(&Target::of(&key("b"), &token(), Some(number(2))));
         assert_eq!(told(&leases)[1].2, Why::Lost, "it ended before");
     }
 
@@ -462,15 +475,14 @@ mod tests {
     async fn where_others_end_leases_too_an_end_that_nobody_reported_is_lost() {
         for why in [Why::Lost, Why::Expired] {
             let leases = leases(why);
-            leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+            leases.granted(&claim(), &win("a", 1));
             advance(Duration::from_secs(11)).await;
-            leases.granted(&claim(), &win("a", 2), Duration::ZERO);
+            leases.granted(&claim(), &win("a", 2));
             assert_eq!(told(&leases), [("a".to_owned(), Some(10_000), why)]);
-            leases.missed(&Target::of(
-                &key("a"),
-                &LeaseToken::parse("the-token-of-another").unwrap(),
-                None,
-            ));
+            let other = LeaseToken::parse("the-token-of-another").unwrap();
+            leases.missed(&Target::of(&key("a"), &other, Some(number(2))));
+            // The answer may be older than the lease.
+            leases.missed(&Target::of(&key("a"), &token(), None));
             leases.missed(&Target::of(&key("a"), &token(), Some(number(1))));
             assert_eq!(told(&leases).len(), 1);
             leases.missed(&Target::of(&key("a"), &token(), Some(number(2))));
@@ -482,11 +494,7 @@ mod tests {
     async fn the_end_of_a_hold_ends_no_lease_that_was_renewed_meanwhile() {
         let leases = leases(Why::Expired);
         let lease = lease("a", 1);
-        leases.granted(
-            &claim(),
-            &Win { lease: lease.clone(), fresh: true, replaces: None, place: None, node: 0 },
-            Duration::ZERO,
-        );
+        leases.granted(&claim(), &Win { lease: lease.clone(), ..win("a", 1) });
         let last_word =
             |renewals| Target::kept(&token(), &Lease { renewals, ..lease.clone() }).last_word();
         leases.renewed(&Lease { renewals: lease.renewals.refreshed(), ..lease.clone() });
@@ -499,8 +507,8 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_late_answer_about_an_earlier_lease_ends_no_later_one() {
         let leases = leases(Why::Expired);
-        leases.granted(&claim(), &win("a", 2), Duration::ZERO);
-        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
+        leases.granted(&claim(), &win("a", 2));
+        leases.granted(&claim(), &win("a", 1));
         let released = |number| Holder { fencing_token: Some(number), ..Holder::default() };
         leases.ended(&key("a"), &released(number(1)), Why::Released);
         assert_eq!(leases.living()[0].1.count, 1);
@@ -519,16 +527,16 @@ mod tests {
             seen.lock().unwrap().push((prefix.to_owned(), why, held.as_secs()));
         };
         let leases = Leases::new(true, Prefixes::default(), Box::new(observe));
-        leases.granted(&claim(), &win("a", 1), Duration::ZERO);
-        leases.granted(&claim(), &win("b", 2), Duration::ZERO);
+        leases.granted(&claim(), &win("a", 1));
+        leases.granted(&claim(), &win("b", 2));
         leases.renewed(&Lease { capped: true, ..lease("b", 2) });
         // A repeated claim does not know when its lease began.
-        leases.granted(&claim(), &Win { fresh: false, ..win("c", 3) }, Duration::ZERO);
+        leases.granted(&claim(), &Win { fresh: false, ..win("c", 3) });
         assert_eq!(leases.living()[0].1.count, 2);
         advance(Duration::from_secs(11)).await;
         assert_eq!(leases.living()[0].1, Living::default());
-        for lock in ["a", "b", "c"] {
-            leases.missed(&Target::of(&key(lock), &token(), None));
+        for (lock, named) in [("a", 1), ("b", 2), ("c", 3)] {
+            leases.missed(&Target::of(&key(lock), &token(), Some(number(named))));
         }
         let mut observed = std::mem::take(&mut *observed.lock().unwrap());
         observed.sort_unstable_by_key(|(_, why, _)| why.name());
@@ -541,7 +549,7 @@ mod tests {
         let leases = leases(Why::Expired);
         let known = || leases.with(|known, _| known.all().count());
         for lock in 0..MOST as u64 + 10 {
-            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);
+            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1));
         }
         assert_eq!(known(), MOST);
         for lock in 0..MOST as u64 {
@@ -551,11 +559,11 @@ mod tests {
         assert_eq!(told(&leases).len(), KEPT_ENDS);
         assert_eq!(known(), 0);
         // Room again for what was left out.
-        leases.granted(&claim(), &win("late", 1), Duration::ZERO);
+        leases.granted(&claim(), &win("late", 1));
         assert_eq!(known(), 1);
         advance(Duration::from_secs(11)).await;
         for lock in 0..KEPT_ENDS as u64 + 10 {
-            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1), Duration::ZERO);
+            leases.granted(&claim(), &win(&format!("k{lock}"), lock + 1));
         }
         advance(Duration::from_secs(11)).await;
         assert_eq!((known(), leases.overdue(usize::MAX).len()), (KEPT_ENDS, KEPT_ENDS));
@@ -576,11 +584,8 @@ mod tests {
         let grant = |lease: Lease| {
             let token = format!("a-token-of-client-{}", lease.fencing_token);
             let win = Win { lease, fresh: true, replaces: None, place: None, node: 0 };
-            leases.granted(
-                &Claim { token: LeaseToken::parse(&token).unwrap(), ..claim() },
-                &win,
-                Duration::ZERO,
-            );
+            let token = LeaseToken::parse(&token).unwrap();
+            leases.granted(&Claim { token, ..claim() }, &win);
         };
         let told = |after| {
             let (ended, last) = leases.ended_after(after);
@@ -606,25 +611,43 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_takes_the_place_of_another_goes_on_as_that_one() {
         let leases = leases(Why::Lost);
-        leases.granted(&claim(), &win("a", 1), Duration::from_secs(3));
+        leases.granted(&claim(), &win("a", 1));
+        leases.waited(&win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
         let share = Share { slots: Slots::SHARED, slot: None };
         let shared = Lease { share, ..lease("a", 2) };
         let changed =
             Win { lease: shared, fresh: true, replaces: Some(number(1)), place: None, node: 0 };
-        leases.granted(&claim(), &changed, Duration::ZERO);
+        leases.granted(&claim(), &changed);
         assert_eq!((leases.living()[0].1.count, told(&leases)), (1, vec![]));
         // An answer was lost: the token has another lease by now.
-        leases.granted(&claim(), &win("a", 4), Duration::ZERO);
+        leases.granted(&claim(), &win("a", 4));
         assert_eq!(told(&leases), [("a".to_owned(), Some(2_000), Why::Lost)]);
         assert_eq!(leases.living()[0].1.count, 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_whose_end_was_answered_first_or_that_reached_nobody_is_not_known() {
+        let (leases, count) = (leases(Why::Expired), Count::default());
+        let counted = || Claim { permit: count.permit(1), ..claim() };
+        let holder = |of| Holder { fencing_token: Some(number(of)), ..Holder::default() };
+        leases.ended(&key("a"), &holder(1), Why::Released);
+        for fresh in [true, false] {
+            leases.granted(&counted(), &Win { fresh, ..win("a", 1) });
+            assert_eq!((leases.living()[0].1.count, count.permit(1).is_some()), (0, true));
+        }
+        leases.granted(&counted(), &win("a", 2));
+        assert!(count.permit(1).is_none());
+        leases.taken_back(&key("a"), &holder(2));
+        assert_eq!((leases.living()[0].1.count, count.permit(1).is_some()), (0, true));
+        assert_eq!(told(&leases).len(), 1, "nobody had it");
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_permit_is_kept_until_the_lease_is_over() {
         let (leases, count) = (leases(Why::Expired), Count::default());
         let counted = || Claim { permit: count.permit(1), ..claim() };
-        leases.granted(&counted(), &win("a", 1), Duration::ZERO);
+        leases.granted(&counted(), &win("a", 1));
         assert!(count.permit(1).is_none());
         let other = LeaseToken::parse("the-token-of-another").unwrap();
         for slots in [None, Some(Slots::SHARED)] {
@@ -635,7 +658,7 @@ mod tests {
         assert!(!leases.one_makes_way(&claim(), &Count::default()), "the lease of another API key");
         // A repeat may have a permit of its own, beyond the quota.
         let again = Claim { permit: count.permit(2), ..claim() };
-        leases.granted(&again, &Win { fresh: false, ..win("a", 1) }, Duration::ZERO);
+        leases.granted(&again, &Win { fresh: false, ..win("a", 1) });
         drop(again);
         assert!(count.permit(1).is_none() && count.permit(2).is_some());
         advance(Duration::from_secs(9)).await;
@@ -645,7 +668,7 @@ mod tests {
         assert!(count.permit(1).is_none());
         advance(Duration::from_secs(2)).await;
         leases.changes();
-        leases.granted(&counted(), &win("b", 2), Duration::ZERO);
+        leases.granted(&counted(), &win("b", 2));
         assert!(count.permit(1).is_none());
         let holder = Holder { fencing_token: Some(number(2)), ..Holder::default() };
         leases.ended(&key("b"), &holder, Why::Released);

@@ -66,11 +66,11 @@ impl Locks {
         observe: ObserveHeld,
     ) -> Self {
         let (tasks, attempts) = (TaskTracker::new(), TaskTracker::new());
-        let owed = Arc::new(Owed::new(store.clone(), tasks.clone()));
-        let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
-        let waiters = Arc::new(waiters);
         let About { guarantees, shared, .. } = store.about();
         let leases = Arc::new(Leases::new(shared, prefixes, observe));
+        let owed = Arc::new(Owed::new(store.clone(), leases.clone(), tasks.clone()));
+        let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
+        let waiters = Arc::new(waiters);
         let draining = CancellationToken::new();
         Self { store, guarantees, tasks, attempts, owed, waiters, leases, draining }
     }
@@ -359,7 +359,7 @@ impl Locks {
         if win.replaces.is_some() {
             self.leases.taken_over(&claim.token, &win.lease);
         }
-        self.leases.granted(claim, &win, waited);
+        self.leases.waited(&win, waited);
         let grant = Grant { lease: win.lease, token: claim.token.clone(), waited };
         if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }
     }

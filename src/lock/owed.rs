@@ -16,8 +16,8 @@ use tokio_util::task::TaskTracker;
 use crate::lock::backoff::Backoff;
 use crate::lock::error::{Effect, StoreError};
 use crate::lock::lease::{Claim, Origin, Receipt};
-use crate::lock::permit::Permit;
-use crate::lock::store::{Answer, If, Store, Target, Win};
+use crate::lock::leases::Leases;
+use crate::lock::store::{Answer, Ended, If, Store, Target, Win};
 use crate::lock::time::{Ttl, Uptime, millis_down};
 
 /// The most grants to undo at once: a store outage must not fill the memory. Further leases expire
@@ -36,28 +36,31 @@ const LONGEST_CALL: Duration = Duration::from_secs(30);
 /// Undoes grants, retrying until the store confirms.
 pub(crate) struct Owed {
     store: Arc<dyn Store>,
+    leases: Arc<Leases>,
     tasks: TaskTracker,
     room: Arc<Semaphore>,
 }
 
 impl Owed {
-    pub(crate) fn new(store: Arc<dyn Store>, tasks: TaskTracker) -> Self {
-        Self { store, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
+    pub(crate) fn new(store: Arc<dyn Store>, leases: Arc<Leases>, tasks: TaskTracker) -> Self {
+        Self { store, leases, tasks, room: Arc::new(Semaphore::new(MAX_OWED)) }
     }
 
     /// Makes an answer ready for a request, with the moments of the question and of the answer. A
-    /// grant in it is taken back unless a request is handed it.
+    /// grant in it is known from here on, and is taken back unless a request is handed it.
     pub(crate) fn deliver(
         self: Arc<Self>,
         claim: &Claim,
         [asked, answered]: [Instant; 2],
         answer: Result<Answer, StoreError>,
     ) -> Delivery {
+        if let Ok(Answer::Won(win)) = &answer {
+            self.leases.granted(claim, win);
+        }
         let guard = match &answer {
             Ok(Answer::Won(win)) if began_a_lease(claim, win) => {
-                let (grant, ttl, permit) = (grant(claim, win), win.lease.ttl, claim.permit.clone());
-                let handed = AtomicBool::new(false);
-                Some(Arc::new(Guard { owed: self, grant, ttl, permit, handed }))
+                let (grant, ttl) = (grant(claim, win), win.lease.ttl);
+                Some(Arc::new(Guard { owed: self, grant, ttl, handed: AtomicBool::new(false) }))
             }
             Err(StoreError { effect: Effect::Unknown, .. }) => {
                 self.undo(claim);
@@ -74,26 +77,32 @@ impl Owed {
             return;
         }
         let all = Target::of(&claim.key, &claim.token, None).only(If::Ever);
-        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL, claim.permit.clone());
+        self.owe(all, claim.ttl.as_duration() + LONGEST_CALL);
     }
 
-    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`. It counts
-    /// until then.
-    fn owe(&self, of: Target, lasts: Duration, permit: Option<Permit>) {
+    /// Ends a lease, again until the store confirms it, for as long as the lease `lasts`.
+    fn owe(&self, of: Target, lasts: Duration) {
         let Ok(room) = self.room.clone().try_acquire_owned() else {
             tracing::warn!(lock.key = %of.key, "undo queue full; lease will expire by its TTL");
             return;
         };
-        let (store, over_at) = (self.store.clone(), Instant::now() + lasts);
+        let (store, leases) = (self.store.clone(), self.leases.clone());
+        let over_at = Instant::now() + lasts;
         self.tasks.spawn(async move {
-            let _counted = (room, permit);
+            let _room = room;
             let mut attempts = ATTEMPTS;
-            while let Err(error) = store.end(&of).await {
-                if Instant::now() >= over_at {
-                    return;
+            let ended = loop {
+                match store.end(&of).await {
+                    Ok(ended) => break ended,
+                    Err(_) if Instant::now() >= over_at => return,
+                    Err(error) => {
+                        tracing::debug!(lock.key = %of.key, ?error, "cannot undo a grant; retrying");
+                        attempts.pause().await;
+                    }
                 }
-                tracing::debug!(lock.key = %of.key, ?error, "cannot undo a grant; retrying");
-                attempts.pause().await;
+            };
+            if let Ended::Lease(holder) = ended {
+                leases.taken_back(&of.key, &holder);
             }
             tracing::info!(lock.key = %of.key, "undid a grant that no client received");
         });
@@ -119,7 +128,6 @@ struct Guard {
     owed: Arc<Owed>,
     grant: Target,
     ttl: Ttl,
-    permit: Option<Permit>,
     /// True once a request was handed the answer.
     handed: AtomicBool,
 }
@@ -127,8 +135,7 @@ struct Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if !self.handed.load(Ordering::Relaxed) {
-            let (grant, ttl) = (self.grant.clone(), self.ttl.as_duration());
-            self.owed.owe(grant, ttl, self.permit.take());
+            self.owed.owe(self.grant.clone(), self.ttl.as_duration());
         }
     }
 }

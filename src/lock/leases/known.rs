@@ -191,6 +191,11 @@ impl Known {
         }
     }
 
+    /// Returns whether the end of a lease is among the last ones.
+    pub(super) fn has_ended(&self, key: &LockKey, number: FencingToken) -> bool {
+        self.ended.iter().any(|end| end.fencing_token == Some(number) && end.key == *key)
+    }
+
     /// The ends after the one of this number, by their moments.
     pub(super) fn ended_after(&self, number: u64) -> Vec<End> {
         self.ended.iter().filter(|end| end.number > number).cloned().collect()

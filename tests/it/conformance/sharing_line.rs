@@ -4,6 +4,7 @@ use crate::conformance::{on_every_store_that_shares, on_routed_stores};
 
 on_every_store_that_shares!(tests:
     rule_6_nobody_passes_a_claim_that_waits,
+    rule_7_a_place_that_was_given_back_goes_with_the_next_grant,
     readers_behind_a_writer_come_in_together,
     waiting_claims_fill_the_slots_that_come_free,
     a_claim_that_leaves_makes_room_for_those_behind_it,
@@ -24,9 +25,9 @@ mod tests {
 
     use futures_util::future::join_all;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
-    use lockkeeper::lock::lease::{Acquired, Claim, Grant};
+    use lockkeeper::lock::lease::{Acquired, Claim, Grant, Origin, Receipt};
     use lockkeeper::lock::locks::Locks;
-    use lockkeeper::lock::store::{Answer, Ask, Keep, Target};
+    use lockkeeper::lock::store::{Answer, Ask, Ended, If, Keep, Target, Win};
 
     use crate::conformance::sharing::{READER, holders, lease, of, refusal, release};
     use crate::conformance::waiting::{AT_ONCE, Request};
@@ -73,6 +74,25 @@ mod tests {
             release(&stage, name).await;
         }
         assert!(granted[0] < granted[1]);
+    }
+
+    pub(super) async fn rule_7_a_place_that_was_given_back_goes_with_the_next_grant(stage: Stage) {
+        let store = &stage.store;
+        lease(&stage, "holder", 2).await;
+        store.ask(&of("one", 1), Ask::InLine(None)).await.unwrap();
+        let asked = store.ask(&of("one", 2), Ask::Once(None)).await.unwrap();
+        let Answer::Won(Win { lease: unheard, place, node, .. }) = asked else {
+            panic!("{asked:?}")
+        };
+        let origin = Origin::Client;
+        let receipt = Receipt { renewals: unheard.renewals, origin, place, node };
+        let grant = Target::of(&key("a"), &token("one"), Some(unheard.fencing_token));
+        let taken_back = store.end(&grant.only(If::Unheard(receipt))).await.unwrap();
+        assert!(place.is_some() && matches!(taken_back, Ended::Lease(_)), "{place:?}");
+        lease(&stage, "one", READER).await;
+        release(&stage, "one").await;
+        let claim = Target::of(&key("a"), &token("one"), None);
+        assert_eq!(store.end(&claim).await.unwrap(), Ended::Nothing);
     }
 
     pub(super) async fn readers_behind_a_writer_come_in_together(stage: Stage) {

@@ -17,6 +17,11 @@ if ends_place then
   drop(token, not value or value == token)
 end
 if returned ~= '' then give_back(token, own.owner, tonumber(returned), keep) end
-if not value or value == token then hand_on(keep) elseif shared then ring() end
+if not value or value == token then
+  hand_on(keep)
+elseif shared then
+  if returned ~= '' then save() end -- There may be a line again.
+  ring()
+end
 if not own then return { now, 'place' } end
 return { now, 'lease', own.fence, own.owner, own.slots, own.slot }
