@@ -193,6 +193,7 @@ impl Hold {
     /// Takes the store's answer. The lease is registered before it is told: an end that was seen
     /// meanwhile is told instead.
     fn delivered(&mut self, delivery: Delivery) -> HoldEvent {
+        self.wish.claim.permit = None; // The registry counts the lease by now.
         let (claim, now) = (&self.wish.claim, Instant::now());
         // The question of a claim that did not wait is later than the beginning.
         let waits = matches!(self.phase, Phase::Waiting(_));

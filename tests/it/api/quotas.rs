@@ -183,6 +183,29 @@ async fn a_client_that_hangs_up_gets_no_more_leases_than_others() {
 }
 
 #[tokio::test]
+async fn a_lease_that_a_client_keeps_after_it_hung_up_is_counted() {
+    let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
+    let (noisy, mut kept) = (http.bearer("noisy"), 0);
+    for number in 0..100 {
+        let path = format!("/locks/noisy/{number}");
+        drop(open(&http, "noisy", &path, "").await);
+        let mine = noisy.token(&format!("a-token-of{}", path.replace('/', "-")));
+        if mine.put(&format!("{path}/refresh"), "").await.status == 200 {
+            kept += 1;
+            assert_eq!(noisy.post("/locks/noisy/more", "").await.status, 429);
+            assert_eq!(mine.delete(&path).await.status, 204);
+        }
+        eventually(PATIENCE, async || {
+            let free = noisy.token(TOKEN).post("/locks/noisy/more", "").await.status == 201;
+            (free && noisy.token(TOKEN).delete("/locks/noisy/more").await.status == 204)
+                .then_some(())
+        })
+        .await;
+    }
+    assert!(kept > 0);
+}
+
+#[tokio::test]
 async fn the_lease_of_a_stream_is_counted_until_it_ends() {
     let http = Lockkeeper::with_settings(&two("[quotas]\nleases = 1")).await;
     let noisy = http.bearer("noisy");
