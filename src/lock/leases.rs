@@ -121,6 +121,9 @@ impl Leases {
         let (key, number, token) = (&lease.key, lease.fencing_token, Some(&claim.token));
         let (ends_at, permit) = (now + lease.ttl.as_duration(), claim.permit.clone());
         self.with(|known, _| {
+            if known.has_ended(key, number) {
+                return;
+            }
             known.changes += 1;
             if let Some(before) = replaces.filter(|_| known.lease(key, number).is_none()) {
                 // The holder goes on under another number.
@@ -138,9 +141,8 @@ impl Leases {
                 let [shared, others] = [lease.share, known.share].map(|one| one != Share::ALONE);
                 shared && others && known.token.as_ref() != token
             };
-            let later = |one: &KnownLease| one.fencing_token > number && !beside(one);
-            if known.has_ended(key, number) || known.of_key(key).any(later) {
-                return;
+            if known.of_key(key).any(|one| one.fencing_token > number && !beside(one)) {
+                return; // A late answer: a later lease of the key is known.
             }
             known.end_all(key, now, self.unreported, |known| !beside(known));
             let lease = KnownLease {
