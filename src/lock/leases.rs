@@ -232,11 +232,8 @@ impl Leases {
     pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
         let (now, number) = (Instant::now(), holder.fencing_token);
         self.with(|known, holds| {
-            holds.ended(
-                key,
-                holder,
-                if why == Why::Forced { Loss::Forced } else { Loss::Released },
-            );
+            let loss = if why == Why::Forced { Loss::Forced } else { Loss::Released };
+            holds.ended(key, holder, loss);
             let is_it = |known: &KnownLease| Some(known.fencing_token) == number;
             let before = |known: &KnownLease| !is_it(known) && holder.ends(known.fencing_token);
             known.end_all(key, now, self.unreported, before);
