@@ -94,6 +94,8 @@ async fn a_lease_that_its_token_asks_for_again_is_never_taken_back() {
             (master.run::<u8>("EXISTS lock:repeated") == 1).then_some(())
         })
         .await;
+        // So that it still waits once the first has given up.
+        tokio::time::sleep(Duration::from_millis(250)).await;
         acquire(&http, "repeated", TOKEN, LONG).await
     };
     let mending = async {
