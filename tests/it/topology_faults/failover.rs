@@ -137,10 +137,8 @@ async fn fencing_tokens_rise_over_failovers_that_forget_grants() {
     once(20).await;
     // The replica has the last release as well, or that lease would be what the new master has.
     watched.master.run::<()>("SET released yes");
-    eventually(PATIENCE, async || {
-        watched.replica.run::<Option<String>>("GET released").map(drop)
-    })
-    .await;
+    eventually(PATIENCE, async || watched.replica.run::<Option<String>>("GET released").map(drop))
+        .await;
     wire.cut();
     let released = once(20).await;
     let forgotten = acquire(&http, "fenced", TOKEN, LONG).await;
