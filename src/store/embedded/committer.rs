@@ -173,7 +173,7 @@ impl Committer {
         Ok(())
     }
 
-    /// Checks, if it is time, that the file still has its name.
+    /// Checks, if it is time, that the file is still there and still ours.
     fn look(&mut self) -> Result<(), LogError> {
         if self.looked.elapsed() < LOOK_EVERY {
             return Ok(());

@@ -18,8 +18,8 @@ pub(super) enum LogError {
     )]
     Format { path: PathBuf, format: u64 },
     #[error(
-        "{} was moved, deleted or replaced under the running service: put it back, or stop the \
-         service, wait for the longest lease, and start it", .0.display()
+        "{} was moved, deleted, replaced or written to under the running service: put it back, or \
+         stop the service, wait for the longest lease, and start it", .0.display()
     )]
     Misplaced(PathBuf),
     #[error(

@@ -1,6 +1,7 @@
 //! The directory and the file of a store, locked against other processes. Neither may be moved,
-//! deleted or replaced while it is served.
+//! deleted, replaced or written to while it is served.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
@@ -29,6 +30,8 @@ pub(super) struct Home {
     path: PathBuf,
     /// The open file, whatever its name is by now.
     file: File,
+    /// The noted number of the last answered commit, and the length of the file then.
+    noted: Cell<(u64, u64)>,
     /// Its lock keeps other processes out, even if the file is gone.
     _directory: File,
     /// Keeps other processes out if the directory was moved. The name ends with the process.
@@ -66,7 +69,7 @@ impl Home {
             handle.sync_all().map_err(unusable)?;
         }
         let file = open(&path)?;
-        Ok(Self { path, file, _directory: handle, _name: name })
+        Ok(Self { path, file, noted: Cell::default(), _directory: handle, _name: name })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -96,13 +99,22 @@ impl Home {
         Ok(file)
     }
 
-    /// Fails if the file no longer has its name.
+    /// Fails if the file no longer has its name, or is not as it was left.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         match fs::metadata(&self.path) {
-            Ok(found) => self.check(&found),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(self.misplaced()),
-            Err(error) => Err(self.unusable(error)),
+            Ok(found) => self.check(&found)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.misplaced()),
+            Err(error) => return Err(self.unusable(error)),
         }
+        self.check_note()
+    }
+
+    /// Fails if the file was cut, or the note overwritten.
+    pub(super) fn check_note(&self) -> Result<(), LogError> {
+        let found = || Ok((self.witnessed()?, self.file.metadata()?.len()));
+        let (note, length) = found().map_err(|source| self.unusable(source))?;
+        let (noted, least) = self.noted.get();
+        if note == Some(noted) && length >= least { Ok(()) } else { Err(self.misplaced()) }
     }
 
     /// Notes the number of an answered commit, without a sync: a crash of the process loses no
@@ -112,7 +124,14 @@ impl Home {
         record[..8].copy_from_slice(WITNESS);
         record[8..16].copy_from_slice(&commits.to_le_bytes());
         record[16..].copy_from_slice(&(!commits).to_le_bytes());
-        self.file.write_all_at(&record, WITNESS_AT)
+        self.file.write_all_at(&record, WITNESS_AT)?;
+        self.expect(commits)
+    }
+
+    /// Expects the file to have this note, and at least its present length.
+    pub(super) fn expect(&self, commits: u64) -> io::Result<()> {
+        self.noted.set((commits, self.file.metadata()?.len()));
+        Ok(())
     }
 
     /// The noted number of the last answered commit. `None` if the note itself is damaged.

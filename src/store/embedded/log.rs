@@ -2,7 +2,7 @@
 //! Reading it proves that it is whole, and not older than the last answer.
 
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
 use std::path::Path;
 
 use redb::{Builder, Database, DatabaseError, StorageBackend};
@@ -75,6 +75,7 @@ impl Log {
         last_fencing_token: u64,
         now: Timestamp,
     ) -> Result<(), LogError> {
+        self.home.check_note()?; // The next note would hide it.
         self.attempted = self.committed + 1;
         let mut sum = self.sum;
         for Change { key, before, after } in changes {
@@ -99,7 +100,7 @@ impl Log {
         Ok(())
     }
 
-    /// Fails if the file was moved or deleted.
+    /// Fails if the file was moved, deleted, cut or overwritten.
     pub(super) fn check_place(&self) -> Result<(), LogError> {
         self.home.check_place()
     }
@@ -120,11 +121,11 @@ impl Log {
         let opened = caught(|| self.open_and_read(file, check, &damaged));
         let (database, found) =
             opened.ok_or_else(|| damaged("the database cannot be read".to_owned()))??;
-        let witnessed = self.home.witnessed();
-        let witnessed =
-            witnessed.map_err(|source| database_error(self.home.path(), source.into()))?;
-        let expected = witnessed.ok_or_else(|| damaged("its first page".to_owned()))?;
-        let expected = expected.max(self.committed);
+        let io_error = |source: io::Error| database_error(self.home.path(), source.into());
+        let witnessed = self.home.witnessed().map_err(io_error)?;
+        let witnessed = witnessed.ok_or_else(|| damaged("its first page".to_owned()))?;
+        self.home.expect(witnessed).map_err(io_error)?;
+        let expected = witnessed.max(self.committed);
         if found.meta.commits < expected {
             let (is, was) = (found.meta.commits, expected);
             return Err(damaged(format!("its last commit is {is}, but {was} was answered")));

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,7 +66,11 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
         assert_eq!(http.get("/locks/a").await.status, 503);
         assert_eq!(http.figure("lockkeeper_embedded_up").await, 0.0);
         assert_refused(&store, "another process serves the locks in");
-        assert!(service.log().contains("was moved, deleted or replaced"), "{}", service.log());
+        assert!(
+            service.log().contains("was moved, deleted, replaced or written to"),
+            "{}",
+            service.log()
+        );
 
         let _ = fs::remove_dir_all(&from);
         fs::rename(&to, &from).unwrap();
@@ -88,6 +92,26 @@ async fn a_store_without_its_file_grants_nothing_lets_nobody_else_in_and_goes_on
     service.signal("TERM");
     // What nobody received cannot be taken back without the file.
     assert!(matches!(service.wait(), Some(0 | 3)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_file_that_is_overwritten_or_cut_in_place_grants_nothing() {
+    let overwrite = |file: &fs::File| file.write_all_at(&[0; 4_096], 0).unwrap();
+    let cut = |file: &fs::File| file.set_len(4_096).unwrap();
+    for damage in [&overwrite as &dyn Fn(&fs::File), &cut] {
+        let directory = tempfile::tempdir().unwrap();
+        let service = Process::start(&format!("embedded:{}", directory.path().display()), &[]);
+        let http = service.http();
+        assert_eq!(http.post("/locks/a?ttl=1h", "").await.status, 201);
+        let path = directory.path().join("locks.redb");
+        damage(&fs::OpenOptions::new().write(true).open(&path).unwrap());
+        eventually(Duration::from_secs(2), async || {
+            (http.post("/locks/b", "").await.status == 503).then_some(())
+        })
+        .await;
+        assert!(service.log().contains("written to under the running service"));
+        assert_eq!(service.wait(), Some(4));
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
