@@ -214,6 +214,9 @@ impl Hold {
         let token = claim.token.clone();
         self.locks.leases().waited(&win, waited);
         let care = Care { alone, ..Care::of(claim, &win.lease, now) };
+        if win.lease.is_over() {
+            return self.end(HoldEvent::Lost(care.expired()));
+        }
         self.phase = Phase::Holding(Box::new(care));
         HoldEvent::Acquired(Grant { lease: win.lease, token, waited })
     }

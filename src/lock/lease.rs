@@ -104,6 +104,13 @@ pub struct Lease {
     pub share: Share,
 }
 
+impl Lease {
+    /// Returns true if no time was left when its answer was made.
+    pub fn is_over(&self) -> bool {
+        self.ttl.as_millis() == 0
+    }
+}
+
 /// A count of the refreshes of a lease by its client, and of its repeated acquisitions. It tells
 /// the keeper of a lease whether another request has renewed it. The keeper's own refreshes do not
 /// count, so one whose answer was lost changes nothing. Restarts with each lease, so it identifies
@@ -174,7 +181,7 @@ pub enum Acquired {
     Again(Grant),
     /// The key is held, after waiting this long.
     Held(LockStatus, Duration),
-    /// The token does not have the lease that the claim names.
+    /// The token does not have the lease that the claim names, or its lease is over by now.
     Lost,
 }
 

@@ -165,7 +165,7 @@ impl Locks {
     ///
     /// The store call is completed.
     pub async fn refresh(&self, of: Target, ttl: Option<Ttl>) -> Result<Option<Lease>, LockError> {
-        Ok(self.renew(of, ttl).await?.lease())
+        Ok(self.renew(of, ttl).await?.lease().filter(|lease| !lease.is_over()))
     }
 
     /// Ends a lease, or gives up its token's place in line if no lease is named.
@@ -360,6 +360,9 @@ impl Locks {
             self.leases.taken_over(&claim.token, &win.lease);
         }
         self.leases.waited(&win, waited);
+        if win.lease.is_over() {
+            return Acquired::Lost;
+        }
         let grant = Grant { lease: win.lease, token: claim.token.clone(), waited };
         if win.fresh { Acquired::Granted(grant) } else { Acquired::Again(grant) }
     }

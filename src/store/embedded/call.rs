@@ -85,7 +85,8 @@ impl Shared {
     /// The lease for its holder, with the time left at this moment as its TTL.
     ///
     /// If the disk took longer, the lease has expired. But a crash before its end is on disk would
-    /// bring it back, so this is not a definite no.
+    /// bring it back, so this is not a definite no. One that `max_hold` ends has no time left in the
+    /// end, and nothing makes it last longer.
     pub(super) fn tell<T>(
         &self,
         verb: Verb,
@@ -94,7 +95,7 @@ impl Shared {
     ) -> Result<Lease, StoreError> {
         let left = answered.ends_at.map_or(Duration::ZERO, |end| end.left(self.clock.now()));
         lease.ttl = lease.ttl.min(Ttl::lasting(left));
-        if lease.ttl.as_millis() == 0 {
+        if lease.is_over() && !lease.capped {
             let reason = "the lease expired before it was on disk".into();
             return Err(StoreError { verb, effect: Effect::Unknown, reason });
         }

@@ -25,11 +25,12 @@ const UNDO_TRIES: u32 = 3;
 
 /// The lease as its holder is told: what the question took is taken off the time left.
 ///
-/// If this process or Redis was suspended in between, the lease may have expired by now.
+/// If this process or Redis was suspended in between, the lease may have expired by now. One that
+/// `max_hold` ends has no time left in the end, however soon Redis answers.
 pub(super) fn told(verb: Verb, mut lease: Lease, asked: Uptime) -> Result<Lease, StoreError> {
     let spent = millis_down(asked.elapsed());
     lease.ttl = Ttl::from_millis(lease.ttl.as_millis().saturating_sub(spent));
-    if lease.ttl.as_millis() == 0 {
+    if lease.is_over() && !lease.capped {
         let reason = "Redis answered only after the lease had expired";
         return Err(failure(verb, Effect::Unknown, reason));
     }

@@ -124,6 +124,28 @@ async fn a_lease_that_has_lasted_for_as_long_as_it_may_is_lost_and_counted_so() 
 }
 
 #[tokio::test]
+async fn a_lease_that_ends_by_max_hold_is_lost_and_no_fault_of_the_store() {
+    let settings = "[[prefixes]]\nprefix = \"cron/\"\nmax_hold = \"200ms\"\n";
+    let http = Lockkeeper::with_settings(settings).await.holding(TOKEN);
+    for number in 0..10 {
+        let key = format!("/locks/cron/{number}");
+        assert_eq!(http.post(&format!("{key}?ttl=30s"), "").await.status, 201);
+        // To the last millisecond, by a refresh and by a repeat.
+        loop {
+            let refreshed = http.put(&format!("{key}/refresh?ttl=30s"), "").await;
+            let repeated = http.post(&format!("{key}?ttl=30s"), "").await;
+            for answer in [&refreshed, &repeated] {
+                assert_ne!(answer.status, 503, "{answer:?}");
+            }
+            if repeated.status != 200 {
+                break;
+            }
+            assert!(refreshed.number("ttl_ms") > 0 && repeated.number("ttl_ms") > 0);
+        }
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_the_line_is_counted_and_one_that_is_answered_is_not() {
     let http = Lockkeeper::start().await;
     assert_eq!(http.token(TOKEN).post("/locks/a", "").await.status, 201);
