@@ -378,6 +378,11 @@ impl WaitingRequest {
 pub(crate) struct ReleasedRequests(pub(super) Vec<WaitingRequest>);
 
 impl ReleasedRequests {
+    /// Returns whether none waited.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Tells them that their claim was released.
     pub(crate) fn told(self) {
         self.0.into_iter().for_each(|request| request.tell(Some(Delivery::gone())));

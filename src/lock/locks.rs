@@ -186,7 +186,12 @@ impl Locks {
                 Some(_) => None,
                 None => Some(waiters.release(&of.key, &of.token, Keep::Place).await),
             };
-            let ended = store.end(&of).await;
+            let mut ended = store.end(&of).await;
+            if let (Ok(Ended::Nothing), Some(waiting)) = (&ended, &waiting)
+                && !waiting.is_empty()
+            {
+                ended = Ok(Ended::Place); // The store has not kept it until now.
+            }
             match &ended {
                 Ok(Ended::Lease(lease)) => leases.ended(&of.key, lease, Why::Released),
                 Ok(Ended::Nothing) => leases.missed(&of),

@@ -236,3 +236,19 @@ async fn a_client_that_is_away_for_too_long_stands_at_the_end() {
         assert_eq!(granted(again).await.text("token"), TOKEN);
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_ends_a_wait_where_no_place_is_kept() {
+    let kept = [("LOCKKEEPER_LIMITS_POSITION_KEPT", "0s")];
+    for stage in Stage::each_with(&kept).await {
+        let http = stage.http(0);
+        hold(&http, "unkept").await;
+        for _ in 0..5 {
+            let waiting = wait_as(&http, "unkept", TOKEN, "20s");
+            until_waiters(&http, "unkept", 1).await;
+            let released = http.token(TOKEN).delete("/locks/unkept").await;
+            assert_eq!(released.status, 204, "{released:?}");
+            assert_eq!(answer(waiting).await.told(), (409, "wait_cancelled".to_owned()));
+        }
+    }
+}
