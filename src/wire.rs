@@ -117,7 +117,7 @@ impl<'a> EventBody<'a> {
                 code: Code::StoreUnavailable,
                 outcome: Some(match error.effect {
                     Effect::None => "not_acquired",
-                    Effect::Unknown => "unknown",
+                    Effect::Earlier | Effect::Unknown => "unknown",
                 }),
             },
         }

@@ -37,12 +37,11 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// The error of a call that claims a key. If the call did nothing, a token of the service holds
-    /// nothing; a client's token may hold a lease from an earlier call.
+    /// The error of a call that claims a key.
     pub(crate) fn of_claim(self, origin: Origin) -> Self {
-        let effect = match origin {
-            Origin::Service => self.effect,
-            Origin::Client => Effect::Unknown,
+        let effect = match (self.effect, origin) {
+            (Effect::None, Origin::Client) => Effect::Earlier,
+            (effect, _) => effect,
         };
         Self { effect, ..self }
     }
@@ -64,6 +63,9 @@ impl StoreError {
 pub enum Effect {
     /// Nothing happened, and nothing will.
     None,
+    /// Nothing happened, and nothing will; an earlier call with the client's token may have claimed
+    /// the key.
+    Earlier,
     /// Unknown: it may have happened, or may within the store's deadline.
     Unknown,
 }

@@ -187,7 +187,7 @@ impl Worker {
         let counts = &mut self.world.state().counts;
         let (count, outcome) = match error.effect {
             Effect::None => (&mut counts.refused, Outcome::Refused),
-            Effect::Unknown => (&mut counts.unknown, Outcome::Unknown),
+            Effect::Earlier | Effect::Unknown => (&mut counts.unknown, Outcome::Unknown),
         };
         *count += 1;
         outcome
