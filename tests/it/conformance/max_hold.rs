@@ -20,8 +20,7 @@ mod tests {
     use lockkeeper::lock::store::{Answer, Ask, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
 
-    use tokio::time::sleep;
-
+    use crate::conformance::aside::pass;
     use crate::conformance::{CAPPED, LIMITS, MAX_HOLD, Stage, claim};
     use crate::support::{PATIENCE, eventually};
 
@@ -96,7 +95,7 @@ mod tests {
             assert!(sent + ttl <= latest_end, "{how:?}: {again:?}");
             assert!(again.capped && again.fencing_token == lease.fencing_token, "{again:?}");
             // Without a pause in its last milliseconds.
-            sleep(PAUSE.min(ttl.saturating_sub(PAUSE))).await;
+            pass(PAUSE.min(ttl.saturating_sub(PAUSE))).await;
         };
         // Several nodes count the time of a call against the lease.
         let lasted = asked.elapsed() + took + ROUNDING;
