@@ -21,9 +21,12 @@ const LOCAL: &str = "http://127.0.0.1:8080";
 /// The URL of the service, and the verbosity.
 #[derive(Args, Debug)]
 pub(super) struct Remote {
-    /// URL of the service, or unix:FILE; its API key is read from LOCKKEEPER_API_KEY.
+    /// URL of the service, or unix:FILE.
     #[arg(short, long, env = "LOCKKEEPER_URL", value_parser = url, default_value = LOCAL)]
     url: String,
+    /// File with the API key. Without it, the key is the value of LOCKKEEPER_API_KEY.
+    #[arg(long, env = "LOCKKEEPER_API_KEY_FILE", value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
     /// Do not warn when an API key goes over http:// to another host.
     #[arg(long, env = "LOCKKEEPER_PLAIN_HTTP", value_parser = FalseyValueParser::new())]
     plain_http: bool,
@@ -49,11 +52,7 @@ pub(super) struct Remote {
 
 impl Remote {
     pub(super) fn client(&self) -> Result<Client, String> {
-        let api_key = match std::env::var(API_KEY) {
-            Ok(secret) if !secret.is_empty() => Some(secret),
-            Ok(_) | Err(std::env::VarError::NotPresent) => None,
-            Err(_) => return Err(format!("the variable {API_KEY} is not UTF-8")),
-        };
+        let api_key = self.api_key()?;
         let trust = self.ca.as_deref().map_or(Trust::System, Trust::Only);
         let own = self.cert.as_deref().zip(self.cert_key.as_deref());
         let client = Client::new(&self.url, api_key.as_deref(), trust, own)?;
@@ -66,6 +65,26 @@ impl Remote {
             });
         }
         Ok(client)
+    }
+
+    /// The API key, without a line break at its end.
+    fn api_key(&self) -> Result<Option<String>, String> {
+        let found = match &self.api_key_file {
+            Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
+                format!("the API key in {} cannot be read: {error}", file.display())
+            })?),
+            None => match std::env::var(API_KEY) {
+                Err(std::env::VarError::NotUnicode(_)) => {
+                    return Err(format!("the variable {API_KEY} is not UTF-8"));
+                }
+                found => found.ok(),
+            },
+        };
+        let api_key = found.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
+        match (api_key.filter(|text| !text.is_empty()), &self.api_key_file) {
+            (None, Some(file)) => Err(format!("{} has no API key", file.display())),
+            (api_key, _) => Ok(api_key),
+        }
     }
 
     pub(super) fn new_token(&self) -> Result<LeaseToken, String> {

@@ -1,6 +1,7 @@
 //! Exit codes.
 
 use std::io::{BufRead, BufReader};
+use std::path::Path;
 
 use crate::api::api_keys;
 use crate::exec::proxy::{Mode, Proxy};
@@ -47,7 +48,7 @@ async fn a_held_key_is_75_or_what_one_asks_for_and_nothing_is_said() {
     }
     let told = stage.ran(&["-n", "-v", "busy", "touch", &marker]);
     assert!(told.err.contains("'busy' is held for another "), "{}", told.err);
-    assert!(!std::path::Path::new(&marker).exists());
+    assert!(!Path::new(&marker).exists());
 }
 
 #[test]
@@ -144,6 +145,17 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
     assert_eq!(ran, ends(125, "lockkeeper: send `Authorization: Bearer <api key>`\n"));
     let known = stage.exec(&["key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output().unwrap();
     assert_eq!(Ran::of(known), ends(0, SILENT));
+    // Or from a file, which ends with a line break where an editor has written it.
+    let [file, empty] = ["secret", "empty"].map(|name| directory.path().join(name));
+    std::fs::write(&file, "secret\n").unwrap();
+    std::fs::write(&empty, "\n").unwrap();
+    let named = |file: &Path| {
+        let mut exec = stage.exec(&["key", "true"]);
+        Ran::of(exec.env("LOCKKEEPER_API_KEY_FILE", file).output().unwrap())
+    };
+    assert_eq!(named(&file), ends(0, SILENT));
+    assert!(named(&empty).err.contains("has no API key"));
+    assert!(named(Path::new("/no/such/file")).err.contains("the API key in /no/such/file cannot"));
     let ran =
         stage.exec(&["-t", "48h", "key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output();
     let ran = Ran::of(ran.unwrap());
