@@ -8,7 +8,9 @@ set -eu
 KEY=deploy/shop
 RELEASE=$1
 
-if [ "${LOCK_KEY-}" != "$KEY" ]; then
+# The variables of a lease may have been inherited from an earlier deploy.
+if [ "${LOCK_KEY-}" != "$KEY" ] ||
+    ! lockkeeper refresh --quiet --fencing-token "$LOCK_FENCING_TOKEN" "$KEY"; then
     # Runs this script again, under a lease.
     WHO="$(id -un) on $(uname -n) (release $RELEASE)"
     CODE=0

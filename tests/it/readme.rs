@@ -12,8 +12,8 @@ use crate::support::{Process, Redis, in_memory};
 
 const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../docs/reference.md");
-const SHELL: &str = include_str!("../../docs/shell.md");
-const LEADERS: &str = include_str!("../../docs/leaders.md");
+pub(crate) const SHELL: &str = include_str!("../../docs/shell.md");
+pub(crate) const LEADERS: &str = include_str!("../../docs/leaders.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");

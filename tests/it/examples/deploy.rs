@@ -2,7 +2,7 @@
 
 use std::process::{Child, Stdio};
 
-use crate::examples::{Stage, said};
+use crate::examples::{HOLDER, Stage, said};
 use crate::support::{PATIENCE, eventually};
 
 const FILES: &[&str] = &["examples/deploy/deploy.sh", "examples/deploy/steps.sh"];
@@ -35,6 +35,18 @@ async fn of_two_deploys_the_second_says_who_deploys_and_ends_with_75() {
     let current = std::fs::read_link(stage.directory.path().join("current")).unwrap();
     assert_eq!(current.display().to_string(), "releases/8");
     assert_eq!(stage.look("deploy/shop").await["held"], false);
+}
+
+#[tokio::test]
+async fn a_deploy_that_inherits_the_variables_of_an_earlier_one_asks_for_a_lease_of_its_own() {
+    let stage = Stage::with(FILES);
+    let holder = stage.http().token(HOLDER);
+    assert_eq!(holder.post("/locks/deploy/shop", "").await.status, 201);
+    let mut deploy = stage.command("sh");
+    deploy.args(["deploy.sh", "9"]).env("LOCK_KEY", "deploy/shop").env("LOCK_FENCING_TOKEN", "1");
+    deploy.env("LOCK_TOKEN", "token-of-an-earlier-deploy");
+    let (text, code) = said(deploy.output().unwrap());
+    assert!(text.starts_with("not now: ") && code == Some(75), "{text}");
 }
 
 #[tokio::test]

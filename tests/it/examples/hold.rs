@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use crate::examples::{HOLDER, Stage, said};
 use crate::support::process::signal;
-use crate::support::{PATIENCE, eventually};
+use crate::support::{NOWHERE, PATIENCE, eventually};
 
 const FILES: &[&str] = &["examples/hold/cleanup.sh", "examples/hold/step.sh"];
 
@@ -49,6 +49,15 @@ async fn the_script_works_under_a_free_key_and_respects_a_held_one() {
 }
 
 #[tokio::test]
+async fn a_script_without_a_service_ends_with_69_and_says_so() {
+    let stage = Stage::with(FILES);
+    let mut cleanup = stage.command("bash");
+    cleanup.args(["cleanup.sh", "a"]).env("LOCKKEEPER_URL", format!("http://{NOWHERE}"));
+    let (text, code) = said(cleanup.output().unwrap());
+    assert!(text.contains("does not answer") && code == Some(69), "{text}");
+}
+
+#[tokio::test]
 async fn a_killed_script_frees_its_key_within_a_beat_even_if_its_step_goes_on() {
     let stage = Stage::with(FILES);
     stage.writes("step.sh", "echo $$ > step.pid; touch begun; exec sleep 60");
@@ -81,19 +90,18 @@ async fn a_step_that_inherits_the_descriptor_keeps_the_key_of_a_killed_script() 
 
 #[tokio::test]
 async fn the_script_stops_with_79_when_its_lease_is_lost_or_the_service_gone() {
-    for is_gone in [false, true] {
+    for how in ["forced", "KILL", "STOP"] {
         let stage = Stage::with(FILES);
         stage.writes("step.sh", "touch begun-$1; while [ ! -e go ]; do sleep 0.1; done");
         let cleanup = cleans(&stage, &["a", "b"]);
         exists(&stage, "begun-a").await;
-        if is_gone {
-            stage.service.signal("KILL");
-        } else {
-            assert_eq!(stage.http().delete("/admin/locks/cleanup").await.status, 200);
+        match how {
+            "forced" => assert_eq!(stage.http().delete("/admin/locks/cleanup").await.status, 200),
+            signal => stage.service.signal(signal),
         }
         stage.writes("go", "");
         let ended = said(cleanup.wait_with_output().unwrap());
-        assert_eq!(ended, ("at work\n".to_owned(), Some(79)), "{is_gone}");
+        assert_eq!(ended, ("at work\n".to_owned(), Some(79)), "{how}");
         assert!(!stage.directory.path().join("begun-b").exists());
     }
 }

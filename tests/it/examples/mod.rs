@@ -13,7 +13,7 @@ use std::process::{Command, Output};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::readme::{Newcomer, blocks};
+use crate::readme::{LEADERS, Newcomer, SHELL, blocks, section};
 use crate::support::process::{BINARY, command};
 use crate::support::{Http, Process};
 
@@ -80,6 +80,22 @@ fn beside_the_binary() -> String {
 fn said(output: Output) -> (String, Option<i32>) {
     let text = [output.stdout, output.stderr].concat();
     (String::from_utf8(text).unwrap(), output.status.code())
+}
+
+/// The blocks of the pages that take a token for later lines.
+#[tokio::test]
+async fn a_script_that_takes_a_token_of_a_held_key_goes_no_further() {
+    let stage = Stage::with(&[]);
+    let shell = (SHELL, "## Verbs for scripts", "backup");
+    for (page, heading, key) in [shell, (LEADERS, "## Who leads", "leader/reports")] {
+        let holder = stage.http().token(HOLDER);
+        assert_eq!(holder.post(&format!("/locks/{key}"), "").await.status, 201);
+        let text = blocks(section(page, heading))[0].1.replace("-w 10s ", "");
+        let text = text.replace("lockkeeper acquire", "lockkeeper acquire -q -n");
+        let mut script = stage.command("bash");
+        let ended = said(script.args(["-e", "-c", &text]).output().unwrap());
+        assert_eq!(ended, (String::new(), Some(75)), "{text}");
+    }
 }
 
 /// Follows a page from top to bottom; every command shows what stands below it.
