@@ -35,6 +35,9 @@ const SILENCE_IN_LINE: Duration = Duration::from_secs(60);
 /// The time limit for leaving the line.
 pub(super) const LEAVE_TIME: Duration = Duration::from_secs(2);
 
+/// The longest way of a request that was given up, behind a proxy that sends it on all the same.
+const ON_ITS_WAY: Duration = Duration::from_secs(1);
+
 /// The options for a key that is held.
 #[derive(Args, Debug)]
 pub(super) struct Contention {
@@ -191,6 +194,19 @@ impl Claimant {
             Ok(Ok(())) => true,
             Ok(Err(error)) => !error.may_pass(),
             Err(_) => false,
+        }
+    }
+
+    /// Leaves the line after a request for the lease was given up. If there is nothing to leave, the
+    /// request may still be on its way, so it asks again for a moment.
+    pub(super) async fn withdraw(&self) {
+        let until = Moment::now().after(ON_ITS_WAY);
+        let leave = async || timeout(LEAVE_TIME, self.client.release(self.lease(None))).await;
+        while let Ok(Err(ClientError::Refused(refusal))) = leave().await
+            && refusal.is_lost()
+            && !until.has_come()
+        {
+            sleep(PAUSE).await;
         }
     }
 

@@ -207,7 +207,7 @@ impl Acquire {
             }
             Ok(Err(why)) => Ok(why.say(claimant.voice, self.contention.conflict_exit_code)),
             Err(signal) => {
-                claimant.leave().await;
+                claimant.withdraw().await;
                 Ok(exit::signalled(signal.as_raw()))
             }
         }

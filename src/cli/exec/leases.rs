@@ -164,6 +164,11 @@ pub(super) async fn leave(keepers: &[LeaseKeeper]) -> bool {
     join_all(leave).await.contains(&true)
 }
 
+/// Leaves all lines after the requests for the leases were given up.
+pub(super) async fn withdraw(keepers: &[LeaseKeeper]) {
+    join_all(keepers.iter().rev().map(|keeper| keeper.claimant.withdraw())).await;
+}
+
 /// Leaves all lines, repeatedly for [`LEAVE_TIME`], until the service answers. Returns true if it did.
 pub(super) async fn answers(keepers: &[LeaseKeeper]) -> bool {
     let until = Moment::now().after(LEAVE_TIME);

@@ -199,7 +199,7 @@ impl<'a> Prepared<'a> {
         let acquired = signals.ended().map_or(acquired, Err);
         let leases = match acquired {
             Err(signal) => {
-                leases::leave(keepers).await;
+                leases::withdraw(keepers).await;
                 return Ok(exit::signalled(signal.as_raw()));
             }
             Ok(Ok(leases)) => leases,

@@ -28,6 +28,8 @@ pub(crate) enum Mode {
     Late,
     /// Passes it on, and the answer not: says nothing.
     KeepAnswer,
+    /// Passes it on late, whether its client is still there or not.
+    Slow,
     /// Passes it on, and gives this answer instead.
     Instead(&'static str),
     /// Gives this answer, and passes nothing on.
@@ -35,6 +37,9 @@ pub(crate) enum Mode {
     /// Swallows requests of this method, and passes all others on.
     DeafTo(&'static str),
 }
+
+/// How late a request is passed on.
+pub(crate) const SLOW: Duration = Duration::from_millis(300);
 
 /// How late an answer is.
 const LATE: Duration = Duration::from_millis(700);
@@ -127,6 +132,10 @@ async fn serve(
         Mode::HangUp => return Ok(()),
         Mode::Swallow => return silence(client).await,
         Mode::Answer(answer) => return client.write_all(answer.as_bytes()).await,
+        Mode::Slow => {
+            let came = now();
+            eventually(PATIENCE, async || (now() > came + SLOW).then_some(())).await;
+        }
         Mode::Pass
         | Mode::Late
         | Mode::LoseAnswer
@@ -141,10 +150,10 @@ async fn serve(
     tokio::select! {
         read = upstream.read(&mut answer) => answer.truncate(read?),
         // A client that hangs up is out of the line.
-        _ = client.read_u8() => return Ok(()),
+        _ = client.read_u8(), if mode() != Mode::Slow => return Ok(()),
     }
     match mode() {
-        Mode::Pass | Mode::DeafTo(_) => (),
+        Mode::Pass | Mode::Slow | Mode::DeafTo(_) => (),
         Mode::Late => {
             eventually(PATIENCE, async || (now() > passed_on + LATE).then_some(())).await;
         }

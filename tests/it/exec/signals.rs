@@ -1,7 +1,9 @@
 //! Signals while COMMAND runs.
 
 use std::future::ready;
+use std::time::Instant;
 
+use crate::exec::proxy::{Mode, Proxy, SLOW};
 use crate::exec::ticker::{Manners, Ticker};
 use crate::exec::{Going, Stage, dead, exec};
 use crate::support::process::{BINARY, command};
@@ -26,6 +28,27 @@ fn each_signal_is_passed_on() {
         assert_eq!(going.line(), "ready");
         going.signal(name);
         assert_eq!(going.end().code, Some(code), "{name}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_the_first_request_is_on_its_way_leaves_no_lease() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    for words in [&["exec", "slow", "true"][..], &["acquire", "slow"]] {
+        proxy.requests(); // Those of the one before.
+        proxy.plan(&[Mode::Slow]);
+        let mut verb = command("env");
+        verb.args(["--default-signal", "setsid", BINARY]).args(words);
+        verb.env("LOCKKEEPER_URL", proxy.url());
+        let going = Going::start(verb);
+        eventually(PATIENCE, async || (!proxy.requests().is_empty()).then_some(())).await;
+        going.signal("TERM");
+        assert_eq!(going.end().code, Some(143), "{words:?}");
+        // By now the request has arrived.
+        let ended = Instant::now();
+        eventually(PATIENCE, async || (ended.elapsed() > SLOW * 2).then_some(())).await;
+        assert_eq!(stage.look("slow").await["held"], false, "{words:?}");
     }
 }
 
