@@ -136,8 +136,8 @@ impl Uptime {
     }
 }
 
-/// The wall clock in microseconds since 1970. It may step either way, so it only proposes fencing
-/// tokens; no expiry depends on it.
+/// The wall clock in microseconds since 1970. It may step either way: it proposes fencing
+/// tokens and dates certificates, and no lease ends by it.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
 pub fn wall_clock_micros() -> u64 {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
