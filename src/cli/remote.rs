@@ -1,5 +1,6 @@
 //! The options of every command that talks to a service: its URL, and the verbosity.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -90,6 +91,18 @@ impl Remote {
     pub(super) fn new_token(&self) -> Result<LeaseToken, String> {
         let maker = TokenMaker::new(&self.token_prefix).map_err(|error| error.to_string())?;
         Ok(maker.make())
+    }
+
+    /// The variables by which another process of this program reaches the same service.
+    pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
+        let files = [
+            ("LOCKKEEPER_API_KEY_FILE", &self.api_key_file),
+            ("LOCKKEEPER_CA", &self.ca),
+            ("LOCKKEEPER_CERT", &self.cert),
+            ("LOCKKEEPER_CERT_KEY", &self.cert_key),
+        ];
+        let named = files.into_iter().filter_map(|(name, file)| Some((name, file.clone()?.into())));
+        named.chain([("LOCKKEEPER_URL", self.url.clone().into())]).collect()
     }
 
     pub(super) fn url(&self) -> &str {

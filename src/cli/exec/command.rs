@@ -14,7 +14,7 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
-use crate::cli::exec::warden::{ROUND, Warden, WardenOrder};
+use crate::cli::exec::warden::{Bequest, ROUND, Warden, WardenOrder};
 use crate::cli::exec::{marks, ourselves};
 use crate::cli::exit;
 use crate::cli::signals::Inherited;
@@ -37,6 +37,8 @@ pub(super) struct Start<'a> {
     pub(super) latest: Option<Moment>,
     /// The moment at which the warden kills it.
     pub(super) end: Option<Moment>,
+    /// The leases that the warden gives back if the wrapper dies.
+    pub(super) bequest: Bequest,
 }
 
 /// The running COMMAND and its warden.
@@ -54,7 +56,7 @@ impl Running {
     /// last.
     ///
     /// An error means that COMMAND was not started.
-    pub(super) fn start(start: &Start<'_>) -> io::Result<Self> {
+    pub(super) fn start(start: Start<'_>) -> io::Result<Self> {
         let deaths = signal(SignalKind::child())?;
         let on_terminal = processes::has_terminal();
         let mut spared = processes::our_children();
@@ -78,7 +80,7 @@ impl Running {
         // Orphans become our children then, and can be found and reaped.
         processes::adopt_orphans()?;
         let reach = Reach { wrapper: us, first: None, group: None, spared, mark };
-        let warden = Warden::start(WardenOrder { reach, end: start.end })?;
+        let warden = Warden::start(WardenOrder { reach, end: start.end }, start.bequest)?;
         let first = match command.spawn() {
             Ok(child) => Pid::from_child(&child),
             Err(error) => {

@@ -34,6 +34,7 @@ use crate::cli::exec::command::{Running, Start};
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
+use crate::cli::exec::warden::{Bequest, FENCING_TOKENS, TOKEN};
 use crate::cli::exec::words::{SHELL, Words};
 use crate::cli::exit::Failure;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
@@ -237,12 +238,14 @@ impl<'a> Prepared<'a> {
     async fn supervise(&self, leases: &Leases<'_>, signals: &Signals) -> io::Result<u8> {
         let (exec, began) = (self.exec, Moment::now());
         let supervisor = Supervisor { exec, leases, kill_after: self.terms.kill_after() };
-        let started = Running::start(&Start {
+        let changes = self.environment(leases);
+        let started = Running::start(Start {
             words: &self.command,
-            changes: &self.environment(leases),
+            changes: &changes,
             mask: signals.inherited(),
             latest: leases.earliest(|lease| lease.terminate),
             end: supervisor.last_moment(),
+            bequest: self.bequest(&changes),
         });
         let (code, earliest) = match started {
             Ok(running) => {
@@ -276,9 +279,9 @@ impl<'a> Prepared<'a> {
         let claimant = keeper.map(|keeper| &keeper.claimant);
         let mut changes = vec![
             ("LOCK_KEY", claimant.map(|claimant| claimant.key.to_string())),
-            ("LOCK_TOKEN", claimant.map(|claimant| claimant.token.expose().to_owned())),
+            (TOKEN, claimant.map(|claimant| claimant.token.expose().to_owned())),
             ("LOCK_FENCING_TOKEN", lease.map(|lease| lease.fencing_token.to_string())),
-            ("LOCK_FENCING_TOKENS", numbers),
+            (FENCING_TOKENS, numbers),
             ("LOCK_SLOT", lease.and_then(|lease| lease.slot).map(|slot| slot.to_string())),
             ("LOCK_URL", lease.map(|_| self.exec.remote.url().to_owned())),
         ];
@@ -286,6 +289,16 @@ impl<'a> Prepared<'a> {
             changes.push((API_KEY, None));
         }
         changes
+    }
+
+    /// The leases for the warden to give back; none that are to be kept after COMMAND's end.
+    fn bequest(&self, changes: &[(&'static str, Option<String>)]) -> Bequest {
+        if !self.exec.min_hold.is_zero() {
+            return Bequest::default();
+        }
+        let leases = changes.iter().filter(|(name, _)| [TOKEN, FENCING_TOKENS].contains(name));
+        let leases = leases.filter_map(|(name, value)| Some((*name, value.clone()?.into())));
+        Bequest(self.exec.remote.variables().into_iter().chain(leases).collect())
     }
 }
 

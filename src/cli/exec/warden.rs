@@ -1,10 +1,12 @@
 //! The warden: a process beside the wrapper that kills COMMAND when the wrapper was killed, which
-//! the end of the warden's input shows, or is still stopped at the end of the lease.
+//! the end of the warden's input shows, or is still stopped at the end of the lease. It gives back
+//! the leases of a wrapper that was killed.
 //!
 //! COMMAND's death signal alone would spare its descendants, and does nothing while the wrapper is
 //! only stopped. Each line of the input is an order; the newest counts.
 
 use std::cell::RefCell;
+use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
@@ -23,6 +25,10 @@ use crate::cli::{exit, runtime};
 
 /// The argument of the warden's process.
 pub(super) const WARDEN: &str = "exec:warden";
+
+/// The variables with the leases' token, and with a line for each: its fencing token and its key.
+pub(super) const TOKEN: &str = "LOCK_TOKEN";
+pub(super) const FENCING_TOKENS: &str = "LOCK_FENCING_TOKENS";
 
 /// The order that ends the watch.
 const DISMISSED: &str = "-";
@@ -43,6 +49,10 @@ pub(super) const ROUND: Duration = Duration::from_millis(10);
 /// environment.
 const EMPTY_ROUNDS: usize = 3;
 
+/// The variables by which the warden gives leases back.
+#[derive(Debug, Default)]
+pub(super) struct Bequest(pub(super) Vec<(&'static str, OsString)>);
+
 /// The warden as the wrapper sees it. If it dies it is replaced.
 #[derive(Debug)]
 pub(super) struct Warden(RefCell<WardenState>);
@@ -52,6 +62,7 @@ struct WardenState {
     process: Process,
     /// The newest order; `reach` adds the warden to the spared.
     order: WardenOrder,
+    bequest: Bequest,
     /// The status of the last process, if no other could be started.
     ended: Option<WaitStatus>,
     dismissed: bool,
@@ -66,10 +77,11 @@ struct Process {
 }
 
 impl Warden {
-    pub(super) fn start(order: WardenOrder) -> io::Result<Self> {
+    pub(super) fn start(order: WardenOrder, bequest: Bequest) -> io::Result<Self> {
         let state = WardenState {
-            process: Process::start(&order)?,
+            process: Process::start(&order, &bequest)?,
             order,
+            bequest,
             ended: None,
             dismissed: false,
             replacements: REPLACEMENTS,
@@ -151,7 +163,7 @@ impl WardenState {
         if died && !self.dismissed && self.replacements > 0 {
             self.replacements -= 1;
             // After a failure the next order tries again.
-            if let Ok(process) = Process::start(&self.order) {
+            if let Ok(process) = Process::start(&self.order, &self.bequest) {
                 (self.process, self.ended) = (process, None);
             }
         }
@@ -164,7 +176,7 @@ impl WardenState {
 
 impl Process {
     /// Starts a process that has its order from the first moment.
-    fn start(order: &WardenOrder) -> io::Result<Self> {
+    fn start(order: &WardenOrder, bequest: &Bequest) -> io::Result<Self> {
         let (input, orders) = io::pipe()?;
         let orders = OwnedFd::from(orders);
         // Non-blocking: a stopped warden must not block us.
@@ -172,6 +184,10 @@ impl Process {
         tell(&orders, &order.to_string());
         let mut command = ourselves(WARDEN)?;
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
+        // Those of an outer lease are not ours.
+        command
+            .env_remove(FENCING_TOKENS)
+            .envs(bequest.0.iter().map(|(name, value)| (name, value)));
         // Signals to our group are not for it.
         let child = command.process_group(0).spawn()?;
         Ok(Self { pid: Pid::from_child(&child), orders })
@@ -245,20 +261,35 @@ async fn watch() -> io::Result<u8> {
             rung = alarm.at(end) => rung?,
         }
     };
-    if let Some(WardenOrder { reach, .. }) = order {
-        kill(&reach).await;
+    if let Some(WardenOrder { reach, .. }) = order
+        && kill(&reach).await
+        && code == 0
+    {
+        give_back()?;
     }
     Ok(code)
 }
 
-/// Kills until no process is left, for at most [`BURIAL`].
-async fn kill(reach: &Reach) {
+/// Begins to release each lease of a wrapper that was killed, by a process of its own.
+fn give_back() -> io::Result<()> {
+    let leases = std::env::var(FENCING_TOKENS).unwrap_or_default();
+    for (number, key) in leases.lines().filter_map(|line| line.split_once(' ')) {
+        let mut release = ourselves("release")?;
+        release.args(["--quiet", "--fencing-token", number, "--", key]);
+        release.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    }
+    Ok(())
+}
+
+/// Kills until no process is left, for at most [`BURIAL`]. Returns false if one is left then.
+async fn kill(reach: &Reach) -> bool {
     let limit = Moment::now().after(BURIAL);
     let mut empty = 0;
     while empty < EMPTY_ROUNDS && !limit.has_come() {
         empty = if reach.kill().is_empty() { empty + 1 } else { 0 };
         tokio::time::sleep(ROUND).await;
     }
+    empty >= EMPTY_ROUNDS
 }
 
 #[cfg(test)]
