@@ -3,7 +3,7 @@
 
 'use strict';
 
-const { call, input, pause } = require('./service.js');
+const { call, duration, pause } = require('./service.js');
 
 const { STATE_token: token, RUNNER_PID: runner } = process.env;
 
@@ -16,7 +16,7 @@ function runs(pid) {
 }
 
 async function main() {
-    const third = (Number(input('ttl')) * 1000) / 3;
+    const third = duration('ttl') / 3;
     for (let next = Date.now() + third; runs(runner); await pause(Math.min(1000, third / 4))) {
         if (Date.now() < next) continue;
         const { status } = await call('PUT', '/refresh', token, {}, third / 1000);

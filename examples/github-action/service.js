@@ -6,6 +6,13 @@ const fs = require('node:fs');
 
 const input = (name) => (process.env[`INPUT_${name.toUpperCase()}`] ?? '').trim();
 
+// An input such as 90s, 10m or 1.5h, or a number of seconds, in milliseconds.
+function duration(name) {
+    const [, number, unit] = /^(\d+(?:\.\d+)?)(ms|s|m|h|d)?$/.exec(input(name)) ?? [];
+    if (!number) throw new Error(`${name} is a time such as 90s, 10m or 2h, and not '${input(name)}'`);
+    return Math.round(number * { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }[unit ?? 's']);
+}
+
 // The status is 0 if there was no answer.
 async function call(method, path, token, options, seconds = 10) {
     const key = input('key').split('/').map(encodeURIComponent).join('/');
@@ -32,4 +39,4 @@ function fail(detail) {
     process.exitCode = 1;
 }
 
-module.exports = { call, fail, input, pause, tell };
+module.exports = { call, duration, fail, input, pause, tell };

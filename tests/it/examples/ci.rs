@@ -112,7 +112,19 @@ impl Job<'_> {
     }
 }
 
-const INPUTS: &[(&str, &str)] = &[("key", "deploy/shop"), ("ttl", "3"), ("wait", "0")];
+const INPUTS: &[(&str, &str)] = &[("key", "deploy/shop"), ("ttl", "3s"), ("wait", "0")];
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_action_refuses_a_time_that_it_cannot_read() {
+    let stage = Stage::with(&ACTION_FILES);
+    let job = Job { stage: &stage, name: "deploy" };
+    for (ttl, wait) in [("soon", "0"), ("3s", "10 minutes"), ("", "0"), ("-3", "0"), ("3s", "1e9")]
+    {
+        let (shown, code) = job.main(&[("key", "deploy/shop"), ("ttl", ttl), ("wait", wait)]);
+        assert!(shown.contains("is a time such as 90s") && code == Some(1), "{shown}");
+        assert_eq!(stage.look("deploy/shop").await["held"], false);
+    }
+}
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_action_holds_the_key_for_the_job_and_gives_it_back() {
