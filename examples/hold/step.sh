@@ -2,4 +2,4 @@
 # Stands for your work.
 set -eu
 
-rm -f "$1"
+rm -f -- "$1"

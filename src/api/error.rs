@@ -195,7 +195,7 @@ impl From<LockError> for ApiError {
             (Verb::Inspect | Verb::List, _) => (None, "the state is unknown; retry"),
             (_, Effect::None) => (Some("unknown"), "nothing was changed; retry"),
             (_, Effect::Earlier) => {
-                (Some("unknown"), "it did nothing; an earlier request with this token may have")
+                (Some("unknown"), "it did nothing; an earlier one of its token may have")
             }
             (_, Effect::Unknown) => {
                 (Some("unknown"), "it may have taken effect; retry with the same token")

@@ -1,7 +1,10 @@
 //! The options of every command that talks to a service: its URL, and the verbosity.
 
+use std::cell::OnceCell;
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::Args;
@@ -16,6 +19,9 @@ use crate::lock::token::{LeaseToken, TokenMaker};
 /// The variable with the API key; the process list would show a flag.
 pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
 
+/// The most bytes of an API key in a file.
+const MOST_OF_API_KEY: u64 = 4_096;
+
 /// The URL of a service with the default settings.
 const LOCAL: &str = "http://127.0.0.1:8080";
 
@@ -28,6 +34,8 @@ pub(super) struct Remote {
     /// File with the API key. Without it, the key is the value of LOCKKEEPER_API_KEY.
     #[arg(long, env = "LOCKKEEPER_API_KEY_FILE", value_name = "FILE")]
     api_key_file: Option<PathBuf>,
+    #[arg(skip)]
+    known_api_key: OnceCell<Option<String>>,
     /// Do not warn when an API key goes over http:// to another host.
     #[arg(long, env = "LOCKKEEPER_PLAIN_HTTP", value_parser = FalseyValueParser::new())]
     plain_http: bool,
@@ -56,7 +64,7 @@ impl Remote {
         let api_key = self.api_key()?;
         let trust = self.ca.as_deref().map_or(Trust::System, Trust::Only);
         let own = self.cert.as_deref().zip(self.cert_key.as_deref());
-        let client = Client::new(&self.url, api_key.as_deref(), trust, own)?;
+        let client = Client::new(&self.url, api_key, trust, own)?;
         if client.exposes_api_key() && !self.plain_http {
             self.voice().complain(|| {
                 format!(
@@ -68,24 +76,22 @@ impl Remote {
         Ok(client)
     }
 
-    /// The API key, without a line break at its end.
-    fn api_key(&self) -> Result<Option<String>, String> {
-        let found = match &self.api_key_file {
-            Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
-                format!("the API key in {} cannot be read: {error}", file.display())
-            })?),
+    /// The API key, read once, without a line break at its end.
+    fn api_key(&self) -> Result<Option<&str>, String> {
+        if let Some(known) = self.known_api_key.get() {
+            return Ok(known.as_deref());
+        }
+        let read = match &self.api_key_file {
+            Some(file) => Some(api_key_in(file)?),
             None => match std::env::var(API_KEY) {
                 Err(std::env::VarError::NotUnicode(_)) => {
                     return Err(format!("the variable {API_KEY} is not UTF-8"));
                 }
-                found => found.ok(),
+                found => found.ok().map(|text| without_line_break(&text)),
             },
         };
-        let api_key = found.map(|text| text.trim_end_matches(['\r', '\n']).to_owned());
-        match (api_key.filter(|text| !text.is_empty()), &self.api_key_file) {
-            (None, Some(file)) => Err(format!("{} has no API key", file.display())),
-            (api_key, _) => Ok(api_key),
-        }
+        let api_key = read.filter(|text| !text.is_empty());
+        Ok(self.known_api_key.get_or_init(|| api_key).as_deref())
     }
 
     pub(super) fn new_token(&self) -> Result<LeaseToken, String> {
@@ -93,16 +99,19 @@ impl Remote {
         Ok(maker.make())
     }
 
-    /// The variables by which another process of this program reaches the same service.
-    pub(super) fn variables(&self) -> Vec<(&'static str, OsString)> {
-        let files = [
-            ("LOCKKEEPER_API_KEY_FILE", &self.api_key_file),
-            ("LOCKKEEPER_CA", &self.ca),
-            ("LOCKKEEPER_CERT", &self.cert),
-            ("LOCKKEEPER_CERT_KEY", &self.cert_key),
-        ];
-        let named = files.into_iter().filter_map(|(name, file)| Some((name, file.clone()?.into())));
-        named.chain([("LOCKKEEPER_URL", self.url.clone().into())]).collect()
+    /// The variables by which another process of this program reaches the same service; those with
+    /// `None` have to be removed.
+    pub(super) fn variables(&self) -> Vec<(&'static str, Option<OsString>)> {
+        let api_key = self.api_key().ok().flatten().map(OsString::from);
+        let file = |file: &Option<PathBuf>| file.clone().map(OsString::from);
+        vec![
+            ("LOCKKEEPER_URL", Some(self.url.clone().into())),
+            (API_KEY, api_key),
+            ("LOCKKEEPER_API_KEY_FILE", None),
+            ("LOCKKEEPER_CA", file(&self.ca)),
+            ("LOCKKEEPER_CERT", file(&self.cert)),
+            ("LOCKKEEPER_CERT_KEY", file(&self.cert_key)),
+        ]
     }
 
     pub(super) fn url(&self) -> &str {
@@ -116,6 +125,28 @@ impl Remote {
             _ => Voice::Usual,
         }
     }
+}
+
+/// The API key in a file.
+fn api_key_in(path: &Path) -> Result<String, String> {
+    let read = || {
+        let mut text = String::new();
+        File::open(path)?.take(MOST_OF_API_KEY + 1).read_to_string(&mut text)?;
+        Ok(text)
+    };
+    let unread =
+        |error: io::Error| format!("the API key in {} cannot be read: {error}", path.display());
+    match without_line_break(&read().map_err(unread)?) {
+        text if text.is_empty() => Err(format!("{} has no API key", path.display())),
+        text if text.len() as u64 > MOST_OF_API_KEY => {
+            Err(format!("{} is too long for an API key", path.display()))
+        }
+        text => Ok(text),
+    }
+}
+
+fn without_line_break(text: &str) -> String {
+    text.trim_end_matches(['\r', '\n']).to_owned()
 }
 
 /// Parses a key of the command line. A path is refused with a key in its place.

@@ -297,7 +297,7 @@ impl<'a> Prepared<'a> {
             return Bequest::default();
         }
         let leases = changes.iter().filter(|(name, _)| [TOKEN, FENCING_TOKENS].contains(name));
-        let leases = leases.filter_map(|(name, value)| Some((*name, value.clone()?.into())));
+        let leases = leases.map(|(name, value)| (*name, value.clone().map(OsString::from)));
         Bequest(self.exec.remote.variables().into_iter().chain(leases).collect())
     }
 }

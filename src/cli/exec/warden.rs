@@ -49,9 +49,9 @@ pub(super) const ROUND: Duration = Duration::from_millis(10);
 /// environment.
 const EMPTY_ROUNDS: usize = 3;
 
-/// The variables by which the warden gives leases back.
+/// The variables by which the warden gives leases back, to set, or with `None` to remove.
 #[derive(Debug, Default)]
-pub(super) struct Bequest(pub(super) Vec<(&'static str, OsString)>);
+pub(super) struct Bequest(pub(super) Vec<(&'static str, Option<OsString>)>);
 
 /// The warden as the wrapper sees it. If it dies it is replaced.
 #[derive(Debug)]
@@ -184,10 +184,13 @@ impl Process {
         tell(&orders, &order.to_string());
         let mut command = ourselves(WARDEN)?;
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
-        // Those of an outer lease are not ours.
-        command
-            .env_remove(FENCING_TOKENS)
-            .envs(bequest.0.iter().map(|(name, value)| (name, value)));
+        command.env_remove(FENCING_TOKENS); // Those of an outer lease are not ours.
+        for (name, value) in &bequest.0 {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
         // Signals to our group are not for it.
         let child = command.process_group(0).spawn()?;
         Ok(Self { pid: Pid::from_child(&child), orders })

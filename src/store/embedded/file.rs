@@ -3,6 +3,8 @@
 use std::fs::File;
 use std::io;
 use std::ops::Bound;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use redb::backends::FileBackend;
 use redb::{BackendError, DatabaseError, StorageBackend};
@@ -15,11 +17,14 @@ use redb::{BackendError, DatabaseError, StorageBackend};
 struct NotSafe(io::Error);
 
 #[derive(Debug)]
-pub(super) struct DatabaseFile(FileBackend);
+pub(super) struct DatabaseFile(FileBackend, Arc<AtomicU64>);
 
 impl DatabaseFile {
-    pub(super) fn new(file: File) -> Result<Self, DatabaseError> {
-        FileBackend::new(file).map(Self)
+    /// The database's file; `length` is always the one that the database gave it.
+    pub(super) fn new(file: File, length: Arc<AtomicU64>) -> Result<Self, DatabaseError> {
+        let file = Self(FileBackend::new(file)?, length);
+        file.1.store(file.0.len().map_err(redb::StorageError::from)?, Ordering::Relaxed);
+        Ok(file)
     }
 }
 
@@ -33,7 +38,9 @@ impl StorageBackend for DatabaseFile {
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.0.set_len(len)
+        self.0.set_len(len)?;
+        self.1.store(len, Ordering::Relaxed);
+        Ok(())
     }
 
     fn sync_data(&self) -> io::Result<()> {

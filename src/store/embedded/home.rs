@@ -6,6 +6,8 @@ use std::fs::File;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::{fs, io};
 
 use crate::platform::sockets;
@@ -30,8 +32,10 @@ pub(super) struct Home {
     path: PathBuf,
     /// The open file, whatever its name is by now.
     file: File,
-    /// The noted number of the last answered commit, and the length of the file then.
-    noted: Cell<(u64, u64)>,
+    /// The noted number of the last answered commit.
+    noted: Cell<u64>,
+    /// The length that the database gave the file.
+    length: Arc<AtomicU64>,
     /// Its lock keeps other processes out, even if the file is gone.
     _directory: File,
     /// Keeps other processes out if the directory was moved. The name ends with the process.
@@ -44,6 +48,7 @@ impl Home {
         directory: &Path,
         make: impl FnOnce(File) -> Result<(), LogError>,
     ) -> Result<Self, LogError> {
+        let length = Arc::default();
         let unusable = |source| LogError::Unusable { path: directory.to_owned(), source };
         make_directory(directory).map_err(unusable)?;
         let in_use = || LogError::InUse(directory.to_owned());
@@ -69,7 +74,7 @@ impl Home {
             handle.sync_all().map_err(unusable)?;
         }
         let file = open(&path)?;
-        Ok(Self { path, file, noted: Cell::default(), _directory: handle, _name: name })
+        Ok(Self { path, file, noted: Cell::default(), length, _directory: handle, _name: name })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -113,8 +118,8 @@ impl Home {
     pub(super) fn check_note(&self) -> Result<(), LogError> {
         let found = || Ok((self.witnessed()?, self.file.metadata()?.len()));
         let (note, length) = found().map_err(|source| self.unusable(source))?;
-        let (noted, least) = self.noted.get();
-        if note == Some(noted) && length >= least { Ok(()) } else { Err(self.misplaced()) }
+        let is_whole = length >= self.length.load(Ordering::Relaxed);
+        if is_whole && note == Some(self.noted.get()) { Ok(()) } else { Err(self.misplaced()) }
     }
 
     /// Notes the number of an answered commit, without a sync: a crash of the process loses no
@@ -125,13 +130,18 @@ impl Home {
         record[8..16].copy_from_slice(&commits.to_le_bytes());
         record[16..].copy_from_slice(&(!commits).to_le_bytes());
         self.file.write_all_at(&record, WITNESS_AT)?;
-        self.expect(commits)
+        self.noted.set(commits);
+        Ok(())
     }
 
-    /// Expects the file to have this note, and at least its present length.
-    pub(super) fn expect(&self, commits: u64) -> io::Result<()> {
-        self.noted.set((commits, self.file.metadata()?.len()));
-        Ok(())
+    /// Expects the file to have this note.
+    pub(super) fn expect(&self, commits: u64) {
+        self.noted.set(commits);
+    }
+
+    /// Where the database notes the length that it gives the file.
+    pub(super) fn length(&self) -> Arc<AtomicU64> {
+        self.length.clone()
     }
 
     /// The noted number of the last answered commit. `None` if the note itself is damaged.

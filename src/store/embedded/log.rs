@@ -2,8 +2,10 @@
 //! Reading it proves that it is whole, and not older than the last answer.
 
 use std::fs::File;
-use std::io::{self, ErrorKind};
+use std::io::ErrorKind;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use redb::{Builder, Database, DatabaseError, StorageBackend};
 
@@ -51,7 +53,7 @@ impl Log {
     /// commit with it.
     pub(super) fn open(directory: &Path) -> Result<(Self, Table, Timestamp), LogError> {
         let home = Home::take(directory, |file| {
-            let begin = || write_new(&create(file)?);
+            let begin = || write_new(&create(file, Arc::default())?);
             begin().map_err(|source| database_error(&directory.join("locks.redb"), source))
         })?;
         let sum = Sum::default();
@@ -121,10 +123,11 @@ impl Log {
         let opened = caught(|| self.open_and_read(file, check, &damaged));
         let (database, found) =
             opened.ok_or_else(|| damaged("the database cannot be read".to_owned()))??;
-        let io_error = |source: io::Error| database_error(self.home.path(), source.into());
-        let witnessed = self.home.witnessed().map_err(io_error)?;
+        let witnessed = self.home.witnessed();
+        let witnessed =
+            witnessed.map_err(|source| database_error(self.home.path(), source.into()))?;
         let witnessed = witnessed.ok_or_else(|| damaged("its first page".to_owned()))?;
-        self.home.expect(witnessed).map_err(io_error)?;
+        self.home.expect(witnessed);
         let expected = witnessed.max(self.committed);
         if found.meta.commits < expected {
             let (is, was) = (found.meta.commits, expected);
@@ -157,7 +160,7 @@ impl Log {
         if file.metadata().is_ok_and(|file| file.len() == 0) {
             return Err(damaged("it is empty".to_owned()));
         }
-        let mut database = create(file).map_err(failed)?;
+        let mut database = create(file, self.home.length()).map_err(failed)?;
         if check == Check::Pages {
             database.check_integrity().map_err(|error| failed(error.into()))?;
         }
@@ -186,8 +189,8 @@ impl Log {
     }
 }
 
-fn create(file: File) -> Result<Database, redb::Error> {
-    let file = DatabaseFile::new(file)?;
+fn create(file: File, length: Arc<AtomicU64>) -> Result<Database, redb::Error> {
+    let file = DatabaseFile::new(file, length)?;
     // Data that is not yet safe must not pass for data on disk.
     file.sync_data()?;
     let created: Result<_, DatabaseError> =
