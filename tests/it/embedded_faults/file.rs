@@ -109,7 +109,8 @@ async fn a_file_that_is_overwritten_or_cut_in_place_grants_nothing() {
             (http.post("/locks/b", "").await.status == 503).then_some(())
         })
         .await;
-        assert!(service.log().contains("written to under the running service"));
+        let said = "written to under the running service";
+        eventually(PATIENCE, async || service.log().contains(said).then_some(())).await;
         assert_eq!(service.wait(), Some(4));
     }
 }
