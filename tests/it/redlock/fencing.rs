@@ -26,11 +26,14 @@ const SETS: usize = 16;
 const NODES: usize = 5;
 const LOSSES: usize = 1_000;
 
-/// Of each lease; some run out.
-const TTL: Ttl = Ttl::from_millis(400);
+/// Of each lease; some run out. Each node has to answer within a twentieth of it.
+const TTL: Ttl = Ttl::from_millis(900);
 
 const RULES: Rules =
-    Rules { node_timeout: Duration::from_millis(100), longest_lease: Ttl::from_millis(500) };
+    Rules { node_timeout: Duration::from_millis(100), longest_lease: Ttl::from_millis(1_000) };
+
+/// For a grant of one of the sets, all of which share the machine.
+const LONG_PATIENCE: Duration = Duration::from_secs(120);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_thousand_losses_of_single_nodes_let_no_number_fall_and_no_two_hold_a_key() {
@@ -111,7 +114,7 @@ async fn one_set(set: usize, servers: Arc<Vec<Redis>>, losses: Arc<AtomicUsize>)
             losses.fetch_add(1, Ordering::Relaxed);
         }
         let grants = ledger.grants();
-        eventually(PATIENCE, async || (ledger.grants() > grants).then_some(())).await;
+        eventually(LONG_PATIENCE, async || (ledger.grants() > grants).then_some(())).await;
     }
     over.store(true, Ordering::Relaxed);
     while let Some(ended) = clients.join_next().await {
