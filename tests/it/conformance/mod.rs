@@ -149,7 +149,7 @@ impl Stage {
     /// to vote within a twentieth of it, on a machine that is busy.
     pub(crate) fn soon_over(&self) -> u64 {
         match self.ground {
-            Ground::Nodes(_) => 5_000,
+            Ground::Nodes(_) => 4_000,
             _ => 150,
         }
     }

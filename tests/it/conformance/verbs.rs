@@ -87,9 +87,12 @@ mod tests {
             let lease = stage.granted(&mine).await;
             let other = claim("a", &format!("other-{round}"), 60_000);
             let next = eventually(PATIENCE, async || {
-                match stage.store.ask(&other, Ask::Once(None)).await.unwrap() {
-                    Answer::Won(next) if next.fresh => Some(next.lease),
-                    _ => None,
+                match stage.store.ask(&other, Ask::Once(None)).await {
+                    Ok(Answer::Won(next)) => Some(next.lease),
+                    Ok(_) => None,
+                    // Of several nodes too few may answer in time on a busy machine.
+                    Err(_) if stage.counts_votes() => None,
+                    Err(error) => panic!("{error:?}"),
                 }
             });
             let next = next.await;
