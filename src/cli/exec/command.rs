@@ -15,7 +15,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exec::warden::{Bequest, ROUND, Warden, WardenOrder};
-use crate::cli::exec::{marks, ourselves};
+use crate::cli::exec::{change_environment, marks, ourselves};
 use crate::cli::exit;
 use crate::cli::signals::Inherited;
 use crate::cli::voice::last_words;
@@ -67,12 +67,7 @@ impl Running {
         let latest = start.latest.map_or(0, Moment::as_micros).to_string();
         command.arg(us.as_raw_pid().to_string()).arg(latest).arg(start.mask.to_string());
         command.args(start.words);
-        for (name, value) in start.changes {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        change_environment(&mut command, start.changes);
         command.env(marks::MARKS, marks::with_mark(std::env::var(marks::MARKS).ok(), &mark));
         if !on_terminal {
             command.process_group(0);

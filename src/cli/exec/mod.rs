@@ -149,6 +149,16 @@ fn ourselves(word: &str) -> io::Result<Command> {
     Ok(command)
 }
 
+/// Sets variables of a process, or with `None` removes them.
+fn change_environment(command: &mut Command, changes: &[(&str, Option<impl AsRef<OsStr>>)]) {
+    for (name, value) in changes {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
+    }
+}
+
 /// What the words of the command line come to.
 struct Prepared<'a> {
     exec: &'a Exec,

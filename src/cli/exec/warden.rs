@@ -19,8 +19,8 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::ourselves;
 use crate::cli::exec::reach::Reach;
+use crate::cli::exec::{change_environment, ourselves};
 use crate::cli::{exit, runtime};
 
 /// The argument of the warden's process.
@@ -185,12 +185,7 @@ impl Process {
         let mut command = ourselves(WARDEN)?;
         command.stdin(input).stdout(Stdio::null()).stderr(Stdio::null());
         command.env_remove(FENCING_TOKENS); // Those of an outer lease are not ours.
-        for (name, value) in &bequest.0 {
-            match value {
-                Some(value) => command.env(name, value),
-                None => command.env_remove(name),
-            };
-        }
+        change_environment(&mut command, &bequest.0);
         // Signals to our group are not for it.
         let child = command.process_group(0).spawn()?;
         Ok(Self { pid: Pid::from_child(&child), orders })
