@@ -48,7 +48,6 @@ impl Home {
         directory: &Path,
         make: impl FnOnce(File) -> Result<(), LogError>,
     ) -> Result<Self, LogError> {
-        let length = Arc::default();
         let unusable = |source| LogError::Unusable { path: directory.to_owned(), source };
         make_directory(directory).map_err(unusable)?;
         let in_use = || LogError::InUse(directory.to_owned());
@@ -74,7 +73,14 @@ impl Home {
             handle.sync_all().map_err(unusable)?;
         }
         let file = open(&path)?;
-        Ok(Self { path, file, noted: Cell::default(), length, _directory: handle, _name: name })
+        Ok(Self {
+            path,
+            file,
+            noted: Cell::default(),
+            length: Arc::default(),
+            _directory: handle,
+            _name: name,
+        })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -130,7 +136,7 @@ impl Home {
         record[8..16].copy_from_slice(&commits.to_le_bytes());
         record[16..].copy_from_slice(&(!commits).to_le_bytes());
         self.file.write_all_at(&record, WITNESS_AT)?;
-        self.noted.set(commits);
+        self.expect(commits);
         Ok(())
     }
 
