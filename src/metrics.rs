@@ -317,9 +317,9 @@ impl Metrics {
         self.redlock.attempts.get_or_create(&[("outcome", outcome)]).inc();
     }
 
-    /// Counts a fencing token that needed a second round.
-    pub(crate) fn redlock_write_back(&self) {
-        self.redlock.write_backs.inc();
+    /// Counts a refresh that told nodes of its lease.
+    pub(crate) fn redlock_settled(&self) {
+        self.redlock.settled.inc();
     }
 }
 

@@ -79,12 +79,12 @@ pub enum Verb {
     WaitTurn,
     /// Leave the line.
     Leave,
-    /// Confirm the fencing token of a lease on several nodes.
-    Confirm,
-    /// Take a confirmation back that too few nodes have given.
-    Unconfirm,
-    /// Tell a node the fencing token of a lease for which it drew a greater one.
-    Level,
+    /// Take back the votes of an attempt that failed.
+    Undo,
+    /// Tell nodes of a lease that a majority of them has.
+    Settle,
+    /// Tell nodes that waited that their votes count.
+    Count,
     /// Make a lease last longer.
     Refresh,
     /// Refresh the lease of a hold.
@@ -110,9 +110,9 @@ impl Verb {
             Self::TryAcquire => "try_acquire",
             Self::WaitTurn => "wait_turn",
             Self::Leave => "leave",
-            Self::Confirm => "confirm",
-            Self::Unconfirm => "unconfirm",
-            Self::Level => "level",
+            Self::Undo => "undo",
+            Self::Settle => "settle",
+            Self::Count => "count",
             Self::Refresh => "refresh",
             Self::Keep => "keep",
             Self::LetGo => "let_go",

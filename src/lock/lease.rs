@@ -157,8 +157,8 @@ pub struct Receipt {
     pub origin: Origin,
     /// The place in line that its claim had, and gets back if its token is a client's.
     pub place: Option<u64>,
-    /// The node that granted it, by the store's own number.
-    pub node: u64,
+    /// What granted it, by the store's own number: a node, or an attempt.
+    pub by: u64,
 }
 
 /// The winner's answer: the lease and the secret that proves it.

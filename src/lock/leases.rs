@@ -380,7 +380,7 @@ mod tests {
     }
 
     fn win(text: &str, fencing_token: u64) -> Win {
-        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, place: None, node: 0 }
+        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, place: None, by: 0 }
     }
 
     fn lease(text: &str, fencing_token: u64) -> Lease {
@@ -582,7 +582,7 @@ mod tests {
         };
         let grant = |lease: Lease| {
             let token = format!("a-token-of-client-{}", lease.fencing_token);
-            let win = Win { lease, fresh: true, replaces: None, place: None, node: 0 };
+            let win = Win { lease, fresh: true, replaces: None, place: None, by: 0 };
             let token = LeaseToken::parse(&token).unwrap();
             leases.granted(&Claim { token, ..claim() }, &win);
         };
@@ -616,7 +616,7 @@ mod tests {
         let share = Share { slots: Slots::SHARED, slot: None };
         let shared = Lease { share, ..lease("a", 2) };
         let changed =
-            Win { lease: shared, fresh: true, replaces: Some(number(1)), place: None, node: 0 };
+            Win { lease: shared, fresh: true, replaces: Some(number(1)), place: None, by: 0 };
         leases.granted(&claim(), &changed);
         assert_eq!((leases.living()[0].1.count, told(&leases)), (1, vec![]));
         // An answer was lost: the token has another lease by now.

@@ -102,7 +102,7 @@ mod tests {
             capped: false,
             share: Share { slots, slot: None },
         };
-        Some(Answer::Won(Win { lease, fresh, replaces: None, place: None, node: 0 }))
+        Some(Answer::Won(Win { lease, fresh, replaces: None, place: None, by: 0 }))
     }
 
     fn waits(handed: Option<&str>) -> Option<Answer> {

@@ -116,9 +116,9 @@ fn began_a_lease(claim: &Claim, win: &Win) -> bool {
 }
 
 /// The lease of a grant, as long as nobody has heard of it.
-fn grant(claim: &Claim, Win { lease, place, node, .. }: &Win) -> Target {
-    let (origin, place, node) = (claim.origin, *place, *node);
-    let receipt = Receipt { renewals: lease.renewals, origin, place, node };
+fn grant(claim: &Claim, Win { lease, place, by, .. }: &Win) -> Target {
+    let (origin, place, by) = (claim.origin, *place, *by);
+    let receipt = Receipt { renewals: lease.renewals, origin, place, by };
     let named = Some(lease.fencing_token);
     Target::of(&claim.key, &claim.token, named).only(If::Unheard(receipt))
 }

@@ -62,10 +62,6 @@ pub trait Store: Send + Sync + 'static {
     /// consecutive pages.
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError>;
 
-    /// Waits for what calls that were answered have left to do, if it ends soon. Called before the
-    /// end.
-    async fn finish(&self) {}
-
     /// Returns true once the store has answered since the start.
     fn contacted(&self) -> bool;
 
@@ -225,8 +221,8 @@ pub struct Win {
     pub replaces: Option<FencingToken>,
     /// The place in line that the claim had.
     pub place: Option<u64>,
-    /// The node that granted it, by the store's own number.
-    pub node: u64,
+    /// What granted it, by the store's own number: a node, or an attempt.
+    pub by: u64,
 }
 
 /// A claim's standing in the line.

@@ -546,8 +546,8 @@ mod tests {
         table.end(&of("a", "holder", None), at(2));
         let turn = table.ask(&claim("a", "one", 1_000), Ask::InLine(None), at(3), 1).unwrap();
         let Answer::Won(win) = turn else { panic!("{turn:?}") };
-        let Win { lease, place, node, .. } = win;
-        let receipt = Receipt { renewals: lease.renewals, origin: Origin::Client, place, node };
+        let Win { lease, place, by, .. } = win;
+        let receipt = Receipt { renewals: lease.renewals, origin: Origin::Client, place, by };
         let grant = of("a", "one", Some(lease.fencing_token)).only(If::Unheard(receipt));
         table.end(&grant, at(4));
         let turn = table.ask(&claim("a", "two", 1_000), Ask::InLine(None), at(5), 1).unwrap();

@@ -34,7 +34,7 @@ pub(super) struct Redlock {
     pub(super) nodes: Gauge<u64, AtomicU64>,
     pub(super) voting: Gauge<u64, AtomicU64>,
     pub(super) attempts: Family<OneLabel<&'static str>, Counter>,
-    pub(super) write_backs: Counter,
+    pub(super) settled: Counter,
 }
 
 impl Embedded {
@@ -72,12 +72,12 @@ impl Redis {
 impl Redlock {
     pub(super) fn new(registry: &mut Registry) -> Self {
         let attempts = "Attempts to win the votes of the nodes, by outcome";
-        let write_backs = "Fencing tokens that needed a second round";
+        let settled = "Refreshes and repeats that told nodes of their lease";
         Self {
             nodes: metric(registry, "redlock_nodes", "Redlock nodes"),
             voting: metric(registry, "redlock_voting", "Redlock nodes that vote"),
             attempts: metric(registry, "redlock_attempts", attempts),
-            write_backs: metric(registry, "redlock_write_backs", write_backs),
+            settled: metric(registry, "redlock_settled", settled),
         }
     }
 }

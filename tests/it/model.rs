@@ -296,9 +296,9 @@ impl Both<'_> {
         let number = both[0].lease.fencing_token.number();
         assert!(self.given.iter().all(|given| *given < number), "{number} is not new");
         self.given.push(number);
-        let grants = both.map(|Win { lease, place, node, .. }| {
-            let (origin, place, node) = (claim.origin, *place, *node);
-            let receipt = Receipt { renewals: lease.renewals, origin, place, node };
+        let grants = both.map(|Win { lease, place, by, .. }| {
+            let (origin, place, by) = (claim.origin, *place, *by);
+            let receipt = Receipt { renewals: lease.renewals, origin, place, by };
             let named = Some(lease.fencing_token);
             Target::of(&lease.key, &claim.token, named).only(If::Unheard(receipt))
         });

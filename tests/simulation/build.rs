@@ -37,54 +37,42 @@ struct Rule {
     without: &'static str,
 }
 
-const RULES: [Rule; 8] = [
+const RULES: [Rule; 6] = [
     Rule {
         name: "MoreThanHalf",
-        file: "vote.rs",
+        file: "poll.rs",
         right: "self.nodes / 2 + 1",
         without: "(self.nodes / 2).max(1)",
     },
     Rule {
-        name: "OneDrawer",
-        file: "vote.rs",
-        right: "self.drawer == other.drawer",
-        without: "true",
+        name: "Fresh",
+        file: "poll.rs",
+        right: "self.how_many(|said| *said == Says::Yes)",
+        without: "self.how_many(|said| matches!(said, Says::Yes | Says::Again))",
     },
     Rule {
         name: "TimeIsLookedAt",
-        file: "vote.rs",
-        right: "ttl.checked_sub(ttl / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?",
-        without: "ttl",
+        file: "poll.rs",
+        right: "(left >= ttl / 2).then_some(left)",
+        without: "Some(left.max(ttl * 9 / 10))",
     },
     Rule {
-        name: "WhileItLasts",
+        name: "Brings",
+        file: "poll.rs",
+        right: "Some(format!(\"{highest} 0 -\"))",
+        without: "None",
+    },
+    Rule {
+        name: "Older",
+        file: "poll.rs",
+        right: "vote.number <= number || vote.is_old(timeout)",
+        without: "true",
+    },
+    Rule {
+        name: "Leftovers",
         file: "refresh.rs",
-        right: "remaining(ttl.min(BRING_WITHIN), elapsed).is_some()",
-        without: "true",
-    },
-    Rule {
-        name: "Rivals",
-        file: "watch.rs",
-        right: "most >= Quorum::of(settings.nodes).needed()",
-        without: "false",
-    },
-    Rule {
-        name: "LeveledUnseen",
-        file: "level.rs",
-        right: "!uneven.iter().any(|told| told.if_it_lasts) || leveling.lasts().await",
-        without: "true",
-    },
-    Rule {
-        name: "WaitingAreTold",
-        file: "level.rs",
-        right: "(now(), false)",
-        without: "return None",
-    },
-    Rule {
-        name: "WaitingAreTold",
-        file: "level.rs",
-        right: "(self.cleanup.leftover(node, self.patience), true)",
-        without: "return None",
+        right: "Some(self.cleanup.heard(node, &self.ended(of, number)))",
+        without: "{ let _ = (node, number); None }",
     },
 ];
 

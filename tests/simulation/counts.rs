@@ -2,7 +2,7 @@
 
 use std::ops::AddAssign;
 
-use crate::store::redlock::nodes::CONFIRM;
+use crate::store::redlock::nodes::SETTLE;
 use crate::store::redlock::simulation::redis::Command;
 
 /// The number of events of each kind.
@@ -12,8 +12,8 @@ pub(super) struct Counts {
     pub(super) grants: u64,
     /// Repeats that were granted the lease of their token again.
     pub(super) again: u64,
-    /// Confirmations of a fencing token that nodes executed.
-    pub(super) confirmed: u64,
+    /// Questions that told nodes of a lease.
+    pub(super) settled: u64,
     pub(super) refreshed: u64,
     pub(super) lost: u64,
     pub(super) held: u64,
@@ -42,7 +42,7 @@ impl Counts {
         let several = if nodes == 1 { 0 } else { 1 };
         let rows = [
             ("repeats", self.again, share(30)),
-            ("confirmations", self.confirmed, share(50) * several),
+            ("settlings", self.settled, share(50) * several),
             ("refreshes", self.refreshed, share(50)),
             ("unknowns", self.unknown, share(50)),
             ("expiries", self.expired, share(50)),
@@ -58,8 +58,8 @@ impl Counts {
     pub(super) fn executed(&mut self, command: &Command, word: &str) {
         if word == "late" {
             self.late += 1;
-        } else if std::ptr::eq(command.script, &raw const CONFIRM) {
-            self.confirmed += 1;
+        } else if std::ptr::eq(command.script, &raw const SETTLE) {
+            self.settled += 1;
         }
     }
 }
@@ -68,7 +68,7 @@ impl AddAssign for Counts {
     fn add_assign(&mut self, other: Self) {
         self.grants += other.grants;
         self.again += other.again;
-        self.confirmed += other.confirmed;
+        self.settled += other.settled;
         self.refreshed += other.refreshed;
         self.lost += other.lost;
         self.held += other.held;

@@ -40,6 +40,8 @@ pub(super) enum Wrong {
     AgainstItself,
     /// A token that may hold the key is told that it certainly does not.
     SaysNothing,
+    /// The number of a lease changed although no node forgot.
+    Renumbered,
     /// I9: a lease ended early although no node forgot.
     EndedEarly,
     /// A lease is promised for longer than requested.
@@ -75,6 +77,20 @@ impl History {
         }
     }
 
+    /// The stays of a token were told to nobody: their numbers do not count.
+    pub(super) fn was_told_to_nobody(&mut self, key: usize, token: u64) {
+        for stay in self.stays.iter_mut().filter(|stay| (stay.key, stay.token) == (key, token)) {
+            stay.fence = 0;
+        }
+    }
+
+    /// Ends the stays of all tokens of a key.
+    pub(super) fn ends_all(&mut self, key: usize, now: u64) {
+        for stay in self.stays.iter_mut().rev().filter(|stay| stay.key == key) {
+            stay.until = stay.until.min(now.max(stay.from));
+        }
+    }
+
     pub(super) fn wrong(&mut self, wrong: Wrong, story: String) {
         self.faults.push(Fault { wrong, story });
     }
@@ -82,7 +98,7 @@ impl History {
     pub(super) fn judge(self) -> Vec<Fault> {
         let mut faults = self.faults;
         let mut keys: HashMap<usize, Vec<Stay>> = HashMap::new();
-        for stay in self.stays {
+        for stay in self.stays.into_iter().filter(|stay| stay.fence > 0) {
             keys.entry(stay.key).or_default().push(stay);
         }
         for stays in keys.values() {
@@ -132,7 +148,9 @@ fn fallen_numbers(stays: &[Stay], faults: &mut Vec<Fault>) {
 
 fn old_outranks_new(stays: &[Stay], faults: &mut Vec<Fault>) {
     outranked(stays, (|stay| stay.until, |stay| stay.from), |one, other| {
-        let outranks = one.token != other.token && one.fence >= other.fence;
+        // One that was freed by force in the same moment was relied on by nobody.
+        let relied = one.from < one.until && other.from < other.until;
+        let outranks = relied && one.token != other.token && one.fence >= other.fence;
         faults.extend(outranks.then(|| fault(Wrong::OldOutranksNew, one, other)));
     });
 }

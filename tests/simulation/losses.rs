@@ -8,6 +8,7 @@ use tokio::time::sleep;
 
 use crate::lock::lease::Claim;
 use crate::lock::store::{Ask, Renewed, Store, Target};
+use crate::lock::token::FencingToken;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::counterexamples::{claims, in_a_world, in_a_world_of, won};
 use crate::store::redlock::simulation::faults::{deliver, resume};
@@ -79,17 +80,17 @@ async fn told_while_silent(forgotten: &Forgotten<'_>) {
 }
 
 #[test]
-fn where_a_node_that_does_not_vote_draws_a_number_one_falls() {
+fn where_the_vote_of_a_node_that_waits_counts_a_number_falls() {
     let falls = async |forgotten: &Forgotten<'_>| {
         told_while_silent(forgotten).await;
         forgotten.falls().await
     };
-    assert!(after_a_loss(Some(Rule::DrawnByVoters), falls));
+    assert!(after_a_loss(Some(Rule::Waits), falls));
     assert!(!after_a_loss(None, falls));
 }
 
 #[test]
-fn where_a_node_that_does_not_vote_draws_a_number_a_refresh_makes_a_lease_of_it() {
+fn where_the_vote_of_a_node_that_waits_counts_a_refresh_makes_a_lease_of_it() {
     let is_refreshed = async |forgotten: &Forgotten<'_>| {
         told_while_silent(forgotten).await;
         forgotten.until(VOTES_AFTER).await;
@@ -97,7 +98,7 @@ fn where_a_node_that_does_not_vote_draws_a_number_a_refresh_makes_a_lease_of_it(
         let Claim { key, token, .. } = &forgotten.claim;
         store.renew(&Target::of(key, token, None), None).await.is_ok()
     };
-    assert!(after_a_loss(Some(Rule::DrawnByVoters), is_refreshed));
+    assert!(after_a_loss(Some(Rule::Waits), is_refreshed));
     assert!(!after_a_loss(None, is_refreshed));
 }
 
@@ -114,8 +115,8 @@ fn with_a_deadline_that_is_fixed_last_a_paused_instance_gives_an_old_number() {
     assert!(!after_a_loss(None, falls));
 }
 
-/// A node waits. Its answer to an attempt comes too late, and for a while it hears nothing; another
-/// node forgets the lease once it votes. Returns true if the lease is refreshed then.
+/// A node waits. Its answer to an attempt comes too late; another node forgets the lease once it
+/// votes. Returns true if a refresh by the number keeps the lease then.
 async fn is_kept(world: &World) -> bool {
     let one = world.of(0).store.expect("a store");
     let [claim, _] = claims(4_000);
@@ -131,20 +132,17 @@ async fn is_kept(world: &World) -> bool {
         sleep(Duration::from_millis(1_000)).await;
         world.state().nodes[2].cut.clear();
     };
-    tokio::join!(won(&one, &claim), late);
+    let (number, ()) = tokio::join!(won(&one, &claim), late);
     while world.at_the_end().0 > 0 {
         sleep(Duration::from_millis(10)).await; // Not all nodes vote.
     }
     assert!(world.now() < at + 4_000, "the lease is over");
     world.forget(0, Forgets::Empty, &mut Rng::with_seed(1));
-    matches!(
-        one.renew(&Target::of(&claim.key, &claim.token, None), None).await,
-        Ok(Renewed::Lease(_))
-    )
+    let named = Target::of(&claim.key, &claim.token, FencingToken::from_number(number));
+    matches!(one.renew(&named, None).await, Ok(Renewed::Lease(_)))
 }
 
 #[test]
-fn where_a_node_that_waits_is_not_told_a_number_a_lease_is_lost_with_the_next() {
-    assert!(!in_a_world(Some(Rule::WaitingAreTold), is_kept));
+fn the_vote_of_a_node_that_waits_counts_for_a_request_that_names_its_number() {
     assert!(in_a_world(None, is_kept));
 }

@@ -6,14 +6,15 @@
 
 mod counterexamples;
 mod counts;
+mod endings;
 mod faults;
 mod history;
-mod leveling;
 mod losses;
 mod network;
 mod order;
 mod plan;
 mod redis;
+mod repeats;
 mod rule;
 mod wish;
 mod worker;
@@ -134,7 +135,7 @@ async fn story(world: &Arc<World>) {
 /// Runs plans up to this number of grants, and finds no fault.
 fn the_full_rules_hold(nodes: usize) {
     let mut counts = Counts::default();
-    for seed in 0.. {
+    for seed in number("FIRST_SEED", 0).. {
         if counts.grants >= grants() {
             break;
         }
@@ -241,7 +242,8 @@ fn instances_with_two_longest_leases_never_both_grant_a_key() {
 #[test]
 fn a_lease_that_is_refreshed_survives_restarts_of_all_nodes_one_after_another() {
     let mut counts = Counts::default();
-    for seed in 0..10 {
+    let first = number("FIRST_SEED", 0);
+    for seed in first..first + number("SEEDS", 10) {
         let run = run(Plan::rolling(3, seed));
         run.has_nothing_wrong();
         counts += run.counts;

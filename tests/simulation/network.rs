@@ -14,7 +14,7 @@ use tokio::time::sleep_until;
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
 use crate::lock::store::Page;
-use crate::store::redis::deadline::{Deadline, When};
+use crate::store::redis::deadline::When;
 use crate::store::redis::node::{ScriptCall, failure};
 use crate::store::redis::script::Reply;
 use crate::store::redlock::peer::Peer;
@@ -44,8 +44,6 @@ pub(super) struct Network {
     events: BinaryHeap<Event>,
     sent: u64,
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
-    /// The last request of each token.
-    pub(super) asked: HashMap<String, u64>,
     /// The time at which the carrier continues.
     next: u64,
 }
@@ -103,7 +101,6 @@ impl Network {
             events: BinaryHeap::new(),
             sent: 0,
             waiting: HashMap::new(),
-            asked: HashMap::new(),
             next: 0,
         }
     }
@@ -151,9 +148,6 @@ impl World {
         }
         let cut = state.nodes[node].is_cut_from(instance);
         let network = &mut state.network;
-        if Rule::TimeIsLookedAt.is_left_out() && command.script.verb() == Verb::TryAcquire {
-            network.asked.insert(command.words[command.keys + 2].clone(), now);
-        }
         network.sent += 1;
         let call = network.sent;
         if cut && network.rng.u32(..4) == 0 {
@@ -237,6 +231,14 @@ impl State {
             return;
         }
         let ran = redis::run(node, self.nodes[node].clock(now), command);
+        if std::env::var("TRACE").is_ok_and(|token| command.words.contains(&token)) {
+            eprintln!(
+                "{now} i{instance} n{node} {} {:?} -> {:?}",
+                command.script.verb(),
+                &command.words[3..],
+                ran.reply
+            );
+        }
         let word = ran.reply.as_ref().map_or("", Reply::word);
         self.counts.executed(command, word);
         if word == "voting" && self.nodes[node].forgot {
@@ -281,11 +283,6 @@ impl Peer for Line {
     fn now(&self) -> u64 {
         let now = self.world.now();
         self.world.state().nodes[self.node].clock(now) / 1_000
-    }
-
-    fn when_asked(&self, request: Deadline) -> u64 {
-        let asked = u64::try_from(request.asked().as_millis()).unwrap_or(u64::MAX);
-        self.world.state().nodes[self.node].clock(asked) / 1_000
     }
 
     async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Answer {

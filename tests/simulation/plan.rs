@@ -51,6 +51,8 @@ pub(super) struct Plan {
     pub(super) cuts_every: u64,
     pub(super) restarts_every: u64,
     pub(super) stalls_every: u64,
+    /// One of so many wishes is a forced release.
+    pub(super) forces: u32,
     /// The settings of every other instance, if they differ; and the interval at which all
     /// instances with one of the two settings are gone for a while.
     pub(super) others: Option<Others>,
@@ -94,6 +96,7 @@ impl Plan {
             cuts_every: 0,
             restarts_every: 0,
             stalls_every: 0,
+            forces: 0,
             others: None,
             changes_every: 0,
             rolling: false,
@@ -146,6 +149,7 @@ impl Plan {
             cuts_every: often(5, 15_000),
             restarts_every: often(7, 25_000),
             stalls_every: often(4, 20_000),
+            forces: [0, 40][(seed % 2) as usize],
             ..Self::calm(nodes, seed)
         }
     }

@@ -1,12 +1,13 @@
 //! A client's request and its outcome.
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Claim, Origin};
-use crate::lock::store::Target;
+use crate::lock::lease::{Claim, Lease, Origin, Receipt};
+use crate::lock::store::{If, Target};
 use crate::lock::time::Ttl;
-use crate::lock::token::LeaseToken;
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// A client's request, and what it has got.
+#[derive(Debug)]
 pub(super) struct Wish {
     pub(super) key: usize,
     pub(super) token: u64,
@@ -14,6 +15,13 @@ pub(super) struct Wish {
     /// The time until which the client may rely on the lock.
     pub(super) until: u64,
     pub(super) fence: u64,
+    /// The longest TTL that it was granted for.
+    pub(super) asked: Ttl,
+    pub(super) lease: Option<Lease>,
+    /// Its grant, and what granted it, if no other request of the token was made.
+    pub(super) granted: Option<(u64, Lease)>,
+    /// True if two requests of the token were made at once.
+    pub(super) is_shared: bool,
     /// True once a request for it has been orphaned.
     pub(super) orphaned: bool,
 }
@@ -22,6 +30,29 @@ impl Wish {
     /// Whatever its token has of its key.
     pub(super) fn everything(&self) -> Target {
         Target::of(&self.claim.key, &self.claim.token, None)
+    }
+
+    /// The lease that it knows.
+    pub(super) fn by_number(&self) -> Target {
+        let number = FencingToken::from_number(self.fence);
+        Target::of(&self.claim.key, &self.claim.token, number)
+    }
+
+    /// Its grant, if nobody else can know of it.
+    pub(super) fn unheard(&self) -> Option<Target> {
+        let (by, lease) = self.granted.as_ref()?;
+        let (renewals, origin) = (lease.renewals, self.claim.origin);
+        let receipt = Receipt { renewals, origin, place: None, by: *by };
+        Some(self.by_number().only(If::Unheard(receipt)))
+    }
+
+    /// Takes what another request of its token has got.
+    pub(super) fn takes(&mut self, same: &Self) {
+        if same.until > self.until {
+            (self.until, self.fence, self.lease) = (same.until, same.fence, same.lease.clone());
+        }
+        self.asked = self.asked.max(same.asked);
+        self.granted = None;
     }
 
     /// A request for a key under the token of this number.
@@ -37,7 +68,9 @@ impl Wish {
             named: None,
             permit: None,
         };
-        Self { key, token, claim, until: 0, fence: 0, orphaned: false }
+        let (lease, granted, is_shared) = (None, None, false);
+        let (until, fence, orphaned) = (0, 0, false);
+        Self { key, token, asked: ttl, claim, until, fence, lease, granted, is_shared, orphaned }
     }
 
     /// The outcome of a request whose instance has ended: what that has sent may still be on its

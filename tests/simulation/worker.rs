@@ -7,13 +7,12 @@ use fastrand::Rng;
 use tokio::time::{sleep, timeout};
 
 use crate::lock::error::{Effect, StoreError};
-use crate::lock::lease::{Lease, Origin};
-use crate::lock::store::{Answer, Ask, Ended, If, Keep, Renewed, Store, Win};
+use crate::lock::lease::{Claim, Lease, Origin};
+use crate::lock::store::{Answer, Ask, Keep, Renewed, Store, Target, Win};
 use crate::lock::time::Ttl;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::simulation::history::{Stay, Wrong};
-use crate::store::redlock::simulation::plan::TTLS_MS;
-use crate::store::redlock::simulation::rule::{Rule, left_out};
+use crate::store::redlock::simulation::plan::{LONGEST_TTL_MS, TTLS_MS};
 use crate::store::redlock::simulation::wish::{Outcome, Wish, name};
 use crate::store::redlock::simulation::world::World;
 
@@ -21,11 +20,11 @@ use crate::store::redlock::simulation::world::World;
 const PATIENCE_MS: u64 = 3_000;
 
 /// The repeats of a request without an answer.
-const REPEATS: u32 = 3;
+pub(super) const REPEATS: u32 = 3;
 
 pub(super) struct Worker {
-    world: Arc<World>,
-    rng: Rng,
+    pub(super) world: Arc<World>,
+    pub(super) rng: Rng,
     number: u64,
     claims: u64,
 }
@@ -69,6 +68,9 @@ impl Worker {
         let origin = if self.rng.bool() { Origin::Service } else { Origin::Client };
         let mut wish = self.wish(origin);
         let instance = self.instance();
+        if self.world.plan.forces > 0 && self.rng.u32(..self.world.plan.forces) == 0 {
+            return self.force(wish.key).await;
+        }
         let outcome = match self.rng.u32(..20) {
             0..9 => self.try_once(instance, &mut wish).await,
             9..18 => self.wait(instance, &mut wish).await,
@@ -96,16 +98,25 @@ impl Worker {
         let plan = &self.world.plan;
         let key = if plan.rolling { self.number as usize } else { self.rng.usize(..plan.keys) };
         self.claims += 1;
-        let ttl = Ttl::from_millis(TTLS_MS[self.rng.usize(..TTLS_MS.len())]);
+        let ttl = self.ttl();
         Wish::of(key, self.number << 32 | self.claims, (origin, ttl))
     }
 
-    fn instance(&mut self) -> usize {
+    fn ttl(&mut self) -> Ttl {
+        Ttl::from_millis(TTLS_MS[self.rng.usize(..TTLS_MS.len())])
+    }
+
+    /// The lease of a wish, by its number or by its token.
+    pub(super) fn target(&mut self, wish: &Wish) -> Target {
+        if self.rng.bool() { wish.by_number() } else { wish.everything() }
+    }
+
+    pub(super) fn instance(&mut self) -> usize {
         self.rng.usize(..self.world.plan.instances)
     }
 
     /// Asks an instance; `None` if it ended meanwhile.
-    async fn ask<T>(
+    pub(super) async fn ask<T>(
         &self,
         instance: usize,
         call: impl AsyncFnOnce(&RedlockStore) -> T,
@@ -119,7 +130,7 @@ impl Worker {
         answer
     }
 
-    async fn try_once(&self, instance: usize, wish: &mut Wish) -> Outcome {
+    pub(super) async fn try_once(&self, instance: usize, wish: &mut Wish) -> Outcome {
         let asked = self.world.now();
         let answer =
             self.ask(instance, async |store| store.ask(&wish.claim, Ask::Once(None)).await).await;
@@ -166,9 +177,13 @@ impl Worker {
     async fn twice_at_once(&mut self, wish: &mut Wish) -> Outcome {
         let [one, two] = [self.instance(), self.instance()];
         wish.claim.origin = Origin::Client;
-        let mut same = Wish { claim: wish.claim.clone(), ..*wish };
+        wish.is_shared = true;
+        let ttl = self.ttl();
+        wish.asked = wish.asked.max(ttl);
+        let claim = Claim { ttl, ..wish.claim.clone() };
+        let mut same = Wish { claim, lease: None, granted: None, ..*wish };
         let (first, second) = tokio::join!(self.try_once(one, wish), self.try_once(two, &mut same));
-        wish.until = wish.until.max(same.until);
+        wish.takes(&same);
         wish.orphaned |= same.orphaned;
         match (first, second) {
             (Outcome::Granted, _) | (_, Outcome::Granted) => Outcome::Granted,
@@ -194,6 +209,7 @@ impl Worker {
     }
 
     fn won(&self, wish: &mut Wish, asked: u64, win: &Win) -> Outcome {
+        wish.granted = (win.fresh && !wish.is_shared).then(|| (win.by, win.lease.clone()));
         if win.fresh {
             self.world.state().counts.grants += 1;
         } else {
@@ -203,20 +219,25 @@ impl Worker {
         Outcome::Granted
     }
 
-    fn stays(&self, wish: &mut Wish, asked: u64, lease: &Lease) {
+    pub(super) fn stays(&self, wish: &mut Wish, asked: u64, lease: &Lease) {
         let (from, fence) = (self.world.now(), lease.fencing_token.number());
-        let (ttl, left) = (wish.claim.ttl.as_millis(), lease.ttl.as_millis());
+        wish.asked = wish.asked.max(wish.claim.ttl);
+        wish.lease = Some(lease.clone());
+        let (ttl, left) = (wish.asked.as_millis(), lease.ttl.as_millis());
         let mut state = self.world.state();
-        let mut until = from + left;
+        let until = from + left;
         if left > ttl - ttl / 100 - 2 {
             let story = format!("asked at {asked}, from {from}, {lease:?}");
             state.history.wrong(Wrong::PromisesTooMuch, story);
         }
-        if left_out() == Some(Rule::HoldersConfirm) {
-            // A holder that checks the clock knows when the lease is over.
-            until = state.network.asked[wish.claim.token.expose()].max(asked) + ttl;
+        if wish.until > from && fence != wish.fence {
+            state.counts.renumbered += 1;
+            let (story, forced) =
+                (format!("{} after {wish:?}", lease.fencing_token), state.forced[wish.key]);
+            if self.world.plan.leases_last() && forced + LONGEST_TTL_MS <= from {
+                state.history.wrong(Wrong::Renumbered, story);
+            }
         }
-        state.counts.renumbered += u64::from(wish.until > from && fence != wish.fence);
         wish.until = wish.until.max(until);
         wish.fence = fence;
         let (key, token) = (wish.key, wish.token);
@@ -227,8 +248,10 @@ impl Worker {
         let ttl = wish.claim.ttl.as_millis();
         let how = if self.world.plan.rolling { 13 } else { self.rng.u32(..20) };
         match how {
-            0..10 => self.sleep(50).await,
-            10..12 => self.sleep(ttl * 9 / 10).await,
+            0..9 => self.sleep(50).await,
+            9 => return self.is_gone(&wish).await,
+            10 => return self.keep(&mut wish).await,
+            11 => self.sleep(ttl * 9 / 10).await,
             12 => self.shorten(&mut wish).await,
             13..15 => self.prolong(&mut wish).await,
             15..17 if wish.claim.origin == Origin::Client => self.ask_again(&mut wish).await,
@@ -260,15 +283,15 @@ impl Worker {
         self.world.state().history.ends(wish.key, wish.token, self.world.now());
         wish.until = 0;
         let [one, two] = [self.instance(), self.instance()];
-        let all = wish.everything();
+        let (any, named) = (self.target(wish), wish.by_number());
         let pause = Duration::from_millis(self.rng.u64(..=20));
-        let refresh = async |instance, pause, ttl| {
+        let refresh = async |of: &Target, instance, pause, ttl| {
             sleep(pause).await;
-            self.ask(instance, async |store| store.renew(&all, ttl).await).await
+            self.ask(instance, async |store| store.renew(of, ttl).await).await
         };
         tokio::join!(
-            refresh(one, Duration::ZERO, None),
-            refresh(two, pause, Some(Ttl::from_millis(400)))
+            refresh(&any, one, Duration::ZERO, None),
+            refresh(&named, two, pause, Some(Ttl::from_millis(400)))
         );
         self.sleep(2_000).await;
         self.refresh(wish).await;
@@ -277,8 +300,12 @@ impl Worker {
     async fn ask_again(&mut self, wish: &mut Wish) {
         self.sleep(wish.claim.ttl.as_millis() / 2).await;
         let instance = self.instance();
+        wish.claim.ttl = self.ttl();
         let outcome = self.try_once(instance, wish).await;
         let now = self.world.now();
+        if self.is_forced(wish.key) {
+            return;
+        }
         if outcome == Outcome::Refused && now < wish.until {
             let story = format!("key {} of {} at {now}", wish.key, wish.token);
             self.world.state().history.wrong(Wrong::SaysNothing, story);
@@ -297,8 +324,14 @@ impl Worker {
     async fn refresh(&mut self, wish: &mut Wish) {
         let (instance, asked) = (self.instance(), self.world.now());
         let ttl = self.rng.bool().then_some(wish.claim.ttl);
-        let all = wish.everything();
-        let answer = self.ask(instance, async |store| store.renew(&all, ttl).await).await;
+        let of = self.target(wish);
+        if of.number.is_some() {
+            // It sets the end.
+            let end = asked + ttl.map_or(TTLS_MS[0], Ttl::as_millis);
+            wish.until = wish.until.min(end);
+            self.world.state().history.ends(wish.key, wish.token, end);
+        }
+        let answer = self.ask(instance, async |store| store.renew(&of, ttl).await).await;
         match answer {
             Some(Ok(Renewed::Lease(lease))) => {
                 self.world.state().counts.refreshed += 1;
@@ -314,47 +347,6 @@ impl Worker {
         }
     }
 
-    /// Notes that the service reported the lease lost.
-    fn is_lost(&self, wish: &mut Wish, when: &str) {
-        let now = self.world.now();
-        let mut state = self.world.state();
-        if now < wish.until && self.world.plan.leases_last() {
-            let (key, token, until) = (wish.key, wish.token, wish.until);
-            let story = format!("key {key} of {token}: {when} at {now}, before {until}");
-            state.history.wrong(Wrong::EndedEarly, story);
-        }
-        state.history.ends(wish.key, wish.token, now);
-        wish.until = 0;
-    }
-
-    async fn release(&mut self, wish: &mut Wish, instance: usize) {
-        self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let all = wish.everything();
-        let answer = self.ask(instance, async |store| store.end(&all).await).await;
-        match answer {
-            Some(Ok(Ended::Lease(_))) if self.rng.u32(..4) == 0 && !wish.orphaned => {
-                self.expect(wish, Wrong::Revived).await;
-            }
-            // The token may be used again, even if the outcome of the release is unknown.
-            Some(Ok(Ended::Lease(_)) | Err(_)) if self.rng.u32(..4) == 0 => {
-                self.use_again(wish, instance).await;
-            }
-            Some(Ok(Ended::Nothing)) => self.is_lost(wish, "released"),
-            _ => (),
-        }
-    }
-
-    async fn use_again(&mut self, wish: &mut Wish, instance: usize) {
-        wish.until = 0;
-        if self.try_once(instance, wish).await != Outcome::Granted {
-            return;
-        }
-        self.sleep(wish.claim.ttl.as_millis() / 2).await;
-        self.world.state().history.ends(wish.key, wish.token, self.world.now());
-        let all = wish.everything();
-        self.ask(instance, async |store| store.end(&all).await).await;
-    }
-
     async fn repeat(&mut self, mut wish: Wish) {
         for _ in 0..REPEATS {
             let instance = self.instance();
@@ -365,34 +357,7 @@ impl Worker {
         }
     }
 
-    async fn undo(&mut self, instance: usize, wish: &Wish) {
-        let all = wish.everything().only(If::Ever);
-        for _ in 0..REPEATS {
-            let undone = self.ask(instance, async |store| store.end(&all).await).await;
-            if let Some(Ok(_)) = undone {
-                self.world.state().counts.undone += 1;
-                return self.expect_nothing(wish).await;
-            }
-        }
-    }
-
-    /// Checks that a request without an effect, or an undone one, left no lease.
-    async fn expect_nothing(&mut self, wish: &Wish) {
-        self.expect(wish, Wrong::HadEffect).await;
-    }
-
-    async fn expect(&mut self, wish: &Wish, wrong: Wrong) {
-        self.sleep(200).await;
-        let instance = self.instance();
-        let all = wish.everything();
-        let answer = self.ask(instance, async |store| store.renew(&all, None).await).await;
-        if let Some(Ok(Renewed::Lease(lease))) = answer {
-            let story = format!("at {}: {} has {lease:?}", self.world.now(), wish.token);
-            self.world.state().history.wrong(wrong, story);
-        }
-    }
-
-    async fn sleep(&mut self, most: u64) {
+    pub(super) async fn sleep(&mut self, most: u64) {
         sleep(Duration::from_millis(self.rng.u64(..=most))).await;
     }
 }

@@ -42,6 +42,8 @@ pub(super) struct State {
     pub(super) instances: Vec<Instance>,
     pub(super) counts: Counts,
     pub(super) history: History,
+    /// When each key was freed by force last, at the latest.
+    pub(super) forced: Vec<u64>,
 }
 
 /// A node without its data.
@@ -116,6 +118,7 @@ impl World {
             instances: Vec::new(),
             counts: Counts::default(),
             history: History::default(),
+            forced: vec![0; plan.keys],
         };
         let world = Arc::new(Self {
             plan,

@@ -54,7 +54,7 @@ const LINUX: &[&str] = &[
 ];
 
 /// Files that state rules without I/O, and what would be I/O, a clock or chance.
-const PURE: &[&str] = &["src/lock/table.rs", "src/lock/table/look.rs", "src/store/redlock/vote.rs"];
+const PURE: &[&str] = &["src/lock/table.rs", "src/lock/table/look.rs", "src/store/redlock/poll.rs"];
 const IMPURE: &[&str] =
     &["async", "await", "tokio", "Instant", "SystemTime", "Clock", "Uuid", "rand", "fs", "net"];
 

@@ -17,7 +17,7 @@ const PARTS: [&str; 8] = [
     "tell.lua",
     "grant.lua",
     "guard.lua",
-    "vote.lua",
+    "record.lua",
 ];
 
 /// The steps of the verb `guard`.

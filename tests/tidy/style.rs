@@ -24,7 +24,6 @@ const SPAWNS: &[(&str, &str)] = &[
     ("src/store/redis/cluster.rs", "the JoinSet of Cluster: its drop ends the surveyor"),
     ("src/store/redlock/background.rs", "Background: its guard, dropped with the store, ends them"),
     ("src/store/redlock/cleanup.rs", "Background, as above"),
-    ("src/store/redlock/level.rs", "Background, as above"),
     ("src/store/redlock/mod.rs", "Background, as above"),
     ("src/store/redlock/nodes.rs", "Background, as above"),
     ("src/store/redis/node.rs", "the JoinSet of Node: its drop ends the keepers"),
@@ -38,10 +37,11 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
-    ("tests/simulation/leveling.rs", "virtual time"),
     ("tests/simulation/losses.rs", "virtual time"),
     ("tests/simulation/mod.rs", "virtual time"),
+    ("tests/simulation/endings.rs", "virtual time"),
     ("tests/simulation/order.rs", "virtual time"),
+    ("tests/simulation/repeats.rs", "virtual time"),
     ("tests/simulation/worker.rs", "virtual time"),
 ];
 

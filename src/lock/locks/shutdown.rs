@@ -27,11 +27,7 @@ impl Locks {
     /// Stops waiting; the tasks go on.
     pub async fn finish(&self, patience: Duration) -> bool {
         self.tasks.close();
-        let last = async {
-            self.tasks.wait().await;
-            self.store.finish().await;
-        };
-        let done = tokio::time::timeout(patience, last).await.is_ok();
+        let done = tokio::time::timeout(patience, self.tasks.wait()).await.is_ok();
         if !done {
             tracing::warn!(open = self.tasks.len(), "shutting down with store calls still open");
         }

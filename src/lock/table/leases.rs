@@ -40,7 +40,7 @@ impl Table {
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
         let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
-        Some(Answer::Won(Win { lease, fresh: false, replaces: None, place, node: 0 }))
+        Some(Answer::Won(Win { lease, fresh: false, replaces: None, place, by: 0 }))
     }
 
     /// Takes a claim that has the key out of its line. Returns the place that it had.
@@ -80,7 +80,7 @@ impl Table {
         let lease = self.extend(&claim.key, entry, claim.ttl, now);
         self.ring(&claim.key);
         let replaces = before.map(|before| before.fencing_token);
-        Some(Win { lease, fresh: true, replaces, place, node: 0 })
+        Some(Win { lease, fresh: true, replaces, place, by: 0 })
     }
 
     /// The latest end of a lease: when it has lasted for its `max_hold`. It ends no earlier than it

@@ -32,7 +32,6 @@ impl When {
 /// meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(in crate::store) struct Deadline {
-    asked: Duration,
     moment: Duration,
     /// The wall clock's lead over the time since boot, in microseconds, when it was fixed.
     lead: u64,
@@ -41,7 +40,7 @@ pub(in crate::store) struct Deadline {
 impl Deadline {
     /// The deadline so long after this moment since boot, for arguments that are made after this.
     pub(in crate::store) fn after(asked: Duration, span: Duration) -> Self {
-        Self { asked, moment: asked + span, lead: lead() }
+        Self { moment: asked + span, lead: lead() }
     }
 
     /// The deadline, since boot.
@@ -49,23 +48,11 @@ impl Deadline {
         self.moment
     }
 
-    /// When its request was made, since boot.
-    pub(in crate::store) fn asked(self) -> Duration {
-        self.asked
-    }
-
-    /// The same, as a moment of this process; now, if the process knows none so early.
-    pub(in crate::store) fn began(self) -> Instant {
-        // A pause between the two readings only makes it earlier.
-        let now = Instant::now();
-        now.checked_sub(since_boot().saturating_sub(self.asked())).unwrap_or(now)
-    }
-
     /// The deadline, or `patience` from now if that is earlier; `None` if it is over.
     pub(super) fn ends(self, patience: Duration) -> Option<Instant> {
         // A pause between the two readings only makes it earlier.
         let now = Instant::now();
-        let left = self.moment.checked_sub(since_boot())?;
+        let left = self.moment().checked_sub(since_boot())?;
         Some(now + left.min(patience))
     }
 
@@ -98,7 +85,6 @@ mod tests {
             let ends = deadline.ends(Duration::from_secs(patience)).expect("it is to come");
             let most = Duration::from_secs(most);
             assert!((before..=Instant::now() + most).contains(&ends));
-            assert!(deadline.began() <= Instant::now());
             assert_eq!(deadline.moment(), asked + Duration::from_secs(span));
         }
         let over = Deadline::after(Duration::ZERO, asked);

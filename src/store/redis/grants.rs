@@ -60,7 +60,7 @@ impl RedisStore {
         };
         let replaces = fencing_token(&mut reply);
         let place = reply.number().and_then(|place| u64::try_from(place).ok()).filter(|at| *at > 0);
-        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, place, node })
+        told(verb, lease, asked).map(|lease| Win { lease, fresh, replaces, place, by: node })
     }
 
     /// Waits until a grant has reached the replicas, if the settings require it.
@@ -112,11 +112,11 @@ impl RedisStore {
     pub(super) async fn end_unheard(
         &self,
         of: &Target,
-        Receipt { origin, place, node, .. }: Receipt,
+        Receipt { origin, place, by, .. }: Receipt,
     ) -> Result<Ended, StoreError> {
         let (until, keys) = (Instant::now() + self.patience, self.keys(&of.key));
         let granted_by = self.topology.node_of(of.ending(), &keys.lock, until).await?;
-        if granted_by.number() != node {
+        if granted_by.number() != by {
             return Ok(Ended::Nothing);
         }
         let place = place.filter(|_| Keep::of(origin) == Keep::Place);

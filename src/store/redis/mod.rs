@@ -62,10 +62,6 @@ use crate::store::redis::topology::Topology;
 
 pub use crate::store::redis::settings::{RedisSettings, SettingsError};
 
-/// The time that a key's last fencing token outlives its lease: longer than any unnoticed clock
-/// step. After it, an unused key costs nothing.
-pub(in crate::store) const RETENTION_MS: u64 = 24 * 60 * 60 * 1_000;
-
 /// The most claims that one script takes out of a line: at most 5 ms of Redis' time.
 const LEAVE_AT_ONCE: usize = 500;
 

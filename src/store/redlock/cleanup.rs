@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 use crate::lock::time::millis_up;
 use crate::store::redlock::background::Background;
 use crate::store::redlock::nodes::{Nodes, Question};
+use crate::store::redlock::poll::Says;
 
 /// The most pending clean-ups of all nodes; further leases expire by their TTL.
 const MAX_OWED: usize = 10_000;
@@ -18,11 +20,12 @@ const MAX_OWED: usize = 10_000;
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
-/// Something that one node may still have.
+/// Something that one node may still have, and the question that ends it.
 pub(super) struct Leftover {
     pub(super) node: usize,
+    question: Question,
     /// Calls on their way to the node act until then at the latest, on its clock.
-    pub(super) acts_until: u64,
+    acts_until: u64,
 }
 
 /// Cleans up nodes that did not answer.
@@ -32,6 +35,14 @@ pub(super) struct Cleanup {
     room: Arc<Semaphore>,
     /// True once the log has said that the queue is full; reset when half of it is free.
     told: AtomicBool,
+}
+
+impl Leftover {
+    /// Asks the node once. Returns true if nothing is left there.
+    async fn is_ended(&self, nodes: &Nodes) -> bool {
+        let (now, heard) = nodes.ask(self.node, &self.question).await;
+        !matches!(heard.said, Says::Silent(_)) && now > self.acts_until
+    }
 }
 
 impl Cleanup {
@@ -44,29 +55,29 @@ impl Cleanup {
         }
     }
 
-    /// The possible effect on `node` of a call that is sent now without an answer.
-    pub(super) fn leftover(&self, node: usize, patience: Duration) -> Leftover {
+    /// What a call of the last `patience` may have left on a node that has not answered it.
+    pub(super) fn unheard(&self, node: usize, question: &Question, patience: Duration) -> Leftover {
         let acts_until = self.nodes.peer(node).now().saturating_add(millis_up(patience));
-        Leftover { node, acts_until }
+        Leftover { node, question: question.clone(), acts_until }
     }
 
-    /// The state of `node` without a call on its way to it.
-    pub(super) fn leftover_now(&self, node: usize) -> Leftover {
-        Leftover { node, acts_until: 0 }
+    /// What a node has, with no call on its way to it.
+    pub(super) fn heard(&self, node: usize, question: &Question) -> Leftover {
+        Leftover { node, question: question.clone(), acts_until: 0 }
     }
 
-    /// Puts a question to these nodes once. Returns those where something may be left to do.
-    pub(super) async fn once(&self, left: Vec<Leftover>, question: &Question) -> Vec<Leftover> {
+    /// Asks each node once. Returns what may be left.
+    pub(super) async fn once(&self, left: Vec<Leftover>) -> Vec<Leftover> {
         let asked = left.into_iter().map(|left| async move {
-            let answered = self.nodes.ask(left.node, question).await;
-            let done = answered.is_ok_and(|reply| reply.now > left.acts_until);
-            (!done).then_some(left)
+            let is_ended = left.is_ended(&self.nodes).await;
+            (!is_ended).then_some(left)
         });
-        futures_util::future::join_all(asked).await.into_iter().flatten().collect()
+        join_all(asked).await.into_iter().flatten().collect()
     }
 
-    /// Keeps asking these nodes in the background, for as long as what is left there `lasts`.
-    pub(super) fn owe(&self, left: Vec<Leftover>, question: &Question, lasts: Duration) {
+    /// Asks the nodes in the background until they answer, for as long as what is left there
+    /// `lasts`.
+    pub(super) fn owe(&self, left: Vec<Leftover>, lasts: Duration) {
         for left in left {
             let Ok(room) = self.room.clone().try_acquire_owned() else {
                 if !self.told.swap(true, Ordering::Relaxed) {
@@ -81,17 +92,12 @@ impl Cleanup {
             if self.room.available_permits() > MAX_OWED / 2 {
                 self.told.store(false, Ordering::Relaxed);
             }
-            let (nodes, question) = (self.nodes.clone(), question.clone());
-            let over_at = Instant::now() + lasts;
+            let (nodes, over_at) = (self.nodes.clone(), Instant::now() + lasts);
             self.background.spawn(async move {
                 let _room = room;
                 let mut pause = FIRST_PAUSE;
-                while Instant::now() < over_at {
+                while Instant::now() < over_at && !left.is_ended(&nodes).await {
                     sleep(pause).await;
-                    let answered = nodes.ask(left.node, &question).await;
-                    if answered.is_ok_and(|reply| reply.now > left.acts_until) {
-                        return;
-                    }
                     pause = LAST_PAUSE.min(pause * 2);
                 }
             });

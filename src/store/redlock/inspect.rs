@@ -13,8 +13,8 @@ use crate::lock::store::Page;
 use crate::lock::token::LeaseToken;
 use crate::store::redis::list::Listed;
 use crate::store::redis::node::failure;
+use crate::store::redlock::poll::{Holding, Poll, Says};
 use crate::store::redlock::release::holder;
-use crate::store::redlock::vote::{Ballot, Other, Poll};
 use crate::store::redlock::{RedlockStore, by_chance};
 
 /// The longest sleep of a waiter: a direct Redis client releases without a hint, and a hint may be
@@ -31,10 +31,10 @@ impl RedlockStore {
         key: &LockKey,
         token: Option<&LeaseToken>,
     ) -> Result<LockStatus, StoreError> {
-        let question = self.nodes.inspection(key, self.rules.node_timeout);
+        let question = self.nodes.look(key, self.rules.node_timeout);
         let needed = self.quorum().needed();
         let known = |poll: &Poll| {
-            let free = poll.how_many(|ballot| *ballot == Ballot::No(None));
+            let free = poll.how_many(|said| *said == Says::Free);
             free >= needed || poll.rival().is_some_and(|(_, nodes)| nodes >= needed)
         };
         let poll = self.nodes.poll(&question, known).await;
@@ -53,11 +53,11 @@ impl RedlockStore {
     pub(super) fn rival(&self, key: &LockKey, poll: &Poll) -> LockStatus {
         let lease = poll.rival().and_then(|(rival, _)| poll.lease_of(&rival.holder));
         // The rival is over when a majority of nodes is free again.
-        let lease = lease.map(|(lease, _)| Other { left: poll.left(), ..lease });
+        let lease = lease.map(|(lease, _)| Holding { left: poll.left(), ..lease });
         self.status(key, lease.as_ref())
     }
 
-    fn status(&self, key: &LockKey, lease: Option<&Other>) -> LockStatus {
+    fn status(&self, key: &LockKey, lease: Option<&Holding>) -> LockStatus {
         LockStatus {
             key: key.clone(),
             holder: lease.map(holder),

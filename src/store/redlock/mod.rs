@@ -1,23 +1,22 @@
-//! Locks on N independent Redis nodes, by majority: Redlock, with fencing tokens.
+//! Locks on N independent Redis nodes, by majority: Redlock, where the fencing number is the ballot.
 //!
-//! A verb is one script on each node, whose votes `vote.rs` counts. A node that may have forgotten
-//! leases does not vote until they have expired (`guard.lua`). There is no common line: an
-//! instance's waiters for a key contend one at a time, in the order of arrival; instances contend
-//! with one another, with random pauses.
+//! A verb is one script on each node, whose answers `poll.rs` counts. The rules are below; the
+//! scripts and functions name them.
+#![doc = include_str!("rules.md")]
 
 mod attempt;
 mod background;
 mod cleanup;
 mod inspect;
-mod level;
 mod nodes;
+mod numbers;
 pub mod operator;
 mod peer;
+mod poll;
 mod queue;
 mod refresh;
 mod release;
 mod settings;
-mod vote;
 mod watch;
 
 use std::fmt;
@@ -26,9 +25,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use tokio::time::sleep;
 use tokio_util::sync::DropGuard;
-use uuid::Uuid;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
@@ -43,31 +40,25 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::{Wakeup, Wakeups};
 use crate::metrics::Metrics;
 use crate::store::redis::SettingsError;
-use crate::store::redis::clock::FencingFloor;
 use crate::store::redis::deadline::Deadline;
 use crate::store::redis::list::Listed;
-use crate::store::redis::node::{Node, failure};
+use crate::store::redis::node::Node;
 use crate::store::redis::rings::Rings;
 use crate::store::redlock::attempt::{Attempted, Position};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::cleanup::Cleanup;
 use crate::store::redlock::nodes::Nodes;
+use crate::store::redlock::numbers::Numbers;
 use crate::store::redlock::peer::Peer;
+use crate::store::redlock::poll::{Poll, Quorum};
 use crate::store::redlock::queue::Queues;
 use crate::store::redlock::settings::{Machine, Time};
-use crate::store::redlock::vote::Quorum;
 use crate::store::redlock::watch::{NodesView, Watch};
 
 pub use crate::store::redlock::settings::{RedlockSettings, Restarted, Rules};
 
 /// The channel on which the nodes tell that a key was freed.
 const FREED: &str = "lk//freed";
-
-/// The attempts of one call while votes are split.
-const TRIES: u32 = 5;
-
-/// The longest pause before the second attempt; doubled for each further one.
-const FIRST_PAUSE: Duration = Duration::from_millis(8);
 
 const GUARANTEES: Guarantees = Guarantees {
     store: "redlock",
@@ -89,10 +80,9 @@ pub struct RedlockStore {
     rules: Rules,
     default_ttl: Ttl,
     prefixes: Prefixes,
-    floor: FencingFloor,
+    numbers: Numbers,
     metrics: Arc<Metrics>,
     cleanup: Arc<Cleanup>,
-    background: Background,
     queues: Queues,
     view: Arc<NodesView>,
     contacted: AtomicBool,
@@ -137,12 +127,11 @@ impl RedlockStore {
         };
         background.spawn(watch.watch());
         Self {
-            cleanup: Arc::new(Cleanup::new(nodes.clone(), background.clone())),
-            background,
+            cleanup: Arc::new(Cleanup::new(nodes.clone(), background)),
             queues: Queues::new(first.position_kept),
             default_ttl: first.default_ttl,
             prefixes: first.prefixes.clone(),
-            floor: FencingFloor::new(metrics.clone()),
+            numbers: Numbers::new(metrics.clone()),
             metrics,
             contacted: AtomicBool::new(false),
             rules,
@@ -188,33 +177,15 @@ impl RedlockStore {
         Deadline::after(self.time.monotonic(), patience)
     }
 
-    /// Attempts to win the key, again while votes are split and no claim has won, or after the end
-    /// of a lease of the same token: its client may have used the token again at once.
-    async fn contend(&self, claim: &Claim, position: Position) -> Result<Attempted, StoreError> {
-        if let Some(obstacle) = self.view.obstacle() {
-            let reason = obstacle.text(&self.nodes);
-            let error = failure(Verb::TryAcquire, Effect::None, reason);
-            return Err(error.of_claim(claim.origin));
-        }
-        let claim = &Claim { ttl: claim.ttl.min(self.rules.longest_lease), ..claim.clone() };
-        let mut pause = FIRST_PAUSE;
-        let mut attempted = self.attempt(claim, position).await?;
-        for _ in 1..TRIES {
-            match attempted {
-                Attempted::Lost(poll) if !poll.held() => sleep(by_chance(pause)).await,
-                attempted => return Ok(attempted),
-            }
-            pause *= 2;
-            // A vote of an earlier attempt may still be on its way, until it is cleaned up.
-            attempted = self.attempt(claim, position).await.map_err(in_doubt)?;
-        }
-        match &attempted {
-            Attempted::Lost(poll) if poll.rival().is_none() => {
-                let reason = "leases of this token ended during every attempt";
-                Err(failure(Verb::TryAcquire, Effect::Unknown, reason))
-            }
-            _ => Ok(attempted),
-        }
+    /// Rule 1: a number above all that were heard of.
+    fn propose(&self, heard: u64) -> u64 {
+        let latest = self.nodes.latest_clock().saturating_mul(1_000);
+        self.numbers.propose(self.time.wall_micros(), latest, heard)
+    }
+
+    /// Notes the numbers in the answers.
+    fn hear(&self, poll: &Poll) {
+        self.numbers.hear(self.time.wall_micros(), poll.highest());
     }
 
     /// Asks for a claim that does not wait.
@@ -281,11 +252,6 @@ fn in_doubt(error: StoreError) -> StoreError {
     StoreError { effect: Effect::Unknown, ..error }
 }
 
-/// A unique name for an attempt.
-fn attempt_name() -> String {
-    Uuid::new_v4().simple().to_string()
-}
-
 /// A random pause of at most `most`.
 fn by_chance(most: Duration) -> Duration {
     most.mul_f64(fastrand::f64())
@@ -308,22 +274,17 @@ impl Store for RedlockStore {
     }
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        let If::Unrenewed(renewals) = of.only else {
-            return self.refresh_all(of.renewal(), of, ttl).await;
-        };
-        if self.was_renewed(of, renewals).await? {
-            return Ok(Renewed::TakenOver);
+        match of.only {
+            If::Unrenewed(known) if self.was_renewed(of, known).await? => Ok(Renewed::TakenOver),
+            _ => self.refresh_all(of, ttl).await,
         }
-        let linger = ttl.map(|linger| linger.min(self.rules.longest_lease));
-        self.refresh_all(of.renewal(), of, linger).await
     }
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         match of.only {
-            // Node by node it would meet what a repeat was told of.
-            If::Unheard(Receipt { origin: Origin::Client, .. }) => Ok(Ended::Nothing),
+            If::Unheard(Receipt { origin: Origin::Client, by, .. }) => self.take_back(of, by).await,
             If::Unheard(_) | If::Ever => self.undo_all(&of.key, &of.token).await,
-            If::Unrenewed(renewals) if self.was_renewed(of, renewals).await? => Ok(Ended::Nothing),
+            If::Unrenewed(known) if self.was_renewed(of, known).await? => Ok(Ended::Nothing),
             If::SameCare(_) | If::Unrenewed(_) => self.release_all(of).await,
             If::Any => self.release(of).await,
         }
@@ -362,10 +323,6 @@ impl Store for RedlockStore {
 
     async fn list(&self, page: &Page) -> Result<Vec<LockStatus>, StoreError> {
         self.page(page).await
-    }
-
-    async fn finish(&self) {
-        self.background.finish().await;
     }
 
     fn contacted(&self) -> bool {

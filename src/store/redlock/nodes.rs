@@ -1,32 +1,29 @@
-//! The nodes, asked together: questions as arguments of the scripts, answers as ballots.
+//! The nodes, asked together: questions as arguments of the scripts, and their answers.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::sync::oneshot;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
-use crate::lock::store::Target;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::node::ScriptCall;
-use crate::store::redis::script::{Reply, Script, or_empty, script};
+use crate::store::redis::script::{Reply, Script, script};
 use crate::store::redlock::background::Background;
 use crate::store::redlock::peer::Peer;
+use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says, Vote};
 use crate::store::redlock::settings::{RedlockSettings, Restarted};
-use crate::store::redlock::vote::{Ballot, Other, Poll, Quorum, Since, Yes};
 
-script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "guard.lua" "vote.lua" "try_acquire.lua");
-script!(CONFIRM, Verb::Confirm, 3: "prelude.lua" "guard.lua" "vote.lua" "confirm.lua");
-script!(UNCONFIRM, Verb::Unconfirm, 3: "prelude.lua" "guard.lua" "vote.lua" "unconfirm.lua");
-script!(LEVEL, Verb::Level, 3: "prelude.lua" "guard.lua" "vote.lua" "level.lua");
-script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "guard.lua" "vote.lua" "refresh.lua");
-script!(RELEASE, Verb::Release, 3: "prelude.lua" "guard.lua" "vote.lua" "release.lua");
-script!(FORCE_RELEASE, Verb::ForceRelease, 3: "prelude.lua" "guard.lua" "vote.lua" "force_release.lua");
-script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "guard.lua" "vote.lua" "inspect.lua");
+script!(TRY_ACQUIRE, Verb::TryAcquire, 3: "prelude.lua" "guard.lua" "record.lua" "try_acquire.lua");
+script!(UNDO, Verb::Undo, 3: "prelude.lua" "guard.lua" "record.lua" "undo.lua");
+script!(COUNT, Verb::Count, 3: "prelude.lua" "guard.lua" "record.lua" "count.lua");
+script!(REFRESH, Verb::Refresh, 3: "prelude.lua" "guard.lua" "record.lua" "refresh.lua");
+script!(SETTLE, Verb::Settle, 3: "prelude.lua" "guard.lua" "record.lua" "settle.lua");
+script!(RELEASE, Verb::Release, 3: "prelude.lua" "guard.lua" "record.lua" "release.lua");
+script!(INSPECT, Verb::Inspect, 3: "prelude.lua" "guard.lua" "record.lua" "inspect.lua");
 
 /// The nodes of the list, reachable or not.
 pub(super) struct Nodes {
@@ -38,10 +35,7 @@ pub(super) struct Nodes {
     background: Option<Background>,
 }
 
-/// The answers to a poll that come after its result, all at once.
-pub(super) type Late = oneshot::Receiver<Vec<(usize, Ballot)>>;
-
-/// A question about one lock, to all nodes.
+/// A question about one lock, to one node or to all.
 #[derive(Clone)]
 pub(super) struct Question {
     script: &'static Script,
@@ -49,29 +43,7 @@ pub(super) struct Question {
     guard: Arc<str>,
     args: Arc<[String]>,
     when: When,
-    /// The scripts tell it from requests that were made before others acted: their second argument
-    /// is when it was made.
-    in_order: Option<Deadline>,
     patience: Duration,
-}
-
-/// The part of what a token has that is given up.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Part<'a> {
-    All,
-    /// Only what has the number that the target names.
-    Exact,
-    /// Only a vote of this attempt that no other uses.
-    Of(&'a str),
-}
-
-impl<'a> Part<'a> {
-    fn attempt(self) -> Option<&'a str> {
-        match self {
-            Self::Of(attempt) => Some(attempt),
-            Self::All | Self::Exact => None,
-        }
-    }
 }
 
 impl Nodes {
@@ -108,6 +80,11 @@ impl Nodes {
         &self.key_prefix
     }
 
+    /// The time of the clock that is ahead of all others, in milliseconds.
+    pub(super) fn latest_clock(&self) -> u64 {
+        self.peers.iter().map(|peer| peer.now()).max().unwrap_or_default()
+    }
+
     /// A question that may act at any time.
     pub(super) fn question(
         &self,
@@ -118,57 +95,16 @@ impl Nodes {
     ) -> Question {
         let (keys, guard) = (Arc::new(Keys::of(&self.key_prefix, key)), self.guard.clone());
         args.push(self.settings.clone());
-        let (when, in_order) = (When::AnyTime, None);
-        Question { script, keys, guard, args: args.into(), when, in_order, patience }
+        Question { script, keys, guard, args: args.into(), when: When::AnyTime, patience }
     }
 
-    /// A question that gives up a part of what the target's token has, up to its fencing token.
-    pub(super) fn release(
-        &self,
-        target: &Target,
-        part: Part<'_>,
-        when: When,
-        patience: Duration,
-    ) -> Question {
-        let times = if when == When::AnyTime { 2 } else { 1 };
-        let args = self.release_args(target, part);
-        let args = std::iter::repeat_n(String::new(), times).chain(args).collect();
-        Question { when, ..self.question(&RELEASE, &target.key, args, patience) }
-    }
-
-    /// A question that gives up what the target's token has had since before this request.
-    pub(super) fn release_older(
-        &self,
-        target: &Target,
-        request: Deadline,
-        patience: Duration,
-    ) -> Question {
-        let args = self.release_args(target, Part::All).to_vec();
-        self.question(&RELEASE, &target.key, args, patience).in_order(request)
-    }
-
-    fn release_args(&self, target: &Target, part: Part<'_>) -> [String; 5] {
-        [
-            target.token.expose().to_owned(),
-            target.only.renewals(),
-            or_empty(part.attempt()),
-            or_empty(target.number),
-            or_empty((part == Part::Exact).then_some(1)),
-        ]
-    }
-
-    pub(super) fn inspection(&self, key: &LockKey, patience: Duration) -> Question {
+    pub(super) fn look(&self, key: &LockKey, patience: Duration) -> Question {
         self.question(&INSPECT, key, Vec::new(), patience)
     }
 
-    pub(super) async fn ask(&self, node: usize, question: &Question) -> Result<Reply, StoreError> {
+    /// Asks one node. Returns the time of its clock as well, in milliseconds.
+    pub(super) async fn ask(&self, node: usize, question: &Question) -> (u64, Heard) {
         question.clone().put(self.peers[node].clone()).await
-    }
-
-    /// Asks all nodes at once and returns all answers, in the order of the nodes.
-    pub(super) async fn ask_each(&self, question: &Question) -> Vec<Result<Reply, StoreError>> {
-        let asked = (0..self.peers.len()).map(|node| self.ask(node, question));
-        futures_util::future::join_all(asked).await
     }
 
     /// Runs a script about the guard of one node.
@@ -186,37 +122,32 @@ impl Nodes {
     /// Asks all nodes at once until `enough` have answered. The other calls still run: a late vote
     /// makes the lease more robust.
     pub(super) async fn poll(&self, question: &Question, enough: impl Fn(&Poll) -> bool) -> Poll {
-        self.poll_open(question, enough).await.0
+        let all = (0..self.peers.len()).map(|node| (node, question.clone()));
+        self.poll_each(all.collect(), enough).await
     }
 
-    /// The same, with the answers that come late, if some do.
-    pub(super) async fn poll_open(
+    /// The same for a question to each of these nodes.
+    pub(super) async fn poll_each(
         &self,
-        question: &Question,
+        questions: Vec<(usize, Question)>,
         enough: impl Fn(&Poll) -> bool,
-    ) -> (Poll, Option<Late>) {
+    ) -> Poll {
         let mut poll = Poll::new(self.quorum());
-        let calls = self.peers.iter().cloned().enumerate().map(|(node, peer)| {
-            let question = question.clone();
-            async move { (node, question.put(peer).await) }
+        let calls = questions.into_iter().map(|(node, question)| {
+            let peer = self.peers[node].clone();
+            async move { (node, question.put(peer).await.1) }
         });
         let mut open: FuturesUnordered<_> = calls.collect();
-        while let Some((node, reply)) = open.next().await {
-            poll.count(node, ballot(reply));
+        while let Some((node, heard)) = open.next().await {
+            poll.count(node, heard);
             if enough(&poll) {
                 break;
             }
         }
-        let background = self.background.as_ref().filter(|_| !open.is_empty());
-        let late = background.map(|background| {
-            let (sender, late) = oneshot::channel();
-            background.spawn(async move {
-                let heard = open.map(|(node, reply)| (node, ballot(reply))).collect().await;
-                let _ = sender.send(heard); // Most polls need no more.
-            });
-            late
-        });
-        (poll, late)
+        if let Some(background) = self.background.as_ref().filter(|_| !open.is_empty()) {
+            background.spawn(open.for_each(async |_| ()));
+        }
+        poll
     }
 }
 
@@ -226,18 +157,17 @@ impl Question {
         Self { when: When::Until(deadline), ..self }
     }
 
-    /// The same, and it tells when it was made: the second argument.
-    pub(super) fn in_order(self, deadline: Deadline) -> Self {
-        Self { when: When::Until(deadline), in_order: Some(deadline), ..self }
-    }
-
-    async fn put(self, peer: Arc<dyn Peer>) -> Result<Reply, StoreError> {
-        let Self { script, keys, guard, args, when, in_order, patience } = self;
+    async fn put(self, peer: Arc<dyn Peer>) -> (u64, Heard) {
+        let Self { script, keys, guard, args, when, patience } = self;
         let [lock, record, ..] = keys.all();
         let keys = [lock, record, &*guard];
-        let asked = in_order.map(|request| peer.when_asked(request).to_string());
-        let args: Vec<_> = asked.iter().chain(args.iter()).map(String::as_str).collect();
-        peer.call(&ScriptCall { script, keys: &keys, args: &args, when }, patience).await
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        let silent = |effect| Heard { votes: false, highest: 0, said: Says::Silent(effect) };
+        match peer.call(&ScriptCall { script, keys: &keys, args: &args, when }, patience).await {
+            Err(error) => (0, silent(error.effect)),
+            // A malformed reply proves nothing.
+            Ok(reply) => (reply.now, read(reply).unwrap_or_else(|| silent(Effect::Unknown))),
+        }
     }
 }
 
@@ -246,49 +176,54 @@ pub(super) fn guard(key_prefix: &str) -> String {
     format!("{SIDE_PREFIX}guard:{key_prefix}")
 }
 
-fn ballot(reply: Result<Reply, StoreError>) -> Ballot {
-    match reply {
-        Err(error) => Ballot::Silent(error.effect),
-        // A malformed reply proves nothing.
-        Ok(reply) => read(reply).unwrap_or(Ballot::Silent(Effect::Unknown)),
+fn read(mut reply: Reply) -> Option<Heard> {
+    if reply.word() == "foreign" {
+        return Some(Heard { votes: false, highest: 0, said: Says::Foreign });
     }
-}
-
-fn read(mut reply: Reply) -> Option<Ballot> {
-    Some(match reply.word() {
-        "yes" => Ballot::Yes(yes(&mut reply, Since::Now)?),
-        "again" => Ballot::Yes(yes(&mut reply, Since::Before)?),
-        "taken" | "held" => Ballot::No(Some(other(&mut reply)?)),
-        "lost" | "no" | "free" | "ended" => Ballot::No(None),
-        "missing" => Ballot::Missing(natural(&mut reply)?),
-        "taken_over" => Ballot::TakenOver,
-        "blank" => Ballot::Blank,
-        "foreign" => Ballot::Foreign,
+    let (votes, highest) = (reply.number()? == 1, natural(&mut reply)?);
+    let said = match reply.word() {
+        "yes" => Says::Yes,
+        "again" => Says::Again,
+        "behind" => Says::Behind,
+        "told" => Says::Told(vote(&mut reply)?),
+        // A release does not ask for it.
+        "other" => vote(&mut reply).map_or(Says::Done, Says::Other),
+        "held" => Says::Held(Holding {
+            left: millis(&mut reply), // -1: a lock without a TTL.
+            holder: reply.bytes()?,
+            number: natural(&mut reply)?,
+            owner: reply.text()?,
+            held: millis(&mut reply),
+            renewals: natural(&mut reply)?,
+        }),
+        "ended" => Says::Ended(natural(&mut reply)?, reply.text()?),
+        "free" => Says::Free,
+        "taken" => Says::Taken,
+        "taken_over" => Says::TakenOver,
+        "undone" | "counts" | "nothing" | "joined" | "changed" | "renewed" => Says::Done,
         _ => return None,
+    };
+    Some(Heard { votes, highest, said })
+}
+
+fn vote(reply: &mut Reply) -> Option<Vote> {
+    Some(Vote {
+        number: natural(reply)?,
+        by: reply.text()?,
+        left: millis(reply).unwrap_or_default(), // -1: a lock without a TTL.
+        ttl: millis(reply)?,
+        renewals: natural(reply)?,
+        owner: reply.text()?,
+        held: millis(reply),
     })
-}
-
-fn yes(reply: &mut Reply, since: Since) -> Option<Yes> {
-    let number = natural(reply).unwrap_or_default();
-    let renewals = natural(reply).unwrap_or_default();
-    let asked = natural(reply).zip(reply.text());
-    let held = natural(reply);
-    let (drawer, before) = (reply.text().unwrap_or_default(), natural(reply));
-    Some(Yes { number, drawer, since, renewals, asked, held, before })
-}
-
-/// Reads milliseconds left, holder, fencing token, owner and milliseconds held.
-pub(super) fn other(reply: &mut Reply) -> Option<Other> {
-    // -1 left: a lock without a TTL.
-    let left = u64::try_from(reply.number()?).ok().map(Duration::from_millis);
-    let holder = reply.bytes()?;
-    let number = natural(reply)?;
-    let owner = reply.text().unwrap_or_default();
-    let held = natural(reply);
-    Some(Other { holder, left, number, owner, held, renewals: natural(reply).unwrap_or_default() })
 }
 
 /// The next item, if it is a non-negative number.
 pub(super) fn natural(reply: &mut Reply) -> Option<u64> {
     reply.number()?.try_into().ok()
+}
+
+/// The next item in milliseconds, unless it is negative.
+fn millis(reply: &mut Reply) -> Option<Duration> {
+    natural(reply).map(Duration::from_millis)
 }

@@ -8,7 +8,6 @@ use async_trait::async_trait;
 use crate::lock::error::StoreError;
 use crate::lock::key::LockKey;
 use crate::lock::store::Page;
-use crate::store::redis::deadline::Deadline;
 use crate::store::redis::node::{Node, ScriptCall, Way};
 use crate::store::redis::script::Reply;
 
@@ -20,9 +19,6 @@ pub(super) trait Peer: Send + Sync {
 
     /// The estimate of its clock, in milliseconds.
     fn now(&self) -> u64;
-
-    /// The time of its clock at the earliest when a request was made, in milliseconds.
-    fn when_asked(&self, request: Deadline) -> u64;
 
     /// Makes a call, and gives it up after `patience`.
     async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Result<Reply, StoreError>;
@@ -44,10 +40,6 @@ impl Peer for Node {
 
     fn now(&self) -> u64 {
         self.clock().now()
-    }
-
-    fn when_asked(&self, request: Deadline) -> u64 {
-        self.clock().at(request.began())
     }
 
     async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Result<Reply, StoreError> {

@@ -1,172 +1,248 @@
-//! Refreshes on several nodes: a lease exists while a majority holds it, and is never revived.
+//! Rules 6 and 7: a lease exists while a majority has its number, and is never revived.
 
 use std::time::Duration;
 
 use crate::lock::error::{Effect, StoreError, Verb};
-use crate::lock::lease::{Claim, Lease, Origin, Owner, Renewals};
-use crate::lock::store::{Answer, Renewed, Target, Win};
+use crate::lock::lease::{Claim, Lease, Owner, Renewals};
+use crate::lock::slots::Share;
+use crate::lock::store::{Answer, If, Renewed, Target, Win};
 use crate::lock::time::Ttl;
 use crate::lock::token::FencingToken;
-use crate::store::redis::RETENTION_MS;
-use crate::store::redis::deadline::When;
 use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
-use crate::store::redlock::nodes::{Part, REFRESH};
-use crate::store::redlock::vote::{Ballot, Number, Poll, remaining};
-use crate::store::redlock::{RedlockStore, attempt_name};
+use crate::store::redlock::RedlockStore;
+use crate::store::redlock::cleanup::Leftover;
+use crate::store::redlock::nodes::{REFRESH, SETTLE};
+use crate::store::redlock::poll::{Finding, Poll, Vote, majority_left, remaining, validity};
 
-/// The time after its question in which a refresh may bring a lease to nodes that miss it: the marks
-/// of a release, and the lock of a lease that another request shortens, last for as long.
-const BRING_WITHIN: Duration = Duration::from_secs(1);
+/// The outcome of a refresh.
+pub(super) enum Found {
+    Lease(Lease),
+    TakenOver,
+    /// The token has no lease, but maybe the votes in these answers.
+    Gone(Poll),
+}
+
+/// A request to renew a lease.
+struct Request<'a> {
+    verb: Verb,
+    of: &'a Target,
+    ttl: Option<Ttl>,
+    /// The owner that an acquire sets; empty for none.
+    owner: Option<&'a str>,
+    /// What it adds to the renewals.
+    adds: Renewals,
+    /// True if it sets the end of the lease, earlier too.
+    sets_end: bool,
+    began: Duration,
+}
+
+/// A lease that was found, and what it shall be on all nodes.
+struct Parts {
+    number: u64,
+    /// What nodes have told of it.
+    told: Vec<Vote>,
+    /// The time for which it lasts from now on.
+    ttl: Ttl,
+    owner: String,
+    renewals: u64,
+    held: Duration,
+}
 
 impl RedlockStore {
-    /// Acquires the lease again that a claim names: a refresh, because it begins no other.
+    /// Acquires the lease again that a claim names: it begins no other.
     pub(super) async fn acquire_again(&self, claim: &Claim) -> Result<Answer, StoreError> {
-        let Claim { key, token, named, .. } = claim;
-        let target = Target::of(key, token, *named);
-        let lease = self.refresh_all(Verb::TryAcquire, &target, Some(claim.ttl)).await?.lease();
-        let again = |lease| Win { lease, fresh: false, replaces: None, place: None, node: 0 };
-        Ok(lease.map_or(Answer::Gone, |lease| Answer::Won(again(lease))))
+        Ok(match self.refresh_for(claim).await? {
+            Found::Lease(lease) => Answer::Won(again(lease)),
+            Found::TakenOver | Found::Gone(_) => Answer::Gone,
+        })
     }
 
-    /// Refreshes a lease on all nodes.
+    /// Renews the lease that the token of a claim has.
+    pub(super) async fn refresh_for(&self, claim: &Claim) -> Result<Found, StoreError> {
+        let request = Request {
+            verb: Verb::TryAcquire,
+            of: &Target::of(&claim.key, &claim.token, claim.named),
+            ttl: Some(claim.ttl),
+            owner: Some(claim.owner.as_ref().map_or("", Owner::as_str)),
+            adds: Renewals::default().taken_over(),
+            sets_end: false,
+            began: self.time.monotonic(),
+        };
+        self.refresh(&request).await
+    }
+
+    /// Renews a lease for its client or its keeper.
     pub(super) async fn refresh_all(
         &self,
-        verb: Verb,
-        target: &Target,
+        of: &Target,
         ttl: Option<Ttl>,
     ) -> Result<Renewed, StoreError> {
-        let began = self.time.monotonic();
-        let patience = self.patience(ttl.unwrap_or(self.default_ttl));
+        let (none, is_client) = (Renewals::default(), of.only == If::Any);
+        let request = Request {
+            verb: of.renewal(),
+            of,
+            ttl: ttl.map(|ttl| ttl.min(self.rules.longest_lease)),
+            owner: None,
+            adds: if is_client { none.refreshed() } else { none },
+            sets_end: is_last(of) || is_client && of.number.is_some(),
+            began: self.time.monotonic(),
+        };
+        Ok(match self.refresh(&request).await? {
+            Found::Lease(lease) => Renewed::Lease(lease),
+            Found::TakenOver => Renewed::TakenOver,
+            Found::Gone(poll) => {
+                let left = self.leftovers(of, &poll);
+                self.cleanup.owe(left, self.rules.longest_lease.as_duration());
+                Renewed::Lost
+            }
+        })
+    }
+
+    /// Rule 6: renews what is told on all nodes, and settles what is not.
+    async fn refresh(&self, request: &Request<'_>) -> Result<Found, StoreError> {
+        let patience = self.patience(request.ttl.unwrap_or(self.default_ttl));
         let deadline = self.deadline(patience);
-        // A lease that is named, or kept, was told.
-        let name = target.number.is_none().then(attempt_name);
-        let args = self.refresh_args(target, ttl, name.as_deref());
-        let question = self.nodes.question(&REFRESH, &target.key, args, patience);
-        let question = question.in_order(deadline);
+        let (of, args) = (request.of, self.refresh_args(request));
+        let question = self.nodes.question(&REFRESH, &of.key, args, patience).until(deadline);
         // Waits for all nodes, so that those that miss the lease can be told.
         let poll = self.nodes.poll(&question, Poll::complete).await;
-        if poll.won() {
-            // Any majority with the lease has its number on a node.
-            let named = target.number.map(FencingToken::number);
-            if named.is_some_and(|named| poll.votes().iter().all(|yes| yes.number < named)) {
-                return Ok(Renewed::Lost);
+        self.hear(&poll);
+        match poll.finding(of.number.map(FencingToken::number)) {
+            Finding::Lease(number) => {
+                let parts = Parts::of(&poll, number, request, self.default_ttl);
+                let parts = self.settle(request, &poll, parts).await;
+                self.renewed(request, parts)
             }
-            let claim = self.refreshed(target, &poll);
-            return match self.confirm_refreshed(&claim, &poll, began).await {
-                Some(lease) => Ok(Renewed::Lease(lease)),
-                None if self.is_over(&claim, &poll, began) => Ok(Renewed::Lost),
-                None => Err(failure(verb, Effect::Unknown, "the nodes were too slow")),
-            };
-        }
-        if let Some(name) = name {
-            self.give_up_renewed(target, &poll, &name, patience);
-        }
-        let blocks = |so: fn(&Ballot) -> bool| poll.how_many(so) >= self.quorum().peers();
-        // A repeat that failed may have left fewer such answers.
-        if blocks(|ballot| *ballot == Ballot::TakenOver) {
-            return Ok(Renewed::TakenOver);
-        }
-        if blocks(|ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_))) {
-            return Ok(Renewed::Lost);
-        }
-        // Nodes that did not answer may complete a majority; nodes that do not vote may have
-        // forgotten.
-        Err(failure(verb, Effect::Unknown, "too few nodes answered"))
-    }
-
-    /// Gives up what a refresh without a majority has renewed: it may be a vote for a claim that is
-    /// refused, and whose own clean-up leaves it then. Not on silent nodes: in an outage the
-    /// refreshes of all leases would fill the queue.
-    fn give_up_renewed(&self, target: &Target, poll: &Poll, name: &str, patience: Duration) {
-        let question = self.nodes.release(target, Part::Of(name), When::AnyTime, patience);
-        let renewed = poll.ballots().filter_map(|(node, ballot)| match ballot {
-            Some(Ballot::Yes(_) | Ballot::Blank) => Some(self.cleanup.leftover_now(node)),
-            _ => None,
-        });
-        self.cleanup.owe(renewed.collect(), &question, self.rules.longest_lease.as_duration());
-    }
-
-    /// Returns true if a refreshed lease has lasted for its `max_hold` by now.
-    fn is_over(&self, claim: &Claim, poll: &Poll, began: Duration) -> bool {
-        let (elapsed, ttl) = (self.time.monotonic().saturating_sub(began), claim.ttl.as_duration());
-        self.is_capped(&claim.key, poll, ttl) && remaining(ttl, elapsed).is_none()
-    }
-
-    /// The claim that a refreshed lease had, as far as the votes tell.
-    fn refreshed(&self, target: &Target, poll: &Poll) -> Claim {
-        let votes = poll.votes();
-        let asked = || votes.iter().filter_map(|yes| yes.asked.as_ref());
-        Claim {
-            key: target.key.clone(),
-            token: target.token.clone(),
-            origin: Origin::Client,
-            ttl: asked().map(|(ttl, _)| *ttl).min().map_or(self.default_ttl, Ttl::from_millis),
-            owner: asked().next().and_then(|(_, owner)| Owner::parse(owner).ok()?),
-            slots: None,
-            named: None,
-            permit: None,
-        }
-    }
-
-    /// Confirms the fencing token of a refreshed lease, and brings the lease to the nodes that miss
-    /// it: otherwise it would be lost node by node. Returns when all nodes have answered, or are
-    /// too late to act: a release may follow.
-    async fn confirm_refreshed(
-        &self,
-        claim: &Claim,
-        poll: &Poll,
-        began: Duration,
-    ) -> Option<Lease> {
-        let (number, agreed) = match poll.number() {
-            Number::Agreed(number) => (number, true),
-            Number::Disputed(number) => {
-                self.metrics.redlock_write_back();
-                (number, false)
-            }
-        };
-        let misses =
-            |ballot: &Ballot| matches!(ballot, Ballot::No(_) | Ballot::Missing(_) | Ballot::Blank);
-        let until = self.deadline(self.patience(claim.ttl));
-        let brings = lasts(claim.ttl.as_duration(), until.moment().saturating_sub(began));
-        // It voted for an attempt that did not get its number confirmed, or has that of an earlier
-        // lease of the token, whose release may still be on its way.
-        let differs = |ballot: &Ballot| matches!(ballot, Ballot::Yes(yes) if yes.number != number);
-        let uneven = agreed && poll.how_many(differs) > 0;
-        let missed = (uneven || poll.how_many(misses) > 0) && brings;
-        if !agreed || missed {
-            let refreshed = missed.then(|| Renewals::from_number(poll.renewals()));
-            let name = attempt_name();
-            let question = self.confirmation(claim, (number, &name), poll, refreshed).until(until);
-            let confirmed = self.nodes.poll(&question, Poll::complete).await;
-            if !agreed && !confirmed.won() {
-                self.unconfirm(claim, &name, &confirmed);
-                return None;
+            Finding::TakenOver => Ok(Found::TakenOver),
+            Finding::Gone => Ok(Found::Gone(poll)),
+            Finding::Unclear => {
+                Err(failure(request.verb, Effect::Unknown, "too few nodes answered"))
             }
         }
-        self.lease(claim, poll, number, began)
     }
 
-    /// The arguments of a refresh, after those that tell when it was asked and expires.
-    fn refresh_args(&self, target: &Target, ttl: Option<Ttl>, name: Option<&str>) -> Vec<String> {
+    /// The arguments of a refresh, after its deadline.
+    fn refresh_args(&self, request: &Request<'_>) -> Vec<String> {
+        let Request { of, ttl, owner, adds, sets_end, .. } = request;
+        let take_over = Renewals::default().taken_over().number();
         vec![
-            target.token.expose().to_owned(),
+            of.token.expose().to_owned(),
             or_empty(ttl.map(Ttl::as_millis)),
-            self.default_ttl.as_millis().to_string(),
-            RETENTION_MS.to_string(),
-            self.time.wall_micros().to_string(),
-            self.floor.least().to_string(),
-            or_empty(target.number),
-            target.only.renewals(),
-            target.only.last_word().to_owned(),
-            or_empty(self.prefixes.max_hold(&target.key).map(Ttl::as_millis)),
-            or_empty(name),
+            or_empty(of.number),
+            of.only.renewals(),
+            if is_last(of) { 1 } else { take_over }.to_string(),
+            adds.number().to_string(),
+            or_empty(sets_end.then_some(1)),
+            or_empty(self.prefixes.max_hold(&of.key).map(Ttl::as_millis)),
+            or_empty(owner.map(|owner| format!("={owner}"))),
         ]
+    }
+
+    /// Rule 7: makes the votes of a lease told, and brings it to the nodes that miss it: otherwise
+    /// it would be lost node by node. Returns when they have answered, or are too late to act.
+    async fn settle(&self, request: &Request<'_>, poll: &Poll, parts: Parts) -> Parts {
+        let (key, found, timeout) = (&request.of.key, parts.number, self.rules.node_timeout);
+        // The lock of a direct client gets its number now.
+        let number = if found == 0 { self.propose(poll.highest()) } else { found };
+        let mut parts = Parts { number, ..parts };
+        let patience = self.patience(parts.ttl);
+        let until = self.deadline(patience);
+        let questions = poll.heard().filter_map(|(node, heard)| {
+            let args = self.settle_args(request.of, &parts, heard?.unsettled(found, timeout)?);
+            Some((node, self.nodes.question(&SETTLE, key, args, patience).until(until)))
+        });
+        let questions: Vec<_> = questions.collect();
+        if !questions.is_empty() {
+            self.metrics.redlock_settled();
+            let settled = self.nodes.poll_each(questions, |_| false).await;
+            parts.told.extend(settled.votes(number).map(|(_, vote)| vote.clone()));
+        }
+        parts
+    }
+
+    /// The arguments of the question that tells a node of a lease, after its deadline.
+    fn settle_args(&self, of: &Target, parts: &Parts, said: String) -> Vec<String> {
+        vec![
+            of.token.expose().to_owned(),
+            parts.number.to_string(),
+            said,
+            parts.ttl.as_millis().to_string(),
+            parts.owner.clone(),
+            parts.renewals.to_string(),
+            parts.held.as_millis().to_string(),
+            or_empty(self.prefixes.max_hold(&of.key).map(Ttl::as_millis)),
+        ]
+    }
+
+    /// The lease of these parts, if a majority was told of it in time.
+    fn renewed(&self, request: &Request<'_>, parts: Parts) -> Result<Found, StoreError> {
+        let unknown = |reason| Err(failure(request.verb, Effect::Unknown, reason));
+        let left = parts.told.iter().map(|told| told.left).collect();
+        let Some(ttl) = majority_left(left, self.quorum()) else {
+            return unknown("too few nodes answered");
+        };
+        let oldest = parts.told.iter().filter_map(|told| told.held).max().unwrap_or_default();
+        let max_hold = self.prefixes.max_hold(&request.of.key);
+        let capped = max_hold.is_some_and(|most| most.as_duration() <= oldest + ttl);
+        // The clock is read last, so that every earlier delay counts.
+        let elapsed = self.time.monotonic().saturating_sub(request.began);
+        let left = if capped { remaining(ttl, elapsed) } else { validity(ttl, elapsed) };
+        let (Some(left), Some(number)) = (left, FencingToken::from_number(parts.number)) else {
+            let over = Found::Gone(Poll::new(self.quorum()));
+            return if capped { Ok(over) } else { unknown("the nodes were too slow") };
+        };
+        self.numbers.raise(number);
+        let renewals = parts.told.iter().map(|told| told.renewals).max().unwrap_or_default();
+        Ok(Found::Lease(Lease {
+            key: request.of.key.clone(),
+            owner: Owner::parse(&parts.owner).ok().flatten(),
+            fencing_token: number,
+            ttl: Ttl::lasting(left),
+            renewals: Renewals::from_number(renewals),
+            capped,
+            share: Share::ALONE,
+        }))
+    }
+
+    /// Rule 8: what a token without a lease has, as these answers tell.
+    pub(super) fn leftovers(&self, of: &Target, poll: &Poll) -> Vec<Leftover> {
+        let left = poll.heard().filter_map(|(node, heard)| {
+            let number = heard?.leftover(self.rules.node_timeout)?;
+            Some(self.cleanup.heard(node, &self.ended(of, number)))
+        });
+        left.collect()
     }
 }
 
-/// Returns true if a lease still lasts on all nodes that refreshed it, so long after the refresh,
-/// also if another request has shortened it: nobody else can have had the key since.
-fn lasts(ttl: Duration, elapsed: Duration) -> bool {
-    remaining(ttl.min(BRING_WITHIN), elapsed).is_some()
+impl Parts {
+    fn of(poll: &Poll, number: u64, request: &Request<'_>, default_ttl: Ttl) -> Self {
+        let votes = || poll.votes(number).map(|(_, vote)| vote);
+        let told = poll.votes(number).filter(|(is_told, _)| *is_told);
+        let told: Vec<_> = told.map(|(_, vote)| vote.clone()).collect();
+        let last = votes().map(|vote| vote.ttl).filter(|ttl| !ttl.is_zero()).min();
+        let last = last.map_or(default_ttl, Ttl::lasting);
+        let left = votes().map(|vote| vote.left).max().unwrap_or_default();
+        let owner = votes().map(|vote| &*vote.owner).find(|owner| !owner.is_empty());
+        let renewals = votes().map(|vote| vote.renewals).max().unwrap_or_default();
+        let adds = if told.is_empty() { request.adds.number() } else { 0 };
+        Self {
+            number,
+            ttl: request.ttl.unwrap_or(last).max(Ttl::lasting(left)),
+            owner: request.owner.or(owner).unwrap_or_default().to_owned(),
+            renewals: renewals + adds,
+            held: votes().filter_map(|vote| vote.held).max().unwrap_or_default(),
+            told,
+        }
+    }
+}
+
+/// The lease that a token had before its claim.
+pub(super) fn again(lease: Lease) -> Win {
+    Win { lease, fresh: false, replaces: None, place: None, by: 0 }
+}
+
+/// Returns true if it is for the last word of a keeper.
+const fn is_last(of: &Target) -> bool {
+    matches!(of.only, If::Unrenewed(_))
 }

@@ -1,7 +1,6 @@
 //! One instance's check of the nodes, about once a second: which of them vote, which serve
 //! instances with other settings, and whether each is a different Redis.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +12,6 @@ use crate::lock::store::{NodeReport, Votes};
 use crate::metrics::Metrics;
 use crate::store::redis::script::{Reply, script};
 use crate::store::redlock::nodes::{Nodes, natural};
-use crate::store::redlock::vote::Quorum;
 
 script!(TOUCH, Verb::Guard, 1: "prelude.lua" "guard.lua" "touch.lua");
 
@@ -92,7 +90,8 @@ impl NodesView {
         self.sights().get(node).is_some_and(|sight| sight.waits.is_some())
     }
 
-    /// The reason not to grant, if there is one, whatever the votes.
+    /// The reason not to grant, if there is one, whatever the votes. Two lists whose lengths differ
+    /// by more than one node may both have a majority.
     pub(super) fn obstacle(&self) -> Option<Obstacle> {
         let sights = self.sights();
         if sights.is_empty() {
@@ -104,16 +103,12 @@ impl NodesView {
             let reason = "two nodes are the same Redis: each needs its own".to_owned();
             return Some(Obstacle { reason, nodes: vec![one, other] });
         }
-        let (own, others) = served(&sights);
-        let mut rivals = others.into_iter();
-        let rival = rivals.find(|(settings, those)| may_grant(*settings, those.len(), own));
-        rival.map(|(Settings { longest_lease_ms, nodes }, those)| {
-            let reason = format!(
-                "nodes serve instances with other settings ({nodes} nodes, redlock.longest_lease \
-                 {longest_lease_ms} ms) until those are stopped"
-            );
-            Obstacle { reason, nodes: those }
-        })
+        strangers(&sights, |others| others.abs_diff(sights.len()) > 1)
+    }
+
+    /// The nodes that serve other instances, which keep nobody from granting.
+    fn strangers(&self) -> Option<Obstacle> {
+        strangers(&self.sights(), |_| true)
     }
 
     /// The nodes for people, in their order.
@@ -197,7 +192,7 @@ impl Watch {
                 tracing::info!(voting, nodes, "nodes that vote");
                 voted = voting;
             }
-            let obstacle = self.view.obstacle().or_else(|| self.strangers());
+            let obstacle = self.view.obstacle().or_else(|| self.view.strangers());
             let reason = obstacle.as_ref().map(|obstacle| obstacle.reason.clone());
             if let Some(obstacle) = obstacle.filter(|_| reason != told) {
                 let nodes = obstacle.names(&self.nodes);
@@ -207,14 +202,6 @@ impl Watch {
             let pause = if voting == nodes { CALM.min(self.longest_lease / 4) } else { BUSY };
             tokio::time::sleep(pause / 2 + pause.mul_f64(fastrand::f64() / 2.0)).await;
         }
-    }
-
-    /// The nodes that serve other instances, too few to keep this instance from granting.
-    fn strangers(&self) -> Option<Obstacle> {
-        let (_, others) = served(&self.view.sights());
-        let nodes: Vec<_> = others.into_values().flatten().collect();
-        let reason = "nodes serve instances with other settings, and do not vote for this one";
-        (!nodes.is_empty()).then(|| Obstacle { reason: reason.to_owned(), nodes })
     }
 }
 
@@ -239,28 +226,19 @@ fn twins(sights: &[Sight]) -> Option<(usize, usize)> {
     })
 }
 
-/// The number of nodes that serve this instance, and the nodes that serve others, by their
-/// settings.
-fn served(sights: &[Sight]) -> (usize, BTreeMap<Settings, Vec<usize>>) {
-    let (mut own, mut others) = (0, BTreeMap::new());
-    for (node, sight) in sights.iter().enumerate() {
-        match sight.serves {
-            Some(Serves::Us) => own += 1,
-            Some(Serves::Others(settings)) => {
-                others.entry(settings).or_insert_with(Vec::new).push(node);
-            }
-            None => (),
-        }
-    }
-    (own, others)
-}
-
-/// Returns true if instances of these settings may have a majority, of the nodes seen to serve them
-/// or of those that serve no others. The majorities of lists that differ by one node meet; if they
-/// differ by more, this keeps both from granting at once.
-fn may_grant(settings: Settings, seen: usize, own: usize) -> bool {
-    let most = seen.max(settings.nodes.saturating_sub(own));
-    most >= Quorum::of(settings.nodes).needed()
+/// The nodes that serve instances with lists of such lengths.
+fn strangers(sights: &[Sight], so: impl Fn(usize) -> bool) -> Option<Obstacle> {
+    let others = sights.iter().enumerate().filter_map(|(node, sight)| match sight.serves {
+        Some(Serves::Others(settings)) if so(settings.nodes) => Some((node, settings)),
+        _ => None,
+    });
+    let (those, settings): (Vec<_>, Vec<_>) = others.unzip();
+    let Settings { longest_lease_ms, nodes } = settings.first()?;
+    let reason = format!(
+        "nodes serve instances with other settings ({nodes} nodes, redlock.longest_lease \
+         {longest_lease_ms} ms) until those are stopped"
+    );
+    Some(Obstacle { reason, nodes: those })
 }
 
 fn read(mut reply: Reply) -> Option<Sight> {
@@ -279,35 +257,4 @@ fn read(mut reply: Reply) -> Option<Sight> {
     };
     let votes_from = Some(Instant::now() + left);
     Some(Sight { run_id, serves, votes, waits, votes_from })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Settings, may_grant};
-
-    #[test]
-    fn instances_of_two_lists_never_both_think_that_the_others_cannot_grant() {
-        for (ours, theirs) in (1..=7_usize).flat_map(|one| (1..=7).map(move |two| (one, two))) {
-            let of = |nodes| Settings { longest_lease_ms: 1, nodes };
-            // The shorter list is a part of the longer one, and each node serves one of the two.
-            for shared_own in 0..=ours.min(theirs) {
-                let shared = ours.min(theirs);
-                let own = shared_own + ours.saturating_sub(shared);
-                let others = shared - shared_own;
-                let their_own = others + theirs.saturating_sub(shared);
-                let we_grant =
-                    own > ours / 2 && !(others > 0 && may_grant(of(theirs), others, own));
-                let they_grant = their_own > theirs / 2
-                    && !(shared_own > 0 && may_grant(of(ours), shared_own, their_own));
-                assert!(!(we_grant && they_grant), "{ours} and {theirs}, {own} and {their_own}");
-            }
-        }
-    }
-
-    #[test]
-    fn a_node_that_serves_others_does_not_keep_the_rest_from_granting() {
-        let four = Settings { longest_lease_ms: 1, nodes: 4 };
-        assert!(!may_grant(four, 1, 2), "they have two of their four at most");
-        assert!(may_grant(four, 1, 1));
-    }
 }

@@ -71,10 +71,8 @@ mod tests {
             left(&stage).await.filter(over)
         };
         eventually(PATIENCE, waited).await;
-        if !stage.counts_votes() {
-            let again = won(&stage, &claim("a", "one", 1_000)).await.lease;
-            assert!(again.ttl < first.ttl, "{again:?} after {first:?}");
-        }
+        let again = won(&stage, &claim("a", "one", 1_000)).await.lease;
+        assert!(again.ttl < first.ttl, "{again:?} after {first:?}");
         assert!(stage.lasts(first.ttl, LONG), "{first:?}");
     }
 
@@ -83,7 +81,7 @@ mod tests {
         let again = won(&stage, &claim("a", "one", SHORT.as_millis())).await;
         assert!(!again.fresh);
         let is_longer = again.lease.ttl > SHORT && left(&stage).await > Some(SHORT.as_duration());
-        assert_eq!(is_longer, !stage.counts_votes(), "{again:?}");
+        assert!(is_longer, "{again:?}");
     }
 
     pub(super) async fn rule_5_another_number_is_lost_and_begins_nothing(stage: Stage) {
@@ -101,9 +99,6 @@ mod tests {
     }
 
     pub(super) async fn rule_7_a_grant_that_reaches_nobody_is_taken_back(stage: Stage) {
-        if stage.counts_votes() {
-            return stays_on_several_nodes(&stage).await;
-        }
         let toy = Toy::over(stage.store.clone());
         let locks = Locks::new(toy.clone(), LIMITS);
         for origin in [Origin::Client, Origin::Service] {
@@ -118,24 +113,14 @@ mod tests {
         }
     }
 
-    /// The clean-up of several nodes would meet what a repeat was told of.
-    async fn stays_on_several_nodes(stage: &Stage) {
-        let win = won(stage, &claim("a", "one", LONG)).await;
-        stage.store.end(&unheard(&win)).await.unwrap();
-        assert!(left(stage).await.is_some());
-    }
-
     /// The grant of a lease that nobody has heard of.
-    fn unheard(Win { lease, node, .. }: &Win) -> Target {
+    fn unheard(Win { lease, by, .. }: &Win) -> Target {
         let (renewals, origin) = (lease.renewals, Origin::Client);
-        let receipt = Receipt { renewals, origin, place: None, node: *node };
+        let receipt = Receipt { renewals, origin, place: None, by: *by };
         Target::of(&lease.key, &token("one"), Some(lease.fencing_token)).only(If::Unheard(receipt))
     }
 
     pub(super) async fn rule_7_a_grant_in_line_that_reaches_nobody_is_taken_back(stage: Stage) {
-        if stage.counts_votes() {
-            return stays_on_several_nodes(&stage).await;
-        }
         let locks = Locks::new(stage.store.clone(), LIMITS);
         for round in 0..40 {
             // A late grant to the last round's request may just be taken back.
@@ -174,7 +159,7 @@ mod tests {
                 stage.store.renew(&Target::of(&key("a"), &token("one"), named), Some(SHORT)).await;
             refreshed.unwrap().lease().unwrap().ttl
         };
-        assert_eq!(refresh(None).await > SHORT, !stage.counts_votes());
+        assert!(refresh(None).await > SHORT);
         assert!(refresh(Some(lease.fencing_token)).await <= SHORT);
         assert!(left(&stage).await.unwrap() <= SHORT.as_duration());
     }

@@ -81,11 +81,9 @@ mod tests {
         lease(&stage, "holder", 2).await;
         store.ask(&of("one", 1), Ask::InLine(None)).await.unwrap();
         let asked = store.ask(&of("one", 2), Ask::Once(None)).await.unwrap();
-        let Answer::Won(Win { lease: unheard, place, node, .. }) = asked else {
-            panic!("{asked:?}")
-        };
+        let Answer::Won(Win { lease: unheard, place, by, .. }) = asked else { panic!("{asked:?}") };
         let origin = Origin::Client;
-        let receipt = Receipt { renewals: unheard.renewals, origin, place, node };
+        let receipt = Receipt { renewals: unheard.renewals, origin, place, by };
         let grant = Target::of(&key("a"), &token("one"), Some(unheard.fencing_token));
         let taken_back = store.end(&grant.only(If::Unheard(receipt))).await.unwrap();
         assert!(place.is_some() && matches!(taken_back, Ended::Lease(_)), "{place:?}");

@@ -74,7 +74,8 @@ async fn an_instance_with_another_longest_lease_grants_nothing_while_the_others_
     assert_eq!(old.http().post("/locks/old", "").await.status, 201);
     drop(old);
     serves(&new.http()).await;
-    assert_eq!(new.http().get("/readyz").await.status, 200);
+    eventually(PATIENCE, async || (new.http().get("/readyz").await.status == 200).then_some(()))
+        .await;
     let too_long = new.http().post("/locks/new?ttl=3001ms", "").await;
     assert_eq!(too_long.told(), (400, "invalid_request".to_owned()), "{too_long:?}");
 }

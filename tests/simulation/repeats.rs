@@ -1,4 +1,4 @@
-//! A vote that is leveled late, after somebody else has been told of its number.
+//! Votes for repeats of a lease, and for claims that are refused, on a node that missed the lease.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,101 +13,10 @@ use crate::store::redlock::simulation::counterexamples::{
     claims, in_a_world, missed_by_the_third, won,
 };
 use crate::store::redlock::simulation::faults::{deliver, resume};
-use crate::store::redlock::simulation::network::Message;
-use crate::store::redlock::simulation::rule::Rule;
 use crate::store::redlock::simulation::world::World;
-
-/// A lease that the third node missed, and then votes for with a number of its own.
-struct Uneven<'a> {
-    world: &'a World,
-    claim: Claim,
-    number: u64,
-    /// What is to level the vote, on its way.
-    level: Vec<Message>,
-}
-
-impl<'a> Uneven<'a> {
-    async fn begin(world: &'a World) -> Self {
-        let (one, claim, _) = missed_by_the_third(world).await;
-        world.state().nodes[2].pauses = true;
-        let number = won(&one, &claim).await;
-        let vote = resume(world, 2);
-        deliver(world, vote);
-        world.state().nodes[2].pauses = true;
-        sleep(Duration::from_millis(200)).await; // The attempt has heard of the vote.
-        Self { world, claim, number, level: resume(world, 2) }
-    }
-
-    /// The number of a repeat through an instance that does not reach a node.
-    async fn without(&self, instance: usize, node: usize) -> u64 {
-        self.world.state().nodes[node].cut = vec![instance];
-        let number = won(&store(self.world, instance), &self.claim).await;
-        self.world.state().nodes[node].cut.clear();
-        number
-    }
-
-    /// A repeat whose confirmation only the first node hears.
-    async fn half_confirmed(&self) {
-        self.world.state().nodes[1].cut = vec![1];
-        let other = store(self.world, 1);
-        let meanwhile = async {
-            let now = self.world.now();
-            self.world.state().instances[1].stands_until = now + 100;
-            sleep(Duration::from_millis(50)).await; // The nodes have voted.
-            self.world.state().nodes[2].pauses = true;
-        };
-        let (repeated, ()) = tokio::join!(other.ask(&self.claim, Ask::Once(None)), meanwhile);
-        assert!(repeated.is_err(), "{repeated:?}");
-        drop(resume(self.world, 2));
-        self.world.state().nodes[1].cut.clear();
-    }
-
-    /// The vote is leveled now. Returns the number of a repeat without the first node.
-    async fn after_its_leveling(mut self) -> u64 {
-        deliver(self.world, std::mem::take(&mut self.level));
-        self.without(0, 0).await
-    }
-}
 
 fn store(world: &World, instance: usize) -> Arc<RedlockStore> {
     world.of(instance).store.expect("a store")
-}
-
-/// Returns true if a repeat is told a smaller number after the vote was leveled than one before.
-fn falls(without: Option<Rule>, before: impl AsyncFnOnce(&Uneven<'_>)) -> bool {
-    in_a_world(without, async |world| {
-        let uneven = Uneven::begin(world).await;
-        before(&uneven).await;
-        let told = uneven.without(1, 1).await;
-        assert!(told > uneven.number);
-        uneven.after_its_leveling().await < told
-    })
-}
-
-#[test]
-fn where_a_confirmed_vote_is_leveled_a_number_falls() {
-    assert!(falls(Some(Rule::Settled), async |_| ()));
-    assert!(!falls(None, async |_| ()));
-}
-
-#[test]
-fn where_votes_of_two_attempts_agree_unconfirmed_a_number_falls() {
-    let half_confirmed = async |uneven: &Uneven<'_>| uneven.half_confirmed().await;
-    assert!(falls(Some(Rule::OneDrawer), half_confirmed));
-    assert!(!falls(None, half_confirmed));
-}
-
-/// A repeat is told of the vote before it is leveled, and answers the number of the lease.
-async fn told_before(world: &World) -> (u64, u64) {
-    let uneven = Uneven::begin(world).await;
-    assert_eq!(won(&store(world, 1), &uneven.claim).await, uneven.number);
-    (uneven.number, uneven.after_its_leveling().await)
-}
-
-#[test]
-fn a_vote_that_a_repeat_was_told_of_is_leveled_all_the_same() {
-    let (number, later) = in_a_world(None, told_before);
-    assert_eq!(number, later);
 }
 
 /// The third node misses the lease, and then knows a greater number, of a rival that did not get the
@@ -119,13 +28,13 @@ async fn above_a_rivals(world: &World) -> (u64, u64) {
     assert!(matches!(refused, Ok(Answer::Held(_))), "{refused:?}");
     sleep(Duration::from_millis(200)).await; // Its vote is given up.
     assert_eq!(won(&one, &claim).await, number);
-    sleep(Duration::from_millis(200)).await; // The node's vote is leveled.
+    sleep(Duration::from_millis(200)).await; // The lease is brought there.
     world.state().nodes[0].cut = vec![0];
     (number, won(&one, &claim).await)
 }
 
 #[test]
-fn a_vote_of_a_node_that_knew_a_greater_number_is_leveled_while_the_lease_lasts() {
+fn a_node_that_knew_a_greater_number_serves_a_lease_by_its_own() {
     let (number, later) = in_a_world(None, above_a_rivals);
     assert_eq!(number, later);
 }

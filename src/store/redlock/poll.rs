@@ -1,0 +1,557 @@
+//! The counting of the answers of N independent nodes. Pure: answers are arguments.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::lock::error::Effect;
+
+/// The majority of N nodes; any N from 1 on, odd or even.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Quorum {
+    nodes: usize,
+}
+
+impl Quorum {
+    pub(super) const fn of(nodes: usize) -> Self {
+        Self { nodes }
+    }
+
+    pub(super) const fn nodes(self) -> usize {
+        self.nodes
+    }
+
+    /// More than half: any two majorities share a node.
+    pub(super) fn needed(self) -> usize {
+        self.nodes / 2 + 1
+    }
+
+    /// The number of nodes that may be missing.
+    pub(super) fn spare(self) -> usize {
+        self.nodes - self.needed()
+    }
+}
+
+/// One node's answer to a question about a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Heard {
+    /// False if the node may have forgotten leases, serves other settings, or is silent: then its
+    /// answer does not count.
+    pub(super) votes: bool,
+    /// The greatest number that it knows.
+    pub(super) highest: u64,
+    pub(super) said: Says,
+}
+
+/// What a node says of a token and a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// Its vote is the attempt's.
+    Yes,
+    /// The token had the lock before.
+    Again,
+    /// It knows a number that is not below the attempt's.
+    Behind,
+    /// The token has a lease, which is renewed.
+    Told(Vote),
+    /// The token has the lock by another number, or by a vote that is open.
+    Other(Vote),
+    /// Nobody has it.
+    Free,
+    /// Another token has it.
+    Taken,
+    /// The holder, when it was asked for.
+    Held(Holding),
+    /// The token has it, and another request keeps it.
+    TakenOver,
+    /// What the token had is ended: its number, 0 if unknown, and its owner.
+    Ended(u64, String),
+    /// Nothing more than that the question was answered.
+    Done,
+    /// The node serves instances with other settings.
+    Foreign,
+    Silent(Effect),
+}
+
+/// What a token has on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vote {
+    /// 0 for the lock of a direct Redis client.
+    pub(super) number: u64,
+    /// The attempt that asked for it while it is open, as in the record.
+    pub(super) by: String,
+    pub(super) left: Duration,
+    /// The TTL that it was given last.
+    pub(super) ttl: Duration,
+    pub(super) renewals: u64,
+    /// Empty if none.
+    pub(super) owner: String,
+    pub(super) held: Option<Duration>,
+}
+
+impl Vote {
+    /// Returns true if the node did not vote when it stored this: it may have known greater numbers.
+    fn is_of_a_waiting_node(&self) -> bool {
+        self.by.starts_with('?')
+    }
+
+    /// Returns true if it is open, and no attempt can count it any more after `timeout`.
+    fn is_old(&self, timeout: Duration) -> bool {
+        self.by != "-" && self.held.is_some_and(|held| held > timeout * 2)
+    }
+}
+
+impl Heard {
+    /// What a node said that was not told of the lease of this number, for the question that tells
+    /// it: that changes only what is so still. A vote that may be counted by an attempt under way
+    /// stays if its number is greater.
+    pub(super) fn unsettled(&self, number: u64, timeout: Duration) -> Option<String> {
+        let highest = self.highest;
+        match &self.said {
+            Says::Free => Some(format!("{highest} 0 -")),
+            Says::Other(vote) if vote.number <= number || vote.is_old(timeout) => {
+                Some(format!("{highest} {} {}", vote.number, vote.by))
+            }
+            _ => None,
+        }
+    }
+
+    /// The number of what a token without a lease has, unless it may be a vote for an attempt under
+    /// way.
+    pub(super) fn leftover(&self, timeout: Duration) -> Option<u64> {
+        match &self.said {
+            Says::Told(vote) => Some(vote.number),
+            Says::Other(vote) if vote.is_old(timeout) => Some(vote.number),
+            _ => None,
+        }
+    }
+}
+
+/// The holder of a lock on one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Holding {
+    /// The value of the lock; empty for another type.
+    pub(super) holder: Vec<u8>,
+    /// The time left; absent if it never expires.
+    pub(super) left: Option<Duration>,
+    /// 0 for a direct Redis client.
+    pub(super) number: u64,
+    /// Empty if none.
+    pub(super) owner: String,
+    /// Absent for a direct Redis client.
+    pub(super) held: Option<Duration>,
+    pub(super) renewals: u64,
+}
+
+/// The outcome of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// A majority voted freshly: rule 3.
+    Granted,
+    /// The token may have a lease, or its old votes are in the way.
+    Again,
+    /// A greater number may win.
+    Behind,
+    /// Another token may have a majority.
+    Held,
+    /// No token has one.
+    Split,
+    /// Too few nodes answered.
+    Failed,
+}
+
+/// The lease of a token, by the answers to a refresh.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// A majority has this number.
+    Lease(u64),
+    /// Another request keeps it.
+    TakenOver,
+    /// No number can have a majority.
+    Gone,
+    /// Silent nodes may complete one.
+    Unclear,
+}
+
+/// The answers to one question, as they arrive.
+#[derive(Debug)]
+pub(super) struct Poll {
+    quorum: Quorum,
+    heard: Vec<Option<Heard>>,
+}
+
+impl Poll {
+    pub(super) fn new(quorum: Quorum) -> Self {
+        Self { quorum, heard: vec![None; quorum.nodes()] }
+    }
+
+    pub(super) fn count(&mut self, node: usize, heard: Heard) {
+        self.heard[node] = Some(heard);
+    }
+
+    /// The answers so far, by node.
+    pub(super) fn heard(&self) -> impl Iterator<Item = (usize, Option<&Heard>)> {
+        self.heard.iter().map(Option::as_ref).enumerate()
+    }
+
+    /// The answers that count.
+    pub(super) fn said(&self) -> impl Iterator<Item = &Says> {
+        self.heard.iter().flatten().filter(|heard| heard.votes).map(|heard| &heard.said)
+    }
+
+    /// The number of answers that count and match `so`.
+    pub(super) fn how_many(&self, so: impl Fn(&Says) -> bool) -> usize {
+        self.said().filter(|said| so(said)).count()
+    }
+
+    pub(super) fn yes(&self) -> usize {
+        self.how_many(|said| *said == Says::Yes)
+    }
+
+    /// The number of answers that count.
+    pub(super) fn answered(&self) -> usize {
+        self.how_many(|_| true)
+    }
+
+    /// The nodes whose answer is missing, or does not count.
+    pub(super) fn unheard(&self) -> usize {
+        self.quorum.nodes() - self.answered()
+    }
+
+    /// Returns true if every node has answered or failed.
+    pub(super) fn complete(&self) -> bool {
+        self.heard.iter().all(Option::is_some)
+    }
+
+    /// The greatest number that any node knows.
+    pub(super) fn highest(&self) -> u64 {
+        self.heard.iter().flatten().map(|heard| heard.highest).max().unwrap_or_default()
+    }
+
+    /// Returns true if further answers cannot improve the result of an attempt.
+    pub(super) fn decided(&self) -> bool {
+        let open = self.heard.iter().filter(|heard| heard.is_none()).count();
+        let (yes, needed, answered) = (self.yes(), self.quorum.needed(), self.answered());
+        if open == 0 || yes >= needed {
+            return true;
+        }
+        // It is lost. The cause, rivals or silence, is known with a majority of answers, or without
+        // a chance of one. Nodes that are not heard yet may have voted: they are awaited while the
+        // outcome depends on them.
+        let unknown = |heard: &&Heard| heard.said == Says::Silent(Effect::Unknown);
+        let silent = self.heard.iter().flatten().filter(unknown).count();
+        let outcome_is_known = open + silent <= self.quorum.spare();
+        yes + open < needed
+            && (answered >= needed || (answered + open < needed && outcome_is_known))
+    }
+
+    /// The outcome of an attempt: rules 3 and 5.
+    pub(super) fn outcome(&self) -> Outcome {
+        let (yes, needed) = (self.yes(), self.quorum.needed());
+        let again = self.how_many(|said| *said == Says::Again);
+        let behind = self.how_many(|said| *said == Says::Behind);
+        if yes >= needed {
+            Outcome::Granted
+        } else if again > 0 && again + yes + self.unheard() >= needed {
+            Outcome::Again
+        } else if behind > 0 && behind + yes >= needed {
+            Outcome::Behind
+        } else if self.rival().is_none() || self.answered() < needed {
+            Outcome::Failed
+        } else if self.held() {
+            Outcome::Held
+        } else {
+            Outcome::Split
+        }
+    }
+
+    /// The lease of a token after a refresh, only the one `named`, if given: rule 6. It exists where
+    /// a majority has its number; a number can be a lease's if silent nodes may complete one.
+    pub(super) fn finding(&self, named: Option<u64>) -> Finding {
+        let (mut has, mut may): (BTreeMap<_, usize>, BTreeMap<_, usize>) = Default::default();
+        for said in self.said() {
+            match said {
+                Says::Told(told) => *has.entry(told.number).or_default() += 1,
+                Says::Other(vote) if named.is_none() && !vote.is_of_a_waiting_node() => {
+                    *has.entry(vote.number).or_default() += 1;
+                }
+                Says::Other(vote) if named.is_none() => *may.entry(vote.number).or_default() += 1,
+                _ => (),
+            }
+        }
+        let (needed, unheard) = (self.quorum.needed(), self.unheard());
+        if let Some((number, _)) = has.iter().find(|(_, nodes)| **nodes >= needed) {
+            return Finding::Lease(*number);
+        }
+        let parts = |nodes: &BTreeMap<u64, usize>, number| nodes.get(number).copied().unwrap_or(0);
+        let numbers = has.keys().chain(may.keys());
+        let most = numbers.map(|number| parts(&has, number) + parts(&may, number)).max();
+        if most.unwrap_or(0) + unheard >= needed {
+            Finding::Unclear
+        } else if self.how_many(|said| *said == Says::TakenOver) > 0 {
+            Finding::TakenOver
+        } else {
+            Finding::Gone
+        }
+    }
+
+    /// The votes of this number, with true if they are told.
+    pub(super) fn votes(&self, number: u64) -> impl Iterator<Item = (bool, &Vote)> {
+        let votes = self.said().filter_map(|said| match said {
+            Says::Told(vote) => Some((true, vote)),
+            Says::Other(vote) => Some((false, vote)),
+            _ => None,
+        });
+        votes.filter(move |(_, vote)| vote.number == number)
+    }
+
+    /// The holder of the key on most nodes, and the number of these nodes.
+    pub(super) fn rival(&self) -> Option<(&Holding, usize)> {
+        let count = |one: &Holding| self.of_holder(&one.holder).count();
+        let rival = self.holdings().max_by_key(|one| (count(one), one.number))?;
+        Some((rival, count(rival)))
+    }
+
+    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+        self.said().filter_map(|said| match said {
+            Says::Held(holding) => Some(holding),
+            _ => None,
+        })
+    }
+
+    /// A lease of this number on a node.
+    pub(super) fn holding_of(&self, number: u64) -> Option<&Holding> {
+        self.holdings().find(|one| one.number == number)
+    }
+
+    pub(super) fn of_holder(&self, holder: &[u8]) -> impl Iterator<Item = &Holding> {
+        self.holdings().filter(move |one| one.holder == holder)
+    }
+
+    /// The lease of a holder, as far as the nodes that name it know, and their number. It is over
+    /// when too few of them are left.
+    pub(super) fn lease_of(&self, holder: &[u8]) -> Option<(Holding, usize)> {
+        let mut parts: Vec<_> = self.of_holder(holder).cloned().collect();
+        // A lock without a TTL comes last.
+        parts.sort_by_key(|part| part.left.unwrap_or(Duration::MAX));
+        let left = parts.get(parts.len().saturating_sub(self.quorum.needed()))?.left;
+        let alike = |one: &&Holding| {
+            let nodes = parts.iter().filter(|other| other.number == one.number).count();
+            (nodes >= self.quorum.needed(), one.number)
+        };
+        let one = parts.iter().max_by_key(alike)?;
+        // The node that completed the majority; one that was added later knows of a smaller age.
+        let mut ages: Vec<_> = parts.iter().filter_map(|part| part.held).collect();
+        ages.sort_unstable_by_key(|age| std::cmp::Reverse(*age));
+        let majority = ages.len().min(self.quorum.needed());
+        let held = majority.checked_sub(1).map(|last| ages[last]);
+        Some((Holding { left, held, ..one.clone() }, parts.len()))
+    }
+
+    /// Returns true if one rival may hold the key by majority, counting nodes that did not answer.
+    /// Otherwise votes are split and no token holds it.
+    pub(super) fn held(&self) -> bool {
+        self.rival().is_some_and(|(_, nodes)| self.may_be_majority(nodes))
+    }
+
+    /// Returns true if so many nodes are a majority, with those that did not answer.
+    pub(super) fn may_be_majority(&self, nodes: usize) -> bool {
+        nodes + self.unheard() >= self.quorum.needed()
+    }
+
+    /// The time until a majority of nodes is free, as far as known: the time left on the node that
+    /// completes it.
+    pub(super) fn left(&self) -> Option<Duration> {
+        let left = self.said().map(|said| match said {
+            Says::Held(holding) => holding.left,
+            _ => Some(Duration::ZERO),
+        });
+        let mut left: Vec<_> = left.collect();
+        // A lock without a TTL comes last.
+        left.sort_by_key(|left| left.unwrap_or(Duration::MAX));
+        let majority = left.len().min(self.quorum.needed());
+        majority.checked_sub(1).and_then(|last| left[last])
+    }
+}
+
+/// The time for which a majority has a lease, by the time that is left of it on each node.
+pub(super) fn majority_left(mut left: Vec<Duration>, quorum: Quorum) -> Option<Duration> {
+    left.sort_unstable_by_key(|left| std::cmp::Reverse(*left));
+    left.get(quorum.needed() - 1).copied()
+}
+
+/// The time left of a lease of `ttl` that was requested `elapsed` ago, less a margin for clocks of
+/// different speed: 1 % and the 2 ms of the server's precision. `None` if less than half of the TTL
+/// is left: the nodes were too slow.
+pub(super) fn validity(ttl: Duration, elapsed: Duration) -> Option<Duration> {
+    let left = ttl.checked_sub(ttl / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?;
+    (left >= ttl / 2).then_some(left)
+}
+
+/// As [`validity`], for a lease that cannot be renewed beyond `rest`: it may be short.
+pub(super) fn remaining(rest: Duration, elapsed: Duration) -> Option<Duration> {
+    let left = rest.checked_sub(rest / 100 + Duration::from_millis(2))?.checked_sub(elapsed)?;
+    (left >= Duration::from_millis(1)).then_some(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{
+        Finding, Heard, Holding, Outcome, Poll, Quorum, Says, Vote, majority_left, validity,
+    };
+    use crate::lock::error::Effect;
+
+    const fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn held(holder: &str, left_ms: u64, number: u64) -> Says {
+        let (holder, owner) = (holder.as_bytes().to_vec(), String::new());
+        let held = Some(ms(500));
+        Says::Held(Holding { holder, left: Some(ms(left_ms)), number, owner, held, renewals: 0 })
+    }
+
+    fn vote(number: u64, by: &str, held_ms: u64) -> Vote {
+        let (by, owner, held) = (by.to_owned(), String::new(), Some(ms(held_ms)));
+        Vote { number, by, left: ms(900), ttl: ms(1_000), renewals: 0, owner, held }
+    }
+
+    fn told(number: u64) -> Says {
+        Says::Told(vote(number, "-", 100))
+    }
+
+    fn open(number: u64) -> Says {
+        Says::Other(vote(number, "7", 100))
+    }
+
+    fn silent() -> Says {
+        Says::Silent(Effect::Unknown)
+    }
+
+    fn poll(nodes: usize, said: &[Says]) -> Poll {
+        let mut poll = Poll::new(Quorum::of(nodes));
+        for (node, said) in said.iter().enumerate() {
+            let votes = !matches!(said, Says::Silent(_) | Says::Foreign);
+            poll.count(node, Heard { votes, highest: 9, said: said.clone() });
+        }
+        poll
+    }
+
+    #[test]
+    fn a_quorum_is_more_than_half_in_integers() {
+        let needed: Vec<_> = (1..=7).map(|nodes| Quorum::of(nodes).needed()).collect();
+        assert_eq!(needed, [1, 2, 2, 3, 3, 4, 4]);
+        for nodes in 1..=7 {
+            let quorum = Quorum::of(nodes);
+            assert!(quorum.needed() * 2 > nodes, "two majorities share a node");
+            assert_eq!(quorum.spare() + quorum.needed(), nodes);
+        }
+    }
+
+    #[test]
+    fn only_fresh_votes_make_a_grant() {
+        let outcome = |said: &[Says]| poll(3, said).outcome();
+        assert_eq!(outcome(&[Says::Yes, Says::Yes]), Outcome::Granted);
+        assert_eq!(outcome(&[Says::Yes, Says::Again, Says::Again]), Outcome::Again);
+        assert_eq!(outcome(&[Says::Yes, Says::Again, silent()]), Outcome::Again);
+        assert_eq!(outcome(&[Says::Yes, Says::Again, held("b", 9, 1)]), Outcome::Again);
+        assert_eq!(outcome(&[Says::Again, held("b", 9, 1), held("b", 9, 1)]), Outcome::Held);
+        assert_eq!(outcome(&[Says::Yes, Says::Behind, silent()]), Outcome::Behind);
+        assert_eq!(outcome(&[Says::Yes, silent(), silent()]), Outcome::Failed);
+    }
+
+    #[test]
+    fn a_split_vote_is_not_a_lease_of_somebody_else() {
+        assert_eq!(poll(2, &[Says::Yes, held("b", 100, 1)]).outcome(), Outcome::Split);
+        assert_eq!(poll(3, &[held("b", 100, 1), held("b", 90, 1)]).outcome(), Outcome::Held);
+        let three = [Says::Yes, held("b", 1, 1), held("c", 1, 1)];
+        assert_eq!(poll(3, &three).outcome(), Outcome::Split);
+        // The silent node may be b's as well.
+        assert_eq!(poll(3, &[Says::Yes, held("b", 1, 1), silent()]).outcome(), Outcome::Held);
+    }
+
+    #[test]
+    fn a_loss_is_told_once_a_majority_has_said_so() {
+        let two = [held("b", 1, 1), held("b", 1, 1)];
+        assert!(poll(3, &two).decided());
+        assert!(!poll(4, &two).decided(), "a third of four can still answer");
+        let nobody = || Says::Silent(Effect::None);
+        assert!(poll(4, &[held("b", 1, 1), nobody(), nobody()]).decided());
+        assert!(!poll(2, &[Says::Foreign]).decided(), "the other node may vote");
+        assert!(poll(3, &[Says::Foreign, Says::Foreign]).decided(), "one vote is no lease");
+        assert!(!poll(3, &[Says::Foreign, silent()]).decided());
+    }
+
+    #[test]
+    fn a_lease_exists_where_a_majority_has_its_number() {
+        let finding = |said: &[Says]| poll(3, said).finding(None);
+        assert_eq!(finding(&[told(5), open(5), Says::Free]), Finding::Lease(5));
+        assert_eq!(finding(&[told(5), open(7), Says::Free]), Finding::Gone);
+        assert_eq!(finding(&[told(5), silent(), Says::Free]), Finding::Unclear);
+        assert_eq!(finding(&[Says::Free, silent(), Says::Taken]), Finding::Gone);
+        assert_eq!(finding(&[Says::Free, silent(), silent()]), Finding::Unclear);
+        let named = |said: &[Says]| poll(3, said).finding(Some(5));
+        assert_eq!(named(&[told(5), told(5), open(7)]), Finding::Lease(5));
+        assert_eq!(named(&[told(5), open(7), open(7)]), Finding::Gone, "it is another lease");
+        assert_eq!(named(&[told(5), Says::TakenOver, Says::TakenOver]), Finding::TakenOver);
+    }
+
+    #[test]
+    fn a_vote_of_a_node_that_waited_makes_no_majority() {
+        let waited = Says::Other(vote(5, "?7", 100));
+        assert_eq!(poll(3, &[open(5), waited.clone(), Says::Free]).finding(None), Finding::Unclear);
+        assert_eq!(poll(3, &[open(5), open(5), waited]).finding(None), Finding::Lease(5));
+    }
+
+    #[test]
+    fn only_a_young_vote_with_a_greater_number_is_left_to_its_attempt() {
+        let timeout = ms(50);
+        let unsettled = |said: Says| Heard { votes: true, highest: 9, said }.unsettled(5, timeout);
+        let said = |text: &str| Some(text.to_owned());
+        assert_eq!(unsettled(Says::Free), said("9 0 -"));
+        assert_eq!(unsettled(open(4)), said("9 4 7"));
+        assert_eq!(unsettled(open(5)), said("9 5 7"));
+        assert_eq!(unsettled(Says::Other(vote(7, "7", 99))), None);
+        assert_eq!(unsettled(Says::Other(vote(7, "7", 101))), said("9 7 7"));
+        assert_eq!(unsettled(Says::Other(vote(7, "-", 101))), None, "it is told");
+        assert_eq!(unsettled(told(5)), None);
+    }
+
+    #[test]
+    fn a_key_is_free_when_a_majority_of_its_nodes_is() {
+        let left = |said: &[Says]| poll(3, said).left();
+        let [long, short, mid] = [300, 100, 200].map(|left| held("b", left, 1));
+        assert_eq!(left(&[long.clone(), short, mid.clone()]), Some(ms(200)));
+        assert_eq!(left(&[long.clone(), Says::Yes, mid.clone()]), Some(ms(200)));
+        assert_eq!(left(&[long, mid]), Some(ms(300)));
+    }
+
+    #[test]
+    fn a_lease_is_what_its_majority_has() {
+        let lease = |said: &[Says]| {
+            let (lease, nodes) = poll(3, said).lease_of(b"a")?;
+            Some((lease.number, lease.left?.as_millis(), nodes))
+        };
+        let [first, second] = [held("a", 300, 5), held("a", 200, 5)];
+        assert_eq!(lease(&[first.clone(), second.clone()]), Some((5, 200, 2)));
+        // One node has a vote of a repeat, or of a rival.
+        let all = [first.clone(), second.clone(), held("a", 900, 7)];
+        assert_eq!(lease(&all), Some((5, 300, 3)));
+        assert_eq!(lease(&[first.clone(), second, held("b", 900, 7)]), Some((5, 200, 2)));
+        assert_eq!(lease(&[first, held("b", 900, 7)]), Some((5, 300, 1)));
+        assert_eq!(lease(&[held("b", 900, 7)]), None);
+    }
+
+    #[test]
+    fn the_remaining_ttl_is_that_of_a_majority_less_the_time_spent_and_the_drift() {
+        let of =
+            |left: &[u64]| majority_left(left.iter().copied().map(ms).collect(), Quorum::of(3));
+        assert_eq!(of(&[100, 300, 200]), Some(ms(200)));
+        assert_eq!(of(&[100]), None);
+        assert_eq!(validity(ms(10_000), ms(50)), Some(ms(9_848)));
+        assert_eq!(validity(ms(100), ms(48)), None);
+        assert_eq!(validity(ms(1), ms(0)), None);
+        assert_eq!(validity(ms(1_000), ms(2_000)), None);
+    }
+}

@@ -1,0 +1,49 @@
+-- record.lua: the lock and its record; runs after guard.lua, before the scripts about one lock.
+-- KEYS: 1 lock: the token as a plain string  2 record: "<highest> <number> <ttl (ms)> <renewals>
+--   <by> <start (ms)> <token> <owner>", kept for a DAY after the lock. `by` is the attempt that
+--   asked for the vote while that is open, with a "?" before it if the node did not vote, and "-"
+--   once the vote is told. "+" before the record: claims wait for a hint.
+-- ARGV: those of the script that follows
+-- Returns: nothing
+local lock, record = KEYS[1], KEYS[2]
+local DAY = 86400000
+local value, known = redis.pcall('GET', lock), redis.pcall('GET', record)
+if type(value) == 'table' then value = '' end -- A lock of another type: a direct Redis client's.
+if type(known) ~= 'string' then known = '' end
+local FORM = '^%+?%d+ (%d+) (%d+) (%d+) (%S+) (%d+) (%S+) (.*)$'
+local waiting, highest = string.match(known, '^(%+?)(%d+)')
+waiting, highest = waiting or '', tonumber(highest or 0)
+local number, its_ttl, renewals, by, start, holder, owner = string.match(known, FORM)
+local function clear() -- The fields of a free lock, or of a direct client's.
+  number, its_ttl, renewals, by, start = 0, 0, 0, value and '!' or '-', 0
+  holder, owner = '-', ''
+end
+if not value or value ~= holder then clear() end
+number, renewals, start = tonumber(number), tonumber(renewals), tonumber(start)
+local held = start > 0 and math.max(0, now - start) or -1
+local function write(left) -- The record, for a DAY after the time that is left of the lock.
+  local form = '%s%.0f %.0f %.0f %.0f %s %.0f %s %s'
+  local text =
+    string.format(form, waiting, highest, number, its_ttl, renewals, by, start, holder, owner)
+  redis.call('SET', record, text, 'PX', math.max(left, 0) + DAY)
+end
+local function free() -- Frees the lock, and tells the claims that wait.
+  redis.call('DEL', lock)
+  if waiting == '+' then redis.pcall('PUBLISH', 'lk//freed', lock) end -- Permission may be missing.
+  value, waiting = false, ''
+  clear()
+  write(0)
+end
+local function term(ttl, max_hold, left) -- A TTL that `max_hold` limits.
+  if max_hold == '' then return tonumber(ttl) end
+  local rest = (start > 0 and start or now) + max_hold - now
+  return math.min(ttl, math.max(rest, left, 1))
+end
+local function answer(word, ...) return { now, word, voting and 1 or 0, highest, ... } end
+local function tell_vote(word, left) -- The lock, for its token.
+  return answer(word, number, by, left, tonumber(its_ttl), renewals, owner, held)
+end
+local function tell(word) -- The lock, for others.
+  local left = value and redis.call('PTTL', lock) or 0
+  return answer(word, left, value or '', number, owner, held, renewals)
+end
