@@ -207,7 +207,6 @@ impl Outcome {
         total.writes += more.writes;
         total.unordered_grants += more.unordered_grants;
         total.unordered_waiters += more.unordered_waiters;
-        total.renumbered += more.renumbered;
         total.shared.add(&more.shared);
         for (kind, count) in &more.faults {
             *total.faults.entry(kind.clone()).or_default() += count;

@@ -30,17 +30,14 @@ pub(super) fn ends(
     for number in key.near(lease.token, lease.lo, reach) {
         let (operation, until) = (key.operation(number), key.settled(number));
         let from = operation.sent;
-        // On Redlock a lease may be told with a higher number later, which then means it as well.
-        let other = operation.asked.fencing_token.is_some_and(|meant| {
-            meant != lease.fence && !(context.redlock() && meant > lease.fence)
-        });
+        let other = operation.asked.fencing_token.is_some_and(|meant| meant != lease.fence);
         match operation.kind {
             Kind::Release if !other => {
                 let only_holder = operation.outcome == Outcome::No;
                 ends.push(End { from, until, keeps: 0, only_holder, taken_over_after: None });
             }
             Kind::Acquire | Kind::Hold | Kind::Refresh
-                if operation.outcome != Outcome::No && !other && shortens(context, operation) =>
+                if operation.outcome != Outcome::No && !other && shortens(operation) =>
             {
                 let ttl =
                     operation.said.ttl_ms.map(|ttl| ttl * MS).or_else(|| asked_ttl(operation));
@@ -50,10 +47,7 @@ pub(super) fn ends(
                     None if operation.kind == Kind::Refresh => continue,
                     None => context.safe(DEFAULT_TTL),
                 };
-                // A repeat on Redlock may be told a higher number, and sets the TTL with it.
-                let mine = operation.said.fencing_token.is_none_or(|said| {
-                    said == lease.fence || context.redlock() && said > lease.fence
-                });
+                let mine = operation.said.fencing_token.is_none_or(|said| said == lease.fence);
                 let until = match operation.kind {
                     Kind::Acquire | Kind::Refresh if context.redlock() => {
                         key.counts(context, number)
@@ -92,11 +86,9 @@ pub(super) fn ends(
     ends
 }
 
-/// Returns whether a question may leave a lease a shorter TTL: a refresh that names it, and on Redlock
-/// any question.
-fn shortens(context: &Context<'_>, operation: &Operation) -> bool {
-    let named = operation.kind == Kind::Refresh && operation.asked.fencing_token.is_some();
-    named || context.redlock()
+/// Returns whether a question may leave a lease a shorter TTL: a refresh that names it.
+fn shortens(operation: &Operation) -> bool {
+    operation.kind == Kind::Refresh && operation.asked.fencing_token.is_some()
 }
 
 fn forced_ends(

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, flush, gone, grant, lines, lines_of, look, no, refresh, release, rules,
-    stopped, waited,
+    MS, ask, breaks, flush, grant, lines, lines_of, look, no, refresh, release, rules, stopped,
+    waited,
 };
 use crate::history::NO_TOKEN;
 
@@ -128,25 +128,6 @@ fn a_stream_goes_on_in_an_outage_though_its_lease_was_released() {
 }
 
 #[test]
-fn redlock_may_tell_a_higher_number() {
-    let with = |fence| {
-        let all = [grant(1, 10, (0, 2), 990), refresh(1, fence, (100, 110), 990)];
-        lines_of("redlock", all)
-    };
-    let report = check(&with(12));
-    assert!(report.passed() && report.counted.renumbered == 1, "{report}");
-    assert_eq!(report.counted.grants, 1);
-}
-
-#[test]
-fn redlock_may_tell_a_higher_number_of_a_lease_whose_stream_has_no_end() {
-    let hold = Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 990) };
-    let all = [hold, refresh(1, 12, (100, 110), 990)];
-    let report = check(&lines_of("redlock", all));
-    assert!(report.passed() && report.counted.renumbered == 1, "{report}");
-}
-
-#[test]
 fn a_run_with_too_little_of_what_it_is_about_is_refused() {
     let history = lines(vec![grant(1, 10, (0, 2), 100), grant(2, 11, (200, 202), 100)]);
     let wanted = Wanted { grants: 2, expiries: 2, ..Wanted::default() };
@@ -176,46 +157,4 @@ fn a_forced_release_on_redlock_ends_more_than_it_tells() {
     };
     assert_eq!(rules(&with("redlock")), [""; 0]);
     assert_eq!(rules(&with("redis")), ["I1", "I9"]);
-}
-
-#[test]
-fn an_answer_that_redlock_lost_may_have_told_a_higher_number() {
-    let with = |store, crossed, named| {
-        let mut refused = no(release(1, 50, 60), "lock_lost");
-        refused.asked.fencing_token = named;
-        let mut all = vec![grant(1, 10, (0, 2), 1_000), refused];
-        if crossed {
-            all.push(gone(ask(Kind::Acquire, 1, 0, 2), 40));
-        }
-        rules(&lines_of(store, all))
-    };
-    assert_eq!(with("redlock", true, Some(10)), [""; 0]);
-    assert_eq!(with("redlock", true, None), ["I9"]);
-    assert_eq!(with("redlock", false, Some(10)), ["I9"]);
-    assert_eq!(with("redis", true, Some(10)), ["I9"]);
-}
-
-#[test]
-fn a_repeat_on_redlock_that_is_told_a_second_number_sets_the_ttl() {
-    let with = |ttl| {
-        let refused = no(release(1, 500, 510), "lock_lost");
-        let all = [grant(1, 10, (0, 2), 2_000), grant(1, 12, (100, 110), ttl), refused];
-        rules(&lines_of("redlock", all))
-    };
-    assert_eq!(with(200), [""; 0]);
-    assert_eq!(with(2_000), ["I9"]);
-}
-
-#[test]
-fn a_repeat_on_redlock_may_be_told_a_second_number() {
-    let with = |store, sent| {
-        let mut second = waited(grant(1, 12, (sent, 300), 1_000));
-        second.said.waited_ms = Some(299 - sent);
-        let all = [grant(1, 10, (0, 200), 1_000), second];
-        lines_of(store, all)
-    };
-    for sent in [100, 210] {
-        assert!(check(&with("redlock", sent)).passed());
-        assert!(!check(&with("redis", sent)).passed());
-    }
 }

@@ -36,8 +36,6 @@ pub(super) struct Key<'a> {
     pub(super) leases: Vec<Lease>,
     /// Where two tokens have one number.
     pub(super) clashes: Vec<(u64, Nanos)>,
-    /// Leases that were told by another number than before.
-    pub(super) renumbered: u64,
 }
 
 /// A stream that had a lease.
@@ -67,7 +65,6 @@ impl<'a> Key<'a> {
             evidence: Vec::new(),
             leases: Vec::new(),
             clashes: Vec::new(),
-            renumbered: 0,
         };
         history.index();
         lease::collect(context, &mut history);

@@ -55,8 +55,6 @@ pub(super) struct Lease {
     pub(super) begun: bool,
     /// The question that was told of it first.
     pub(super) first: Number,
-    /// The highest number by which it was told; its own but on Redlock.
-    pub(super) told: u64,
 }
 
 impl Lease {
@@ -94,9 +92,6 @@ pub(super) fn collect(context: &Context<'_>, key: &mut Key<'_>) {
     group(context, key);
     for lease in 0..key.leases.len() {
         bound(context, key, lease);
-    }
-    if context.redlock() {
-        merge(context, key);
     }
     succeed(key);
 }
@@ -179,7 +174,6 @@ fn group(context: &Context<'_>, key: &mut Key<'_>) {
             expires: true,
             begun,
             first,
-            told: fence,
         });
         start = end;
     }
@@ -295,33 +289,4 @@ fn by_ttl(context: &Context<'_>, key: &Key<'_>, lease: &Lease) -> Nanos {
 
 fn is_claim_kind(kind: Kind) -> bool {
     matches!(kind, Kind::Acquire | Kind::Hold)
-}
-
-/// Makes one of the numbers by which Redlock told a lease. It may be told a higher one while a node is
-/// away that had granted it, or where two questions with its token cross.
-fn merge(context: &Context<'_>, key: &mut Key<'_>) {
-    let mut merged: Vec<Lease> = Vec::with_capacity(key.leases.len());
-    for lease in std::mem::take(&mut key.leases) {
-        match merged.last_mut() {
-            Some(last)
-                // A lease that was begun after the earlier one was over is another one.
-                if last.token == lease.token
-                    && !(lease.begun && lease.lo > last.hi && lease.lo >= last.sure)
-                    && last.latest().saturating_add(context.late(lease.lo)) >= lease.lo =>
-            {
-                last.evidence.end = lease.evidence.end;
-                last.lo = last.lo.min(lease.lo);
-                last.hi = last.hi.min(lease.hi);
-                last.sure = last.sure.max(lease.sure);
-                last.cap = last.cap.min(lease.cap);
-                last.by_ttl = last.by_ttl.max(lease.by_ttl);
-                last.over = last.over.max(lease.over);
-                last.expires &= lease.expires;
-                last.told = lease.fence;
-                key.renumbered += 1;
-            }
-            _ => merged.push(lease),
-        }
-    }
-    key.leases = merged;
 }

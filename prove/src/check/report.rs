@@ -46,8 +46,6 @@ pub struct Counted {
     pub unordered_grants: u64,
     /// Hand-overs of which the record does not show who stood in line before.
     pub unordered_waiters: u64,
-    /// Leases told by another number than before, which Redlock may do.
-    pub renumbered: u64,
     /// What there was of leases that share keys.
     pub shared: SharedCounted,
 }
@@ -223,8 +221,8 @@ impl fmt::Display for Report {
         let counted = &self.counted;
         writeln!(
             f,
-            "not ordered: {} grants, {} waiters; renumbered: {}",
-            counted.unordered_grants, counted.unordered_waiters, counted.renumbered
+            "not ordered: {} grants, {} waiters",
+            counted.unordered_grants, counted.unordered_waiters
         )?;
         if counted.shared.keys > 0 {
             writeln!(f, "{}", counted.shared)?;

@@ -49,8 +49,7 @@ fn two_rely(court: &mut Court<'_>) {
 
 fn overlap(court: &mut Court<'_>, (one, other): (usize, usize), (from, until): (Nanos, Nanos)) {
     let (one, other) = (&court.key.leases[one], &court.key.leases[other]);
-    let promised =
-        court.context.promises_exclusion(one.lo.min(other.lo), from) && !crossed(court, one, other);
+    let promised = court.context.promises_exclusion(one.lo.min(other.lo), from);
     let what = format!(
         "leases {} (token {}) and {} (token {}) may both be relied on for {} us",
         one.fence,
@@ -64,13 +63,6 @@ fn overlap(court: &mut Court<'_>, (one, other): (usize, usize), (from, until): (
     if same_token {
         court.find("I8", from, promised, what);
     }
-}
-
-/// Returns whether two requests with one token crossed on Redlock, which may tell its lease by two numbers.
-fn crossed(court: &Court<'_>, one: &Lease, other: &Lease) -> bool {
-    court.context.redlock()
-        && one.token == other.token
-        && court.key.operation(other.first).sent <= one.hi
 }
 
 /// I9: nobody ended the lease, and a later one was granted before it was over.
@@ -89,8 +81,7 @@ fn early_end(court: &mut Court<'_>) {
     }
     for (index, next) in found {
         let (lease, next) = (&court.key.leases[index], &court.key.leases[next]);
-        let promised =
-            court.context.promises_exclusion(lease.lo, next.hi) && !crossed(court, lease, next);
+        let promised = court.context.promises_exclusion(lease.lo, next.hi);
         let what = format!(
             "lease {} (token {}) lasts {} us beyond the grant of lease {} (token {})",
             lease.fence,

@@ -70,14 +70,13 @@ fn unchanged(court: &mut Court<'_>) {
         let Some(said) = operation.said.fencing_token.filter(|_| shows) else { continue };
         if operation.outcome == Outcome::Yes
             && lease.covers(operation.sent, answered)
-            && !(lease.fence..=lease.told).contains(&said)
+            && lease.fence != said
         {
             found.push((lease.fence, said, lease.lo, answered));
         }
     }
     for (fence, said, lo, answered) in found {
-        let higher = said > fence && court.context.redlock();
-        let promised = !higher && court.context.promises_exclusion(lo, answered);
+        let promised = court.context.promises_exclusion(lo, answered);
         court.find("I2", answered, promised, format!("lease {fence} was shown as lease {said}"));
     }
 }

@@ -54,7 +54,6 @@ fn count(court: &mut Court<'_>) {
     let key = court.key;
     let counted = &mut court.report.counted;
     counted.grants += key.leases.len() as u64;
-    counted.renumbered += key.renumbered;
     for lease in &key.leases {
         let first = key.operation(lease.first);
         let waited = first.asked.wait_ms > 0 && first.said.waited_ms.is_some_and(|ms| ms > 0);

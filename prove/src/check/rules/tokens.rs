@@ -109,7 +109,7 @@ impl<'l> Holder<'l> {
         let mut near = near.take_while(|&index| self.latest[index].saturating_add(late) >= from);
         near.any(|index| {
             let lease = self.leases[index];
-            let meant = fence.is_none_or(|fence| (lease.fence..=lease.told).contains(&fence));
+            let meant = fence.is_none_or(|fence| lease.fence == fence);
             // The allowance is for leases that end by themselves.
             let alive = lease.over >= from && lease.by_ttl.saturating_add(late) >= from;
             meant && lease.lo <= until && alive
@@ -123,7 +123,7 @@ impl<'l> Holder<'l> {
         let fence = release.asked.fencing_token;
         if let Some(lease) = self.during(sent, answered)
             && let Some(named) = fence
-            && !(lease.fence..=lease.told).contains(&named)
+            && lease.fence != named
         {
             let promised = court.context.promises_keeping(lease.lo, answered);
             let what = format!("a release of lease {named} went well during lease {}", lease.fence);
@@ -151,11 +151,7 @@ impl<'l> Holder<'l> {
             return;
         }
         let named = operation.asked.fencing_token;
-        // A lease that was told by several numbers is meant by the last one only.
-        if named.is_some_and(|named| named != lease.fence || lease.told != lease.fence) {
-            return;
-        }
-        if named.is_some() && may_be_renumbered(court, lease, answered) {
+        if named.is_some_and(|named| named != lease.fence) {
             return;
         }
         let (from, code) = (lease.lo, &operation.code);
@@ -223,14 +219,6 @@ pub(super) fn unknown_lease(
         let prolongs = is_claim(operation) || operation.kind == Kind::Refresh;
         unknown && prolongs && key.perhaps(court.context, number).1 >= from
     }) || key.near(token, 0, until).nth(256).is_some()
-}
-
-/// Returns whether an answer that was lost may have told a lease by a higher number, which Redlock may do.
-fn may_be_renumbered(court: &Court<'_>, lease: &Lease, until: Nanos) -> bool {
-    let key = court.key;
-    let mut near = key.near(lease.token, lease.lo, until).map(|number| key.operation(number));
-    let tells = |one: &Operation| is_claim(one) || one.kind == Kind::Refresh;
-    court.context.redlock() && near.any(|one| tells(one) && one.outcome == Outcome::Unknown)
 }
 
 /// `no`: after a definite no its token has nothing, unless another question with it was under way.
