@@ -43,6 +43,8 @@ pub(crate) struct GrantBody<'a> {
     ttl_ms: u64,
     waited_ms: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
+    capped: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     slots: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
     slot: Option<u16>,
@@ -59,6 +61,7 @@ impl<'a> GrantBody<'a> {
             fencing_token: grant.lease.fencing_token.number(),
             ttl_ms: grant.lease.ttl.as_millis(),
             waited_ms: millis_down(grant.waited),
+            capped: grant.lease.capped.then_some(true),
             slots: shared_by(grant.lease.share.slots),
             slot: grant.lease.share.slot,
             owner: grant.lease.owner.as_ref().map(|owner| owner.as_str()),

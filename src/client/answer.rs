@@ -15,6 +15,8 @@ pub(crate) struct Granted {
     pub(crate) ttl: Duration,
     /// The time that the request waited in line.
     pub(crate) waited: Duration,
+    /// The `max_hold` of the key has shortened the TTL: no refresh makes the lease last longer.
+    pub(crate) capped: bool,
     /// The number of its slot, if it shares the key and has one.
     pub(crate) slot: Option<u16>,
     pub(crate) body: String,
@@ -55,6 +57,8 @@ impl Granted {
             fencing_token: u64,
             ttl_ms: u64,
             waited_ms: u64,
+            #[serde(default)]
+            capped: bool,
             slot: Option<u16>,
         }
         let read: Body = serde_json::from_str(&body).map_err(|_| ClientError::strange())?;
@@ -66,6 +70,7 @@ impl Granted {
             fencing_token: fencing_token.ok_or_else(ClientError::strange)?,
             ttl: Duration::from_millis(read.ttl_ms),
             waited: Duration::from_millis(read.waited_ms),
+            capped: read.capped,
             slot: read.slot,
             body,
         })

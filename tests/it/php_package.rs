@@ -16,6 +16,9 @@ const API_KEYS: [(&str, &str, &str); 2] = [
 const LIMITS: &[(&str, &str)] =
     &[("LOCKKEEPER_TTL_MAX", "1h"), ("LOCKKEEPER_LIMITS_MAX_WAIT", "400ms")];
 
+/// Keys whose leases last no longer than the package's tests say.
+const BRIEF: &str = "[[prefixes]]\nprefix = \"brief/\"\nmax_hold = \"6s\"\n";
+
 #[test]
 fn the_php_package_does_what_its_tests_say_on_the_embedded_store() {
     let directories = [in_memory(), in_memory()];
@@ -38,7 +41,7 @@ fn every_file_of_the_php_package_is_php() {
 /// without limits.
 pub(crate) fn passes_phpunit(suite: &str, store: &str, of_the_patient: &str) {
     let settings = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(settings.path(), api_keys(&API_KEYS)).unwrap();
+    std::fs::write(settings.path(), api_keys(&API_KEYS) + BRIEF).unwrap();
     let arguments = |store| ["--store", store, "--config", settings.path().to_str().unwrap()];
     let service = Process::start_with(&arguments(store), LIMITS);
     let patient = Process::start_with(&arguments(of_the_patient), &[]);

@@ -66,7 +66,7 @@ final class HeldLease
         $grant = (new Claim($holding, $ttl, $share))->acquire($wait);
         [$lease->slots, $lease->slot] = [$grant->slots, $grant->slot];
         $lease->end = Clock::now() + $grant->remaining();
-        $lease->id = $keeper->keep($holding->ticket(), min($ttl, $grant->ttl), $lease->end, $longest, $signal);
+        $lease->id = $keeper->keep($holding->ticket(), $grant, min($ttl, $grant->ttl), $longest, $signal);
         $holding->keptBy($keeper, $lease->id);
         return $lease;
     }

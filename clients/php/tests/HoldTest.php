@@ -201,6 +201,26 @@ final class HoldTest extends TestCase
         self::assertStringContainsString('was not refreshed in time', $lost->getMessage());
     }
 
+    /** @dataProvider ttls */
+    #[DataProvider('ttls')]
+    public function testALeaseThatMayLastNoLongerIsLostForThatReason(float $ttl): void
+    {
+        $proxy = self::faults();
+        $lease = $this->client($proxy->url)->hold('brief/' . self::key(), $ttl); // for 6 seconds at most
+        sleep(4);
+        self::assertTrue($lease->isHeld());
+        self::eventually(fn () => !$lease->isHeld());
+        $lost = $this->thrown(LockLost::class, fn () => $lease->check());
+        self::assertStringContainsString('lasts no longer: the service has a max_hold for it', $lost->getMessage());
+        // A third of the TTL is between two refreshes, also of what is left.
+        self::assertLessThanOrEqual(6 / (min($ttl, 6) / 3) + 1, count(preg_grep('/ PUT /', $proxy->requests())));
+    }
+
+    public static function ttls(): array
+    {
+        return ['a shorter TTL' => [3.0], 'a longer TTL' => [15.0]];
+    }
+
     public function testALossIsToldInTimeThoughTheServiceHangsForManyLeases(): void
     {
         // To refresh the others, an answer for each would be waited for, half a minute in all.

@@ -8,8 +8,9 @@ use Lockkeeper\LockClient;
 
 /**
  * A running service: LOCKKEEPER_URL, LOCKKEEPER_API_KEY that may do everything, LOCKKEEPER_PLAIN_API_KEY that
- * may only acquire. It waits for 400 ms at most, and its longest lease is an hour. LOCKKEEPER_PATIENT_URL waits as
- * long as services do, so that what waits is in line without a gap.
+ * may only acquire. It waits for 400 ms at most, and its longest lease is an hour, and 6 seconds for keys that
+ * begin with `brief/`. LOCKKEEPER_PATIENT_URL waits as long as services do, so that what waits is in line
+ * without a gap.
  */
 abstract class TestCase extends \PHPUnit\Framework\TestCase
 {

@@ -169,7 +169,8 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
         return exit::INTERNAL; // The parent died before we were bound to it.
     }
     if latest > 0 && Moment::from_micros(latest).has_come() {
-        return exit::LOST; // The machine was suspended since the grant.
+        // The machine was suspended since the grant, or the service allows no longer lease.
+        return cannot(&"COMMAND is not started: the lease leaves it no time", exit::LOST);
     }
     if let Err(error) = Inherited::from_bits(mask).restore() {
         return cannot(&format_args!("cannot restore the signals: {error}"), exit::INTERNAL);

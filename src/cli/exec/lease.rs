@@ -61,7 +61,7 @@ impl Terms {
             return Err(format!("a TTL of {} is too short: use {least} at least", Seconds(ttl)));
         };
         let terms = Self { ttl, kill_after };
-        let least = terms.ending_time().saturating_mul(2);
+        let least = kill_after.saturating_add(margin(ttl)).saturating_mul(2);
         if ttl < least {
             return Err(format!(
                 "a TTL of {} is too short: COMMAND may take {} to end (--kill-after), so the \
@@ -76,14 +76,6 @@ impl Terms {
 
     pub(super) fn kill_after(self) -> Duration {
         self.kill_after
-    }
-
-    fn margin(self) -> Duration {
-        margin(self.ttl)
-    }
-
-    fn ending_time(self) -> Duration {
-        self.kill_after.saturating_add(self.margin())
     }
 
     pub(super) fn ttl(self) -> Ttl {
@@ -118,19 +110,25 @@ pub(super) struct KnownLease {
     pub(super) kill: Moment,
     /// The time when it expires.
     pub(super) end: Moment,
+    /// No refresh makes it last longer.
+    capped: bool,
 }
 
 impl KnownLease {
     fn of(granted: &Granted, sent: Moment, terms: Terms) -> Self {
         let began = sent.after(granted.waited);
         let end = began.after(granted.ttl);
+        let kill = end.before(margin(granted.ttl));
+        // A capped lease is refreshed only to hear of its loss.
+        let ttl = if granted.capped { terms.ttl } else { granted.ttl };
         Self {
             fencing_token: granted.fencing_token,
             slot: granted.slot,
-            renew: began.after(granted.ttl / 3),
-            terminate: end.before(terms.ending_time()),
-            kill: end.before(terms.margin()),
+            renew: began.after(ttl / 3),
+            terminate: kill.before(terms.kill_after),
+            kill,
             end,
+            capped: granted.capped,
         }
     }
 }
@@ -142,7 +140,12 @@ pub(super) enum LossReason {
     Told(String),
     /// It could not be refreshed in time, because the service did not answer if `unanswered`.
     Late { why: String, unanswered: bool },
+    /// It lasts no longer, by the `max_hold` of its key.
+    Capped,
 }
+
+/// The message about a lease that has lasted for as long as it may.
+pub(super) const CAPPED: &str = "the lease lasts no longer: the service has a max_hold for its key";
 
 /// The message about a lease that was not refreshed.
 pub(super) fn late(why: &str) -> String {
@@ -163,18 +166,20 @@ impl LeaseKeeper {
         Ok(KnownLease::of(&granted, sent, self.terms))
     }
 
-    /// Tries to refresh until `end`, with short pauses after failures.
+    /// Tries to refresh until `limit`, a moment of the lease, with short pauses after failures.
     pub(super) async fn refresh(
         &self,
         alarm: &Alarm,
-        number: FencingToken,
-        end: Moment,
+        lease: &KnownLease,
+        limit: fn(&KnownLease) -> Moment,
     ) -> io::Result<Result<KnownLease, LossReason>> {
+        let (number, end) = (lease.fencing_token, limit(lease));
         let (mut why, mut unanswered) = ("no time was left for it".to_owned(), false);
         loop {
             let left = end.left();
             if left.is_zero() {
-                return Ok(Err(LossReason::Late { why, unanswered }));
+                let late = LossReason::Late { why, unanswered };
+                return Ok(Err(if lease.capped { LossReason::Capped } else { late }));
             }
             // Half of the rest: a stuck attempt leaves time for the next.
             let patience = (left / 2).clamp(LEAST_PATIENCE, ANSWER_TIME);
@@ -191,9 +196,13 @@ impl LeaseKeeper {
             match answer {
                 Ok(granted) => {
                     let lease = KnownLease::of(&granted, sent, self.terms);
-                    if !lease.terminate.has_come() {
+                    let latest = if lease.capped { limit(&lease) } else { lease.terminate };
+                    if !latest.has_come() {
                         self.claimant.voice.tell(|| format!("refreshed '{}'", self.claimant.key));
                         return Ok(Ok(lease));
+                    }
+                    if lease.capped {
+                        return Ok(Err(LossReason::Capped));
                     }
                     // Also if the service grants a much shorter TTL than requested.
                     (why, unanswered) = ("the answer leaves too little time".to_owned(), false);

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::{LEAVE_TIME, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason, late};
+use crate::cli::exec::lease::{CAPPED, KnownLease, LeaseKeeper, LossReason, late};
 use crate::cli::exit;
 use crate::cli::exit::Failure;
 
@@ -43,7 +43,8 @@ impl<'a> KeptLease<'a> {
     ) -> io::Result<LossReason> {
         let alarm = Alarm::new()?;
         loop {
-            alarm.at(Some(self.lease.get().renew)).await?;
+            let lease = self.lease.get();
+            alarm.at(Some(lease.renew.min(limit(&lease)))).await?;
             if let Some(loss) = self.renew(&alarm, limit).await? {
                 self.lost.set(true);
                 return Ok(loss);
@@ -59,7 +60,7 @@ impl<'a> KeptLease<'a> {
         limit: fn(&KnownLease) -> Moment,
     ) -> io::Result<Option<LossReason>> {
         let lease = self.lease.get();
-        let refreshed = self.keeper.refresh(alarm, lease.fencing_token, limit(&lease)).await?;
+        let refreshed = self.keeper.refresh(alarm, &lease, limit).await?;
         Ok(refreshed.map(|next| self.lease.set(next)).err())
     }
 }
@@ -189,6 +190,7 @@ async fn without(keepers: &[LeaseKeeper], loss: LossReason) -> Failure {
         LossReason::Late { why, unanswered: true } if !answers => (exit::UNREACHABLE, why),
         LossReason::Late { why, .. } => (exit::LOST, late(&why)),
         LossReason::Told(why) => (exit::LOST, why),
+        LossReason::Capped => (exit::LOST, CAPPED.to_owned()),
     };
     Failure { code, why }
 }

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::command::{Running, code};
-use crate::cli::exec::lease::{KnownLease, LossReason, late};
+use crate::cli::exec::lease::{CAPPED, KnownLease, LossReason, late};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exec::{Exec, OnLost};
@@ -156,12 +156,12 @@ impl Supervisor<'_> {
 
     fn lose(&self, loss: LossReason, course: &mut Course, running: &Running) {
         let voice = self.voice();
+        let in_time = || self.leases.earliest(|lease| lease.kill).unwrap_or_else(Moment::now);
         let (why, end) = match loss {
             // Another client may already hold the key.
             LossReason::Told(why) => (why, Moment::now()),
-            LossReason::Late { why, .. } => {
-                (late(&why), self.leases.earliest(|lease| lease.kill).unwrap_or_else(Moment::now))
-            }
+            LossReason::Late { why, .. } => (late(&why), in_time()),
+            LossReason::Capped => (CAPPED.to_owned(), in_time()),
         };
         course.lost = true;
         match self.exec.on_lost {

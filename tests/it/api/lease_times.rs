@@ -105,6 +105,7 @@ async fn a_lease_that_has_lasted_for_as_long_as_it_may_is_lost_and_counted_so() 
     let http = Lockkeeper::with_settings(settings).await.holding(TOKEN);
     let granted = http.post("/locks/cron/a?ttl=30s", "").await;
     assert!(granted.status == 201 && granted.number("ttl_ms") <= 400, "{granted:?}");
+    assert_eq!(granted.field("capped"), true, "{granted:?}");
     let lost = eventually(PATIENCE, async || {
         let refreshed = http.put("/locks/cron/a/refresh?ttl=30s", "").await;
         (refreshed.status == 409).then_some(refreshed)
@@ -121,6 +122,7 @@ async fn a_lease_that_has_lasted_for_as_long_as_it_may_is_lost_and_counted_so() 
     // Another key has no such limit.
     let granted = http.post("/locks/d?ttl=30s", "").await;
     assert!(granted.number("ttl_ms") > 400, "{granted:?}");
+    assert_eq!(granted.json().get("capped"), None, "{granted:?}");
 }
 
 #[tokio::test]

@@ -52,6 +52,31 @@ async fn a_lease_that_is_released_by_force_kills_the_command_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_command_whose_lease_may_last_no_longer_is_ended_for_that_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let settings = directory.path().join("lockkeeper.toml");
+    let prefixes = "[[prefixes]]\nprefix = \"key\"\nmax_hold = \"5s\"\n\
+                    [[prefixes]]\nprefix = \"short\"\nmax_hold = \"500ms\"\n";
+    std::fs::write(&settings, prefixes).unwrap();
+    let stage = Stage::with(&[("LOCKKEEPER_CONFIG", &settings.display().to_string())]);
+    let told = "the lease lasts no longer: the service has a max_hold for its key\n";
+    for ttl in ["3s", "1h"] {
+        let ran = stage.ran(&["-v", "-t", ttl, "-k", "1s", "key", "sleep", "600"]);
+        assert_eq!(ran.code, Some(79), "{ran:?}");
+        assert!(ran.err.contains(&format!("COMMAND is ended: {told}")), "{}", ran.err);
+        // No more often than a lease without an end.
+        assert!(ran.err.matches("refreshed 'key'").count() <= 4, "{}", ran.err);
+    }
+    let warned = ["-t", "3s", "-k", "1s", "--on-lost", "warn", "key", "sleep", "6"];
+    let ran = stage.ran(&warned);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains(&format!("COMMAND runs without its lease: {told}")), "{}", ran.err);
+    let ran = stage.ran(&["-t", "1h", "-k", "1s", "short", "echo", "ran"]);
+    assert_eq!((ran.code, ran.out.as_str()), (Some(79), ""), "{ran:?}");
+    assert!(ran.err.contains("COMMAND is not started: the lease leaves it no time"), "{ran:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_command_may_go_on_without_its_lease_if_that_is_asked_for() {
     let stage = Stage::new();
     let script = "echo ready; read LINE; exit 5";

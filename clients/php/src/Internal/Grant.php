@@ -7,11 +7,13 @@ namespace Lockkeeper\Internal;
 /** @internal What the service said of a lease, and when it ends on our clock. */
 final class Grant
 {
+    /** @param bool $isCapped whether no refresh makes it last longer, by the `max_hold` of its key */
     private function __construct(
         public readonly int $fencingToken,
         public readonly float $ttl,
         private readonly float $end,
         public readonly bool $isNew,
+        public readonly bool $isCapped,
         public readonly ?int $slots,
         public readonly ?int $slot,
     ) {
@@ -29,15 +31,16 @@ final class Grant
     {
         $ttl = $body['ttl_ms'] / 1000;
         $waited = ($body['waited_ms'] ?? 0) / 1000;
-        $share = [$body['slots'] ?? null, $body['slot'] ?? null];
-        return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew, ...$share);
+        $more = [($body['capped'] ?? null) === true, $body['slots'] ?? null, $body['slot'] ?? null];
+        return new self((int) ($body['fencing_token'] ?? 0), $ttl, $sent + $waited + $ttl, $isNew, ...$more);
     }
 
     /** The same where an unknown request may have cut it to so many seconds from now on. */
     public function atMost(float $seconds): self
     {
         $end = min($this->end, Clock::now() + $seconds);
-        return new self($this->fencingToken, $this->ttl, $end, $this->isNew, $this->slots, $this->slot);
+        $share = [$this->slots, $this->slot];
+        return new self($this->fencingToken, $this->ttl, $end, $this->isNew, $this->isCapped, ...$share);
     }
 
     /** Seconds. */

@@ -107,20 +107,22 @@ final class Keeper
     /**
      * Keeps a lease from now on.
      *
-     * @param float $end     until when it lasts
+     * @param Grant $grant   what is known of it
+     * @param float $ttl     seconds for which it is refreshed
      * @param float $longest seconds for which it is kept
      *
      * @return int its number here
      *
      * @throws KeeperUnavailable
      */
-    public function keep(Ticket $ticket, float $ttl, float $end, float $longest, ?int $signal): int
+    public function keep(Ticket $ticket, Grant $grant, float $ttl, float $longest, ?int $signal): int
     {
         $id = ++$this->ids;
         $path = $this->isForChildren ? $this->file() : null;
         $named = ['key' => $ticket->key, 'token' => $ticket->token, 'fencing_token' => $ticket->fencingToken];
+        $end = Clock::now() + $grant->remaining();
         $times = ['ttl' => $ttl, 'end' => $end, 'last' => Clock::now() + min(self::LONG, $longest)];
-        $more = ['signal' => $signal, 'file' => $path, 'again' => false];
+        $more = ['capped' => $grant->isCapped, 'signal' => $signal, 'file' => $path, 'again' => false];
         $this->orders[$id] = ['do' => 'keep', 'id' => $id] + $named + $times + $more;
         $this->tell($this->orders[$id]);
         $answer = $this->ask($id, 0.0);

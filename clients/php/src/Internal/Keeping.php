@@ -129,6 +129,7 @@ final class Keeping
         $due = $order['end'] - $order['ttl'] * (1 - self::PART);
         $times = [$order['ttl'], $order['end'], $due, $order['last']];
         $this->leases[$id] = new Kept($ticket, $order['signal'], ...$times);
+        $this->leases[$id]->isCapped = $order['capped'];
         if ($order['file'] !== null) {
             $this->file = fopen($order['file'], 'r') ?: null;
         }
@@ -171,10 +172,11 @@ final class Keeping
         }
         try {
             $within = min($kept->ttl * self::ANSWER, $this->untilAnEnd());
+            $sent = Clock::now();
             $grant = $this->service->tryRefresh($kept->ticket, $ttl, $within);
-            $now = Clock::now();
-            $kept->end = $now + $grant->remaining();
-            $kept->due = min($now + max(0.0, $grant->remaining() - $grant->ttl * (1 - self::PART)), $kept->last);
+            $kept->end = Clock::now() + $grant->remaining();
+            $kept->due = min($sent + $kept->ttl * self::PART, $kept->end, $kept->last);
+            $kept->isCapped = $grant->isCapped;
         } catch (LockLost $lost) {
             $this->hear(0.0); // Perhaps the application has released it.
             isset($this->leases[$id]) && $this->lose($id, $lost->getMessage());
@@ -197,8 +199,8 @@ final class Keeping
         foreach ($this->leases as $id => $kept) {
             if ($kept->end <= Clock::now()) {
                 $name = Keys::shown($kept->ticket->key);
-                $why = $kept->failure ?? 'the process that keeps it was suspended';
-                $this->lose($id, "$name was not refreshed in time: $why");
+                $late = 'was not refreshed in time: ' . ($kept->failure ?? 'the process that keeps it was suspended');
+                $this->lose($id, $name . ' ' . ($kept->isCapped ? Kept::CAPPED : $late));
             }
         }
     }

@@ -10,6 +10,12 @@ final class Kept
     /** Why the last refresh failed, if one has. */
     public ?string $failure = null;
 
+    /** Whether no refresh makes it last longer. */
+    public bool $isCapped = false;
+
+    /** Why a capped one is over. */
+    public const CAPPED = 'lasts no longer: the service has a max_hold for it';
+
     /** The shortest TTL that a service gives, in seconds, unless it is set otherwise. */
     private const SHORTEST = 0.1;
 
