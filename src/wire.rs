@@ -316,9 +316,14 @@ impl Problem {
     /// A problem with this code.
     pub(crate) fn new(code: Code, detail: impl Into<String>, more: More) -> Self {
         let (name, status, title) = code.row();
-        let urn = format!("urn:lockkeeper:{name}");
-        Self { code, detail: detail.into(), more, title, status, urn, request_id: String::new() }
+        let (detail, urn) = (detail.into(), urn(name));
+        Self { code, detail, more, title, status, urn, request_id: String::new() }
     }
+}
+
+/// The type of the problems with a code of this name.
+pub(crate) fn urn(name: &str) -> String {
+    format!("urn:lockkeeper:{name}")
 }
 
 /// The slots of a lease that shares its key.

@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::lock::key::LockKey;
 use crate::lock::token::{FencingToken, LeaseToken};
-use crate::wire::Code;
+use crate::wire::{Code, urn};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Granted {
@@ -37,8 +37,10 @@ pub(crate) enum ClientError {
 pub(crate) struct Refusal {
     #[serde(skip)]
     pub(crate) status: u16,
-    /// The code of the problem; empty if there was none.
+    /// The code of the problem; empty if the service has sent none.
     code: String,
+    #[serde(rename = "type")]
+    urn: String,
     pub(crate) detail: String,
     /// The token itself shares the key, and is not given more of it.
     #[serde(default)]
@@ -100,7 +102,7 @@ impl Refusal {
 
     /// Returns whether the caller has used up what it may have.
     pub(crate) fn is_of_quota(&self) -> bool {
-        self.status == 429 && !self.is_busy()
+        self.code == Code::QuotaExceeded.row().0
     }
 
     pub(crate) fn is_lost(&self) -> bool {
@@ -117,11 +119,14 @@ impl Refusal {
         self.status >= 500 || self.status == 408 || self.status == 429
     }
 
-    /// Parses the refusal in an answer.
+    /// Parses the refusal in an answer. Gateways have a `code` too, but not this type.
     pub(super) fn of(status: u16, body: &str) -> Self {
-        let read = serde_json::from_str(body).unwrap_or_else(|_| Self {
+        let read = serde_json::from_str(body).ok();
+        let ours = read.filter(|read: &Self| read.urn == urn(&read.code));
+        let read = ours.unwrap_or_else(|| Self {
             status,
             code: String::new(),
+            urn: String::new(),
             detail: format!("the answer is {status} and not from lockkeeper"),
             mine: false,
             max_ttl_ms: None,

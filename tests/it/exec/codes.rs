@@ -10,6 +10,11 @@ use crate::support::NOWHERE;
 
 const SILENT: &str = "";
 
+/// What gateways say.
+const RATE_PAGE: &str = "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n\r\n<html></html>";
+const RATE_LIMITED: &str = "HTTP/1.1 429 Too Many Requests\r\nConnection: close\r\n\r\n\
+                            {\"code\":\"quota_exceeded\",\"detail\":\"slow down\"}";
+
 #[tokio::test(flavor = "multi_thread")]
 async fn the_exit_code_is_that_of_the_command_and_the_key_is_free_after_it() {
     let stage = Stage::new();
@@ -107,6 +112,26 @@ async fn an_api_key_without_room_is_125_and_no_service_that_does_not_answer() {
     assert_eq!(http.delete("/locks/mine").await.status, 204);
     assert_eq!(waiting.line(), "started");
     assert!(waiting.child.wait().unwrap().success());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gateway_that_limits_the_rate_is_asked_again_and_is_no_quota_of_the_service() {
+    let stage = Stage::new();
+    let proxy = Proxy::before(stage.service.http().address).await;
+    let run = |words: &[&str]| Ran::of(exec(&proxy.url(), words).output().unwrap());
+    for answer in [RATE_PAGE, RATE_LIMITED] {
+        let [limited, pass] = [Mode::Answer(answer), Mode::Pass];
+        // The acquire, and the release.
+        proxy.plan(&[limited, limited, pass, limited, pass]);
+        let ran = run(&["-n", "key", "echo", "ran"]);
+        assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(0), "ran\n", ""));
+        assert_eq!(stage.look("key").await["held"], false);
+        proxy.set(limited);
+        let ran = run(&["-n", "key", "echo", "ran"]);
+        let told = "lockkeeper: the answer is 429 and not from lockkeeper\n";
+        assert_eq!((ran.code, &*ran.out, &*ran.err), (Some(69), "", told));
+        proxy.set(pass);
+    }
 }
 
 #[test]

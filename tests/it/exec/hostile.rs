@@ -8,7 +8,7 @@ use crate::support::process::{BINARY, command};
 
 /// Would colour the terminal, and more.
 const ESCAPES: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
-                       {\"code\":\"invalid_request\",\"detail\":\"\\u001b[31mred\\u009b2J\"}";
+                       {\"type\":\"urn:lockkeeper:invalid_request\",\"code\":\"invalid_request\",\"detail\":\"\\u001b[31mred\\u009b2J\"}";
 
 const COLOURED: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n\
                         {\"key\":\"k\",\"held\":true,\"owner\":\"\\u001b[31mred\",\"waiters\":0,\
@@ -23,10 +23,10 @@ const ANOTHERS: &str = "HTTP/1.1 201 Created\r\nConnection: close\r\n\r\n\
 const PAGE: &str = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n<html></html>";
 
 const LOST: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n\
-                    {\"code\":\"lock_lost\",\"detail\":\"the lease is lost\"}";
+                    {\"type\":\"urn:lockkeeper:lock_lost\",\"code\":\"lock_lost\",\"detail\":\"the lease is lost\"}";
 
 const CANCELLED: &str = "HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n\
-                         {\"code\":\"wait_cancelled\",\"detail\":\"cancelled\",\"waited_ms\":5}";
+                         {\"type\":\"urn:lockkeeper:wait_cancelled\",\"code\":\"wait_cancelled\",\"detail\":\"cancelled\",\"waited_ms\":5}";
 
 #[tokio::test(flavor = "multi_thread")]
 async fn no_answer_writes_control_characters_to_a_terminal() {
