@@ -218,8 +218,9 @@ impl LeaseKeeper {
         }
     }
 
-    /// Releases the lease, or lets it last until `earliest`. Reports a failure.
-    pub(super) async fn give_back(&self, number: FencingToken, earliest: Moment) {
+    /// Releases the lease, or lets it last until `earliest`. Reports a failure. Returns false if it
+    /// was gone already.
+    pub(super) async fn give_back(&self, number: FencingToken, earliest: Moment) -> bool {
         let (key, voice) = (&self.claimant.key, self.claimant.voice);
         let mut again = false;
         let mut most = Ttl::from_millis(u64::MAX);
@@ -237,18 +238,22 @@ impl LeaseKeeper {
                         let left = span(rest.as_millis());
                         voice.tell(|| format!("'{key}' is kept for another {left} (--min-hold)"));
                     }
-                    return;
+                    return true;
                 }
-                Err(ClientError::Refused(refusal)) if refusal.is_lost() && again => return,
                 Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
-                    return voice.complain(|| format!("'{key}': {GONE}"));
+                    // An earlier attempt, whose answer was lost, may have released it.
+                    if !again {
+                        voice.complain(|| format!("'{key}': {GONE}"));
+                    }
+                    return again;
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
                     if rest < most && refusal.status == 400 {
                         most = refusal.max_ttl_ms.map_or(USUAL_MAX_TTL, Ttl::from_millis);
                         continue;
                     }
-                    return voice.complain(|| format!("'{key}': {}", refusal.detail));
+                    voice.complain(|| format!("'{key}': {}", refusal.detail));
+                    return true;
                 }
                 Err(error) => voice.tell(|| format!("not released: {error}")),
             }
@@ -256,6 +261,7 @@ impl LeaseKeeper {
             sleep(PAUSE).await;
         }
         self.not_given_back();
+        true
     }
 
     /// Reports that the lease lasts until it expires.

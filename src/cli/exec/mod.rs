@@ -57,7 +57,7 @@ const HURRY: Duration = Duration::from_secs(1);
 /// cannot be kept, it is killed before the lease ends.
 ///
 /// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
-/// key; 69 the service is unreachable; 79 the lease was lost, and the command killed; 124 it ran
+/// key; 69 the service is unreachable; 79 the lease was lost, and the command killed or ended already; 124 it ran
 /// longer than --max-run; 125 wrong usage or an internal error; 126 it cannot be executed; 127 not
 /// found.
 #[derive(Args, Debug)]
@@ -272,8 +272,9 @@ impl<'a> Prepared<'a> {
                 (exit::INTERNAL, began)
             }
         };
-        give_back(leases, earliest, signals).await;
-        Ok(code)
+        let was_there = give_back(leases, earliest, signals).await;
+        let is_lost = !was_there && exec.on_lost == OnLost::Kill;
+        Ok(if is_lost { exit::LOST } else { code })
     }
 
     /// The variables of COMMAND; without a lease those of an outer one are removed.
@@ -312,15 +313,19 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// Releases the leases. A signal to end allows it a moment more.
-async fn give_back(leases: &Leases<'_>, earliest: Moment, signals: &Signals) {
+/// Releases the leases. A signal to end allows it a moment more. Returns false if one was gone
+/// already.
+async fn give_back(leases: &Leases<'_>, earliest: Moment, signals: &Signals) -> bool {
     let in_a_hurry = async {
         signals.ending().await;
         sleep(HURRY).await;
     };
     tokio::select! {
-        () = leases.give_back(earliest) => (),
-        () = in_a_hurry => leases.not_given_back(),
+        were_there = leases.give_back(earliest) => were_there,
+        () = in_a_hurry => {
+            leases.not_given_back();
+            true
+        }
     }
 }
 

@@ -52,6 +52,17 @@ async fn a_lease_that_is_released_by_force_kills_the_command_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_lease_that_is_released_by_force_just_before_the_command_ends_is_lost_too() {
+    let stage = Stage::new();
+    let free = format!("curl -sSf -o /dev/null -X DELETE {}/admin/locks/key", stage.url());
+    for flags in [&[][..], &["--min-hold", "1m"]] {
+        let ran = stage.ran(&[flags, &["key", "sh", "-c", &free]].concat());
+        assert_eq!(ran.code, Some(79), "{ran:?}");
+        assert!(ran.err.contains("'key': the lease was gone before its release"), "{}", ran.err);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_command_whose_lease_may_last_no_longer_is_ended_for_that_reason() {
     let directory = tempfile::tempdir().unwrap();
     let settings = directory.path().join("lockkeeper.toml");
