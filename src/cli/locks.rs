@@ -6,7 +6,9 @@
 mod look;
 mod watch;
 
-use std::io::Read;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -56,7 +58,8 @@ pub(super) struct Acquire {
     /// Name of the holder, shown to others.
     #[arg(long, value_name = "TEXT", default_value = "", hide_default_value = true)]
     owner: String,
-    /// Use the token in this file (- is standard input) instead of a new one.
+    /// Use the token in this file (- is standard input); if there is no such file, a new token is
+    /// written to it.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
     #[command(flatten)]
@@ -169,7 +172,10 @@ impl LockCommand {
 impl Acquire {
     async fn run(&self, client: Client) -> Result<u8, Failure> {
         let token = match &self.token_file {
-            Some(path) => token_in(path)?,
+            Some(path) => {
+                let new = self.named.shown.remote.new_token()?;
+                if written(path, &new)? { new } else { token_in(path)? }
+            }
             None if voice::is_closed() => {
                 let told = "standard output is closed, so nobody would learn the token: open it, \
                             or name a --token-file";
@@ -257,11 +263,29 @@ fn fencing_token(text: &str) -> Result<FencingToken, String> {
     number.ok_or_else(|| "expected a number, as printed by `acquire --json`".to_owned())
 }
 
+/// Writes a new token to a file that only the user can read. Returns false if there is one already.
+fn written(path: &Path, token: &LeaseToken) -> Result<bool, String> {
+    if path.to_str() == Some("-") {
+        return Ok(false);
+    }
+    let mut file = match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(false),
+        Err(error) => return Err(format!("cannot write to {}: {error}", path.display())),
+    };
+    let written = writeln!(file, "{}", token.expose());
+    written.map(|()| true).map_err(|error| {
+        // An error means that the file stays, without a token.
+        let _ = std::fs::remove_file(path);
+        format!("cannot write to {}: {error}", path.display())
+    })
+}
+
 fn token_in(path: &Path) -> Result<LeaseToken, String> {
     let text = match path.to_str() {
         Some("-") => {
             let mut text = String::new();
-            std::io::stdin().read_to_string(&mut text).map(|_| text)
+            io::stdin().read_to_string(&mut text).map(|_| text)
         }
         _ => std::fs::read_to_string(path),
     };

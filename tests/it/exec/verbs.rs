@@ -1,6 +1,7 @@
 //! The verbs one by one, as scripts use them.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
@@ -82,6 +83,34 @@ async fn a_token_comes_from_a_file_or_from_standard_input() {
     release.child.stdin.take().unwrap().write_all(b"a-token-in-a-file").unwrap();
     assert_eq!(release.end(), silent(0));
     assert_eq!(stage.look("key").await["held"], false);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_file_that_is_not_there_gets_a_new_token() {
+    let stage = Stage::new();
+    let [file, other] = ["one", "two"].map(|name| stage.path(name));
+    let ran = run(&stage, &["acquire", "--token-file", &file, "key"]);
+    assert_eq!((ran.code, &*ran.err), (Some(0), ""));
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), ran.out);
+    assert_eq!(std::fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+    // A file that is there keeps its token, and each new file gets another one.
+    assert_eq!(run(&stage, &["acquire", "-n", "--token-file", &file, "key"]).out, ran.out);
+    assert_eq!(run(&stage, &["acquire", "-n", "--token-file", &other, "key"]), silent(75));
+    assert_eq!(run(&stage, &["release", "--token-file", &file, "key"]), silent(0));
+    assert_eq!(stage.look("key").await["held"], false);
+    let ran = run(&stage, &["acquire", "--token-file", "/no/such/directory/token", "key"]);
+    assert_eq!(ran.code, Some(125));
+    assert!(ran.err.contains("cannot write to /no/such/directory/token"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_proxy_of_the_environment_is_used() {
+    let stage = Stage::new();
+    let mut exec = stage.exec(&["key", "true"]);
+    for name in ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "ALL_PROXY"] {
+        exec.env(name, format!("http://{NOWHERE}"));
+    }
+    assert_eq!(Ran::of(exec.output().unwrap()), silent(0));
 }
 
 #[tokio::test(flavor = "multi_thread")]
