@@ -88,19 +88,28 @@ final class LaravelTest extends TestCase
         self::assertTook(2.0, $began);
     }
 
-    public function testZeroSecondsAreTheLongestThatThereIs(): void
+    public function testALockWithoutSecondsLastsAsLongAsIsUsual(): void
     {
-        $lock = $this->cache()->lock($name = self::key());
+        $name = self::key();
+        foreach ([0, -5] as $seconds) {
+            $lock = $this->cache()->lock($name, $seconds);
+            self::assertTrue($lock->get());
+            self::assertLasts(300.0, $this->client()->inspect($name)->remaining);
+            self::assertTrue($lock->release());
+        }
+        $longest = new LockkeeperCacheStore($this->client(), new ArrayStore(), lockSeconds: INF);
+        self::assertTrue($longest->lock($other = self::key())->get());
+        self::assertLasts(3600.0, $this->client()->inspect($other)->remaining);
+        $lock = $this->cache()->lock($name);
         self::assertTrue($lock->get());
-        self::assertLasts(3600.0, $this->client()->inspect($name)->remaining);
         self::assertTrue($lock->refresh());
-        self::assertLasts(3600.0, $this->client()->inspect($name)->remaining);
+        self::assertLasts(300.0, $this->client()->inspect($name)->remaining);
         self::assertTrue($lock->release());
         self::assertTrue($lock->get());
         self::assertTrue($lock->refresh('9'));
         self::assertLasts(9.0, $this->client()->inspect($name)->remaining);
         self::assertTrue($lock->refresh(0));
-        self::assertLasts(3600.0, $this->client()->inspect($name)->remaining);
+        self::assertLasts(300.0, $this->client()->inspect($name)->remaining);
         $this->thrown(RequestRefused::class, fn () => $this->cache()->lock(self::key(), 86401)->get());
     }
 
@@ -276,7 +285,7 @@ final class LaravelTest extends TestCase
         $url = ['url' => self::env('URL'), 'api_key' => self::env('API_KEY'), 'lock_prefix' => $prefix];
         $locks = ['driver' => 'lockkeeper', 'values' => 'values'] + $url;
         $stores = ['values' => ['driver' => 'array'], 'none' => ['driver' => 'lockkeeper'], 'locks' => $locks];
-        $stores['owned'] = ['lock_owner' => 'all of us'] + $locks;
+        $stores['owned'] = ['lock_owner' => 'all of us', 'lock_seconds' => 40] + $locks;
         $app->instance('config', new Config(['cache' => ['default' => 'locks', 'prefix' => '', 'stores' => $stores]]));
         $app->singleton('cache', fn ($app) => new CacheManager($app));
         (new LockkeeperServiceProvider($app))->register();
@@ -285,9 +294,10 @@ final class LaravelTest extends TestCase
         self::assertSame('locked', $cache->store('locks')->lock('x', 10)->get($work));
         self::assertTrue($cache->lock('x', 10)->get());
         self::assertTrue($this->client()->inspect("{$prefix}x")->isHeld);
-        $owned = $cache->store('owned')->lock('z', 10);
+        $owned = $cache->store('owned')->lock('z');
         self::assertSame(['all of us', true], [$owned->owner(), $owned->get()]);
         self::assertFalse($cache->store('owned')->lock('z', 10)->get());
+        self::assertLasts(40.0, $this->client()->inspect("{$prefix}z")->remaining);
         $cache->put('y', 7, 60);
         self::assertSame([7, 7], [$cache->get('y'), $cache->store('values')->get('y')]);
         $this->thrown(\InvalidArgumentException::class, fn () => $cache->store('none'));

@@ -12,25 +12,35 @@ use Lockkeeper\LockClient;
 /** A cache store whose locks are on lockkeeper; what is cached is in another store. It has no tags. */
 final class LockkeeperCacheStore implements LockProvider, Store
 {
+    /** Seconds that a lock lasts which was created without any, as of the Symfony store. */
+    public const LOCK_SECONDS = 300.0;
+
     private readonly ?Secret $lockOwner;
 
     /**
-     * @param Store   $inner     where the cached values are
-     * @param string  $prefix    what stands before the names of locks at the service
-     * @param ?string $lockOwner the owner of all locks for which none is given: a secret
+     * @param Store   $inner       where the cached values are
+     * @param string  $prefix      what stands before the names of locks at the service
+     * @param ?string $lockOwner   the owner of all locks for which none is given: a secret
+     * @param float   $lockSeconds for which a lock lasts that was created with 0 seconds or less; INF for the longest
+     *                             that there is, at most a day
      */
     public function __construct(
         private readonly LockClient $client,
         private readonly Store $inner,
         private readonly string $prefix = '',
         #[\SensitiveParameter] ?string $lockOwner = null,
+        private readonly float $lockSeconds = self::LOCK_SECONDS,
     ) {
+        if (!($lockSeconds > 0)) { // NAN as well
+            throw new \InvalidArgumentException('The seconds of a lock have to be positive.');
+        }
         $this->lockOwner = $lockOwner === null ? null : new Secret($lockOwner);
     }
 
     public function lock($name, $seconds = 0, #[\SensitiveParameter] $owner = null): LockkeeperLock
     {
-        return new LockkeeperLock($this->client, $name, $seconds, $owner ?? $this->lockOwner?->text(), $this->prefix);
+        $more = [$owner ?? $this->lockOwner?->text(), $this->prefix, $this->lockSeconds];
+        return new LockkeeperLock($this->client, $name, $seconds, ...$more);
     }
 
     public function restoreLock($name, #[\SensitiveParameter] $owner): LockkeeperLock

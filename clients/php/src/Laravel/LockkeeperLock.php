@@ -24,8 +24,8 @@ use Lockkeeper\LockClient;
 
 /**
  * A Laravel lock on lockkeeper. Whoever knows its owner may release it, so the owner is a secret: the lease
- * token is its SHA-256. 0 seconds are the longest that the service gives, at most a day. As all locks of
- * Laravel it is not released by itself. A forked child has nothing of a lock that its parent has acquired.
+ * token is its SHA-256. As all locks of Laravel it is not released by itself, but it has an end in any case. A
+ * forked child has nothing of a lock that its parent has acquired.
  */
 final class LockkeeperLock extends Lock
 {
@@ -53,6 +53,7 @@ final class LockkeeperLock extends Lock
      * @param int     $seconds
      * @param ?string $owner
      * @param string  $prefix what stands before the names at the service
+     * @param float   $usual  seconds for which it lasts if `$seconds` is 0 or less
      */
     public function __construct(
         private readonly LockClient $client,
@@ -60,6 +61,7 @@ final class LockkeeperLock extends Lock
         $seconds,
         #[\SensitiveParameter] $owner = null,
         string $prefix = '',
+        private readonly float $usual = LockkeeperCacheStore::LOCK_SECONDS,
     ) {
         parent::__construct($name, $seconds, $owner);
         $this->isOwnerMadeHere = $owner === null;
@@ -163,7 +165,7 @@ final class LockkeeperLock extends Lock
     /**
      * Starts the time anew.
      *
-     * @param int|float|null $seconds 0 for the longest that there is; without them as many as were asked for last
+     * @param int|float|null $seconds 0 or less as for a new lock; without them as many as were asked for last
      *
      * @return bool false if it had ended
      *
@@ -175,7 +177,7 @@ final class LockkeeperLock extends Lock
             return false;
         }
         try {
-            $ttl = $seconds === null && $this->seconds <= 0 ? null : self::ttl($seconds ?? $this->seconds);
+            $ttl = $seconds === null && $this->seconds <= 0 ? null : $this->ttl($seconds ?? $this->seconds);
             $grant = $this->client->service()->refresh($this->ticket(), $ttl, INF);
             $this->grant = $this->grant === null ? null : $grant;
             return true;
@@ -240,7 +242,7 @@ final class LockkeeperLock extends Lock
         $ticket = new Ticket($this->key, $this->token);
         $service = $this->client->service();
         $holding = $isOwn ? Holding::own($service, $ticket) : Holding::shared($service, $ticket);
-        $claim = new Claim($holding, self::ttl($this->seconds));
+        $claim = new Claim($holding, $this->ttl($this->seconds));
         try {
             $grant = $claim->acquire($wait);
             if (!$isOwn && $claim->isNew() !== true) {
@@ -274,9 +276,9 @@ final class LockkeeperLock extends Lock
         return $this->pid !== null && $this->pid !== getmypid();
     }
 
-    private static function ttl(int|float|string $seconds): float
+    private function ttl(int|float|string $seconds): float
     {
-        return $seconds > 0 ? (float) $seconds : INF;
+        return $seconds > 0 ? (float) $seconds : $this->usual;
     }
 
     /** What the callback threw is what comes out, even if the release fails as well. */

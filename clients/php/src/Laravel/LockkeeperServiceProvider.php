@@ -53,6 +53,7 @@ final class LockkeeperServiceProvider extends ServiceProvider
                 $cache->store($inner)->getStore(),
                 $config['lock_prefix'] ?? '',
                 $config['lock_owner'] ?? null,
+                (float) ($config['lock_seconds'] ?? LockkeeperCacheStore::LOCK_SECONDS),
             );
             $plain = $cache->repository($store, $config);
             $repository = new LockkeeperRepository($store, array_intersect_key($config, ['store' => true]));
