@@ -286,4 +286,21 @@ final class FaultsTest extends TestCase
         self::assertFalse($this->client()->inspect($key)->isHeld);
         proc_close($process);
     }
+
+    public function testARequestThatArrivesAfterASignalHasEndedItLeavesNothingBehind(): void
+    {
+        $proxy = self::faults('slow');
+        [$process, $output] = self::start('
+            pcntl_async_signals(true);
+            pcntl_signal(SIGTERM, fn () => exit(3));
+            $client = new Lockkeeper\LockClient($arguments[1], getenv("LOCKKEEPER_API_KEY"));
+            $lease = $client->acquire($arguments[0], 60);
+        ', $key = self::key(), $proxy->url);
+        self::eventually(fn () => preg_grep('/^slow POST /', $proxy->requests()) !== []);
+        posix_kill(proc_get_status($process)['pid'], SIGTERM);
+        stream_get_contents($output);
+        self::assertSame(3, proc_close($process));
+        usleep(500_000); // It has arrived by now.
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
 }

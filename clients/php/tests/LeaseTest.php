@@ -139,6 +139,29 @@ final class LeaseTest extends TestCase
         return ['exit' => ['exit(3)'], 'an error' => ['nothing()'], 'an exception' => ['throw new Exception()']];
     }
 
+    /** @dataProvider handlers */
+    #[DataProvider('handlers')]
+    public function testASignalHandlerRunsWhileARequestWaits(string $handler): void
+    {
+        $patient = $this->client(self::env('PATIENT_URL'));
+        $holder = $patient->acquire($key = self::key(), 600);
+        [$process, $output] = self::start('
+            pcntl_async_signals(true);
+            pcntl_signal(SIGTERM, fn () => ' . $handler . ');
+            $patient = new Lockkeeper\LockClient(getenv("LOCKKEEPER_PATIENT_URL"), getenv("LOCKKEEPER_API_KEY"));
+            $lease = $patient->acquire($arguments[0], 60, INF);
+        ', $key);
+        self::eventually(fn () => $patient->inspect($key)->waiters === 1);
+        $began = microtime(true);
+        posix_kill(proc_get_status($process)['pid'], SIGTERM);
+        stream_get_contents($output);
+        self::assertTook(0.0, $began); // The request waits for 25 seconds.
+        proc_close($process);
+        self::assertSame(0, $patient->inspect($key)->waiters);
+        self::assertTrue($holder->release());
+        self::assertFalse($patient->inspect($key)->isHeld);
+    }
+
     public function testAnExceptionOfASignalHandlerAtAnyMomentLeavesNothingBehind(): void
     {
         $code = '

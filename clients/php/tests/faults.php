@@ -27,6 +27,7 @@ function answer(string $fault, string $request, $client, string $upstream): stri
     return match ($fault) {
         'pass' => passed($request, $upstream),
         'late' => passed($request, $upstream) . (usleep(700_000) ?? ''),
+        'slow' => slowly($request, $upstream),
         'lose' => passed($request, $upstream, ''),
         'lose-html' => passed($request, $upstream, html(504)),
         'lose-unknown' => passed($request, $upstream, problem('store_unavailable', 1, ['outcome' => 'unknown'])),
@@ -67,6 +68,17 @@ function passed(string $request, string $upstream, ?string $instead = null): str
     fwrite($service, preg_replace('/\r\n/', "\r\nConnection: close\r\n", $request, 1));
     $GLOBALS['last'] = stream_get_contents($service);
     return $instead ?? $GLOBALS['last'];
+}
+
+/** Passes it on when its client may be gone. */
+function slowly(string $request, string $upstream): string
+{
+    if (pcntl_fork() === 0) {
+        usleep(300_000);
+        passed($request, $upstream);
+        posix_kill(getmypid(), SIGKILL);
+    }
+    return '';
 }
 
 function endless($client): string

@@ -51,7 +51,8 @@ final class Claim
             $this->holding->open();
             return $this->holding->grant = $this->insist(Clock::now() + ($wait ?? INF));
         } catch (\Throwable $failure) {
-            $this->inDoubt ? $this->holding->part() : $this->holding->close();
+            $isAnswered = $failure instanceof LockkeeperException; // else of a signal handler
+            $this->inDoubt ? $this->holding->part($isAnswered) : $this->holding->close();
             throw $failure;
         }
     }

@@ -79,15 +79,19 @@ final class Holding
         return $this->pid !== null && $this->pid === getmypid();
     }
 
-    /** Gives back what there may be, if that is quickly done; what stays ends by its TTL. */
-    public function part(): void
+    /**
+     * Gives back what there may be, if that is quickly done; what stays ends by its TTL.
+     *
+     * @param bool $isAnswered whether no request was left before its answer or the end of its time
+     */
+    public function part(bool $isAnswered = false): void
     {
         if (!$this->isOpen() || $this->stays) {
             return;
         }
         try {
             $this->keeper?->drop($this->id);
-            $this->service->part($this->ticket());
+            $this->service->part($this->ticket(), !$isAnswered && $this->grant === null);
             $this->close();
         } finally {
             // A signal handler may throw amid the request.

@@ -16,6 +16,10 @@ final class Service
     /** How long the last words of a process may take, in seconds. */
     private const PARTING = 2.0;
 
+    /** How long a request that was given up may still be on its way, and the pause between two looks, in seconds. */
+    private const ON_ITS_WAY = 1.0;
+    private const PAUSE = 0.25;
+
     /** A timeout that is none, in seconds. */
     private const LONG = 86400.0;
 
@@ -144,11 +148,22 @@ final class Service
         }
     }
 
-    /** Gives back what there may be, if that is quickly done. What stays ends by its TTL. */
-    public function part(Ticket $ticket): void
+    /**
+     * Gives back what there may be, if that is quickly done. What stays ends by its TTL.
+     *
+     * @param bool $isOnItsWay whether the request for it may still arrive, behind a proxy: where nothing is found,
+     *                         it looks again for a moment
+     */
+    public function part(Ticket $ticket, bool $isOnItsWay = false): void
     {
         try {
-            $this->tryRelease($ticket, min(self::PARTING, $this->answerTimeout));
+            $until = Clock::now() + self::ON_ITS_WAY;
+            while (!$this->tryRelease($ticket, min(self::PARTING, $this->answerTimeout))) {
+                if (!$isOnItsWay || Clock::now() >= $until) {
+                    return;
+                }
+                Clock::sleep(self::PAUSE);
+            }
         } catch (LockkeeperException $failure) {
             $this->warn("not released: {$failure->getMessage()}");
         }

@@ -16,8 +16,15 @@ final class Transport
     /** The longest time that every curl takes, in milliseconds: 24 days. */
     private const FOREVER = 2147483647;
 
+    /** The longest time without PHP during a request, and the least between two looks, in seconds. */
+    private const LOOK = 0.1;
+    private const BREATH = 0.0005;
+
     private readonly ?Secret $apiKey;
     private ?\CurlHandle $curl = null;
+
+    /** What has the connection. */
+    private ?\CurlMultiHandle $multi = null;
     private int $pid = 0;
 
     /**
@@ -45,9 +52,9 @@ final class Transport
     {
         $retryAfter = null;
         $text = '';
-        // It is nobody else's meanwhile: a signal handler or a destructor may send a request amid this one.
-        $curl = $this->handle();
-        $this->curl = null;
+        // They are nobody else's meanwhile: a signal handler or a destructor may send a request amid this one.
+        [$curl, $multi] = $this->handles();
+        [$this->curl, $this->multi] = [null, null];
         curl_setopt_array($curl, [
             CURLOPT_URL => rtrim($this->url, '/') . $request->path,
             CURLOPT_PATH_AS_IS => true,
@@ -74,14 +81,27 @@ final class Transport
             $json = json_encode((object) $request->options, JSON_INVALID_UTF8_SUBSTITUTE);
             curl_setopt($curl, CURLOPT_POSTFIELDS, $json);
         }
-        if (curl_exec($curl) === false) {
+        if (!self::run($curl, $multi)) {
             $isTooLong = strlen($text) > self::LONGEST;
             throw $this->noAnswer($curl, $request, $isTooLong ? 'an answer without an end' : curl_error($curl));
         }
         $answer = new Answer($request, curl_getinfo($curl, CURLINFO_RESPONSE_CODE), $text, $retryAfter);
         // On a connection with an answer to another request there may be more of them.
-        $this->curl = $answer->isOurs ? $curl : null;
+        [$this->curl, $this->multi] = $answer->isOurs ? [$curl, $multi] : [null, null];
         return $answer;
+    }
+
+    /** Whether an answer came. PHP is back now and then, and at a signal, so that its handlers run meanwhile. */
+    private static function run(\CurlHandle $curl, \CurlMultiHandle $multi): bool
+    {
+        curl_multi_add_handle($multi, $curl);
+        while (curl_multi_exec($multi, $isRunning) === CURLM_OK && $isRunning) {
+            // Without anything to wait for it returns at once.
+            curl_multi_select($multi, self::LOOK) > 0 || Clock::sleep(self::BREATH);
+        }
+        $end = curl_multi_info_read($multi);
+        curl_multi_remove_handle($multi, $curl);
+        return $end !== false && $end['result'] === CURLE_OK;
     }
 
     /** @return array<string, mixed> what makes another one of it, by the names of LockClient */
@@ -109,14 +129,15 @@ final class Transport
         return $headers;
     }
 
-    private function handle(): \CurlHandle
+    /** @return array{\CurlHandle, \CurlMultiHandle} */
+    private function handles(): array
     {
         $pid = (int) getmypid();
-        $curl = $this->pid === $pid ? $this->curl : null;
+        [$curl, $multi] = $this->pid === $pid ? [$this->curl, $this->multi] : [null, null];
         $this->pid = $pid;
         $curl ??= curl_init();
         curl_reset($curl);
-        return $curl;
+        return [$curl, $multi ?? curl_multi_init()];
     }
 
     /** In milliseconds; 0 would be none. */
