@@ -1,6 +1,6 @@
 """A lease that is renewed while the work goes on, for the generated client; Python 3.11.
 
-    with KeepAlive(locks, "report") as lease:
+    with KeepAlive(locks, "report") as lease:  # raises LeaseLost at the end, too
         for page in pages:
             lease.check()  # raises LeaseLost
             write(page, lease.fencing_token)
@@ -18,12 +18,16 @@ import time
 from collections.abc import Callable
 
 from lockkeeper import AcquireRequest
+from lockkeeper import Grant
 from lockkeeper import LocksApi
 from lockkeeper import RefreshRequest
 from lockkeeper.exceptions import ConflictException
 
 # The part of the TTL after which work without a renewal is stopped. The rest is for it to stop.
 USABLE = 0.8
+
+# The least time between two requests of one wait, which a service may cut (25 s).
+PAUSE = 0.2
 
 
 class LeaseLost(Exception):
@@ -47,19 +51,16 @@ class KeepAlive:
         self._token = secrets.token_hex(16)
 
     def __enter__(self) -> "KeepAlive":
-        request = AcquireRequest(
-            ttl_ms=int(self._ttl * 1000), wait_ms=int(self._wait * 1000), token=self._token
-        )
-        sent = time.monotonic()
         try:
-            grant = self._locks.acquire_lock(self._key, request, _request_timeout=self._wait + 10)
+            sent, grant = self._acquire()
         except ConflictException:
             raise
-        except Exception:
+        except BaseException:  # KeyboardInterrupt as well
             self._release()  # It may have been granted.
             raise
-        if self._over.is_set():  # cancelled meanwhile
+        if self._over.is_set():  # nobody waits for it any more
             self._release()
+            return self
         self.fencing_token: int = grant.fencing_token
         # The lease began no earlier than after the wait.
         self._end = sent + (grant.waited_ms + USABLE * grant.ttl_ms) / 1000
@@ -67,15 +68,39 @@ class KeepAlive:
             threading.Thread(target=task, daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over.set()
-        if not self.lost.is_set():
-            self._release()
+        # Work that was busy all the time may have kept everybody from noticing.
+        is_over = self.lost.is_set() or time.monotonic() >= self._end
+        if (is_over or not self._release()) and kind is None:
+            raise LeaseLost(self._key)
 
     def check(self) -> None:
         """Call it between two steps of the work."""
         if self.lost.is_set() or time.monotonic() >= self._end:
             raise LeaseLost(self._key)
+
+    def _acquire(self) -> tuple[float, Grant]:
+        """The moment of the last request, and its answer: with the same token it is one claim."""
+        until = time.monotonic() + self._wait
+        while True:
+            sent = time.monotonic()
+            left = max(0.0, until - sent)
+            request = AcquireRequest(
+                ttl_ms=int(self._ttl * 1000), wait_ms=int(left * 1000), token=self._token
+            )
+            try:
+                return sent, self._locks.acquire_lock(self._key, request, _request_timeout=left + 10)
+            except ConflictException as held:
+                if getattr(held.data, "code", "") != "lock_held" or time.monotonic() >= until:
+                    raise
+            if self._over.wait(sent + PAUSE - time.monotonic()):
+                raise LeaseLost(self._key)
+
+    def _give_up(self) -> None:
+        """Nobody waits for the grant: what there is goes now, what comes goes when it is there."""
+        self._over.set()
+        threading.Thread(target=self._release).start()
 
     def _renew(self) -> None:
         pause, request = self._ttl / 3, RefreshRequest(fencing_token=self.fencing_token)
@@ -105,11 +130,15 @@ class KeepAlive:
             self.lost.set()
             self._on_lost()
 
-    def _release(self) -> None:
+    def _release(self) -> bool:
+        """Returns false if the lease was gone."""
         try:
             self._locks.release_lock(self._key, self._token, _request_timeout=5)
+        except ConflictException:
+            return False
         except Exception:
             pass  # Free after its TTL.
+        return True
 
 
 class AsyncKeepAlive:
@@ -124,16 +153,15 @@ class AsyncKeepAlive:
         try:
             return await asyncio.to_thread(self._lease.__enter__)
         except asyncio.CancelledError:
-            self._lease._over.set()
+            self._lease._give_up()
             raise
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._over = True
         if self._cancelled:
             self._task.uncancel()
-        await asyncio.to_thread(self._lease.__exit__)
-        if self._cancelled:
-            raise LeaseLost(self._lease._key)
+            kind = None  # The cancellation was ours.
+        await asyncio.to_thread(self._lease.__exit__, kind)
 
     def _on_lost(self) -> None:
         self._loop.call_soon_threadsafe(self._cancel)

@@ -25,6 +25,9 @@ import (
 // to stop.
 const usable = 80
 
+// How long a request that was given up may still be on its way.
+const onItsWay = time.Second
+
 var (
 	errHeld = errors.New("another client holds the key")
 	errLost = errors.New("the lease is lost: another client may hold the key by now, or soon")
@@ -51,14 +54,18 @@ func (s lockService) KeepAlive(
 	}
 	token := hex.EncodeToString(random)
 	path := "/locks/" + strings.ReplaceAll(url.PathEscape(key), "+", "%2B")
-	release := func() { // after the end of ctx as well
-		s.call(context.Background(), 5*time.Second, http.MethodDelete, path, token, nil)
+	release := func() error { // after the end of ctx as well
+		_, err := s.call(context.Background(), 5*time.Second, http.MethodDelete, path, token, nil)
+		return err
 	}
 	sent := time.Now()
 	lease, err := s.call(ctx, 10*time.Second, http.MethodPost, path, token, map[string]int64{"ttl_ms": ttl.Milliseconds()})
 	if err != nil {
 		if err != errHeld {
-			release() // It may have been granted.
+			// It may have been granted, or be on its way to the service, behind a proxy.
+			for until := time.Now().Add(onItsWay); release() == errHeld && time.Now().Before(until); {
+				time.Sleep(onItsWay / 4)
+			}
 		}
 		return err
 	}
@@ -94,10 +101,9 @@ func (s lockService) KeepAlive(
 		}
 	}()
 	err = work(working, lease.FencingToken)
-	if lost.Load() {
+	if lost.Load() || release() == errHeld && err == nil {
 		return errLost
 	}
-	release()
 	return err
 }
 

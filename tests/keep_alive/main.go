@@ -4,9 +4,12 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"syscall"
 	"time"
 )
 
@@ -31,14 +34,18 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	service := lockService{URL: os.Args[1]}
-	switch err := service.KeepAlive(context.Background(), os.Args[2], ttl, work); err {
-	case nil:
+	switch err := service.KeepAlive(ctx, os.Args[2], ttl, work); {
+	case err == nil:
 		fmt.Println("done")
-	case errHeld:
+	case err == errHeld:
 		fmt.Println("not now")
-	case errLost:
+	case err == errLost:
 		fmt.Println("lost")
+	case errors.Is(err, context.Canceled):
+		fmt.Println("cancelled")
 	default:
 		panic(err)
 	}

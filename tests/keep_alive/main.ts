@@ -1,10 +1,11 @@
 // Works under a lease until its input ends or the lease is lost.
-// Usage: node main.js URL KEY TTL
+// Usage: node main.js URL KEY TTL [WAIT [blind]]
 
 import { LeaseLost, keepAlive } from './keep-alive';
 import { Configuration, LocksApi, ResponseError } from './sdk/typescript';
 
 declare const process: { argv: string[]; stdin: any };
+declare const require: (name: string) => any;
 
 function work(signal: AbortSignal): Promise<void> {
     console.log('at work');
@@ -17,9 +18,15 @@ function work(signal: AbortSignal): Promise<void> {
     });
 }
 
-async function main(basePath: string, key: string, ttl: number): Promise<void> {
+/** Work that lets nobody else of the event loop run. */
+async function blindWork(): Promise<void> {
+    console.log('at work');
+    require('fs').readFileSync(0);
+}
+
+async function main(basePath: string, key: string, ttl: number, wait = 0, how = ''): Promise<void> {
     try {
-        await keepAlive(new LocksApi(new Configuration({ basePath })), key, ttl * 1000, work);
+        await keepAlive(new LocksApi(new Configuration({ basePath })), key, ttl * 1000, how === 'blind' ? blindWork : work, wait * 1000);
         console.log('done');
     } catch (error) {
         if (error instanceof LeaseLost) console.log('lost');
@@ -29,4 +36,5 @@ async function main(basePath: string, key: string, ttl: number): Promise<void> {
     process.stdin.destroy();
 }
 
-main(process.argv[2], process.argv[3], Number(process.argv[4]));
+const [, , url, key, ttl, wait, how] = process.argv;
+main(url, key, Number(ttl), Number(wait ?? 0), how);

@@ -29,6 +29,11 @@ struct Stage {
 
 impl Stage {
     fn with(files: &[&str]) -> Self {
+        Self::limited(files, &[])
+    }
+
+    /// One whose service has these variables.
+    fn limited(files: &[&str], variables: &[(&str, &str)]) -> Self {
         let directory = tempfile::tempdir().unwrap();
         for file in files {
             let name = Path::new(file).file_name().unwrap();
@@ -36,7 +41,7 @@ impl Stage {
             std::fs::copy(from, directory.path().join(name)).unwrap();
         }
         let store = tempfile::tempdir().unwrap();
-        let service = Process::start(&format!("embedded:{}", store.path().display()), &[]);
+        let service = Process::start(&format!("embedded:{}", store.path().display()), variables);
         Self { directory, service, _store: store }
     }
 
