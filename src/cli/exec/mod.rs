@@ -57,9 +57,9 @@ const HURRY: Duration = Duration::from_secs(1);
 /// cannot be kept, it is killed before the lease ends.
 ///
 /// Exit codes: that of the command, and 128+N if signal N ended it; 75 another client holds the
-/// key; 69 the service is unreachable; 79 the lease was lost, and the command killed or ended already; 124 it ran
-/// longer than --max-run; 125 wrong usage or an internal error; 126 it cannot be executed; 127 not
-/// found.
+/// key; 69 the service is unreachable; 79 the lease was lost, and the command killed or ended
+/// already; 124 it ran longer than --max-run; 125 wrong usage or an internal error; 126 it cannot be
+/// executed; 127 not found.
 #[derive(Args, Debug)]
 #[command(override_usage = "lockkeeper exec [OPTIONS] KEY [--] COMMAND [ARG]...\n       \
                             lockkeeper exec [OPTIONS] KEY -c STRING")]
