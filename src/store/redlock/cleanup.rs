@@ -95,10 +95,14 @@ impl Cleanup {
             let (nodes, over_at) = (self.nodes.clone(), Instant::now() + lasts);
             self.background.spawn(async move {
                 let _room = room;
-                let mut pause = FIRST_PAUSE;
-                while Instant::now() < over_at && !left.is_ended(&nodes).await {
+                // While a call is on its way there, an answer at once ends nothing.
+                let mut pause = if left.acts_until > 0 { FIRST_PAUSE } else { Duration::ZERO };
+                loop {
                     sleep(pause).await;
-                    pause = LAST_PAUSE.min(pause * 2);
+                    if Instant::now() >= over_at || left.is_ended(&nodes).await {
+                        return;
+                    }
+                    pause = (pause * 2).clamp(FIRST_PAUSE, LAST_PAUSE);
                 }
             });
         }
