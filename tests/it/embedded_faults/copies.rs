@@ -36,11 +36,11 @@ async fn an_old_copy_of_the_data_forgets_leases_and_lets_no_number_fall() {
         assert_eq!(holder.put(&format!("/locks/{round}/refresh"), "").await.status, 200);
         let refreshed = http.token(&later.text("token")).put("/locks/later/refresh", "").await;
         assert_eq!(refreshed.told(), (409, "lock_lost".to_owned()));
-        let second = http.post("/locks/later?ttl=100ms", "").await;
+        let second = http.post("/locks/later?ttl=2s", "").await;
         assert_eq!(second.status, 201, "{second:?}");
         last = second.number("fencing_token");
         assert!(last > later.number("fencing_token"), "{last} after {later:?}");
-        eventually(Duration::from_secs(10), async || {
+        eventually(Duration::from_secs(20), async || {
             (http.get("/locks/later").await.field("held") == false).then_some(())
         })
         .await;
