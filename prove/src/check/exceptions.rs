@@ -158,3 +158,20 @@ fn a_forced_release_on_redlock_ends_more_than_it_tells() {
     assert_eq!(rules(&with("redlock")), [""; 0]);
     assert_eq!(rules(&with("redis")), ["I1", "I9"]);
 }
+
+#[test]
+fn a_look_on_redlock_may_show_the_vote_of_a_rival() {
+    let shown = |store, fence| {
+        let shown = look(2, (50, 60), Some(fence), false);
+        rules(&lines_of(store, [grant(1, 10, (0, 2), 1_000), shown]))
+    };
+    assert_eq!(shown("redlock", 11), [""; 0]);
+    assert_eq!(shown("redlock", 9), ["I2"]);
+    assert_eq!(shown("redis", 11), ["I2"]);
+}
+
+#[test]
+fn a_lease_on_redlock_keeps_its_number() {
+    let all = [grant(1, 10, (0, 2), 990), refresh(1, 12, (100, 110), 990)];
+    assert_eq!(rules(&lines_of("redlock", all)), ["I1", "I2", "I8", "I9"]);
+}

@@ -72,11 +72,14 @@ fn unchanged(court: &mut Court<'_>) {
             && lease.covers(operation.sent, answered)
             && lease.fence != said
         {
-            found.push((lease.fence, said, lease.lo, answered));
+            let is_look = operation.kind == Kind::Look;
+            found.push((lease.fence, said, lease.lo, answered, is_look));
         }
     }
-    for (fence, said, lo, answered) in found {
-        let promised = court.context.promises_exclusion(lo, answered);
+    for (fence, said, lo, answered, is_look) in found {
+        // While a node of the lease is silent, a look on Redlock may take the vote of a rival for it.
+        let may_be_a_vote = is_look && said > fence && court.context.redlock();
+        let promised = !may_be_a_vote && court.context.promises_exclusion(lo, answered);
         court.find("I2", answered, promised, format!("lease {fence} was shown as lease {said}"));
     }
 }
