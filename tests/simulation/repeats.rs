@@ -184,3 +184,26 @@ async fn left_by_a_refresh_of_a_refused_claim(world: &World) -> usize {
 fn a_refresh_keeps_no_vote_of_a_claim_that_is_refused() {
     assert_eq!(in_a_world(None, left_by_a_refresh_of_a_refused_claim), 2);
 }
+
+/// Refreshes an ended lease by its number. Returns true if the next lease of its token is there.
+async fn is_there_after_a_stale_refresh(world: &World) -> bool {
+    let [one, other] = [0, 1].map(|instance| store(world, instance));
+    let [claim, _] = claims(4_000);
+    sleep(Duration::from_millis(100)).await; // The instances look at the nodes.
+    let number = FencingToken::from_number(won(&one, &claim).await);
+    let (any, ended) =
+        (Target::of(&claim.key, &claim.token, None), Target::of(&claim.key, &claim.token, number));
+    let released = one.end(&any).await;
+    assert!(matches!(released, Ok(Ended::Lease(_))), "{released:?}");
+    let next = FencingToken::from_number(won(&one, &claim).await);
+    sleep(Duration::from_secs(1)).await; // Its votes are no longer those of an attempt under way.
+    assert!(matches!(other.renew(&ended, None).await, Ok(Renewed::Lost)));
+    sleep(Duration::from_secs(1)).await;
+    let kept = one.renew(&any, None).await.ok().and_then(Renewed::lease);
+    kept.map(|lease| lease.fencing_token) == next
+}
+
+#[test]
+fn a_refresh_by_the_number_of_an_ended_lease_leaves_the_next_one() {
+    assert!(in_a_world(None, is_there_after_a_stale_refresh));
+}

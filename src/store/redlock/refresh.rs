@@ -205,8 +205,12 @@ impl RedlockStore {
         }))
     }
 
-    /// Rule 8: what a token without a lease has, as these answers tell.
+    /// Rule 8: what a token without a lease has, as these answers tell. A request that names another
+    /// number may have met a lease.
     pub(super) fn leftovers(&self, of: &Target, poll: &Poll) -> Vec<Leftover> {
+        if poll.finding(None) != Finding::Gone {
+            return Vec::new();
+        }
         let left = poll.heard().filter_map(|(node, heard)| {
             let number = heard?.leftover(self.rules.node_timeout)?;
             Some(self.cleanup.heard(node, &self.ended(of, number)))
