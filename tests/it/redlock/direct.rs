@@ -146,14 +146,15 @@ async fn a_claim_behind_others_is_told_that_the_key_is_free() {
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    eventually(PATIENCE, async || {
+    eventually(PATIENCE * 4, async || {
         for node in &site.nodes {
             node.run::<()>("SET lock:direct its-own-value NX PX 60000");
         }
         let body = format!(r#"{{"token":"{MINE}","ttl_ms":1000,"wait_ms":9000}}"#);
         let behind = async {
             until_waiters(&http, "direct", 1).await;
-            for node in &site.nodes {
+            // A majority is free at once, before the claim in line asks again.
+            for node in &site.nodes[..2] {
                 node.run::<()>("DEL lock:direct");
             }
             http.post("/locks/direct", "").await
