@@ -231,14 +231,6 @@ impl State {
             return;
         }
         let ran = redis::run(node, self.nodes[node].clock(now), command);
-        if std::env::var("TRACE").is_ok_and(|token| command.words.contains(&token)) {
-            eprintln!(
-                "{now} i{instance} n{node} {} {:?} -> {:?}",
-                command.script.verb(),
-                &command.words[3..],
-                ran.reply
-            );
-        }
         let word = ran.reply.as_ref().map_or("", Reply::word);
         self.counts.executed(command, word);
         if word == "voting" && self.nodes[node].forgot {
