@@ -8,9 +8,9 @@ use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
 use crate::metrics::{ClockLead, Metrics};
 
-/// The lead over the service's clock up to which the store's clock proposes fencing tokens: a node
-/// an hour ahead would use up an hour of the protection against loss.
-const BELIEVED_LEAD: Duration = Duration::from_secs(1);
+/// The lead over another clock up to which a clock proposes fencing tokens, the store's over the
+/// service's or the reverse: one an hour ahead would use up an hour of the protection against loss.
+pub(in crate::store) const BELIEVED_LEAD: Duration = Duration::from_secs(1);
 
 /// An estimate of the store's clock from its replies.
 #[derive(Debug)]

@@ -14,8 +14,13 @@ impl If {
         }
     }
 
-    /// "1" for the last call of a keeper.
+    /// Returns true for the last call of a keeper.
+    pub(in crate::store) const fn is_last_word(self) -> bool {
+        matches!(self, Self::Unrenewed(_))
+    }
+
+    /// "1" for it.
     pub(in crate::store) const fn last_word(self) -> &'static str {
-        if matches!(self, Self::Unrenewed(_)) { "1" } else { "" }
+        if self.is_last_word() { "1" } else { "" }
     }
 }

@@ -160,8 +160,8 @@ impl RedlockStore {
 
     /// Rule 11: tells the nodes that wait of a grant, so that their votes count once they vote.
     fn tell_waiting(&self, claim: &Claim, attempt: &Attempt) {
-        let args = vec![claim.token.expose().to_owned(), attempt.name.to_string()];
-        let question = self.nodes.question(&COUNT, &claim.key, args, attempt.patience);
+        let its = (&claim.key, &claim.token);
+        let question = self.nodes.of_attempt(&COUNT, its, attempt.name, attempt.patience);
         let waits = |node, heard: Option<&Heard>| match heard {
             Some(heard) => heard.said == Says::Yes && !heard.votes,
             None => self.view.waits(node),
@@ -176,8 +176,8 @@ impl RedlockStore {
     /// Rule 4: takes back the votes of an attempt that failed, before this returns, or later where
     /// a node does not answer. Returns the number of nodes where the token may have something.
     async fn undo(&self, claim: &Claim, attempt: &Attempt) -> usize {
-        let args = vec![claim.token.expose().to_owned(), attempt.name.to_string()];
-        let question = self.nodes.question(&UNDO, &claim.key, args, attempt.patience);
+        let its = (&claim.key, &claim.token);
+        let question = self.nodes.of_attempt(&UNDO, its, attempt.name, attempt.patience);
         let (mut left, mut denied) = (Vec::new(), 0);
         for (node, heard) in attempt.poll.heard() {
             match heard.map(|heard| (&heard.said, heard.votes)) {

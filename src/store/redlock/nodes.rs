@@ -8,6 +8,7 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::lock::error::{Effect, StoreError, Verb};
 use crate::lock::key::LockKey;
+use crate::lock::token::LeaseToken;
 use crate::store::redis::deadline::{Deadline, When};
 use crate::store::redis::keys::{Keys, SIDE_PREFIX};
 use crate::store::redis::node::ScriptCall;
@@ -96,6 +97,18 @@ impl Nodes {
         let (keys, guard) = (Arc::new(Keys::of(&self.key_prefix, key)), self.guard.clone());
         args.push(self.settings.clone());
         Question { script, keys, guard, args: args.into(), when: When::AnyTime, patience }
+    }
+
+    /// A question about the votes of one attempt.
+    pub(super) fn of_attempt(
+        &self,
+        script: &'static Script,
+        (key, token): (&LockKey, &LeaseToken),
+        attempt: u64,
+        patience: Duration,
+    ) -> Question {
+        let args = vec![token.expose().to_owned(), attempt.to_string()];
+        self.question(script, key, args, patience)
     }
 
     pub(super) fn look(&self, key: &LockKey, patience: Duration) -> Question {

@@ -5,11 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::lock::token::FencingToken;
 use crate::metrics::Metrics;
-use crate::store::redis::clock::FencingFloor;
-
-/// The lead over the clocks of all nodes up to which this instance's clock is believed, in
-/// microseconds: one that is an hour ahead would use up an hour of the protection against loss.
-const BELIEVED_LEAD: u64 = 1_000_000;
+use crate::store::redis::clock::{BELIEVED_LEAD, FencingFloor};
 
 /// The numbers of this instance. All times are microseconds since 1970.
 pub(super) struct Numbers {
@@ -27,7 +23,8 @@ impl Numbers {
     /// for all nodes.
     pub(super) fn propose(&self, clock: u64, latest: u64, heard: u64) -> u64 {
         let ahead = clock.saturating_add(self.lead.load(Ordering::Relaxed));
-        let believed = ahead.min(latest.saturating_add(BELIEVED_LEAD));
+        let lead = u64::try_from(BELIEVED_LEAD.as_micros()).unwrap_or(u64::MAX);
+        let believed = ahead.min(latest.saturating_add(lead));
         believed.max(self.floor.least()).max(heard.saturating_add(1))
     }
 

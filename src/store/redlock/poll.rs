@@ -193,6 +193,13 @@ impl Poll {
         self.heard.iter().map(Option::as_ref).enumerate()
     }
 
+    /// The nodes that have not answered.
+    pub(super) fn silent(&self) -> impl Iterator<Item = usize> {
+        let is_silent = |heard: &Heard| matches!(heard.said, Says::Silent(_));
+        let silent = self.heard().filter(move |(_, heard)| heard.is_none_or(is_silent));
+        silent.map(|(node, _)| node)
+    }
+
     /// The answers that count.
     pub(super) fn said(&self) -> impl Iterator<Item = &Says> {
         self.heard.iter().flatten().filter(|heard| heard.votes).map(|heard| &heard.said)
@@ -267,25 +274,24 @@ impl Poll {
     /// The lease of a token after a refresh, only the one `named`, if given: rule 6. It exists where
     /// a majority has its number; a number can be a lease's if silent nodes may complete one.
     pub(super) fn finding(&self, named: Option<u64>) -> Finding {
-        let (mut has, mut may): (BTreeMap<_, usize>, BTreeMap<_, usize>) = Default::default();
+        // The nodes that have a number, and those whose vote counts.
+        let mut numbers: BTreeMap<u64, (usize, usize)> = BTreeMap::new();
         for said in self.said() {
-            match said {
-                Says::Told(told) => *has.entry(told.number).or_default() += 1,
-                Says::Other(vote) if named.is_none() && !vote.is_of_a_waiting_node() => {
-                    *has.entry(vote.number).or_default() += 1;
-                }
-                Says::Other(vote) if named.is_none() => *may.entry(vote.number).or_default() += 1,
-                _ => (),
-            }
+            let (vote, counts) = match said {
+                Says::Told(vote) => (vote, true),
+                Says::Other(vote) if named.is_none() => (vote, !vote.is_of_a_waiting_node()),
+                _ => continue,
+            };
+            let (nodes, counted) = numbers.entry(vote.number).or_default();
+            *nodes += 1;
+            *counted += usize::from(counts);
         }
-        let (needed, unheard) = (self.quorum.needed(), self.unheard());
-        if let Some((number, _)) = has.iter().find(|(_, nodes)| **nodes >= needed) {
+        let needed = self.quorum.needed();
+        if let Some((number, _)) = numbers.iter().find(|(_, (_, counted))| *counted >= needed) {
             return Finding::Lease(*number);
         }
-        let parts = |nodes: &BTreeMap<u64, usize>, number| nodes.get(number).copied().unwrap_or(0);
-        let numbers = has.keys().chain(may.keys());
-        let most = numbers.map(|number| parts(&has, number) + parts(&may, number)).max();
-        if most.unwrap_or(0) + unheard >= needed {
+        let most = numbers.values().map(|(nodes, _)| *nodes).max();
+        if self.may_be_majority(most.unwrap_or(0)) {
             Finding::Unclear
         } else if self.how_many(|said| *said == Says::TakenOver) > 0 {
             Finding::TakenOver
@@ -311,16 +317,11 @@ impl Poll {
         Some((rival, count(rival)))
     }
 
-    fn holdings(&self) -> impl Iterator<Item = &Holding> {
+    pub(super) fn holdings(&self) -> impl Iterator<Item = &Holding> {
         self.said().filter_map(|said| match said {
             Says::Held(holding) => Some(holding),
             _ => None,
         })
-    }
-
-    /// A lease of this number on a node.
-    pub(super) fn holding_of(&self, number: u64) -> Option<&Holding> {
-        self.holdings().find(|one| one.number == number)
     }
 
     pub(super) fn of_holder(&self, holder: &[u8]) -> impl Iterator<Item = &Holding> {

@@ -85,7 +85,7 @@ impl RedlockStore {
             ttl: ttl.map(|ttl| ttl.min(self.rules.longest_lease)),
             owner: None,
             adds: if is_client { none.refreshed() } else { none },
-            sets_end: is_last(of) || is_client && of.number.is_some(),
+            sets_end: of.only.is_last_word() || is_client && of.number.is_some(),
             began: self.time.monotonic(),
         };
         Ok(match self.refresh(&request).await? {
@@ -131,7 +131,7 @@ impl RedlockStore {
             or_empty(ttl.map(Ttl::as_millis)),
             or_empty(of.number),
             of.only.renewals(),
-            if is_last(of) { 1 } else { take_over }.to_string(),
+            if of.only.is_last_word() { 1 } else { take_over }.to_string(),
             adds.number().to_string(),
             or_empty(sets_end.then_some(1)),
             or_empty(self.prefixes.max_hold(&of.key).map(Ttl::as_millis)),
@@ -244,9 +244,4 @@ impl Parts {
 /// The lease that a token had before its claim.
 pub(super) fn again(lease: Lease) -> Win {
     Win { lease, fresh: false, replaces: None, place: None, by: 0 }
-}
-
-/// Returns true if it is for the last word of a keeper.
-const fn is_last(of: &Target) -> bool {
-    matches!(of.only, If::Unrenewed(_))
 }

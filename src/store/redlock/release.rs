@@ -15,7 +15,7 @@ use crate::store::redis::node::failure;
 use crate::store::redis::script::or_empty;
 use crate::store::redlock::RedlockStore;
 use crate::store::redlock::nodes::{Question, RELEASE, UNDO};
-use crate::store::redlock::poll::{Heard, Holding, Poll, Quorum, Says};
+use crate::store::redlock::poll::{Holding, Poll, Quorum, Says};
 
 /// The attempts of [`RedlockStore::undo_all`] before its caller has to retry later.
 const UNDO_TRIES: u32 = 3;
@@ -163,9 +163,7 @@ impl RedlockStore {
             (None, Some(known)) if known > 0 => self.ended(of, known),
             _ => return,
         };
-        let silent = |heard: &Heard| matches!(heard.said, Says::Silent(_));
-        let silent = poll.heard().filter(|(_, heard)| heard.is_none_or(silent));
-        let silent = silent.map(|(node, _)| self.cleanup.heard(node, &question)).collect();
+        let silent = poll.silent().map(|node| self.cleanup.heard(node, &question)).collect();
         self.cleanup.owe(silent, self.rules.longest_lease.as_duration());
     }
 
@@ -192,8 +190,8 @@ impl RedlockStore {
     /// Takes back a grant that reached nobody: its votes are open, unless another request of the
     /// token was told of them.
     pub(super) async fn take_back(&self, of: &Target, by: u64) -> Result<Ended, StoreError> {
-        let args = vec![of.token.expose().to_owned(), by.to_string()];
-        let question = self.nodes.question(&UNDO, &of.key, args, self.rules.node_timeout);
+        let (its, patience) = ((&of.key, &of.token), self.rules.node_timeout);
+        let question = self.nodes.of_attempt(&UNDO, its, by, patience);
         self.until_it_cannot_act(&question).await
     }
 
@@ -236,7 +234,7 @@ impl RedlockStore {
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
         let ended = self.answered(verb, &ends).await?;
-        if ended.heard().all(|(_, heard)| heard.is_none_or(|heard| !heard.said.is_ended())) {
+        if ended.ended().is_none() {
             return Ok(Vec::new());
         }
         if let Ok(token) = LeaseToken::parse(&whose) {
@@ -248,9 +246,7 @@ impl RedlockStore {
     /// The answers of all nodes, of which a majority has to answer.
     async fn answered(&self, verb: Verb, question: &Question) -> Result<Poll, StoreError> {
         let poll = self.nodes.poll(question, Poll::complete).await;
-        let silent = |heard: &Heard| matches!(heard.said, Says::Silent(_));
-        let silent = poll.heard().filter(|(_, heard)| heard.is_none_or(silent)).count();
-        if silent > self.quorum().spare() {
+        if poll.silent().count() > self.quorum().spare() {
             return Err(failure(verb, Effect::Unknown, "too few nodes answered"));
         }
         Ok(poll)
@@ -278,18 +274,12 @@ fn release_args(token: &str, number: Option<u64>, has_ended: bool, kept: &str) -
     vec![token.to_owned(), or_empty(number), has_ended, kept.to_owned()]
 }
 
-impl Says {
-    const fn is_ended(&self) -> bool {
-        matches!(self, Self::Ended(..))
-    }
-}
-
 impl Poll {
     /// The lease of the holder with most votes, only that with this number on a node, if given.
     fn most_held(&self, named: Option<u64>) -> Option<Holding> {
         let one = match named {
             None => self.rival()?.0,
-            Some(number) => self.holding_of(number)?,
+            Some(number) => self.holdings().find(|one| one.number == number)?,
         };
         self.lease_of(&one.holder).map(|(lease, _)| lease)
     }
