@@ -15,13 +15,13 @@ async fn a_hold_goes_on_with_a_minority_away_and_ends_with_its_connection() {
         let service = site.service().await;
         site.all_vote().await;
         let http = service.http();
-        let mut listener = Listener::open(&http, "stream?ttl=1500ms").await;
+        let mut listener = Listener::open(&http, "stream?ttl=4s").await;
         let grant = listener.hears("acquired").await;
         let left = grant["ttl_ms"].as_u64().unwrap();
-        assert!((750..=1_483).contains(&left), "{grant}");
+        assert!((2_000..=3_958).contains(&left), "{grant}");
         listener.hears("alive").await;
         site.away(0, way);
-        for _ in 0..4 {
+        for _ in 0..2 {
             listener.hears("alive").await;
         }
         assert_eq!(acquire(&http, "stream", OTHER, LONG).await.told(), held());
@@ -32,7 +32,7 @@ async fn a_hold_goes_on_with_a_minority_away_and_ends_with_its_connection() {
         })
         .await;
         eprintln!("one of three {way:?}: free {:?} after its stream ended", began.elapsed());
-        assert!(began.elapsed() < Duration::from_millis(1_200), "{:?}", began.elapsed());
+        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         site.back(0, way);
     }
 }
@@ -41,7 +41,7 @@ async fn a_hold_goes_on_with_a_minority_away_and_ends_with_its_connection() {
 async fn the_newest_stream_of_a_token_takes_the_lease_over_from_another_instance() {
     let site = Site::of(3).await;
     let services = site.services(2).await;
-    let target = "over?ttl=900ms";
+    let target = "over?ttl=4s";
     let mut older = Listener::open(&services[0].http(), target).await;
     let first = older.hears("acquired").await;
     let mut newer = Listener::open(&services[1].http(), target).await;
@@ -65,7 +65,7 @@ async fn a_hold_without_a_majority_is_told_lost_before_another_can_have_the_key(
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    let mut listener = Listener::open(&http, "loses?ttl=1500ms").await;
+    let mut listener = Listener::open(&http, "loses?ttl=4s").await;
     listener.hears("acquired").await;
     for node in 0..2 {
         site.away(node, Way::Dropped);
@@ -89,7 +89,7 @@ async fn a_hold_that_a_minority_forgot_goes_on() {
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    let mut listener = Listener::open(&http, "forgot?ttl=900ms").await;
+    let mut listener = Listener::open(&http, "forgot?ttl=4s").await;
     listener.hears("acquired").await;
     site.nodes[1].run::<()>("FLUSHALL");
     for _ in 0..4 {

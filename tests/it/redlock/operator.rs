@@ -182,7 +182,7 @@ async fn a_majority_that_restarted_empty_serves_once_it_is_admitted() {
     let service = site.service().await;
     site.all_vote().await;
     let http = service.http();
-    let first = granted(&http, "before", MINE, Duration::from_secs(1)).await;
+    let first = granted(&http, "before", MINE, Duration::from_secs(4)).await;
     for node in 0..2 {
         site.away(node, Way::Killed);
         site.back(node, Way::Killed);

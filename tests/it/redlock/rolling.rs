@@ -37,7 +37,7 @@ async fn a_lease_that_is_refreshed_survives_restarts_of_all_nodes() {
 async fn a_hold_survives_restarts_of_all_nodes() {
     let mut site = Site::lasting(3, LONGEST).await;
     let service = site.service().await;
-    let mut listener = Listener::open(&service.http(), "survives?ttl=2s").await;
+    let mut listener = Listener::open(&service.http(), "survives?ttl=4s").await;
     listener.hears("acquired").await;
     for node in 0..3 {
         site.away(node, Way::Killed);
