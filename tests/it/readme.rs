@@ -349,6 +349,8 @@ pub(crate) fn blocks(page: &str) -> Vec<(&str, &str)> {
     parts.iter().skip(1).step_by(2).map(|block| block.split_once('\n').unwrap()).collect()
 }
 
+const TTL: &str = r#""ttl_ms":"#;
+
 /// Whether an answer is the one that is shown, `...` being anything.
 fn fits(shown: &str, real: &str) -> bool {
     let (shown, real) = (steady(shown), steady(real.trim()));
@@ -367,6 +369,12 @@ fn steady(answer: &str) -> String {
             let value = if value == "0" { value } else { "*" };
             steady = format!("{before}{name}{value}{rest}");
         }
+    }
+    // What is left of it: whole seconds, by a request that took less than one.
+    if let Some((before, rest)) = steady.split_once(TTL) {
+        let (value, rest) = rest.split_at(rest.find([',', '}']).unwrap());
+        let seconds = value.parse::<u64>().unwrap().div_ceil(1_000);
+        steady = format!("{before}{TTL}{seconds}000{rest}");
     }
     match steady.split_once("for another ") {
         Some((before, rest)) => {
