@@ -94,6 +94,12 @@ impl KeyLine {
         self.claims.is_empty()
     }
 
+    /// Returns true if a request with this token may wait where `most` claims may: its claim is one
+    /// of them, or there is room for another.
+    pub(super) fn has_room_for(&self, token: &LeaseToken, most: usize) -> bool {
+        self.claims.contains_key(token) || self.claims.len() < most
+    }
+
     /// Returns true if claims are gone that the store may still have in line, or none waits.
     pub(super) fn departs(&self) -> bool {
         self.claims.is_empty() || !self.leaving.is_empty()

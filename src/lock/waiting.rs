@@ -45,7 +45,7 @@ const AMONG_MANY_LINES: Duration = Duration::from_secs(1);
 /// The limits of waiting requests.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitLimits {
-    /// Requests for one key.
+    /// Claims for one key in this instance, each with any number of requests.
     pub per_key: usize,
     /// Requests in this instance.
     pub per_instance: usize,
@@ -104,7 +104,7 @@ impl Waiters {
                 return Err(LockError::TooManyWaiters("this instance has too many waiters"));
             }
             let line = keys.entry(claim.key.clone()).or_insert_with(|| self.begin_line(&claim.key));
-            if line.requests() >= self.limits.per_key {
+            if !line.has_room_for(&claim.token, self.limits.per_key) {
                 return Err(LockError::TooManyWaiters("the line for this key is full"));
             }
             (*next_request, *requests) = (*next_request + 1, *requests + 1);

@@ -305,6 +305,10 @@ mod tests {
         let _second = Request::of(&locks, made("two"));
         waiting(store, 2).await;
         full(made("three")).await;
+        let again = Request::of(&locks, made("one"));
+        eventually(PATIENCE, async || (locks.waiting() == 3).then_some(())).await;
+        drop(again);
+        eventually(PATIENCE, async || (locks.waiting() == 2).then_some(())).await;
         let _other = Request::of(&locks, claim("b", "one", super::LONG));
         eventually(PATIENCE, async || (locks.waiting() == 3).then_some(())).await;
         full(claim("b", "two", super::LONG)).await;
