@@ -19,11 +19,14 @@ use tokio::time::{sleep, timeout};
 
 use crate::lock::time::millis_down;
 use crate::store::redis::RedisSettings;
-use crate::store::redis::connect::{RECONNECT_PAUSE, pool};
+use crate::store::redis::connect::{RECONNECT_PAUSE, pool, unconnected};
 use crate::store::redis::link::{HEARTBEAT, every, ping};
 
 /// The most waiting grants of a node; more are refused, which their callers see as 503.
 const MOST: usize = 10_000;
+
+/// Writes a key.
+const MARK: &str = include_str!("scripts/mark.lua");
 
 /// The TTL of the key that is written after the grants.
 const MARK_MS: u64 = 60_000;
@@ -111,7 +114,7 @@ impl Asking {
     async fn connect(&mut self) -> Result<MultiplexedConnection, String> {
         // Older pushes belong to the previous connection.
         while self.pushes.try_recv().is_ok() {}
-        let connection = self.pool.get().await.map_err(|error| error.to_string())?;
+        let connection = self.pool.get().await.map_err(unconnected)?;
         Ok(deadpool_redis::Connection::take(connection))
     }
 
@@ -177,7 +180,7 @@ impl Asking {
     /// Writes a key after all earlier writes, and counts the replicas that have it.
     async fn count(&self, to: &mut MultiplexedConnection, mark: &str) -> Result<u32, String> {
         let mut both = redis::pipe();
-        both.cmd("SET").arg(mark).arg("").arg("PX").arg(MARK_MS).ignore();
+        both.cmd("EVAL").arg(MARK).arg(1).arg(mark).arg(MARK_MS).ignore();
         both.cmd("WAIT").arg(self.least).arg(millis_down(self.patience));
         let counted = async { both.query_async::<(u32,)>(to).await };
         match timeout(self.patience * 2, counted).await {

@@ -110,6 +110,28 @@ async fn a_lease_that_its_token_asks_for_again_is_never_taken_back() {
     assert_eq!(refresh(&http, "repeated", TOKEN).await.status, 200, "it was taken back");
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_reaches_the_replica_where_the_master_has_no_memory() {
+    let (master, replica, _wire) = pair().await;
+    let service = service(&master.url(), &[REPLICATED]).await;
+    let http = service.http();
+    until_granted(&http, "full").await;
+    let (next, key) = ("token-of-the-next-client", "/locks/full?ttl=10m&wait=20s");
+    let its = http.token(next);
+    let waits = its.post(key, "");
+    let hands_over = async {
+        eventually(PATIENCE, async || {
+            (http.get("/locks/full").await.number("waiters") == 1).then_some(())
+        })
+        .await;
+        master.run::<()>("CONFIG SET maxmemory 1");
+        assert_eq!(http.token(TOKEN).delete("/locks/full").await.status, 204);
+    };
+    let (granted, ()) = tokio::join!(waits, hands_over);
+    assert_eq!(granted.status, 201, "{granted:?}");
+    assert_eq!(replica.run::<String>("GET lock:full"), next);
+}
+
 /// The connections of the service to this server, by their numbers, each with what it sent last.
 fn connections(of: &Redis) -> Vec<(u64, String)> {
     let told: String = of.run("CLIENT LIST");

@@ -6,11 +6,9 @@ use tokio::task::JoinHandle;
 
 use crate::support::{Answer, eventually};
 use crate::waiting::{
-    HOLDER, PATIENCE, Stage, answer, granted, held, hold, release, until_waiters, wait, wait_as,
-    waiters,
+    HOLDER, PATIENCE, Stage, TOKEN, answer, granted, held, hold, release, until_waiters, wait,
+    wait_as, waiters,
 };
-
-const TOKEN: &str = "token-of-the-waiter";
 
 /// A line: the holder, two requests with one token, and one that came after.
 struct Pair {

@@ -6,7 +6,10 @@ use std::time::{Duration, Instant};
 use tokio::task::JoinSet;
 
 use crate::support::{Http, Redis};
-use crate::waiting::{HOLDER, PATIENCE, Stage, granted, hold, release, start, until_waiters, wait};
+use crate::waiting::{
+    HOLDER, PATIENCE, Stage, TOKEN, answer, granted, hold, release, start, until_waiters, wait,
+    wait_as,
+};
 
 /// Who believes to hold the key, and how often it was granted.
 #[derive(Clone, Default)]
@@ -133,8 +136,13 @@ async fn a_redis_without_memory_serves_those_who_wait_and_refuses_others() {
         waiting.push(wait(&stage.http(number), "full", "25s"));
         until_waiters(&http, "full", number as u64 + 1).await;
     }
+    let gives_up = wait_as(&http, "full", TOKEN, "25s");
+    until_waiters(&http, "full", 7).await;
     redis.run::<()>("CONFIG SET maxmemory-policy noeviction");
     redis.run::<()>("CONFIG SET maxmemory 1");
+    let released = stage.http(1).token(TOKEN).delete("/locks/full").await;
+    assert_eq!(released.status, 204, "{released:?}");
+    assert_eq!(answer(gives_up).await.told(), (409, "wait_cancelled".to_owned()));
     let refused = http.post("/locks/full?wait=5s", "").await;
     assert_eq!(refused.told(), (503, "store_unavailable".to_owned()));
     assert_eq!(refused.text("outcome"), "not_acquired");

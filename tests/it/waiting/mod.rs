@@ -24,6 +24,9 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The token of whoever has the key while a line builds up.
 const HOLDER: &str = "token-of-the-holder";
 
+/// The token of one who waits.
+const TOKEN: &str = "token-of-the-waiter";
+
 /// What the services of a test stand on.
 pub(crate) struct Stage {
     services: Vec<Service>,
