@@ -55,10 +55,12 @@ pub(super) struct Failure {
 
 impl Failure {
     /// Reports the reason and returns the exit code; `busy` if another client holds the key, which
-    /// only a verbose voice reports.
+    /// is reported to people only: on a terminal, or to a verbose voice.
     pub(super) fn say(self, voice: Voice, busy: u8) -> u8 {
         if self.code == BUSY {
-            voice.tell(|| self.why);
+            if voice.draws() || voice.tells() {
+                voice.complain(|| self.why);
+            }
             return busy;
         }
         voice.complain(|| self.why);

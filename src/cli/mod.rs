@@ -10,6 +10,7 @@ mod listen;
 mod live;
 mod locks;
 mod log;
+mod manual;
 mod redlock;
 mod reload;
 mod remote;
@@ -26,7 +27,6 @@ use std::process::ExitCode;
 
 use clap::{Arg, Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::{Shell, generate};
-use clap_mangen::Man;
 
 use crate::cli::exit::Failure;
 use crate::cli::voice::print;
@@ -35,27 +35,32 @@ use crate::config::{Config, ConfigError, Flags, Sources};
 /// The commands with the exit codes of [`exit`].
 const CLIENTS: &[&str] = &["exec", "acquire", "refresh", "release", "get", "list", "force-release"];
 
+/// The settings file of the packages.
+const PACKAGED: &str = "/etc/lockkeeper/lockkeeper.toml";
+
 /// A lock service over HTTP: leases with fencing tokens, on an embedded store or on Redis.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_subcommand = true)]
+#[command(version, disable_help_subcommand = true, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Option<Command>,
-    #[command(flatten)]
-    settings: SettingFlags,
+    command: Command,
 }
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve locks (the default command).
-    Serve,
+    /// Serve locks.
+    Serve(SettingFlags),
     /// Print the settings in force and the source of each, without secrets.
-    Config,
+    Config(SettingFlags),
     /// Check that the service of these settings is alive; exit code 0 if it is.
-    Healthcheck,
+    Healthcheck(SettingFlags),
     /// Show or admit the nodes of a Redlock store.
-    #[command(subcommand)]
-    Redlock(redlock::NodeCommand),
+    Redlock {
+        #[command(subcommand)]
+        what: redlock::NodeCommand,
+        #[command(flatten)]
+        settings: SettingFlags,
+    },
     /// Make API keys.
     #[command(subcommand)]
     ApiKey(api_key::ApiKeyCommand),
@@ -75,7 +80,8 @@ enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Settings of the service")]
 struct SettingFlags {
-    /// Settings file; config/lockkeeper.toml has every setting with its default.
+    /// Settings file; config/lockkeeper.toml has every setting with its default. Without it, all
+    /// but `serve` read /etc/lockkeeper/lockkeeper.toml if there is one.
     #[arg(long, global = true, env = "LOCKKEEPER_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
     /// Address to listen on, or unix:FILE for a unix socket [default: 127.0.0.1:8080].
@@ -88,6 +94,20 @@ struct SettingFlags {
     store: Vec<String>,
 }
 
+impl SettingFlags {
+    /// The flags as they were given.
+    fn given(self) -> Flags {
+        Flags { config: self.config, listen: self.listen, store: self.store }
+    }
+
+    /// The same, with the settings file of the packages if none is named.
+    fn found(self) -> Flags {
+        let packaged = || Some(PathBuf::from(PACKAGED)).filter(|file| file.exists());
+        let given = self.given();
+        Flags { config: given.config.or_else(packaged), ..given }
+    }
+}
+
 /// Runs the command line. Any error is one sentence on standard error.
 pub fn run() -> ExitCode {
     if let Some(code) = exec::as_part_of_exec() {
@@ -97,26 +117,23 @@ pub fn run() -> ExitCode {
         Ok(cli) => cli,
         Err(code) => return code,
     };
-    let flags = Flags {
-        config: cli.settings.config,
-        listen: cli.settings.listen,
-        store: cli.settings.store,
-    };
     let done = match cli.command {
-        None | Some(Command::Serve) => return ended(serve::serve(flags)),
-        Some(Command::Exec(exec)) => return exec::exec(*exec).into(),
-        Some(Command::Lock(verb)) => return locks::run(&verb).into(),
-        Some(Command::Config) => settings(&flags).and_then(|(sources, _)| print(&sources.show())),
-        Some(Command::Healthcheck) => {
-            settings(&flags).and_then(|(_, config)| healthcheck::healthcheck(&config))
+        Command::Serve(flags) => return ended(serve::serve(flags.given())),
+        Command::Exec(exec) => return exec::exec(*exec).into(),
+        Command::Lock(verb) => return locks::run(&verb).into(),
+        Command::Config(flags) => {
+            settings(&flags.found()).and_then(|(sources, _)| print(&sources.show()))
         }
-        Some(Command::Redlock(what)) => {
-            settings(&flags).and_then(|(_, config)| redlock::redlock(&what, &config))
+        Command::Healthcheck(flags) => {
+            settings(&flags.found()).and_then(|(_, config)| healthcheck::healthcheck(&config))
         }
-        Some(Command::ApiKey(what)) => api_key::api_key(&what),
-        Some(Command::Completions { shell }) => completions(shell),
-        Some(Command::Man) => manual(),
-        Some(Command::Version) => print(concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n")),
+        Command::Redlock { what, settings: flags } => {
+            settings(&flags.found()).and_then(|(_, config)| redlock::redlock(&what, &config))
+        }
+        Command::ApiKey(what) => api_key::api_key(&what),
+        Command::Completions { shell } => completions(shell),
+        Command::Man => manual::manual(command()).and_then(|page| print(&page)),
+        Command::Version => print(concat!("lockkeeper ", env!("CARGO_PKG_VERSION"), "\n")),
     };
     ended(done.map(|()| 0).map_err(exit::failed))
 }
@@ -133,7 +150,8 @@ fn ended(done: Result<u8, Failure>) -> ExitCode {
 /// The command line. Its help names variables, and shows no value of one.
 fn command() -> clap::Command {
     let hidden = |arg: Arg| arg.hide_env_values(true);
-    Cli::command().mut_args(hidden).mut_subcommands(|command| command.mut_args(hidden))
+    let command = Cli::command().mut_subcommands(|command| command.mut_args(hidden));
+    manual::with_examples(command)
 }
 
 /// Parses the arguments, or reports what is wrong with them and returns the exit code.
@@ -150,25 +168,6 @@ fn parsed() -> Result<Cli, ExitCode> {
 fn completions(shell: Shell) -> Result<(), String> {
     let mut text = Vec::new();
     generate(shell, &mut command(), "lockkeeper", &mut text);
-    print(&String::from_utf8_lossy(&text))
-}
-
-/// Prints one page, with a section for each command.
-fn manual() -> Result<(), String> {
-    let mut text = Vec::new();
-    let mut command = command();
-    command.build();
-    let mut rendered = Man::new(command.clone()).render(&mut text);
-    for part in command.get_subcommands() {
-        let heading = format!(".SH \"{}\"\n", part.get_name().to_uppercase());
-        let part = Man::new(part.clone());
-        text.extend_from_slice(heading.as_bytes());
-        rendered = rendered
-            .and_then(|()| part.render_synopsis_section(&mut text))
-            .and_then(|()| part.render_description_section(&mut text))
-            .and_then(|()| part.render_options_section(&mut text));
-    }
-    rendered.map_err(|error| error.to_string())?;
     print(&String::from_utf8_lossy(&text))
 }
 

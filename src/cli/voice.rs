@@ -1,5 +1,5 @@
 //! Lines of a command on standard error: only errors, unless it is verbose. On a terminal one more
-//! line may be redrawn in place below them.
+//! line may be redrawn in place below them, unless it is quiet.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -50,7 +50,7 @@ impl Voice {
 
     /// Returns whether [`Voice::draw`] has a terminal to draw on.
     pub(super) fn draws(self) -> bool {
-        self.tells() && io::stderr().is_terminal()
+        self >= Self::Usual && io::stderr().is_terminal()
     }
 
     /// Redraws the last line of the terminal; an empty one is erased. Other lines go above it.

@@ -1,5 +1,5 @@
-//! The progress of a wait, for a verbose voice: the holder, the time that it has left, and the
-//! claim's place in line.
+//! The progress of a wait, on a terminal or for a verbose voice: the claim's place in line, the
+//! holder, and the time that it has left.
 //!
 //! It looks at the key beside the waiting request. A look that fails costs its line and nothing
 //! else.
@@ -18,7 +18,7 @@ use crate::lock::time::millis_down;
 use crate::wire::StatusBody;
 
 /// The time before the first look: most leases are granted before.
-const FIRST: Duration = Duration::from_millis(300);
+const FIRST: Duration = Duration::from_secs(1);
 
 /// The pause between two looks, on a terminal and elsewhere.
 const PAUSE_DRAWN: Duration = Duration::from_secs(1);
@@ -43,10 +43,10 @@ impl Progress<'_> {
     /// Reports until it is dropped.
     pub(super) async fn report(&self) -> Infallible {
         let voice = self.claimant.voice;
-        if !voice.tells() {
+        let draws = voice.draws();
+        if !draws && !voice.tells() {
             return pending().await;
         }
-        let draws = voice.draws();
         let mut told = None;
         sleep(FIRST).await;
         loop {
@@ -89,7 +89,12 @@ fn place(status: &StatusBody, owner: Option<&Owner>) -> Option<usize> {
 }
 
 fn line(status: &StatusBody, place: Option<usize>, left: Option<Duration>) -> String {
-    let mut line = format!("waiting for '{}': held", status.key);
+    let waiters = status.waiters;
+    let place = match place {
+        Some(place) => format!("place {place} of {waiters}"),
+        None => format!("{waiters} in line"),
+    };
+    let mut line = format!("waiting for '{}', {place}: held", status.key);
     if let Some(owner) = whose(status) {
         line.push_str(&format!(" by {owner}"));
     }
@@ -99,11 +104,6 @@ fn line(status: &StatusBody, place: Option<usize>, left: Option<Duration>) -> St
     match status.ttl_ms {
         Some(ttl) => line.push_str(&format!(", {} left", span(ttl))),
         None => line.push_str(", no end"),
-    }
-    let waiters = status.waiters;
-    match place {
-        Some(place) => line.push_str(&format!("; place {place} of {waiters}")),
-        None => line.push_str(&format!("; {waiters} in line")),
     }
     if let Some(left) = left {
         line.push_str(&format!("; the wait ends in {}", span(millis_down(left))));
@@ -126,14 +126,14 @@ mod tests {
     #[test]
     fn a_line_has_what_the_service_tells() {
         let full = status(r#""owner":"web-1","held_ms":125000,"ttl_ms":27900,"waiters":3"#);
-        let told = "waiting for 'k': held by web-1 for 2 min 5 s, 27.9 s left; place 2 of 3; \
+        let told = "waiting for 'k', place 2 of 3: held by web-1 for 2 min 5 s, 27.9 s left; \
                     the wait ends in 8.0 s";
         assert_eq!(line(&full, Some(2), Some(Duration::from_secs(8))), told);
         let shared = status(r#""ttl_ms":900,"waiters":1,"holders":3,"slots":3"#);
-        let told = "waiting for 'k': held by 3 of 3, 0.9 s left; 1 in line";
+        let told = "waiting for 'k', 1 in line: held by 3 of 3, 0.9 s left";
         assert_eq!(line(&shared, None, None), told);
         let bare = status(r#""waiters":120"#);
-        assert_eq!(line(&bare, None, None), "waiting for 'k': held, no end; 120 in line");
+        assert_eq!(line(&bare, None, None), "waiting for 'k', 120 in line: held, no end");
     }
 
     #[test]

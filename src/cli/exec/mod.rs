@@ -25,6 +25,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use nix::unistd::{User, getuid};
 use rustix::process::Signal;
 use tokio::time::sleep;
 
@@ -35,7 +36,7 @@ use crate::cli::exec::lease::{KnownLease, LeaseKeeper, Terms};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::supervise::Supervisor;
 use crate::cli::exec::warden::{Bequest, FENCING_TOKENS, TOKEN};
-use crate::cli::exec::words::{SHELL, Words};
+use crate::cli::exec::words::Words;
 use crate::cli::exit::Failure;
 use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
@@ -78,6 +79,9 @@ pub(super) struct Exec {
     /// Keep the key this long from the start, even if COMMAND ends earlier: clocks of hosts differ.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "0")]
     min_hold: Duration,
+    /// Keep the lease until all processes that COMMAND started have ended.
+    #[arg(long)]
+    children: bool,
     /// End COMMAND after this time [default: never].
     #[arg(short = 'T', long, value_name = "DURATION", value_parser = duration)]
     max_run: Option<Duration>,
@@ -172,8 +176,8 @@ struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     fn new(exec: &'a Exec) -> Result<Self, String> {
-        let Words { key, command, program } = Words::parse(&exec.words, exec.command.as_deref())?;
-        let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&program));
+        let Words { key, command, name } = Words::parse(&exec.words, exec.command.as_deref())?;
+        let owner = exec.owner.clone().unwrap_or_else(|| ourselves_as_owner(&name));
         let terms = Terms::new(exec.ttl, exec.kill_after)?;
         let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
         let others = exec.any_of.iter().chain(&exec.also).cloned();
@@ -334,16 +338,12 @@ fn told_by(text: &str) -> Result<Signal, String> {
     parse_signal(text).map_err(|error| format!("{error}; {hint}"))
 }
 
-/// The default owner. It has only the name of COMMAND, because its arguments may be secret, as may
-/// the variables that a STRING begins with.
-fn ourselves_as_owner(program: &OsStr) -> String {
-    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
-    let user = user.unwrap_or_else(|_| rustix::process::getuid().as_raw().to_string());
+/// The default owner: who runs what, and where. The user is that of the process, by its name: cron
+/// and containers set no variable for it.
+fn ourselves_as_owner(what: &str) -> String {
+    let user = User::from_uid(getuid()).ok().flatten().map(|user| user.name);
+    let user = user.unwrap_or_else(|| getuid().to_string());
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let what = program.to_string_lossy();
-    let what = what.split_whitespace().next().unwrap_or_default();
-    let what = if what.contains('=') { SHELL } else { what };
-    let what = what.rsplit('/').next().unwrap_or_default();
     let text = format!("{user}@{host}:{} {what}", std::process::id());
     text.chars().filter(|letter| !letter.is_control()).take(60).collect()
 }

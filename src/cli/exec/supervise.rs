@@ -95,16 +95,16 @@ impl Supervisor<'_> {
             tokio::select! {
                 biased;
                 status = running.next_end() => {
-                    let first = course.status.replace(status).is_none();
-                    if !course.told || !first {
+                    let all = course.status.replace(status).is_some();
+                    if all || !(course.told || self.exec.children) {
                         return Ok(course);
                     }
-                    // Its descendants get as much time to end as it had.
-                    course.kill.get_or_insert_with(|| self.latest_kill());
+                    self.limit_descendants(&mut course);
                 }
                 (signal, sender) = signals.next() => {
                     course.told |= [Signal::TERM, Signal::INT].contains(&signal);
                     running.forward(signal, sender);
+                    self.limit_descendants(&mut course);
                 }
                 Some(loss) = losses.next() => self.lose(loss?, &mut course, running),
                 rung = alarm.at(next) => {
@@ -115,6 +115,13 @@ impl Supervisor<'_> {
                     }
                 }
             }
+        }
+    }
+
+    /// Gives what COMMAND left running as much time to end as it had, once it was told to end.
+    fn limit_descendants(&self, course: &mut Course) {
+        if course.told && course.status.is_some() {
+            course.kill.get_or_insert_with(|| self.latest_kill());
         }
     }
 

@@ -7,17 +7,21 @@ use crate::cli::remote::key;
 use crate::lock::key::LockKey;
 
 /// The shell that runs a STRING.
-pub(super) const SHELL: &str = "/bin/sh";
+const SHELL: &str = "/bin/sh";
 
 /// Ends the options; COMMAND may begin with a dash then.
 const END: &str = "--";
+
+/// Programs that run the first of their arguments that is no option.
+const INTERPRETERS: [&str; 12] =
+    ["sh", "bash", "dash", "ksh", "zsh", "env", "node", "perl", "php", "python", "ruby", "sudo"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
     pub(super) key: LockKey,
     pub(super) command: Vec<OsString>,
-    /// The beginning of the words that were typed for COMMAND.
-    pub(super) program: OsString,
+    /// The name of what COMMAND runs: its program, or the script behind an interpreter.
+    pub(super) name: String,
 }
 
 impl Words {
@@ -38,16 +42,34 @@ impl Words {
             }
             (words, string) => (words, string),
         };
-        let (command, program) = match (words, string) {
-            ([program, ..], None) => (words.to_vec(), program.clone()),
-            ([], Some(string)) => {
-                (vec![SHELL.into(), "-c".into(), string.to_owned()], string.to_owned())
-            }
+        let command = match (words, string) {
+            ([_, ..], None) => words.to_vec(),
+            ([], Some(string)) => vec![SHELL.into(), "-c".into(), string.to_owned()],
             ([_, ..], Some(_)) => return Err("give a COMMAND or --command, not both".to_owned()),
             ([], None) => return Err(no_command(name)),
         };
-        Ok(Self { key, command, program })
+        let name = name_of(&command);
+        Ok(Self { key, command, name })
     }
+}
+
+/// The name of what a command runs. It has no other words of the command: arguments may be secret,
+/// as may the variables that a STRING begins with.
+fn name_of(command: &[OsString]) -> String {
+    let mut words = command.iter().map(|word| word.to_string_lossy().into_owned());
+    let program = words.next().map(|word| base(&word)).unwrap_or_default();
+    let interpreter =
+        program.trim_end_matches(|letter: char| letter.is_ascii_digit() || letter == '.');
+    if !INTERPRETERS.contains(&interpreter) {
+        return program;
+    }
+    let script = words.find(|word| !word.starts_with('-'));
+    let script = script.and_then(|text| text.split_whitespace().next().map(base));
+    script.filter(|script| !script.contains('=')).unwrap_or(program)
+}
+
+fn base(word: &str) -> String {
+    word.rsplit('/').next().unwrap_or_default().to_owned()
 }
 
 fn is_string_flag(word: &OsStr) -> bool {

@@ -100,10 +100,16 @@ impl List {
 
     /// The held keys that fit on the terminal.
     async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Failure> {
-        let page = client.list(&self.prefix, None, size.rows.clamp(1, PAGE)).await?;
-        let page: ListBody = serde_json::from_str(&page)?;
+        let page: ListBody = serde_json::from_str(&client.list(&self.prefix, None, PAGE).await?)?;
         let mut lines = listing(&page.locks, size.columns - 1);
-        lines.extend(page.cursor.map(|_| "... and more keys".to_owned()));
+        // The last row of the terminal stays empty.
+        let most = size.rows.saturating_sub(2).max(1);
+        if lines.len() > most {
+            let more = lines.len() - most;
+            lines.truncate(most);
+            let at_least = page.cursor.map_or("", |_| "at least ");
+            lines.push(format!("and {at_least}{more} more"));
+        }
         Ok(lines)
     }
 }

@@ -167,7 +167,14 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
     std::fs::write(&settings, keys.replace("{}", digest)).unwrap();
     let stage = Stage::with(&[("LOCKKEEPER_CONFIG", &settings.display().to_string())]);
     let ran = stage.ran(&["key", "true"]);
-    assert_eq!(ran, ends(125, "lockkeeper: send `Authorization: Bearer <api key>`\n"));
+    assert_eq!(
+        ran,
+        ends(
+            125,
+            "lockkeeper: the service asks for an API key: set LOCKKEEPER_API_KEY, or name a file by \
+                         --api-key-file\n"
+        )
+    );
     let known = stage.exec(&["key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output().unwrap();
     assert_eq!(Ran::of(known), ends(0, SILENT));
     // Or from a file, which ends with a line break where an editor has written it.
@@ -185,7 +192,7 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
         stage.exec(&["-t", "48h", "key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output();
     let ran = Ran::of(ran.unwrap());
     assert_eq!(ran.code, Some(125));
-    assert_eq!(ran.err, "lockkeeper: a TTL has to be 100 to 86400000 ms\n");
+    assert_eq!(ran.err, "lockkeeper: a TTL has to be 100ms to 24h\n");
 }
 
 #[test]

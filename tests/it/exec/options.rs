@@ -1,7 +1,7 @@
 //! What COMMAND is given, and the options that are about neither signals nor codes.
 
 use std::io::Write;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::exec::{Going, Ran, Stage, dead};
@@ -46,12 +46,14 @@ async fn the_owner_is_who_runs_what_without_its_arguments() {
     let stage = Stage::new();
     let words = ["owned", "sh", "-c", "echo ready; read LINE", "secret-argument"];
     let mut exec = stage.exec(&words);
-    exec.stdin(Stdio::piped()).env("USER", "jane");
+    exec.stdin(Stdio::piped()).env("USER", "another");
     let mut going = Going::start(exec);
     assert_eq!(going.line(), "ready");
     let owner = stage.look("owned").await["owner"].as_str().unwrap().to_owned();
-    let ends = format!(":{} sh", going.child.id());
-    assert!(owner.starts_with("jane@") && owner.ends_with(&ends), "{owner}");
+    let user = Command::new("id").arg("-un").output().unwrap().stdout;
+    let begins = format!("{}@", String::from_utf8(user).unwrap().trim());
+    let ends = format!(":{} echo", going.child.id());
+    assert!(owner.starts_with(&begins) && owner.ends_with(&ends), "{owner}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -124,6 +126,32 @@ async fn processes_of_a_command_that_ended_by_itself_go_on() {
     assert_eq!(stage.look("behind").await["held"], false);
     crate::support::process::signal(left, "KILL");
     dead(left).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lease_is_kept_until_the_last_process_of_the_command_has_ended() {
+    let stage = Stage::new();
+    let script = "setsid sh -c 'sleep 4' >/dev/null 2>&1 & echo $!; exit 3";
+    let ran = stage.ran(&["--children", "-t", "3s", "behind", "sh", "-c", script]);
+    assert_eq!((ran.code, &*ran.err), (Some(3), ""));
+    assert!(!crate::exec::lives(ran.out.trim().parse().unwrap()));
+    assert_eq!(stage.look("behind").await["held"], false);
+    // A signal reaches them as well, and then they have their time to end.
+    for (manners, flags) in [("trap '' TERM", ["-k", "300ms"]), ("true", ["-k", "10s"])] {
+        let script = format!("setsid sh -c \"{manners}; sleep 60\" 2>&1 & echo $!");
+        let words = ["--children", "behind", "sh", "-c", &script];
+        let mut going = Going::start(stage.exec(&[&flags[..], &words].concat()));
+        let left: u32 = going.line().parse().unwrap();
+        eventually(PATIENCE, async || {
+            let looked = stage.look("behind").await;
+            (looked["held"] == true).then_some(())
+        })
+        .await;
+        going.signal("TERM");
+        assert!(matches!(going.end().code, Some(0 | 143)), "{manners}");
+        assert!(!crate::exec::lives(left), "{manners}");
+        assert_eq!(stage.look("behind").await["held"], false);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

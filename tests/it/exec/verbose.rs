@@ -6,7 +6,7 @@ use std::io::{BufRead, Read};
 use std::process::{Child, Stdio};
 
 use crate::exec::proxy::{Mode, Proxy};
-use crate::exec::{Going, HOLDER, Stage, exec, on_terminal};
+use crate::exec::{Going, HOLDER, Ran, Stage, exec, on_terminal};
 use crate::support::{PATIENCE, eventually};
 
 /// Holds the key until its input ends; shows its token, which its wrapper must not.
@@ -56,12 +56,12 @@ async fn a_verbose_wait_tells_the_holder_and_the_place_when_they_change() {
     let answer = holder.post("/locks/key?ttl=1h&owner=web%E2%80%AE1", "").await;
     assert_eq!(answer.status, 201);
     let mut first = Waiter::start(&stage, "first", &[]);
-    first.tells(&["waiting for 'key': held by web\\u{202e}1 for ", " left; place 1 of 1"]).await;
+    first.tells(&["waiting for 'key', place 1 of 1: held by web\\u{202e}1 for ", " left"]).await;
     let mut second = Waiter::start(&stage, "second", &["-w", "1d"]);
-    second.tells(&["web\\u{202e}1", "; place 2 of 2; the wait ends in 23 h "]).await;
+    second.tells(&["place 2 of 2: held by web\\u{202e}1", "; the wait ends in 23 h "]).await;
     stage.let_go("key").await;
     first.tells(&["acquired 'key' after ", ", fencing token "]).await;
-    second.tells(&["held by first for ", "; place 1 of 1"]).await;
+    second.tells(&["place 1 of 1: held by first for "]).await;
     let one = first.ends();
     let two = second.ends();
     for (waiter, told) in [(&first, first.told()), (&second, second.told())] {
@@ -88,8 +88,11 @@ async fn a_terminal_has_one_line_that_is_redrawn() {
     let lines: Vec<_> = drawn.split("\r\x1b[K").collect();
     let [one, two, three, ""] = lines[..] else { panic!("{drawn:?}") };
     for line in [one, two, three] {
-        assert!(line.starts_with("lockkeeper: waiting for 'key': held for "), "{line:?}");
-        assert!(line.contains("place 1 of 1") && !line.contains('\n'), "{line:?}");
+        assert!(
+            line.starts_with("lockkeeper: waiting for 'key', place 1 of 1: held for "),
+            "{line:?}"
+        );
+        assert!(!line.contains('\n'), "{line:?}");
     }
     stage.let_go("key").await;
     let line = (0..100).map(|_| going.line()).find(|line| line.contains("acquired"));
@@ -100,6 +103,21 @@ async fn a_terminal_has_one_line_that_is_redrawn() {
     going.lines.read_to_string(&mut rest).unwrap();
     assert!(rest.contains("at work") && !rest.contains('\x1b'), "{rest:?}");
     assert_eq!(going.end().code, Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_person_at_a_terminal_sees_who_is_in_the_way() {
+    let stage = Stage::new();
+    stage.hold("key").await;
+    let typed = |line| Ran::of(on_terminal(&stage, line).output().unwrap());
+    let ran = typed("exec LOCKKEEPER exec -w 3 key echo at work");
+    assert_eq!(ran.code, Some(75), "{ran:?}");
+    assert!(ran.out.contains("lockkeeper: waiting for 'key', place 1 of 1: held for "), "{ran:?}");
+    assert!(ran.out.contains("lockkeeper: 'key' is held for another "), "{ran:?}");
+    let ran = typed("exec LOCKKEEPER exec -q -w 2 key true");
+    assert_eq!((ran.code, &*ran.out), (Some(75), ""));
+    let ran = typed("exec LOCKKEEPER exec -n -E 0 key true");
+    assert!(ran.code == Some(0) && ran.out.starts_with("lockkeeper: 'key' is held "), "{ran:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

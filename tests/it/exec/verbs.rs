@@ -158,7 +158,7 @@ fn a_verb_that_fails_has_the_exit_codes_of_exec() {
     for (arguments, code, told) in [
         (&["refresh", "key"][..], 125, "no lease token: set LOCK_TOKEN or --token-file"),
         (&["release", "--token-file", "/no/such/file", "key"], 125, "no token in /no/such/file"),
-        (&["acquire", "-t", "1ms", "key"], 125, "a TTL has to be 100 to 86400000 ms"),
+        (&["acquire", "-t", "1ms", "key"], 125, "a TTL has to be 100ms to 24h"),
         (&["acquire", "a//b"], 125, "an empty segment"),
         (&["get"], 125, "Usage: lockkeeper get"),
         (&["force-release", "key"], 79, "the key is not held"),

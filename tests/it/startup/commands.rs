@@ -81,6 +81,16 @@ fn assert_unhealthy(address: &str, expected: &str) {
 }
 
 #[test]
+fn without_a_word_nothing_is_started_and_the_help_is_shown() {
+    let output = run(&[], &[]);
+    let told = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{told}");
+    assert!(told.contains("Usage: lockkeeper <COMMAND>") && told.contains("  exec "), "{told}");
+    let output = run(&["version", "--help"], &[]);
+    assert_eq!(text(&output.stdout).lines().count(), 6, "{}", text(&output.stdout));
+}
+
+#[test]
 fn the_version_is_printed_by_word_and_by_flag() {
     let expected = format!("lockkeeper {}\n", env!("CARGO_PKG_VERSION"));
     for arguments in [["version"], ["--version"]] {

@@ -2,13 +2,19 @@
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Output;
 
 use crate::startup::{run, text};
 use crate::support::Process;
 
-/// Asserts that `lockkeeper` with these arguments and variables says nothing but this.
+/// What `lockkeeper serve` with these arguments and variables came to.
+fn served(arguments: &[&str], variables: &[(&str, &str)]) -> Output {
+    run(&[&["serve"], arguments].concat(), variables)
+}
+
+/// Asserts that `lockkeeper serve` with these arguments and variables says nothing but this.
 fn assert_refused(arguments: &[&str], variables: &[(&str, &str)], expected: &str) {
-    let output = run(arguments, variables);
+    let output = served(arguments, variables);
     let told = text(&output.stderr);
     assert!(told.contains(expected), "{arguments:?} {variables:?}: {told}");
     assert_eq!(output.status.code(), Some(1), "{told}");
@@ -47,14 +53,12 @@ fn a_wrong_flag_is_one_sentence() {
         (vec!["--listen", "192.0.2.123:0"], "cannot listen on 192.0.2.123:0"),
         (vec!["--config", "/nonexistent/mine.toml"], "cannot read /nonexistent/mine.toml"),
     ] {
-        let mut all = vec!["serve"];
+        let mut all = Vec::new();
         if !arguments.contains(&"--listen") {
             all.extend(["--listen", "127.0.0.1:0"]);
         }
         all.extend(&arguments);
         assert_refused(&all, &[], expected);
-        // Serving is what is done without a word, too.
-        assert_refused(&all[1..], &[], expected);
     }
 }
 
@@ -85,7 +89,7 @@ fn nodes_that_cannot_be_a_set_are_one_sentence() {
         assert_refused(&all, &[], expected);
         assert_refused(&["--listen", "127.0.0.1:0"], &variable, expected);
         assert_refused(&in_file, &[], expected);
-        for output in [run(&all, &[]), run(&in_file, &[])] {
+        for output in [served(&all, &[]), served(&in_file, &[])] {
             assert!(!text(&output.stderr).contains("s3cret"), "{}", text(&output.stderr));
         }
     }
@@ -110,7 +114,7 @@ fn a_wrong_variable_is_one_sentence() {
         ("LOCKKEEPER_LIMITS_CONNECTIONS", "0", "`limits.connections`"),
         ("LOCKKEEPER_ALLOW_ANONYMOUS", "perhaps", "must be true or false"),
         ("LOCKKEEPER_TTL_DEFAULT", "25h", "`ttl.default` (from LOCKKEEPER_TTL_DEFAULT)"),
-        ("LOCKKEEPER_TTL_MIN", "soon", "`soon` is not a duration"),
+        ("LOCKKEEPER_TTL_MIN", "soon", "`soon` is not a duration: write a number and ms,"),
         ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s", "must be 1ms to 10s"),
         ("LOCKKEEPER_LOG_LEVEL", "loud", "`log.level` (from LOCKKEEPER_LOG_LEVEL)"),
         ("LOCKKEEPER_STORE", "redis://user:s3cret@host:x", "`store` is not a Redis URL"),
@@ -122,7 +126,7 @@ fn a_wrong_variable_is_one_sentence() {
         ("LOCKKEEPER_CONFIG", "/nonexistent", "cannot read /nonexistent"),
     ] {
         assert_refused(&["--listen", "127.0.0.1:0"], &[(name, value)], expected);
-        let told = text(&run(&["--listen", "127.0.0.1:0"], &[(name, value)]).stderr);
+        let told = text(&served(&["--listen", "127.0.0.1:0"], &[(name, value)]).stderr);
         assert!(!told.contains("s3cret"), "{told}");
     }
 }
@@ -151,7 +155,7 @@ fn a_wrong_file_is_one_sentence() {
     ] {
         let path = file(directory.path(), &content);
         assert_refused(&["--listen", "127.0.0.1:0", "--config", &path], &[], expected);
-        let told = text(&run(&["--listen", "127.0.0.1:0", "--config", &path], &[]).stderr);
+        let told = text(&served(&["--listen", "127.0.0.1:0", "--config", &path], &[]).stderr);
         assert!(!told.contains("s3cret") && !told.contains(digest), "{told}");
     }
 }
@@ -185,7 +189,7 @@ fn without_keys_only_this_machine_is_served_unless_it_is_said_in_so_many_words()
     let directory = tempfile::tempdir().unwrap();
     let store = format!("embedded:{}", directory.path().display());
     for listen in ["0.0.0.0:0", "[::]:0"] {
-        let arguments = ["serve", "--listen", listen, "--store", &store];
+        let arguments = ["--listen", listen, "--store", &store];
         assert_refused(&arguments, &[], "`allow_anonymous = true`");
     }
     let digest = "d0c04f4b1951e4aeaaec8223ed2039e542f3aae805a6fa7f6d794e5afff5d272";
@@ -207,7 +211,8 @@ fn a_word_or_flag_that_there_is_not_is_told_apart() {
     for (arguments, expected) in [
         (vec!["sevre"], "unrecognized subcommand 'sevre'"),
         (vec!["serve", "--prot", "1"], "unexpected argument '--prot'"),
-        (vec!["--listen"], "a value is required for '--listen"),
+        (vec!["serve", "--listen"], "a value is required for '--listen"),
+        (vec!["version", "--store", "redis://a"], "unexpected argument '--store'"),
     ] {
         let output = run(&arguments, &[]);
         let told = text(&output.stderr);
