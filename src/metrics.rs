@@ -4,6 +4,7 @@
 mod callbacks;
 mod leases;
 mod stores;
+mod text;
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -21,6 +22,9 @@ use prometheus_client::registry::{Metric, Registry, Unit};
 use crate::metrics::callbacks::Callbacks;
 use crate::metrics::leases::Leases;
 use crate::metrics::stores::{Embedded, Redis, Redlock};
+use crate::metrics::text::plain;
+
+pub use crate::metrics::text::MetricsForm;
 
 /// Buckets from a tenth of a millisecond, a request on an idle machine, to ten seconds, above every
 /// deadline.
@@ -30,9 +34,6 @@ const SECONDS: [f64; 13] =
 /// Buckets from a hand-over between waiting clients to half an hour, beyond which only streams wait.
 const WAITS: [f64; 13] =
     [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 300.0, 1_800.0];
-
-/// The media type of [`Metrics::render`].
-pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// The metrics, shared by all modules that count.
 #[derive(Debug)]
@@ -166,11 +167,11 @@ impl Metrics {
         Self { registry, callbacks, requests, leases, embedded, redis, redlock }
     }
 
-    /// The metrics as OpenMetrics text.
-    pub fn render(&self) -> String {
+    /// The metrics as text.
+    pub fn render(&self, form: MetricsForm) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String cannot fail");
-        text
+        if form == MetricsForm::Plain { plain(&text) } else { text }
     }
 
     /// Counts an answered request.

@@ -179,11 +179,14 @@ struct LinksBody {
     ready: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
     metrics: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ui: Option<&'static str>,
 }
 
 impl AboutBody {
-    /// Those of a service with these guarantees, for a listener with or without the metrics.
-    pub(crate) fn new(guarantees: Guarantees, metrics: bool) -> Self {
+    /// Those of a service with these guarantees, for a listener with or without what is
+    /// for operators.
+    pub(crate) fn new(guarantees: Guarantees, for_operators: bool) -> Self {
         let Guarantees { store, order, fencing, survives, sharing, .. } = guarantees;
         Self {
             name: env!("CARGO_PKG_NAME"),
@@ -195,7 +198,8 @@ impl AboutBody {
                 locks: "/locks",
                 health: "/healthz",
                 ready: "/readyz",
-                metrics: metrics.then_some("/metrics"),
+                metrics: for_operators.then_some("/metrics"),
+                ui: for_operators.then_some("/ui"),
             },
         }
     }

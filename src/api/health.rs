@@ -3,23 +3,31 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::http::header::{CONTENT_TYPE, LOCATION, VARY};
+use axum::http::{HeaderMap, StatusCode};
+use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 
 use crate::api::error::ApiError;
-use crate::api::extract::Reader;
+use crate::api::extract::{Reader, accepted};
 use crate::api::{App, Door};
 use crate::lock::leases::Living;
-use crate::metrics::MEDIA_TYPE;
+use crate::metrics::MetricsForm;
 use crate::wire::{AboutBody, Code, HealthBody};
 
-/// `GET /`: the name, the version and the guarantees.
+/// `GET /`: the name, the version and the guarantees; a browser is led to the dashboard.
 pub(super) async fn about(
     State(app): State<Arc<App>>,
     Extension(door): Extension<Door>,
-) -> Json<AboutBody> {
-    Json(AboutBody::new(app.locks.guarantees(), door.leads_to("/metrics")))
+    headers: HeaderMap,
+) -> Response {
+    let for_operators = door.leads_to("/ui");
+    if for_operators && accepted(&headers).contains("text/html") {
+        // Relative: the service may be below another path.
+        return (StatusCode::FOUND, [(LOCATION, "ui"), (VARY, "Accept")]).into_response();
+    }
+    let about = AboutBody::new(app.locks.guarantees(), for_operators);
+    ([(VARY, "Accept")], Json(about)).into_response()
 }
 
 /// `GET /healthz`: 200 while the process lives. Does not ask the store: a probe that did would
@@ -39,13 +47,20 @@ pub(super) async fn readyz(State(app): State<Arc<App>>) -> Result<Json<HealthBod
     }
 }
 
-/// `GET /metrics`: the metrics.
-pub(super) async fn metrics(State(app): State<Arc<App>>, _reader: Reader) -> impl IntoResponse {
+/// `GET /metrics`: the metrics, for a client that knows only the older text in that.
+pub(super) async fn metrics(
+    State(app): State<Arc<App>>,
+    _reader: Reader,
+    headers: HeaderMap,
+) -> impl IntoResponse {
     app.metrics.waiters(app.locks.waiting());
     for (prefix, Living { count, oldest }) in app.locks.leases().living() {
         app.metrics.living(&prefix, count, oldest);
     }
-    ([(CONTENT_TYPE, MEDIA_TYPE)], app.metrics.render())
+    let accept = accepted(&headers);
+    let older = accept.contains("text/plain") && !accept.contains("openmetrics");
+    let form = if older { MetricsForm::Plain } else { MetricsForm::OpenMetrics };
+    ([(CONTENT_TYPE, form.media_type()), (VARY, "Accept")], app.metrics.render(form))
 }
 
 const CONTRACT: &str = include_str!("../../openapi.yaml");

@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use axum::Json;
 use axum::extract::{Request, State};
-use axum::http::header::{ACCEPT, LOCATION};
+use axum::http::header::LOCATION;
 use axum::http::{HeaderMap, HeaderName, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
 use serde_json::Value;
 
 use crate::api::error::ApiError;
-use crate::api::extract::{KeyCall, Reader, header_token};
+use crate::api::extract::{KeyCall, Reader, accepted, header_token};
 use crate::api::options::{Known, Options, find, query};
 use crate::api::quotas::Kind;
 use crate::api::record::Record;
@@ -252,7 +252,6 @@ fn granted(grant: &Grant, as_text: bool) -> Response {
 
 /// Returns whether the client accepts text and neither JSON nor `*/*`.
 fn wants_text(headers: &HeaderMap) -> bool {
-    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    let accept = values.collect::<Vec<_>>().join(",").to_ascii_lowercase();
+    let accept = accepted(headers);
     accept.contains("text/plain") && !accept.contains("json") && !accept.contains("*/*")
 }

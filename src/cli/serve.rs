@@ -65,6 +65,8 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
     server.count_lost_log_lines(stderr::lost);
     let listeners = bound.into_iter().map(Bound::listen).collect::<Result<_, _>>();
     let listeners = listeners.map_err(failed)?;
+    let operators = admin.as_ref().unwrap_or(&main);
+    let dashboard = operators.starts_with("http").then(|| format!("{operators}/ui"));
     tracing::info!(
         target: "audit",
         audit = "start",
@@ -72,6 +74,7 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
         store,
         pid = std::process::id(),
         admin,
+        dashboard,
         "serving locks on {main}"
     );
     let reloads = watched(&server);

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::support::process::{command, succeeds};
+use crate::support::{Process, in_memory};
 
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
 const ALERTS_TEST: &str = "deploy/prometheus/alerts_test.yml";
@@ -20,6 +21,19 @@ fn each_alert_fires_when_it_should_and_none_on_a_calm_service() {
         assert!(fires, "no test makes {name} fire");
         assert!(tests.contains(&format!("alertname: {name}, exp_alerts: []")), "{name} when calm");
     }
+}
+
+#[test]
+fn prometheus_has_no_objection_to_the_metrics() {
+    let directory = in_memory();
+    let store = format!("embedded:{}", directory.path().display());
+    let service = Process::start(&store, &[]);
+    let http = service.http();
+    let url = format!("http://{}", http.address);
+    succeeds(command("curl").args(["-sS", "-X", "POST", &format!("{url}/locks/k")]));
+    let fetch =
+        "curl -sS -H 'Accept: text/plain;version=0.0.4' \"$0/metrics\" | promtool check metrics";
+    succeeds(command("sh").args(["-c", fetch, &url]));
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use lockkeeper::metrics::{Counted, Metrics};
+use lockkeeper::metrics::{Counted, Metrics, MetricsForm};
 
 use crate::source::{File, assert_found, assert_none, is_word};
 
@@ -35,7 +35,11 @@ fn exported() -> BTreeSet<String> {
         metrics.redis_evicts("node", false);
         metrics.redis_rerouted("moved");
         metrics.redis_clock_lead("node").set(0.5);
-        for line in metrics.render().lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        for line in metrics
+            .render(MetricsForm::OpenMetrics)
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE "))
+        {
             names.insert(match line.split_once(' ').unwrap() {
                 (name, "counter") => format!("{name}_total"),
                 (name, "info") => format!("{name}_info"),

@@ -191,6 +191,7 @@ async fn meet_peculiar(met: &mut Met) {
     }
     let nobody = http.delete("/admin/locks/free").await;
     met.note("forceReleaseLock", &nobody, 409, "lock_lost");
+    met.note("getAbout", &http.with("Accept", "text/html").get("/").await, 302, "");
     let mut waiting = JoinSet::new();
     waiting.spawn({
         let mine = mine.clone();

@@ -11,7 +11,21 @@ async fn the_root_says_what_this_is_and_what_it_promises() {
     assert_eq!(about.text("version"), env!("CARGO_PKG_VERSION"));
     assert_eq!(about.json()["store"]["name"], "embedded");
     for (name, link) in about.json()["links"].as_object().unwrap() {
-        assert_eq!(http.get(link.as_str().unwrap()).await.status, 200, "{name}");
+        // The dashboard is no part of the contract.
+        if name != "ui" {
+            assert_eq!(http.get(link.as_str().unwrap()).await.status, 200, "{name}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_browser_is_led_from_the_root_to_the_dashboard() {
+    let http = Lockkeeper::start().await;
+    let html = "text/html,application/xhtml+xml,*/*;q=0.8";
+    let led = http.with("Accept", html).get("/").await;
+    assert_eq!((led.status, led.header("location")), (302, Some("ui")));
+    for accept in ["*/*", "application/json"] {
+        assert_eq!(http.with("Accept", accept).get("/").await.status, 200);
     }
 }
 
@@ -71,4 +85,14 @@ async fn the_figures_count_requests_and_name_nobody() {
         assert!(text.lines().any(|found| found == line), "no {line} in {text}");
     }
     assert!(text.ends_with("# EOF\n"));
+    // What Prometheus sends, and what older programs do.
+    for (accept, is_older) in [
+        ("application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3", false),
+        ("text/plain;version=0.0.4", true),
+    ] {
+        let metrics = http.with("Accept", accept).get("/metrics").await;
+        let older =
+            metrics.header("content-type") == Some("text/plain; version=0.0.4; charset=utf-8");
+        assert_eq!(older, is_older, "{accept}");
+    }
 }
