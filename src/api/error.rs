@@ -13,7 +13,7 @@ use crate::lock::error::{Effect, LockError, Verb, chain};
 use crate::lock::key::InvalidKey;
 use crate::lock::lease::{LockStatus, Sharers};
 use crate::lock::slots::Slots;
-use crate::lock::time::{TtlBounds, millis_down, millis_up};
+use crate::lock::time::{TtlBounds, millis_down, millis_up, shortest};
 use crate::wire::{Code, More, Problem};
 
 /// The most characters of a key in a detail, to keep it readable in narrow logs.
@@ -28,6 +28,11 @@ pub(super) struct ApiError {
     header: Option<(HeaderName, HeaderValue)>,
 }
 
+/// The beginning of a text of the client's, for a detail.
+pub(super) fn shown(text: &str) -> String {
+    text.chars().take(SHOWN_KEY_CHARS).collect()
+}
+
 impl ApiError {
     pub(super) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self::with(code, detail, More::default())
@@ -39,11 +44,18 @@ impl ApiError {
     }
 
     pub(super) fn unknown_field(field: &str, known: &'static [&'static str]) -> Self {
-        let shown: String = field.chars().take(SHOWN_KEY_CHARS).collect();
-        let detail = match known {
-            [] => format!("unknown option {shown:?}; this request takes no options"),
-            known => format!("unknown option {shown:?}; the options are {}", known.join(", ")),
+        let shown = shown(field);
+        let knows = |name: &str| known.contains(&name);
+        let hint = match (field, field.strip_suffix("_ms"), known) {
+            (_, Some(short), _) if knows(short) => format!("; in a query it is `{short}=30s`"),
+            _ if knows(&format!("{field}_ms")) => {
+                format!("; in a body it is `{field}_ms`, in milliseconds")
+            }
+            ("ttl" | "ttl_ms" | "wait" | "wait_ms", ..) => "; did you mean POST?".to_owned(),
+            (.., []) => "; this request takes no options".to_owned(),
+            (.., known) => format!("; the options are {}", known.join(", ")),
         };
+        let detail = format!("unknown option {shown:?}{hint}");
         let more = More { field: Some(shown), known: Some(known), ..More::default() };
         Self::with(Code::UnknownField, detail, more)
     }
@@ -70,7 +82,8 @@ impl ApiError {
             max_ttl_ms: Some(max),
             ..More::default()
         };
-        Self::with(Code::InvalidRequest, format!("a TTL has to be {min} to {max} ms"), more)
+        let [from, to] = [bounds.min, bounds.max].map(|ttl| shortest(ttl.as_duration()));
+        Self::with(Code::InvalidRequest, format!("a TTL has to be {from} to {to}"), more)
     }
 
     /// An API key whose quota is used up.
@@ -89,7 +102,7 @@ impl ApiError {
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let state = state(status);
         let holder = status.holder.clone().unwrap_or_default();
-        let shown: String = status.key.as_str().chars().take(SHOWN_KEY_CHARS).collect();
+        let shown = shown(status.key.as_str());
         let more = More {
             retry_after_ms: holder.left.map(millis_up),
             owner: holder.owner.map(|owner| owner.to_string()),

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use axum::extract::FromRequestParts;
-use axum::http::header::AUTHORIZATION;
+use axum::http::header::{ACCEPT, AUTHORIZATION};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, Method, Uri};
 use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, shown};
 use crate::api::quotas::Kind;
 use crate::api::{App, pages, trace};
 use crate::auth::{Caller, Permission};
@@ -64,7 +64,12 @@ impl KeyCall {
         if self.caller.may(permitted, self.key.as_str()) {
             return Ok(());
         }
-        let detail = "the lock key does not match any prefix of this API key";
+        let prefixes = self.caller.visible("").join(", ");
+        let [key, prefixes] = [self.key.as_str(), &prefixes].map(shown);
+        let detail = match prefixes.as_str() {
+            "" => "this API key has no prefixes, so it may use no key".to_owned(),
+            prefixes => format!("'{key}' has none of the prefixes of this API key: {prefixes}"),
+        };
         Err(ApiError::forbidden(&self.caller, detail))
     }
 
@@ -98,6 +103,12 @@ impl FromRequestParts<Arc<App>> for Reader {
         let caller = identify(app, parts)?;
         has_one(&caller, &[Permission::Read]).map(|()| Self(caller))
     }
+}
+
+/// The media types that a client accepts, as it wrote them, in lower case.
+pub(super) fn accepted(headers: &HeaderMap) -> String {
+    let values = headers.get_all(ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    values.collect::<Vec<_>>().join(",").to_ascii_lowercase()
 }
 
 /// Answers an unsupported method with the methods of this path.

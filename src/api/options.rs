@@ -21,7 +21,7 @@ use crate::api::{ApiLimits, App};
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Origin, Owner};
 use crate::lock::slots::Slots;
-use crate::lock::time::{Ttl, TtlBounds, parse_duration};
+use crate::lock::time::{Ttl, TtlBounds, millis_down, parse_duration};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::Code;
 
@@ -201,12 +201,11 @@ impl Options {
         }
         let Some(Value::String(text)) = find(&self.query, query) else { return Ok(None) };
         let bad = || {
-            let detail = format!("`{query}` has to be digits and ms, s, m or h: `{query}=30s`");
+            let detail = format!("`{query}` is a number and ms, s, m, h or d: `{query}=30s`");
             ApiError::invalid(query, detail)
         };
-        let duration: Duration = parse_duration(text).ok_or_else(bad)?;
-        let ms = u64::try_from(duration.as_millis()).ok().ok_or_else(bad)?;
-        Ok(Some((query, ms)))
+        let duration = parse_duration(text).ok_or_else(bad)?;
+        Ok(Some((query, millis_down(duration))))
     }
 }
 

@@ -13,7 +13,7 @@ use clap::builder::FalseyValueParser;
 use crate::cli::voice::Voice;
 use crate::client::{Client, Trust};
 use crate::lock::key::LockKey;
-use crate::lock::time::parse_typed_duration;
+use crate::lock::time::parse_duration;
 use crate::lock::token::{LeaseToken, TokenMaker};
 
 /// The variable with the API key; the process list would show a flag.
@@ -161,7 +161,7 @@ pub(super) fn key(text: &str) -> Result<LockKey, String> {
 
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let expected = "expected a number and ms, s, m, h or d, as in 30s or 0.5";
-    parse_typed_duration(text).ok_or_else(|| expected.to_owned())
+    parse_duration(text).ok_or_else(|| expected.to_owned())
 }
 
 /// Takes a URL; a number is the descriptor of `flock -u`.

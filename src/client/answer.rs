@@ -119,6 +119,21 @@ impl Refusal {
         self.status >= 500 || self.status == 408 || self.status == 429
     }
 
+    /// The same, where an API key is missing or wrong with what to do on a command line.
+    pub(super) fn for_people(self, has_key: bool) -> Self {
+        if self.code != Code::Unauthenticated.row().0 {
+            return self;
+        }
+        let detail = match has_key {
+            true => "unknown API key: look at LOCKKEEPER_API_KEY, or the file of --api-key-file",
+            false => {
+                "the service asks for an API key: set LOCKKEEPER_API_KEY, or name a file by \
+                 --api-key-file"
+            }
+        };
+        Self { detail: detail.to_owned(), ..self }
+    }
+
     /// Parses the refusal in an answer. Gateways have a `code` too, but not this type.
     pub(super) fn of(status: u16, body: &str) -> Self {
         let read = serde_json::from_str(body).ok();

@@ -243,8 +243,11 @@ impl Client {
         };
         match timeout(within, self.exchange(call)).await {
             Ok(Ok((status, body))) if (200..300).contains(&status) => Ok((status, body)),
-            Ok(Ok((status, body))) => Err(ClientError::Refused(Refusal::of(status, &body))),
-            Ok(Err(error)) => Err(told(chain(&*error))),
+            Ok(Ok((status, body))) => {
+                let refusal = Refusal::of(status, &body);
+                Err(ClientError::Refused(refusal.for_people(self.authorization.is_some())))
+            }
+            Ok(Err(error)) => Err(told(tls::in_words(&*error).unwrap_or_else(|| chain(&*error)))),
             Err(_) => Err(told(format!("timeout after {:.1} s", within.as_secs_f64()))),
         }
     }

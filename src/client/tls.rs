@@ -23,6 +23,9 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Transport for T {}
 
+/// The name of a fault in webpki, whose error types are not public through rustls.
+const CA_AS_LEAF: &str = "CaUsedAsEndEntity";
+
 /// The authorities that a client trusts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Trust<'a> {
@@ -86,16 +89,28 @@ fn system_authorities() -> Result<RootCertStore, String> {
 
 /// Returns whether an error is the answer of a service that lives and demands a client certificate.
 pub(super) fn lives_without(error: &(dyn Error + 'static)) -> bool {
-    let mut cause = Some(error);
-    while let Some(error) = cause {
-        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
-        let tls = inner.and_then(|inner| inner.downcast_ref::<rustls::Error>());
-        if let Some(rustls::Error::AlertReceived(AlertDescription::CertificateRequired)) = tls {
-            return true;
+    let demand = rustls::Error::AlertReceived(AlertDescription::CertificateRequired);
+    fault(error) == Some(&demand)
+}
+
+/// A fault of TLS that people can mend, in words.
+pub(super) fn in_words(error: &(dyn Error + 'static)) -> Option<String> {
+    let told = match fault(error)? {
+        rustls::Error::InvalidMessage(_) => "no TLS is spoken there: is it http://?",
+        rustls::Error::InvalidCertificate(why) if format!("{why:?}").contains(CA_AS_LEAF) => {
+            "its certificate is that of an authority: make it with `openssl req -x509 -addext \
+             basicConstraints=critical,CA:FALSE`, or sign one with it"
         }
-        cause = error.source();
-    }
-    false
+        _ => return None,
+    };
+    Some(told.to_owned())
+}
+
+/// The fault of TLS in an error.
+fn fault<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a rustls::Error> {
+    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let found = inner.and_then(|inner| inner.downcast_ref());
+    found.or_else(|| fault(error.source()?))
 }
 
 /// Accepts every certificate whose key the service has.

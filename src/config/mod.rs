@@ -266,9 +266,13 @@ impl Span {
 
 impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = String::deserialize(deserializer)?;
-        parse_duration(&text).map(Self).ok_or_else(|| {
-            D::Error::custom(format!("`{text}` is not a duration: use digits and ms, s, m or h"))
+        let value = toml::Value::deserialize(deserializer)?;
+        let span = value.as_str().and_then(parse_duration).map(Self);
+        span.ok_or_else(|| {
+            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+            let told =
+                "is not a duration: write a number and ms, s, m, h or d in quotes, as \"30s\"";
+            D::Error::custom(format!("`{text}` {told}"))
         })
     }
 }

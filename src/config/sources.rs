@@ -345,6 +345,11 @@ mod tests {
         for (file, environment, expected) in [
             ("listen = 5", vec![], "/mine.toml): invalid type"),
             ("[ttl]\nmin = \"1 day\"", vec![], "`1 day` is not a duration"),
+            (
+                "[ttl]\ndefault = 30",
+                vec![],
+                "`30` is not a duration: write a number and ms, s, m, h",
+            ),
             ("[ttl]\nmin = \"0s\"", vec![], "/mine.toml): must be 1ms to 8760h"),
             ("", vec![("LOCKKEEPER_REDIS_TOKEN_PREFIX", "a b")], "`redis.token_prefix`"),
             ("", vec![("LOCKKEEPER_LIMITS_HOLD_STREAMS", "9223372036854775807")], "0 to 10000000"),

@@ -144,23 +144,12 @@ pub fn wall_clock_micros() -> u64 {
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Milliseconds of a day, the unit that only [`parse_typed_duration`] knows.
-const DAY_MS: u64 = 86_400_000;
-
-/// Parses a duration of settings and of queries: digits and `ms`, `s`, `m` or `h`; bare digits are
-/// seconds. `None` if it is invalid, or longer than 2^64 milliseconds.
+/// Parses a duration of settings, queries and the command line: a number and `ms`, `s`, `m`, `h` or
+/// `d`; a bare number is seconds. Like `flock` and `timeout` it knows fractions (`0.2`, `1.5m`), and
+/// cuts what is too long. Fractions are rounded up to milliseconds: zero has a meaning of its own.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split(text, |letter| letter.is_ascii_digit());
-    let ms = number.parse::<u64>().ok()?.checked_mul(unit_ms(unit)?)?;
-    Some(Duration::from_millis(ms))
-}
-
-/// Parses a duration of the command line. Like `flock` and `timeout` it knows fractions and days
-/// too (`0.2`, `1.5m`, `1d`), and cuts what is too long. Fractions are rounded up to milliseconds:
-/// zero has a meaning of its own.
-pub fn parse_typed_duration(text: &str) -> Option<Duration> {
     let (number, unit) = split(text, |letter| letter.is_ascii_digit() || letter == '.');
-    let unit_ms = if unit == "d" { DAY_MS } else { unit_ms(unit)? };
+    let unit_ms = unit_ms(unit)?;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
@@ -169,6 +158,16 @@ pub fn parse_typed_duration(text: &str) -> Option<Duration> {
     let whole = if whole.is_empty() { 0 } else { whole.parse().unwrap_or(u64::MAX) };
     let ms = whole.saturating_mul(unit_ms).saturating_add(fraction_ms(fraction, unit_ms));
     Some(Duration::from_millis(ms))
+}
+
+/// A duration in the form that [`parse_duration`] reads, by the largest unit that divides it; a day
+/// is 24 hours.
+pub fn shortest(duration: Duration) -> String {
+    let ms = millis_down(duration);
+    let mut units = [("h", 3_600_000), ("m", 60_000), ("s", 1_000)].into_iter();
+    let whole = units.find(|(_, unit)| ms > 0 && ms.is_multiple_of(*unit));
+    let (name, unit) = whole.unwrap_or(("ms", 1));
+    format!("{}{name}", ms / unit)
 }
 
 /// The longest beginning of such letters, and the rest.
@@ -182,6 +181,7 @@ fn unit_ms(unit: &str) -> Option<u64> {
         "" | "s" => 1_000,
         "m" => 60_000,
         "h" => 3_600_000,
+        "d" => 86_400_000,
         _ => return None,
     })
 }
@@ -196,38 +196,10 @@ fn fraction_ms(digits: &str, unit_ms: u64) -> u64 {
 mod tests {
     use std::time::Duration;
 
-    use super::{parse_duration, parse_typed_duration};
+    use super::{parse_duration, shortest};
 
     #[test]
-    fn a_duration_is_digits_and_one_unit() {
-        for (text, ms) in [
-            ("30", 30_000),
-            ("30s", 30_000),
-            ("500ms", 500),
-            ("5m", 300_000),
-            ("24h", 86_400_000),
-            ("0", 0),
-        ] {
-            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
-        }
-        for text in [
-            "",
-            "s",
-            "1.5s",
-            "-1",
-            "+1",
-            "1 s",
-            "1d",
-            "1m30s",
-            "99999999999999999999",
-            "18446744073709551615h",
-        ] {
-            assert_eq!(parse_duration(text), None, "{text}");
-        }
-    }
-
-    #[test]
-    fn a_typed_duration_has_fractions_and_days_too() {
+    fn a_duration_is_a_number_and_one_unit() {
         for (text, ms) in [
             ("30", 30_000),
             ("500ms", 500),
@@ -247,10 +219,15 @@ mod tests {
             ("99999999999999999999", u64::MAX),
             ("18446744073709551615d", u64::MAX),
         ] {
-            assert_eq!(parse_typed_duration(text), Some(Duration::from_millis(ms)), "{text}");
+            assert_eq!(parse_duration(text), Some(Duration::from_millis(ms)), "{text}");
+        }
+        for (ms, text) in
+            [(0, "0ms"), (100, "100ms"), (1_500, "1500ms"), (90_000, "90s"), (86_400_000, "24h")]
+        {
+            assert_eq!(shortest(Duration::from_millis(ms)), text);
         }
         for text in ["", "s", ".", ".s", "1.2.3", "1D", "1e3", "-1", "+1", "1 s", "1m30s", "inf"] {
-            assert_eq!(parse_typed_duration(text), None, "{text}");
+            assert_eq!(parse_duration(text), None, "{text}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use deadpool_redis::{Manager, Pool, Runtime, Timeouts};
+use deadpool_redis::{Manager, Pool, PoolError, Runtime, Timeouts};
 use redis::io::tcp::TcpSettings;
 use redis::{AsyncConnectionConfig, ConnectionAddr, ConnectionInfo, ProtocolVersion, RedisError};
 
@@ -31,6 +31,15 @@ pub(super) fn connection_info(url: &str) -> Result<ConnectionInfo, RedisError> {
     let tcp = giving_up_after(tcp, VANISHED_AFTER);
     let redis = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP3);
     Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
+}
+
+/// Why there is no connection, in the words of Redis or the system.
+pub(super) fn unconnected(error: PoolError) -> String {
+    match error {
+        PoolError::Backend(error) => error.to_string(),
+        PoolError::Timeout(_) => "it does not answer in time".to_owned(),
+        error => error.to_string(),
+    }
 }
 
 pub(super) fn pool(

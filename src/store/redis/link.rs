@@ -13,7 +13,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep, tim
 
 use crate::metrics::Metrics;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::RECONNECT_PAUSE;
+use crate::store::redis::connect::{RECONNECT_PAUSE, unconnected};
 use crate::store::redis::refusal::shows_life;
 
 /// The interval of heartbeats on a connection, and their time limit: something on the way to Redis may
@@ -110,7 +110,7 @@ impl LinkKeeper {
     /// Takes a new connection from the pool, to a node that takes writes; reads its clock and its
     /// settings.
     async fn connect(&self) -> Result<MultiplexedConnection, String> {
-        let connection = self.pool.get().await.map_err(|error| error.to_string())?;
+        let connection = self.pool.get().await.map_err(unconnected)?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let asked = async {
             let sent = std::time::Instant::now();

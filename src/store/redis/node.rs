@@ -20,7 +20,7 @@ use crate::lock::watched::sound;
 use crate::metrics::Metrics;
 use crate::store::redis::RedisSettings;
 use crate::store::redis::clock::StoreClock;
-use crate::store::redis::connect::{connection_info, pool};
+use crate::store::redis::connect::{connection_info, pool, unconnected};
 use crate::store::redis::deadline::When;
 use crate::store::redis::keys::spread;
 use crate::store::redis::link::{Hints, Inner, Link, LinkKeeper};
@@ -272,7 +272,7 @@ impl Node {
     pub(in crate::store) async fn query(&self, command: &Cmd) -> Result<Value, NodeError> {
         let deadline = Instant::now() + self.deadline;
         let asked = async {
-            let mut connection = self.pool.get().await.map_err(|error| error.to_string())?;
+            let mut connection = self.pool.get().await.map_err(unconnected)?;
             send(&mut connection, command, Way::Straight).await.map_err(|error| error.to_string())
         };
         timeout_at(deadline.into(), asked)

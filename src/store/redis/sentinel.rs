@@ -15,7 +15,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout, timeout_at};
 
 use crate::lock::watched::endless;
-use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool};
+use crate::store::redis::connect::{RECONNECT_PAUSE, connection_info, pool, unconnected};
 use crate::store::redis::link::Hints;
 use crate::store::redis::node::{Node, NodeFactory};
 use crate::store::redis::place::Sentinels;
@@ -124,7 +124,7 @@ impl Follower {
         pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
     ) -> Result<std::convert::Infallible, String> {
         let patience = self.factory.settings.connect_timeout;
-        let connection = pool.get().await.map_err(|error| error.to_string())?;
+        let connection = pool.get().await.map_err(unconnected)?;
         let mut connection = deadpool_redis::Connection::take(connection);
         let subscribed = timeout(patience, connection.subscribe(SWITCHED)).await;
         subscribed.map_err(|_| "no answer in time")?.map_err(|error| error.to_string())?;

@@ -7,7 +7,7 @@ use deadpool_redis::Pool;
 use futures_util::stream::FuturesUnordered;
 use redis::{AsyncConnectionConfig, Value};
 
-use crate::store::redis::connect::{connection_info, pool};
+use crate::store::redis::connect::{connection_info, pool, unconnected};
 use crate::store::redis::place::Scheme;
 
 /// One node's view of its Cluster's slots.
@@ -74,7 +74,7 @@ async fn look(pool: &Pool, address: &str, patience: Duration) -> Result<SlotView
     let mut both = redis::pipe();
     both.cmd("CLUSTER").arg("INFO").cmd("CLUSTER").arg("SLOTS");
     let asked = async {
-        let mut connection = pool.get().await.map_err(|error| error.to_string())?;
+        let mut connection = pool.get().await.map_err(unconnected)?;
         let answer = both.query_async::<(String, Value)>(&mut connection).await;
         answer.map_err(|error| {
             drop(deadpool_redis::Connection::take(connection)); // It may be broken.

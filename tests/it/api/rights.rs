@@ -49,6 +49,10 @@ async fn an_api_key_without_prefixes_may_do_nothing_to_a_key() {
         let answer = http.bearer("figures").token(TOKEN).send(method, &path, "").await;
         assert_eq!(answer.status, 403, "{method} {path}");
     }
+    let told = http.bearer("figures").get("/locks/k").await.text("detail");
+    assert_eq!(told, "this API key has no prefixes, so it may use no key");
+    let told = http.bearer("locker").post("/locks/k", "").await.text("detail");
+    assert_eq!(told, "'k' has none of the prefixes of this API key: cron/, shop/");
 }
 
 #[tokio::test]
