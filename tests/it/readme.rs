@@ -252,12 +252,14 @@ impl Newcomer {
             let (exec, work) = command.split_once(" -- ").unwrap();
             let key = exec.rsplit(' ').next().unwrap();
             assert!(work.starts_with("php "));
+            assert!(exec.contains("--min-hold"), "{exec}");
+            let exec = exec.replace("/usr/bin/lockkeeper", "lockkeeper");
             let command = format!("{exec} -- echo at work; echo $?");
-            for _ in 0..2 {
-                assert_eq!(self.run(&command), "at work\n0\n");
-            }
-            self.run(&format!("curl -sS -X POST 'http://{SERVICE}/locks/{key}'"));
+            assert_eq!(self.run(&command), "at work\n0\n");
+            // Two hosts, one a moment later.
             assert_eq!(self.run(&command), "0\n");
+            let shown = self.run(&format!("lockkeeper get {key}"));
+            assert!(shown.contains("\theld\t"), "{shown}");
         }
     }
 
