@@ -76,8 +76,9 @@ pub enum Why {
     MaxHold,
     /// An administrator ended it by force.
     Forced,
-    /// This instance cannot tell: it expired, or was ended through another instance or in the store.
-    Lost,
+    /// This instance did not see it: it expired, or was ended through another instance or in the
+    /// store.
+    Elsewhere,
 }
 
 impl Why {
@@ -88,7 +89,7 @@ impl Why {
             Self::Expired => "expired",
             Self::MaxHold => "max_hold",
             Self::Forced => "forced",
-            Self::Lost => "lost",
+            Self::Elsewhere => "elsewhere",
         }
     }
 }
@@ -96,8 +97,9 @@ impl Why {
 impl Leases {
     /// Without any lease, over a store that other instances may share.
     pub(crate) fn new(shared: bool, prefixes: Prefixes, observe: ObserveHeld) -> Self {
-        let state = Mutex::new((Known::new(prefixes, observe), Holds::default()));
-        Self { unreported: if shared { Why::Lost } else { Why::Expired }, state }
+        let unreported = if shared { Why::Elsewhere } else { Why::Expired };
+        let known = Known::new(prefixes, observe, unreported);
+        Self { unreported, state: Mutex::new((known, Holds::default())) }
     }
 
     /// Returns whether every end happens here, because no other instance uses the store.
@@ -255,7 +257,7 @@ impl Leases {
             let Some(missed) = missed else { return };
             // The store counts a TTL from an earlier moment.
             let expired = missed.ends_at <= now + GRACE;
-            known.end(key, number, now, if expired { self.unreported } else { Why::Lost });
+            known.end(key, number, now, if expired { self.unreported } else { Why::Elsewhere });
         });
     }
 
@@ -351,7 +353,7 @@ mod tests {
     use crate::lock::token::{FencingToken, LeaseToken};
 
     fn leases(unreported: Why) -> Leases {
-        Leases::new(unreported == Why::Lost, Prefixes::default(), Box::new(|_, _, _| ()))
+        Leases::new(unreported == Why::Elsewhere, Prefixes::default(), Box::new(|_, _, _| ()))
     }
 
     fn key(text: &str) -> LockKey {
@@ -467,17 +469,19 @@ mod tests {
         leases.granted(&claim(), &win("b", 2));
         leases.renewed(&Lease { capped: true, ..lease("b", 2) });
         leases.missed(&Target::of(&key("b"), &token(), Some(number(2))));
-        assert_eq!(told(&leases)[1].2, Why::Lost, "it ended before");
+        assert_eq!(told(&leases)[1].2, Why::Elsewhere, "it ended before");
     }
 
     #[tokio::test(start_paused = true)]
-    async fn where_others_end_leases_too_an_end_that_nobody_reported_is_lost() {
-        for why in [Why::Lost, Why::Expired] {
+    async fn where_others_end_leases_too_an_end_that_nobody_reported_is_elsewhere() {
+        for why in [Why::Elsewhere, Why::Expired] {
             let leases = leases(why);
             leases.granted(&claim(), &win("a", 1));
             advance(Duration::from_secs(11)).await;
             leases.granted(&claim(), &win("a", 2));
-            assert_eq!(told(&leases), [("a".to_owned(), Some(10_000), why)]);
+            // How long it was held is known if it is known how it ended.
+            let held = Some(10_000).filter(|_| why == Why::Expired);
+            assert_eq!(told(&leases), [("a".to_owned(), held, why)]);
             let other = LeaseToken::parse("the-token-of-another").unwrap();
             leases.missed(&Target::of(&key("a"), &other, Some(number(2))));
             // The answer may be older than the lease.
@@ -485,7 +489,7 @@ mod tests {
             leases.missed(&Target::of(&key("a"), &token(), Some(number(1))));
             assert_eq!(told(&leases).len(), 1);
             leases.missed(&Target::of(&key("a"), &token(), Some(number(2))));
-            assert_eq!(told(&leases)[1], ("a".to_owned(), Some(0), Why::Lost));
+            assert_eq!(told(&leases)[1], ("a".to_owned(), None, Why::Elsewhere));
         }
     }
 
@@ -525,7 +529,7 @@ mod tests {
         let observe = move |prefix: &str, why, held: Duration| {
             seen.lock().unwrap().push((prefix.to_owned(), why, held.as_secs()));
         };
-        let leases = Leases::new(true, Prefixes::default(), Box::new(observe));
+        let leases = Leases::new(false, Prefixes::default(), Box::new(observe));
         leases.granted(&claim(), &win("a", 1));
         leases.granted(&claim(), &win("b", 2));
         leases.renewed(&Lease { capped: true, ..lease("b", 2) });
@@ -574,7 +578,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn leases_of_a_shared_key_end_one_by_one() {
-        let leases = leases(Why::Lost);
+        let leases = leases(Why::Elsewhere);
         let slots = Slots::from_number(3).unwrap();
         let shared = |number: u64| Lease {
             share: Share { slots, slot: Some(number as u16) },
@@ -609,7 +613,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lease_that_takes_the_place_of_another_goes_on_as_that_one() {
-        let leases = leases(Why::Lost);
+        let leases = leases(Why::Elsewhere);
         leases.granted(&claim(), &win("a", 1));
         leases.waited(&win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
@@ -621,7 +625,7 @@ mod tests {
         assert_eq!((leases.living()[0].1.count, told(&leases)), (1, vec![]));
         // An answer was lost: the token has another lease by now.
         leases.granted(&claim(), &win("a", 4));
-        assert_eq!(told(&leases), [("a".to_owned(), Some(2_000), Why::Lost)]);
+        assert_eq!(told(&leases), [("a".to_owned(), None, Why::Elsewhere)]);
         assert_eq!(leases.living()[0].1.count, 1);
     }
 

@@ -141,7 +141,14 @@ const cases = {
     await says(page, '#blank', 'No held key matches the filter');
     await page.fill('#filter', 'waiting:>0');
     await says(page, '#blank', 'No held key matches the filter');
+    await page.fill('#filter', 'held:>banana');
+    await says(page, '#foot', 'held:>banana is no time: write held:>10m');
+    await page.locator('#filter').press('Enter');
+    await until(() => page.evaluate(() => document.activeElement.matches('#rows .name')), 'a row with the focus');
+    await page.keyboard.press('/');
     await page.locator('#filter').press('Escape');
+    assert.equal(await page.inputValue('#filter'), 'held:>banana');
+    await page.fill('#filter', '');
     await until(async () => await rows(page).count() === 3, 'three rows again');
     await until(() => page.url() === `${url}/ui`, 'no filter in the URL');
     await page.locator('th[data-sort=key] button').click();

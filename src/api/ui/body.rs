@@ -6,7 +6,7 @@ use std::time::Instant;
 use serde::Serialize;
 
 use crate::api::App;
-use crate::api::ui::pulse::{Counts, StoreLook};
+use crate::api::ui::pulse::{Counts, PastPoint, StoreLook};
 use crate::auth::{Caller, Permission};
 use crate::lock::leases::End;
 use crate::lock::store::{NodeReport, Votes};
@@ -38,6 +38,9 @@ pub(super) struct StatusReport<'a> {
     granted: u64,
     refused: u64,
     refused_lately: u64,
+    /// Told once: the page goes on from it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    past: Vec<PastPoint>,
     caller: CallerReport,
     changes: u64,
     last_end: u64,
@@ -114,6 +117,7 @@ impl<'a> StatusReport<'a> {
             granted,
             refused,
             refused_lately,
+            past: if after == 0 { app.pulse.past() } else { Vec::new() },
             caller: CallerReport {
                 name: caller.name().to_owned(),
                 may: may.map(Permission::to_string).collect(),

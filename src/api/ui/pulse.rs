@@ -13,6 +13,7 @@ use uuid::Uuid;
 use crate::lock::error::{LockError, chain};
 use crate::lock::key::LockKey;
 use crate::lock::locks::Locks;
+use crate::lock::time::millis_down;
 use crate::metrics::Counted;
 
 /// The age of a look at the store after which the next dashboard looks again.
@@ -27,9 +28,12 @@ const KEYS_AT_ONCE: usize = 32;
 /// The key that is looked at; nobody has to hold it.
 const PROBE: &str = "lockkeeper/dashboard";
 
-/// Refusals are counted for five minutes, in steps of ten seconds.
-const STEP: Duration = Duration::from_secs(10);
-const STEPS: u32 = 30;
+/// The counts of the last fifteen minutes are kept in steps of five seconds.
+const STEP: Duration = Duration::from_secs(5);
+const STEPS: u32 = 180;
+
+/// The steps whose refusals are told as those of five minutes.
+const LATELY: u32 = 60;
 
 /// The writes whose times are remembered.
 const WRITES: usize = 64;
@@ -53,11 +57,33 @@ pub struct Pulse {
 struct PulseTally {
     granted: u64,
     refused: u64,
-    /// The steps with refusals, and how many.
-    steps: VecDeque<(u32, u64)>,
+    /// The steps in which something was counted.
+    steps: VecDeque<PulseStep>,
     /// Milliseconds of the last writes.
     writes: VecDeque<f64>,
     failing: Option<String>,
+}
+
+/// The counts of one step.
+#[derive(Debug, Default)]
+struct PulseStep {
+    number: u32,
+    granted: u64,
+    refused: u64,
+    /// The number of writes, and the milliseconds of the longest.
+    longest_write: Option<f64>,
+}
+
+/// A step of the past, for the charts.
+#[derive(Debug, Serialize)]
+pub(super) struct PastPoint {
+    ago_ms: u64,
+    /// Acquires a second.
+    grants: f64,
+    refusals: f64,
+    /// The longest write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_ms: Option<f64>,
 }
 
 /// The counts since the start.
@@ -107,12 +133,19 @@ impl Pulse {
         self.with(|tally| match (verb, outcome) {
             (Counted::Acquire, "granted") => {
                 tally.granted += 1;
+                tally.step(step).granted += 1;
                 tally.failing = None;
             }
-            (Counted::Acquire, "held" | "timed_out" | "error") => tally.refuse(step),
+            (Counted::Acquire, "held" | "timed_out" | "error") => {
+                tally.refused += 1;
+                tally.step(step).refused += 1;
+            }
             (Counted::Refresh | Counted::Release, "ok") => {
+                let ms = took.as_secs_f64() * 1_000.0;
                 tally.failing = None;
-                tally.writes.push_back(took.as_secs_f64() * 1_000.0);
+                let longest = &mut tally.step(step).longest_write;
+                *longest = Some(longest.map_or(ms, |longest| longest.max(ms)));
+                tally.writes.push_back(ms);
                 if tally.writes.len() > WRITES {
                     tally.writes.pop_front();
                 }
@@ -144,16 +177,39 @@ impl Pulse {
     pub(super) fn counts(&self) -> Counts {
         let step = self.step();
         self.with(|tally| {
-            tally.forget(step);
             let mut writes: Vec<_> = tally.writes.iter().copied().collect();
             writes.sort_unstable_by(f64::total_cmp);
             Counts {
                 granted: tally.granted,
                 refused: tally.refused,
-                refused_lately: tally.steps.iter().map(|(_, count)| count).sum(),
+                refused_lately: tally
+                    .steps
+                    .iter()
+                    .filter(|one| one.number + LATELY > step)
+                    .map(|one| one.refused)
+                    .sum(),
                 write_ms: writes.get(writes.len() / 2).copied(),
                 failing: tally.failing.clone(),
             }
+        })
+    }
+
+    /// The past, from the first step that is kept to the last that is over.
+    pub(super) fn past(&self) -> Vec<PastPoint> {
+        let (step, seconds) = (self.step(), STEP.as_secs_f64());
+        let nothing = PulseStep::default();
+        self.with(|tally| {
+            let point = |number| {
+                let found = tally.steps.iter().find(|one| one.number == number);
+                let found = found.unwrap_or(&nothing);
+                PastPoint {
+                    ago_ms: millis_down(STEP * (step - number)),
+                    grants: found.granted as f64 / seconds,
+                    refusals: found.refused as f64 / seconds,
+                    write_ms: found.longest_write,
+                }
+            };
+            (step.saturating_sub(STEPS)..step).map(point).collect()
         })
     }
 
@@ -198,19 +254,13 @@ impl Pulse {
 }
 
 impl PulseTally {
-    fn refuse(&mut self, step: u32) {
-        self.refused += 1;
-        match self.steps.back_mut() {
-            Some((last, count)) if *last == step => *count += 1,
-            _ => self.steps.push_back((step, 1)),
+    /// The counts of this step, the newest.
+    fn step(&mut self, number: u32) -> &mut PulseStep {
+        if self.steps.back().is_none_or(|last| last.number < number) {
+            self.steps.push_back(PulseStep { number, ..PulseStep::default() });
+            self.steps.retain(|one| one.number + STEPS > number);
         }
-        self.forget(step);
-    }
-
-    fn forget(&mut self, step: u32) {
-        while self.steps.front().is_some_and(|(first, _)| first + STEPS <= step) {
-            self.steps.pop_front();
-        }
+        self.steps.back_mut().expect("one was there, or has been added")
     }
 }
 
@@ -242,10 +292,20 @@ mod tests {
         let counts = pulse.counts();
         assert_eq!((counts.granted, counts.refused, counts.refused_lately), (1, 3, 3));
         assert_eq!(counts.write_ms, Some(WRITES as f64 * 1.5));
-        pulse.with(|tally| tally.forget(STEPS - 1));
-        assert_eq!(pulse.counts().refused_lately, 3);
-        pulse.with(|tally| tally.forget(STEPS));
-        assert_eq!((pulse.counts().refused, pulse.counts().refused_lately), (3, 0));
+    }
+
+    #[test]
+    fn the_past_has_a_point_for_each_step_that_is_over() {
+        let pulse = Pulse::new("here:1".to_owned());
+        assert!(pulse.past().is_empty());
+        pulse.with(|tally| {
+            tally.step(3).granted = 10;
+            for number in 4..2 * STEPS {
+                tally.step(number).refused = 5;
+            }
+            assert_eq!(tally.steps.len(), STEPS as usize, "no more are kept");
+            assert_eq!(tally.step(7).number, 2 * STEPS - 1, "a late count is of the last step");
+        });
     }
 
     #[test]

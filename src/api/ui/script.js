@@ -24,12 +24,20 @@ const inert = text => {
   }
   return node;
 };
-const inertKey = key => {
+const inertKey = (key, from = 0, to = key.length) => {
   const cut = key.lastIndexOf('/') + 1, node = make('bdi', { dir: 'ltr' });
-  if (cut) node.append(make('span', 'dim', inert(key.slice(0, cut))));
-  node.append(inert(key.slice(cut)));
+  if (cut > from) node.append(make('span', 'dim', inert(key.slice(from, Math.min(cut, to)))));
+  node.append(inert(key.slice(Math.max(cut, from), to)));
   return node;
 };
+// A text in two parts: where there is no room, the first loses its end, because texts differ at theirs.
+const bothEnds = (text, part) => {
+  if (text.length < 24) return make('div', 'both', part(0, text.length));
+  const cut = text.length - [...text].slice(-12).join('').length;
+  return make('div', 'both', make('span', 'cut', part(0, cut)), make('span', 'rest', part(cut, text.length)));
+};
+const keyEnds = key => bothEnds(key, (from, to) => inertKey(key, from, to));
+const ownerEnds = owner => bothEnds(owner, (from, to) => inert(owner.slice(from, to)));
 const span = ms => {
   const s = Math.max(0, Math.floor(ms / 1000)), two = n => String(n).padStart(2, '0');
   if (s < 60) return `${s} s`;
@@ -123,8 +131,8 @@ const parse = text => {
     const [, name, rest] = /^(?:(prefix|owner|waiting|held):)?(.*)$/.exec(word);
     if (name === 'prefix') parsed.prefix = rest;
     else if (name === 'owner') parsed.owner.push(rest.toLowerCase());
-    else if (name === 'waiting') parsed.waiting = compare(rest, text => text === '' ? NaN : Number(text));
-    else if (name === 'held') parsed.held = compare(rest, spanOf);
+    else if (name === 'waiting') parsed.waiting = compare(rest, text => text === '' ? NaN : Number(text)) || (parsed.wrong = `${word} is no number: write waiting:>0`, undefined);
+    else if (name === 'held') parsed.held = compare(rest, spanOf) || (parsed.wrong = `${word} is no time: write held:>10m`, undefined);
     else parsed.words.push(word.toLowerCase());
   }
   parsed.inPage = Boolean(parsed.owner.length || parsed.words.length || parsed.waiting || parsed.held);
@@ -166,8 +174,8 @@ const list = async () => {
   let cursor, found = 0, failed;
   try {
     do {
-      const most = deep ? 1000 : Math.min(1000, wanted - got.length);
-      const query = new URLSearchParams({ limit: most });
+      // As many as a page may have, because they come by name and are sorted here.
+      const query = new URLSearchParams({ limit: 1000 });
       if (asked.prefix) query.set('prefix', asked.prefix);
       if (cursor) query.set('cursor', cursor);
       const page = await call('GET', 'locks?' + query);
@@ -237,7 +245,7 @@ const shown = () => {
 };
 const cells = new Map(), inRow = () => document.activeElement?.closest('#rows tr')?.dataset.key;
 const tableRow = row => {
-  const name = make('button', { type: 'button', className: 'bare name', tabIndex: -1 }, inertKey(row.key));
+  const name = make('button', { type: 'button', className: 'bare name', tabIndex: -1 }, keyEnds(row.key));
   const copies = make('button', { type: 'button', className: 'bare copy', tabIndex: -1, textContent: 'copy' });
   copies.setAttribute('aria-label', 'Copy the key');
   const sub = make('div', 'sub'), fill = make('i'), time = make('span', 'time');
@@ -267,7 +275,7 @@ const fill = (cell, row) => {
     for (const place of [cell.owner, cell.sub]) {
       if (place.dataset.text !== (row.owner || '')) {
         place.dataset.text = row.owner || '';
-        place.replaceChildren(row.owner ? inert(row.owner) : '');
+        place.replaceChildren(row.owner ? ownerEnds(row.owner) : '');
         place.title = row.owner && row.owner.length > 24 && !ODD.test(row.owner) ? row.owner : '';
       }
     }
@@ -291,8 +299,9 @@ const render = () => {
   const body = $('rows'), all = shown(), some = all.slice(0, Math.max(wanted, 100)), held = $('held'), asking = locked();
   $('key-form').hidden = !asking;
   held.hidden = asking;
-  $('ends').hidden = $('pictures').hidden = asking;
+  $('ends').hidden = $('load').hidden = asking;
   if (asking) { $('foot').textContent = ''; $('more').hidden = true; $('count').textContent = ''; return; }
+  $('held').classList.toggle('all-alike', all.every(row => kind(row.lock) === 'exclusive'));
   if (firstList && !listError) {
     if (!body.children.length) {
       for (let n = 0; n < 8; n++) body.append(make('tr', 'bone', ...['key', 'owner wide', 'num', 'num left', 'num', 'num wide', 'wide'].map(name => make('td', { className: name }, make('i')))));
@@ -345,9 +354,9 @@ const renderFoot = (matching, count) => {
   else set($('count'), filter.text ? `${plural(matching, 'match', 'matches')}` : all === undefined ? `${searched.toLocaleString('en')}+ held` : `${all.toLocaleString('en')} held`);
   let text = '';
   if (!old && (count < matching || moreToList)) {
-    text = filter.inPage ? `Showing ${count} of ${matching} matches among the first ${plural(searched, 'key')}.` : `Showing ${plural(count, 'key')}, sorted among these. A filter searches further.`;
+    text = filter.inPage ? `Showing ${count} of ${matching} matches among the first ${plural(searched, 'key')}.` : moreToList ? `Showing ${plural(count, 'key')}, sorted among the first ${searched.toLocaleString('en')} by name. A filter searches further.` : `Showing ${plural(count, 'key')} of ${matching.toLocaleString('en')}.`;
   }
-  set($('foot'), text);
+  set($('foot'), filter.wrong ? `${filter.wrong}. ${text}` : text);
   $('more').hidden = !(count < matching || (moreToList && !filter.inPage)) || wanted >= 2000 || Boolean(listError);
 };
 const renderStuck = () => {
@@ -373,7 +382,7 @@ const renderEnds = () => {
   for (const end of some) {
     let tr = old.get(end.number);
     if (!tr) {
-      tr = make('tr', {}, make('td', 'num dim'), make('td', { className: 'key', title: end.key.length > 24 && !ODD.test(end.key) ? end.key : '' }, inertKey(end.key)), make('td', 'owner wide', end.owner ? inert(end.owner) : ''),
+      tr = make('tr', {}, make('td', 'num dim'), make('td', { className: 'key', title: end.key.length > 24 && !ODD.test(end.key) ? end.key : '' }, keyEnds(end.key)), make('td', 'owner wide', end.owner ? ownerEnds(end.owner) : ''),
         make('td', 'num', short(end.held_ms)), make('td', {}, make('span', { className: 'why ' + end.why, textContent: end.why.replace('_', ' '), title: WHY[end.why] || '' })), make('td', 'num wide dim last', end.waited_ms ? short(end.waited_ms) : ''));
       tr.dataset.number = end.number;
     }
@@ -389,7 +398,7 @@ const renderEnds = () => {
 const WHY = {
   released: 'The holder released it, or closed its stream', expired: 'Its TTL passed without a refresh',
   forced: 'An administrator ended it', max_hold: 'It was held for longer than is allowed',
-  lost: 'It expired, or it was ended through another instance or in the store',
+  elsewhere: 'This instance did not see it: it expired, or was ended through another instance or in the store',
 };
 
 // The health of the store in one sentence.
@@ -443,6 +452,7 @@ const apply = news => {
     count(news.ends);
     renderEnds();
   }
+  remember(news.past);
   if (first || news.changes !== apply.changes) changed();
   apply.changes = news.changes;
   offlineSince = 0;
@@ -561,7 +571,7 @@ const look = async () => {
 };
 const nameOf = ({ owner }) => owner ? inert(owner) : make('i', '', 'gave no name');
 const lease = one => make('li', {}, make('span', '', one.ttl_ms === undefined ? 'no end' : `${span(one.ttl_ms - (now() - detail.at))} left`), one.slot ? make('b', '', `slot ${one.slot} `) : '', nameOf(one),
-  make('div', 'dim', one.held_ms === undefined ? '' : `held for ${span(one.held_ms + now() - detail.at)}, `, 'fencing number ', make('code', '', String(one.fencing_token))));
+  make('div', 'dim', one.held_ms === undefined ? '' : `held for ${span(one.held_ms + now() - detail.at)}, `, 'fencing token ', make('code', '', String(one.fencing_token))));
 const renderPanel = () => {
   const facts = make('dl', 'facts'), fact = (name, ...text) => facts.append(make('dt', '', name), make('dd', {}, ...text));
   const inside = [], row = rows.get(open);
@@ -572,7 +582,7 @@ const renderPanel = () => {
     if (detail.holders) fact('Holders', ownerOf(detail));
     else {
       fact('Holder', detail.owner ? inert(detail.owner) : make('span', 'dim', detail.fencing_token === undefined ? 'a client on the store directly' : 'gave no name'));
-      if (detail.fencing_token !== undefined) fact('Fencing number', make('span', 'mono', String(detail.fencing_token)));
+      if (detail.fencing_token !== undefined) fact('Fencing token', make('span', 'mono', String(detail.fencing_token)));
       const held = detail.held_ms !== undefined ? span(detail.held_ms + now() - detail.at) : row ? `${row.least ? 'at least ' : ''}${span(heldFor(row))}` : '';
       if (held) fact('Held for', held);
     }
@@ -616,7 +626,7 @@ const renderFree = () => {
   const first = detail.queue?.[0], gets = detail.holders ? ' comes in as soon as there is room.' : ' gets it at once.';
   const next = first ? [' The next in line, ', make('b', {}, first.owner ? inert(first.owner) : 'which gave no name'), ',', gets] :
     [detail.waiters ? ' The next in line' + gets : detail.holders ? ' Nobody waits.' : ' Nobody waits: the key is free for the next to ask.'];
-  $('free-next').replaceChildren(make('b', {}, who), many ? ' lose their leases at once, learn it at their next refresh, and may still write until then: only fencing numbers stop that.' : ' loses the lease at once, learns it at its next refresh, and may still write until then: only fencing numbers stop that.', ...next);
+  $('free-next').replaceChildren(make('b', {}, who), many ? ' lose their leases at once, learn it at their next refresh, and may still write until then: only fencing tokens stop that.' : ' loses the lease at once, learns it at its next refresh, and may still write until then: only fencing tokens stop that.', ...next);
 };
 const hideFree = () => { $('free-form').hidden = true; $('free-key').value = $('free-reason').value = ''; $('free-which').replaceChildren(); };
 // Of a shared key a person chooses. What was offered stays: nothing else may take its place under the hand.
@@ -708,8 +718,14 @@ const reserve = async () => {
   $('reserve-do').disabled = false;
 };
 
-// Pictures: a point every 5 s for 15 minutes, from what this page has seen.
+// Load: a point every 5 s for 15 minutes, from what this page has seen, and before that from what the
+// instance has counted.
 const POINTS = 180, points = [];
+const remember = past => {
+  if (!past || points.length) return;
+  points.push(...past.map(({ ago_ms, grants, refusals, write_ms }) => ({ at: now() - ago_ms, grants, refusals, write: write_ms })));
+  renderCharts();
+};
 let recent = [], before;
 const count = news => { recent.push(...news.filter(end => matches(end.key, end.owner, end.held_ms) && end.ago_ms < 10000)); recent = recent.slice(-1000); };
 const quantile = (values, q) => values.length ? values.sort((a, b) => a - b)[Math.min(values.length - 1, Math.floor(values.length * q))] : undefined;
@@ -796,11 +812,12 @@ addEventListener('keydown', event => {
   if (event.key === 'Escape' && !document.querySelector('dialog[open]')) {
     if (!$('panel').hidden && !$('free-form').hidden) { hideFree(); renderFree(); $('free-open').focus(); }
     else if (!$('panel').hidden && event.target !== $('filter')) close();
-    else if (event.target === $('filter')) { if ($('filter').value) useFilter(''); $('held').focus(); }
+    else if (event.target === $('filter')) { event.preventDefault(); $('held').focus(); } // A search field would be emptied.
     return;
   }
+  if (event.target === $('filter') && ['Enter', 'ArrowDown'].includes(event.key)) { event.preventDefault(); move(0); }
   if (typing || document.querySelector('dialog[open]')) return;
-  const act = { '/': () => $('filter').focus(), j: () => move(1), k: () => move(-1), '?': () => $('help').showModal(),
+  const act = { '/': () => $('filter').focus(), j: () => move(1), k: () => move(-1), ArrowDown: inRow() && (() => move(1)), ArrowUp: inRow() && (() => move(-1)), '?': () => $('help').showModal(),
     f: async () => { if (!open && current) show(current); if (!detail) await look(); openFree(); } }[event.key];
   if (act) { event.preventDefault(); act(); }
 });

@@ -29,6 +29,8 @@ pub(super) const GRACE: Duration = Duration::from_millis(250);
 pub(super) struct Known {
     pub(super) prefixes: Prefixes,
     observe: ObserveHeld,
+    /// The reason of an end that nobody reported.
+    unreported: Why,
     leases: HashMap<LockKey, SmallVec<[KnownLease; 1]>>,
     /// The leases whose TTL runs, the first to end first.
     running: BTreeSet<Due>,
@@ -67,10 +69,10 @@ pub(super) struct KnownLease {
 }
 
 impl Known {
-    pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld) -> Self {
+    pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld, unreported: Why) -> Self {
         let (leases, ended) = (HashMap::new(), VecDeque::new());
         let (running, overdue) = (BTreeSet::new(), BTreeSet::new());
-        Self { prefixes, observe, leases, running, overdue, ended, last: 0, changes: 0 }
+        Self { prefixes, observe, unreported, leases, running, overdue, ended, last: 0, changes: 0 }
     }
 
     pub(super) fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
@@ -130,7 +132,7 @@ impl Known {
             let of_key = self.leases.get_mut(key).into_iter().flatten();
             for lease in of_key.filter(|known| known.fencing_token == *number) {
                 lease.permit = None;
-                lease.observe(&self.prefixes, &self.observe, now, Why::Expired);
+                lease.observe(&self.prefixes, &self.observe, now, self.unreported);
             }
             self.overdue.insert(due);
             if self.overdue.len() > KEPT_ENDS
@@ -174,7 +176,10 @@ impl Known {
             key: key.clone(),
             owner: known.owner,
             fencing_token: Some(known.fencing_token),
-            held: known.granted.map(|(since, _)| at.saturating_duration_since(since)),
+            held: known
+                .granted
+                .filter(|_| why != Why::Elsewhere)
+                .map(|(since, _)| at.saturating_duration_since(since)),
             waited: known.granted.map(|(_, waited)| waited),
             why,
         });
@@ -209,15 +214,16 @@ impl KnownLease {
         (self.ends_at, self.capped, self.share) = (ends_at, lease.capped, lease.share);
     }
 
-    /// Observes once how long it was held, if this instance granted it.
+    /// Observes once how long it was held, if this instance granted it and knows how it ended. One
+    /// that could not be renewed any more is taken to have lasted to its end.
     fn observe(&mut self, prefixes: &Prefixes, observe: &ObserveHeld, at: Instant, why: Why) {
         let Some((since, _)) = self.granted.filter(|_| !self.observed) else { return };
-        self.observed = true;
         let why = match why {
-            Why::Expired | Why::Lost if self.capped => Why::MaxHold,
-            Why::Lost => Why::Expired,
+            Why::Expired | Why::Elsewhere if self.capped => Why::MaxHold,
+            Why::Elsewhere => return,
             why => why,
         };
+        self.observed = true;
         let prefix = prefixes.names().nth(self.prefix).unwrap_or_default();
         observe(prefix, why, at.min(self.ends_at).saturating_duration_since(since));
     }

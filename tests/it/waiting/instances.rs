@@ -4,9 +4,9 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinSet;
 
-use crate::support::Redis;
+use crate::support::{Redis, eventually};
 use crate::waiting::{
-    HOLDER, answer, granted, hold, process, release, until_waiters, wait, wait_as,
+    HOLDER, PATIENCE, Stage, answer, granted, hold, process, release, until_waiters, wait, wait_as,
 };
 
 /// How long the waiters of a dead instance may keep the line waiting: its window, the next
@@ -104,4 +104,20 @@ async fn waiters_of_the_embedded_store_are_told_that_it_ends() {
     }
     assert_eq!(ends.wait(), Some(0));
     assert!(began.elapsed() < Duration::from_secs(10), "{:?}", began.elapsed());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_through_another_instance_is_an_end_that_this_one_did_not_see() {
+    let stage = Stage::redis(2).await;
+    let (here, there) = (stage.http(0), stage.http(1));
+    assert_eq!(here.token(HOLDER).post("/locks/over?ttl=2s", "").await.status, 201);
+    release(&there, "over", HOLDER).await;
+    let end = eventually(PATIENCE, async || {
+        let status = here.get("/ui/status").await.json();
+        status["ends"].as_array().unwrap().iter().find(|end| end["key"] == "over").cloned()
+    })
+    .await;
+    assert_eq!((&end["why"], end.get("held_ms")), (&"elsewhere".into(), None), "{end}");
+    let metrics = String::from_utf8(here.get("/metrics").await.body.to_vec()).unwrap();
+    assert!(!metrics.contains("lockkeeper_lease_held_seconds_count{"), "{metrics}");
 }
