@@ -1,5 +1,5 @@
-//! Follows README.md, docs/reference.md, docs/shell.md and docs/leaders.md from top to bottom, as a
-//! newcomer does: every block is run, and has to print the answer that is shown below it.
+//! Follows README.md, and the pages on the reference, the shell, recipes and leaders, from top to
+//! bottom, as a newcomer does: every block is run, and has to print the answer that is shown below.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -14,6 +14,7 @@ const README: &str = include_str!("../../README.md");
 const REFERENCE: &str = include_str!("../../docs/reference.md");
 pub(crate) const SHELL: &str = include_str!("../../docs/shell.md");
 pub(crate) const LEADERS: &str = include_str!("../../docs/leaders.md");
+const RECIPES: &str = include_str!("../../docs/recipes.md");
 const OPERATIONS: &str = include_str!("../../docs/operations.md");
 const CODES: &str = include_str!("../../src/wire.rs");
 const EXIT_CODES: &str = include_str!("../../src/cli/exit.rs");
@@ -46,6 +47,11 @@ fn every_block_of_the_reference_does_what_it_says() {
 #[test]
 fn every_block_of_the_shell_page_does_what_it_says() {
     assert_eq!(follows(SHELL, &["sh"]).answers, 1);
+}
+
+#[test]
+fn every_block_of_the_recipes_does_what_it_says() {
+    assert_eq!(follows(RECIPES, &["sh"]).answers, 7);
 }
 
 #[test]
