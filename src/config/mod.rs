@@ -189,6 +189,13 @@ impl StoreUrl {
         match scheme {
             "embedded" if rest.is_empty() => Err("name a directory: embedded:DIRECTORY".to_owned()),
             "embedded" => Ok(Self::Embedded(rest.into())),
+            "redis" | "rediss" if rest.starts_with("///") => {
+                let text = sources::redacted(text);
+                Err(format!(
+                    "`{text}` names no host; a unix socket is redis+unix:///run/redis.sock"
+                ))
+            }
+            "redis+unix" if rest.starts_with("///") => Ok(Self::Redis(text.to_owned())),
             "redis" | "redis-sentinel" | "redis-cluster" | "rediss" | "rediss-sentinel"
             | "rediss-cluster"
                 if rest.len() > 2 && rest.starts_with("//") =>

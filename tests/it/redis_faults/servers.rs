@@ -133,3 +133,15 @@ async fn the_user_of_the_operations_page_can_do_all() {
     let flush = || clustered.masters.iter().for_each(|node| node.run("SCRIPT FLUSH"));
     all_verbs_work(&url, &variables, flush).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_redis_behind_a_unix_socket_serves_all_verbs() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("redis.sock").display().to_string();
+    let redis = Redis::start_with(&["--unixsocket", &socket]);
+    all_verbs_work(&format!("redis+unix://{socket}?db=1"), &[], || {
+        redis.run::<()>("SCRIPT FLUSH");
+    })
+    .await;
+    assert_eq!(redis.run::<u64>("DBSIZE"), 0, "database 0 is not used");
+}

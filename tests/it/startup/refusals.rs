@@ -34,6 +34,7 @@ fn file(directory: &Path, content: &str) -> String {
 #[test]
 fn a_wrong_flag_is_one_sentence() {
     for (arguments, expected) in [
+        (vec!["--store", "redis:///run/redis.sock"], "a unix socket is redis+unix:///run/redis"),
         (vec!["--store", "redis-cluster://a:1/1"], "`store`: a Cluster has only database 0"),
         (vec!["--store", "redis-cluster://a:1?db=1"], "a Cluster has only database 0"),
         (vec!["--store", "redis-cluster://a:1,b"], "`store`: `b` is not host:port"),
