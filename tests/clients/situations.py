@@ -35,6 +35,7 @@ BUILT = os.path.join(tempfile.gettempdir(), "lockkeeper-driver-%d" % os.getpid()
 # For each language: the directory and the command that build its driver, if one does, and the driver.
 LANGUAGES = {
     "py": (ROOT, None, [sys.executable, os.path.join(HERE, "driver.py")]),
+    "py-asyncio": (ROOT, None, [sys.executable, os.path.join(HERE, "driver.py"), "--asyncio"]),
     "ts": (os.path.join(ROOT, "clients/typescript"), None, ["node", os.path.join(HERE, "driver.mjs")]),
     "go": (os.path.join(HERE, "go"), ["go", "build", "-o", BUILT, "."], [BUILT]),
     "php": (ROOT, None, ["php", os.path.join(HERE, "driver.php")]),

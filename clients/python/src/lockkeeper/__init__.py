@@ -1,0 +1,15 @@
+"""A client of the lock service lockkeeper: leases that are renewed while the work runs.
+
+    with LockClient("http://localhost:8080").lock("report", ttl=30, wait=60) as lease:
+        write(total, fence=lease.fencing_token)
+"""
+
+from ._client import Lease, Lock, LockClient, LockState
+from ._errors import (LeaseLost, LockBusy, LockkeeperError, RequestRefused, ServiceUnavailable,
+                      WaitCancelled)
+
+__version__ = "0.1.0"
+__all__ = [
+    "LeaseLost", "Lease", "Lock", "LockBusy", "LockClient", "LockState", "LockkeeperError",
+    "RequestRefused", "ServiceUnavailable", "WaitCancelled",
+]
