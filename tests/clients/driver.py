@@ -37,7 +37,7 @@ def number(text):
     return float(text[:-2]) / 1000 if text.endswith("ms") else float(text.rstrip("s"))
 
 
-def told(_):
+def told():
     say("told")
 
 
@@ -46,8 +46,8 @@ def terminate(*_):
 
 
 class Driver:
-    def __init__(self, mode, key, options):
-        self.mode, self.key = mode, key
+    def __init__(self, mode, key, options, is_async):
+        self.mode, self.key, self.is_async = mode, key, is_async
         self.client = LockClient()
         self.named = {"ttl": options.get("ttl", "30s"), "wait": options.get("wait", "10s")}
         self.seconds = number(options.get("seconds", "2"))
@@ -64,6 +64,8 @@ class Driver:
         child = os.fork()
         if child == 0:
             time.sleep(0.5)
+            if self.is_async:  # A loop is not to be used, nor closed, in a forked child.
+                os._exit(0)
             sys.exit(0)
         return child
 
@@ -129,12 +131,12 @@ class Driver:
             else:
                 await asyncio.sleep(self.seconds)
 
-    def run(self, is_async):
+    def run(self):
         if self.mode == "get":
             say("held" if self.client.get(self.key).held else "free")
             return
         try:
-            if is_async:
+            if self.is_async:
                 asyncio.run(self.tasks())
             else:
                 signal.signal(signal.SIGTERM, terminate)
@@ -143,7 +145,7 @@ class Driver:
         except Failure:
             word = "done"
         except LeaseLost as error:
-            assert is_async or self.mode == "block" or isinstance(error.__cause__, (Told, type(None)))
+            assert self.is_async or self.mode == "block" or isinstance(error.__cause__, (Told, type(None)))
             word = "lost"
         except LockBusy:
             word = "busy"
@@ -160,7 +162,7 @@ def main():
     words = sys.argv[1:]
     is_async = words[0] == "--asyncio"
     mode, key, *options = words[is_async:]
-    Driver(mode, key, dict(option.split("=", 1) for option in options)).run(is_async)
+    Driver(mode, key, dict(option.split("=", 1) for option in options), is_async).run()
 
 
 if __name__ == "__main__":

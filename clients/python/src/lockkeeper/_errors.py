@@ -8,47 +8,36 @@ class LockkeeperError(Exception):
 
 
 class LockBusy(LockkeeperError):
-    """Another client holds the key, also after the wait. Give up, or retry after `retry_after` seconds."""
+    """Another client holds the key, also after the wait. Retry later; its lease lasts for `retry_after`
+    seconds, unless it is renewed. `problem` is the answer of the service."""
 
     def __init__(self, key: str, problem: Dict[str, Any]) -> None:
-        detail = str(problem.get("detail") or "%r is held by another client" % key)
-        super().__init__(detail + "; retry later, or wait longer")
-        self.key = key
+        super().__init__("%s; retry later, or wait longer" % problem.get("detail"))
+        self.key, self.problem, left = key, problem, problem.get("retry_after_ms")
         self.owner: Optional[str] = problem.get("owner")
-        self.waiters: Optional[int] = problem.get("waiters")
-        self.holders: Optional[int] = problem.get("holders")
-        self.slots: Optional[int] = problem.get("slots")
-        left = problem.get("retry_after_ms")
-        self.retry_after: Optional[float] = left / 1000 if isinstance(left, int) else None
+        self.retry_after: Optional[float] = None if left is None else left / 1000
 
 
 class LeaseLost(LockkeeperError):
-    """The lease ended, or was about to, before the work did. Stop: the work may overlap with another client's."""
+    """The lease ended, or was about to, before the work did. Stop: other work may overlap with yours."""
 
     def __init__(self, key: str, fencing_token: int, reason: str) -> None:
-        message = "the lease on %r was lost before the work ended: %s; the work may overlap with another client's"
-        super().__init__(message % (key, reason))
+        text = "the lease on %r was lost before the work ended: %s; other work may overlap with yours"
+        super().__init__(text % (key, reason))
         self.key, self.fencing_token, self.reason = key, fencing_token, reason
 
 
 class WaitCancelled(LockkeeperError):
-    """The claim was released while it waited, elsewhere or at the end of the process. Nothing is held."""
+    """The claim was released while it waited, elsewhere or by the end of the process. Nothing is held."""
 
 
 class ServiceUnavailable(LockkeeperError):
-    """The service, or its store, did not answer in time. Retry later; a lease of yours lasts for `remaining()`.
-
-    `outcome` is `not_acquired` if nothing has happened, and `unknown` if the request may have been carried out.
-    """
-
-    def __init__(self, message: str, outcome: str = "unknown") -> None:
-        super().__init__(message)
-        self.outcome = outcome
+    """The service did not answer in time, or is full. Retry later; nothing is held that was not before."""
 
 
 class RequestRefused(LockkeeperError):
     """The key, an option, the API key or the URL is wrong. Correct it: a retry gets the same answer."""
 
-    def __init__(self, message: str, status: int = 0, code: str = "", field: Optional[str] = None) -> None:
+    def __init__(self, message: str, status: int = 0, problem: Optional[Dict[str, Any]] = None) -> None:
         super().__init__(message)
-        self.status, self.code, self.field = status, code, field
+        self.status, self.problem = status, problem or {}

@@ -17,110 +17,110 @@ from typing import Any, Callable, Dict, Optional, Union
 from ._errors import RequestRefused, ServiceUnavailable
 
 Duration = Union[int, float, str, timedelta]
+Path = Union[str, "os.PathLike[str]"]
 
 CONNECT = 5.0  # seconds for a connection
+CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
 
 def now() -> float:
     """Seconds on the clock that goes on while the machine is suspended, where there is one."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    return time.monotonic() if CLOCK is None else float(time.clock_gettime(CLOCK))
 
 
 def seconds(duration: Duration) -> float:
-    """A duration in seconds, from a number of seconds, a timedelta, or a text such as "30s" or "1.5m"."""
-    if isinstance(duration, timedelta):
-        value = duration.total_seconds()
-    elif isinstance(duration, str):
-        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", duration.strip(), re.ASCII)
-        if not found:
-            raise ValueError("expected a number and ms, s, m, h or d, as in 30s or 0.5: %r" % duration)
-        value = float(found[1]) * UNITS[found[2]]
-    elif isinstance(duration, (int, float)) and not isinstance(duration, bool):
-        value = float(duration)
-    else:
+    """Reads a number of seconds, a timedelta, or a text such as "30s" or "1.5m"."""
+    if isinstance(duration, str):
+        found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)(ms|s|m|h|d|)", duration)
+        value = float(found[1]) * UNITS[found[2]] if found else -1.0
+    elif isinstance(duration, bool) or not isinstance(duration, (int, float, timedelta)):
         raise TypeError("a duration is a number of seconds, a timedelta or a text: %r" % (duration,))
+    else:
+        value = duration.total_seconds() if isinstance(duration, timedelta) else float(duration)
     if not 0 <= value < 1e9:
-        raise ValueError("not a duration: %r" % (duration,))
+        raise ValueError("expected seconds, or a number and ms, s, m, h or d, as in 30s: %r" % (duration,))
     return value
 
 
-class Pause:
-    """Growing pauses between attempts, with jitter."""
-
-    def __init__(self, longest: float = 2.0) -> None:
-        self._next, self._longest = 0.1, longest
-
-    def next(self) -> float:
-        length, self._next = min(self._next, self._longest), self._next * 2
-        return length * random.uniform(0.5, 1.0)
+def pause(attempt: int, longest: float = 2.0) -> float:
+    return min(0.1 * 2 ** min(attempt, 9), longest) * random.uniform(0.5, 1.0)
 
 
 class Answer:
     """An answer, or what came instead of one."""
 
     def __init__(self, status: int = 0, body: Any = None, failure: str = "") -> None:
-        self.status = status
-        self.body: Dict[str, Any] = body if isinstance(body, dict) else {}
-        self.failure = failure
+        self.status, self.failure = status, failure
         self.was_sent, self.is_final = True, False
-        # An answer of a gateway or a page of a portal is none of the service.
+        self.body: Dict[str, Any] = body if isinstance(body, dict) else {}
+        # A problem without a type of the service is from a gateway.
         is_problem = str(self.body.get("type", "")).startswith("urn:lockkeeper:")
         self.code = str(self.body.get("code", "")) if is_problem else ""
 
     def __str__(self) -> str:
         if self.code:
-            return "%s (%d %s)" % (self.body.get("detail", "no detail"), self.status, self.code)
+            return "%s (%d %s)" % (self.body.get("detail"), self.status, self.code)
         return self.failure or "answer %d, which is not from lockkeeper" % self.status
+
+    def is_no(self) -> bool:
+        """Whether nothing was granted for sure, and nothing under way will be."""
+        return bool(self.code) and (self.status < 500 or self.code == "draining"
+                                    or self.body.get("outcome") == "not_acquired")
+
+    def refuse(self) -> None:
+        """Raises if the answer stays the same however often one asks."""
+        if self.is_final or 300 <= self.status < 500 and self.status not in (408, 409, 425, 429):
+            hints = {0: "check `api_key` and `ca`", 403: "use an API key with this permission and prefix",
+                     401: "set `api_key`, LOCKKEEPER_API_KEY or LOCKKEEPER_API_KEY_FILE"}
+            is_known = self.code or self.is_final
+            hint = hints.get(self.status, "correct the request") if is_known else "check the URL"
+            raise RequestRefused("%s; %s" % (self, hint), self.status, self.body)
 
 
 class UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=CONNECT)
-        self._path = path
+    file = ""
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(CONNECT)
-        self.sock.connect(self._path)
+        self.sock.connect(self.file)
 
 
 class Call:
-    """A request in a thread of its own: neither a name server nor a slow answer keeps its caller longer than it
-    wants. Every request has a connection of its own, which a fork, a restart or an end cannot confuse."""
+    """A request in a thread of its own: no name server and no slow answer keeps the caller longer than it
+    wants. Each has its own connection, so no restart, fork or abandoned request can spoil another one."""
 
-    def __init__(self, service: "Service", method: str, path: str, headers: Dict[str, str],
-                 body: Optional[bytes], timeout: float, changed: threading.Condition) -> None:
-        self._service, self._request, self._timeout = service, (method, path, body, headers), timeout
+    def __init__(self, service: "Service", method: str, path: str, token: Optional[str], body: Any,
+                 timeout: float, changed: threading.Condition) -> None:
+        self._service, self._request, self._changed = service, (method, path, token, body), changed
         self._connection: Optional[http.client.HTTPConnection] = None
-        self._changed, self._is_aborted, self._was_connected = changed, False, False
+        self._timeout, self._is_aborted, self._was_sent = timeout, False, False
         self.answer: Optional[Answer] = None
         self.sent = now()
-        self.deadline = self.sent + timeout
         try:
             threading.Thread(target=self._run, name="lockkeeper request", daemon=True).start()
         except RuntimeError:  # The interpreter ends, or has too many threads.
             self._run()
 
-    def wait(self, until: float, is_over: Callable[[], bool] = lambda: False) -> Optional[Answer]:
-        """The answer; None at `until`, or when `is_over`."""
+    def wait(self, until: float = 1e12, is_over: Callable[[], bool] = lambda: False) -> Optional[Answer]:
+        """Returns the answer; None at `until`, or when `is_over`."""
+        deadline = self.sent + self._timeout
         with self._changed:
             while self.answer is None and not is_over() and now() < until:
-                if now() >= self.deadline:
+                if now() >= deadline:
                     self.abort()
                     self.answer = Answer(failure="no answer within %.3g s" % self._timeout)
-                    break
-                self._changed.wait(max(0.0, min(0.5, until - now(), self.deadline - now())))
+                else:
+                    self._changed.wait(max(0.0, min(0.5, until - now(), deadline - now())))
             return self.answer
 
     def abort(self) -> None:
         self._is_aborted = True
-        sock = getattr(self._connection, "sock", None)
         try:
-            sock and sock.shutdown(socket.SHUT_RDWR)  # `close` would not wake the thread that reads.
-        except OSError:
+            if self._connection and self._connection.sock:
+                self._connection.sock.shutdown(socket.SHUT_RDWR)  # `close` wakes no reader.
+        except (OSError, AttributeError):
             pass
 
     def _run(self) -> None:
@@ -129,105 +129,82 @@ class Call:
             answer = self._ask()
         except (OSError, ValueError, http.client.HTTPException) as error:
             answer = Answer(failure="%s: %s" % (self._service.url, error or type(error).__name__))
-            answer.was_sent = self._was_connected
-            answer.is_final = isinstance(error, ssl.SSLCertVerificationError)
+            answer.was_sent = self._was_sent
+            answer.is_final = self._connection is None or isinstance(error, ssl.SSLCertVerificationError)
         finally:
             with self._changed:
                 self.answer = self.answer or answer
                 self._changed.notify_all()
 
     def _ask(self) -> Answer:
-        method, path, body, headers = self._request
+        method, path, token, body = self._request
+        headers = self._service.headers()
+        if token:
+            headers["Lock-Token"] = token  # Never in a URL: logs keep those.
         self._connection = connection = self._service.connection()
         try:
             connection.connect()
             connection.sock.settimeout(self._timeout)
             if self._is_aborted:
                 raise OSError("given up")
-            self._was_connected = True
-            connection.request(method, self._service.base + path, body, headers)
+            self._was_sent = True
+            connection.request(method, self._service.base + path, body and json.dumps(body).encode(), headers)
             response = connection.getresponse()
-            content = response.read()
-            try:
-                return Answer(response.status, json.loads(content) if content else None)
-            except ValueError:
-                return Answer(response.status)
+            text = response.read()
         finally:
             connection.close()
+        try:
+            return Answer(response.status, json.loads(text) if text else None)
+        except ValueError:
+            return Answer(response.status)
 
 
 class Service:
     """The address of a service, from arguments or the environment, read as the command line does."""
 
-    def __init__(self, url: Optional[str], api_key: Union[str, "os.PathLike[str]", None],
-                 ca: Union[str, "os.PathLike[str]", None]) -> None:
+    def __init__(self, url: Optional[str], api_key: Optional[Path], ca: Optional[Path]) -> None:
         env = os.environ
-        self.url = url or env.get("LOCKKEEPER_URL") or "http://127.0.0.1:8080"
-        self._api_key: Union[str, "os.PathLike[str]", None] = api_key
         if api_key is None:
             file = env.get("LOCKKEEPER_API_KEY_FILE")
-            self._api_key = pathlib.Path(file) if file else env.get("LOCKKEEPER_API_KEY")
-        parts = urllib.parse.urlsplit(self.url)
-        self._unix = self.url[5:] if self.url.startswith("unix:") else ""
-        if not self._unix and (parts.scheme not in ("http", "https") or not parts.hostname or parts.query):
-            raise ValueError("not the URL of a service, such as http://localhost:8080 or unix:/path: %r" % self.url)
-        self._host, self._port = parts.hostname or "", parts.port
-        self.base = "" if self._unix else parts.path.rstrip("/")
+            api_key = pathlib.Path(file) if file else env.get("LOCKKEEPER_API_KEY")
+        self._api_key = api_key
+        self.url = url or env.get("LOCKKEEPER_URL") or "http://127.0.0.1:8080"
+        self._file = self.url[len("unix:"):] if self.url.startswith("unix:") else ""
+        parts = urllib.parse.urlsplit("http://localhost" if self._file else self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+            raise ValueError("not a URL such as http://localhost:8080 or unix:/path: %r" % self.url)
+        self._host, self._port, self.base = parts.hostname, parts.port, parts.path.rstrip("/")
         self._tls: Optional[ssl.SSLContext] = None
         if parts.scheme == "https":
             self._tls = ssl.create_default_context(cafile=ca or env.get("LOCKKEEPER_CA") or None)
-            if env.get("LOCKKEEPER_CERT"):
-                self._tls.load_cert_chain(env["LOCKKEEPER_CERT"], env.get("LOCKKEEPER_CERT_KEY") or None)
 
     def connection(self) -> http.client.HTTPConnection:
-        if self._unix:
-            return UnixConnection(self._unix)
         if self._tls:
             return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT, context=self._tls)
-        return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT)
+        if not self._file:
+            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT)
+        connection = UnixConnection(self._host)
+        connection.file = self._file
+        return connection
 
-    def call(self, method: str, path: str, timeout: float, body: Optional[Dict[str, Any]] = None,
-             token: Optional[str] = None, changed: Optional[threading.Condition] = None) -> Call:
-        headers = {"Connection": "close", "Accept": "application/json"}
-        content = None
-        if body is not None:
-            content, headers["Content-Type"] = json.dumps(body).encode(), "application/json"
-        if token:
-            headers["Lock-Token"] = token  # Never in a URL: logs keep those.
+    def headers(self) -> Dict[str, str]:
+        headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
         api_key = self._api_key
         if isinstance(api_key, os.PathLike):  # Read each time: a new key needs no restart.
-            try:
-                with open(api_key, encoding="utf-8") as file:
-                    api_key = file.read().rstrip("\r\n")
-            except OSError as error:
-                raise RequestRefused("the API key cannot be read: %s" % error) from error
+            api_key = pathlib.Path(api_key).read_text("utf-8").rstrip("\r\n")
         if api_key:
             headers["Authorization"] = "Bearer " + api_key
-        return Call(self, method, path, headers, content, timeout, changed or threading.Condition())
+        return headers
 
-    def ask(self, method: str, path: str, allowed: str = "", is_repeated: bool = True) -> Answer:
-        """A request about no lease of ours, repeated for 5 seconds if it changes nothing."""
-        over, pause = now() + 5, Pause()
-        while True:
-            call = self.call(method, path, 10)
-            answer = call.wait(call.deadline + 1) or Answer(failure="no answer")
-            if 200 <= answer.status < 300 and answer.body or allowed and answer.code == allowed:
+    def ask(self, method: str, path: str, allowed: str = "") -> Answer:
+        """Asks about no lease of ours. A read is repeated for 5 seconds, a change only if it was not sent."""
+        over = now() + 5
+        for attempt in range(1000):
+            answer = Call(self, method, path, None, None, 10, threading.Condition()).wait() or Answer()
+            if answer.status == 200 and answer.body or allowed and answer.code == allowed:
                 return answer
-            self.refuse(answer)
-            wait = pause.next()
-            if now() + wait > over or answer.was_sent and not is_repeated:
-                raise ServiceUnavailable("no answer of the service: %s; retry later" % answer,
-                                         "unknown" if answer.was_sent else "not_acquired")
-            time.sleep(wait)
-
-    def refuse(self, answer: Answer) -> None:
-        """Raises for an answer that stays the same however often one asks."""
-        if answer.is_final:
-            raise RequestRefused("%s; name the authority to trust by `ca` or LOCKKEEPER_CA" % answer)
-        if 300 <= answer.status < 500 and answer.status not in (408, 409, 425, 429):
-            hint = {401: "set `api_key`, LOCKKEEPER_API_KEY or LOCKKEEPER_API_KEY_FILE",
-                    403: "use an API key with this permission and prefix"}
-            todo = hint.get(answer.status, "correct the request") if answer.code else "check the URL"
-            text = "%s; %s" % (answer, todo)
-            raise RequestRefused(text, answer.status, answer.code, answer.body.get("field"))
-
+            answer.refuse()
+            if now() > over or answer.was_sent and method != "GET":
+                break
+            time.sleep(pause(attempt))
+        raise ServiceUnavailable("no answer of the service: %s; retry later" % answer)
