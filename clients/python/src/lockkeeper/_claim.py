@@ -52,15 +52,21 @@ class Claim:
         self._reason = "it could not be renewed in time"
         self.lost, self._changed = threading.Event(), threading.Condition()
         self.listeners: List[Callable[[], object]] = [on_lost] if on_lost else []
-        self.granted: "futures.Future[None]" = futures.Future()
+        self.decided: "futures.Future[None]" = futures.Future()  # granted, or `error`
         self.finished: "futures.Future[None]" = futures.Future()
+        self.error: Optional[BaseException] = None
         self._pid = os.getpid()
 
     # For the thread of the work
 
     def start(self) -> None:
         _open.add(self)
-        threading.Thread(target=self._run, name="lockkeeper " + self.key, daemon=True).start()
+        try:
+            threading.Thread(target=self._run, name="lockkeeper " + self.key, daemon=True).start()
+        except RuntimeError:  # too many threads
+            _open.discard(self)
+            self.finished.set_result(None)
+            raise
 
     def is_own(self) -> bool:
         """False in a forked child, which owns nothing, and takes no lock: its owner may be missing there."""
@@ -96,9 +102,10 @@ class Claim:
             try:
                 self._acquire()
             except BaseException as error:
-                self.granted.set_exception(error)
+                self.error = error
                 return
-            self.granted.set_result(None)
+            finally:
+                self.decided.set_result(None)
             try:
                 self._keep()
             except BaseException as error:  # Nothing renews the lease any more.
@@ -237,7 +244,7 @@ class Claim:
             if self.was_released:
                 return
             if answer.code == "lock_lost":
-                if self.granted.done() and not self.lost.is_set():
+                if self.decided.done() and not self.lost.is_set():
                     self._reason = str(answer)
                     self.lost.set()
                 return

@@ -102,6 +102,8 @@ class Lock(contextlib.ContextDecorator):
         return self._claim
 
     def _ready(self, claim: Claim) -> Lease:
+        if claim.error:
+            raise claim.error
         self._lease = Lease(claim)
         return self._lease
 
@@ -109,7 +111,7 @@ class Lock(contextlib.ContextDecorator):
         claim = self._new()
         try:
             claim.start()
-            claim.granted.result()
+            claim.decided.result()
             return self._ready(claim)
         except BaseException:
             self._claim = None
@@ -126,7 +128,8 @@ class Lock(contextlib.ContextDecorator):
         claim = self._new()
         try:
             claim.start()
-            await asyncio.shield(asyncio.wrap_future(claim.granted))
+            await asyncio.shield(asyncio.wrap_future(claim.decided))
+            lease = self._ready(claim)
         except BaseException as error:
             self._claim = None
             await _end(claim, error)
@@ -137,7 +140,7 @@ class Lock(contextlib.ContextDecorator):
         claim.listeners.insert(0, lambda: loop.call_soon_threadsafe(lambda: (cancel() or bool)()))
         if claim.lost.is_set():
             loop.call_soon(self._cancel)
-        return self._ready(claim)
+        return lease
 
     def _cancel(self) -> None:
         """Cancels the block of `async with` before the lease ends."""

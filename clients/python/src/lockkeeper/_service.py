@@ -44,7 +44,7 @@ def seconds(duration: Duration) -> float:
 
 
 def pause(attempt: int, longest: float = 2.0) -> float:
-    return min(0.1 * 2 ** min(attempt, 9), longest) * random.uniform(0.5, 1.0)
+    return min(0.1 * 2.0 ** min(attempt, 9), longest) * random.uniform(0.5, 1.0)
 
 
 class Answer:

@@ -1,0 +1,626 @@
+import asyncio
+import gc
+import os
+import pathlib
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+import warnings
+from datetime import timedelta
+from unittest import mock
+
+HERE = pathlib.Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "src")]
+
+import lockkeeper  # noqa: E402
+from fake import Fake, problem  # noqa: E402
+from lockkeeper import _claim  # noqa: E402
+from lockkeeper import (LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable,  # noqa: E402
+                        WaitCancelled)
+from lockkeeper._service import Service, seconds  # noqa: E402
+
+
+def until(check, limit=15.0):
+    end = time.monotonic() + limit
+    while not check():
+        if time.monotonic() > end:
+            raise AssertionError("not in time")
+        time.sleep(0.01)
+
+
+class WithService(unittest.TestCase):
+    def setUp(self):
+        self.fake = Fake()
+        self.addCleanup(self.fake.close)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("LOCKKEEPER")}
+        patch = mock.patch.dict(os.environ, environment, clear=True)
+        patch.start()
+        self.addCleanup(patch.stop)
+        self.client = LockClient(self.fake.url)
+
+    def is_free(self, key="k"):
+        return key not in self.fake.held
+
+
+class Durations(unittest.TestCase):
+    def test_all_forms(self):
+        for given, expected in [(30, 30), (0.5, 0.5), ("30s", 30), ("1.5m", 90), ("5d", 432000), ("250ms", 0.25),
+                                ("2h", 7200), ("7", 7), (timedelta(minutes=1), 60), (0, 0)]:
+            self.assertAlmostEqual(seconds(given), expected)
+
+    def test_nonsense(self):
+        for given in ["", "s", "-1s", "1 s", "1e3", "inf", "30S", "٣s", "1s\n", -1, float("nan"), float("inf"),
+                      timedelta(seconds=-1)]:
+            with self.assertRaises(ValueError, msg=repr(given)):
+                seconds(given)
+        for given in [None, True, [1], b"1s"]:
+            with self.assertRaises(TypeError):
+                seconds(given)
+
+
+class Settings(WithService):
+    def test_arguments_come_before_the_environment(self):
+        os.environ.update(LOCKKEEPER_URL="http://nowhere.invalid", LOCKKEEPER_API_KEY="of the environment")
+        LockClient(self.fake.url, api_key="of the argument").get("k")
+        self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer of the argument")
+
+    def test_the_environment(self):
+        os.environ.update(LOCKKEEPER_URL=self.fake.url, LOCKKEEPER_API_KEY="secret")
+        LockClient().get("k")
+        self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer secret")
+
+    def test_a_file_has_the_api_key_and_is_read_each_time(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "key")
+            os.environ["LOCKKEEPER_API_KEY_FILE"] = str(file)
+            os.environ["LOCKKEEPER_API_KEY"] = "not this one"
+            for client in [LockClient(self.fake.url), LockClient(self.fake.url, api_key=file)]:
+                for key in ["first", "second"]:
+                    file.write_text(key + "\n")
+                    client.get("k")
+                    self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer " + key)
+        with self.assertRaisesRegex(RequestRefused, "api_key"):
+            client.lock("k").__enter__()
+
+    def test_a_file_that_is_missing_for_a_moment_loses_no_lease(self):
+        with tempfile.TemporaryDirectory() as directory:
+            file = pathlib.Path(directory, "key")
+            file.write_text("key")
+            with LockClient(self.fake.url, api_key=file).lock("k", ttl=1.5) as lease:
+                file.unlink()
+                time.sleep(0.8)
+                file.write_text("key")
+                time.sleep(1.2)
+                self.assertTrue(lease.still_mine())
+
+    def test_urls(self):
+        for url in ["localhost:8080", "ftp://x", "http://", "redis://x", "http://x/?a=b"]:
+            with self.assertRaises(ValueError, msg=url):
+                Service(url, None, None)
+        self.assertEqual(Service(None, None, None).url, "http://127.0.0.1:8080")
+        self.assertEqual(Service("https://[::1]:1/base/", None, None).base, "/base")
+
+    def test_no_proxy_of_the_environment(self):
+        os.environ.update(http_proxy="http://nowhere.invalid:1", HTTP_PROXY="http://nowhere.invalid:1")
+        self.assertFalse(self.client.get("k").held)
+
+    def test_unix_socket(self):
+        with tempfile.TemporaryDirectory() as directory:
+            path = os.path.join(directory, "socket")
+            listener = socket.socket(socket.AF_UNIX)
+            self.addCleanup(listener.close)
+            listener.bind(path)
+            listener.listen(1)
+
+            def serve():
+                connection = listener.accept()[0]
+                connection.recv(4096)
+                connection.sendall(b'HTTP/1.1 200 OK\r\nContent-Length: 25\r\n\r\n{"key":"k","held": false}')
+                connection.close()
+
+            threading.Thread(target=serve, daemon=True).start()
+            self.assertFalse(LockClient("unix:" + path).get("k").held)
+
+    def test_keys(self):
+        for key in ["", None, 5, b"k"]:
+            with self.assertRaises(ValueError):
+                self.client.lock(key)
+
+
+class Leases(WithService):
+    def test_options_and_members(self):
+        with self.client.lock("a/b c", ttl="1m", wait="2s", slots=3, owner="me") as lease:
+            body = self.fake.seen[0][3]
+            self.assertEqual((body["ttl_ms"], body["slots"], body["owner"]), (60000, 3, "me"))
+            self.assertTrue(1900 < body["wait_ms"] <= 2000)
+            self.assertNotIn("shared", body)
+            self.assertEqual(lease.fencing_token, 101)
+            self.assertTrue(55 < lease.remaining() <= 60)
+            self.assertTrue(lease.still_mine(50))
+            self.assertFalse(lease.still_mine("61s"))
+            self.assertNotIn(lease.token, repr(lease) + str(self.fake.seen[0][3]))
+        self.assertEqual(lease.remaining(), 0)
+        self.assertTrue(self.is_free("a/b c"))
+        self.assertEqual(self.fake.seen[-1][3]["fencing_token"], "101")
+
+    def test_try_lock(self):
+        with self.client.try_lock("k") as lease:
+            self.assertIsNone(self.client.try_lock("k"))
+        self.assertTrue(lease.release())
+        self.assertTrue(self.is_free())
+
+    def test_a_lock_is_used_again_but_not_twice_at_once(self):
+        lock = self.client.lock("k")
+        for _ in range(2):
+            with lock:
+                with self.assertRaises(RuntimeError):
+                    lock.__enter__()
+        self.assertEqual(len({one[2]["Lock-Token"] for one in self.fake.seen if one[0] == "POST"}), 2)
+
+    def test_decorator(self):
+        @self.client.lock("k")
+        def work(number):
+            """Its text."""
+            self.assertFalse(self.is_free())
+            return number + 1
+
+        self.assertEqual([work(1), work(2), work.__doc__], [2, 3, "Its text."])
+        self.assertTrue(self.is_free())
+
+        async def coroutine():
+            pass
+
+        def generator():
+            yield
+
+        for function in [coroutine, generator]:
+            with self.assertRaises(TypeError):
+                self.client.lock("k")(function)
+
+    def test_a_lease_that_nobody_keeps_is_released(self):
+        lease = self.client.try_lock("k", ttl=60)
+        self.assertFalse(self.is_free())
+        del lease
+        gc.collect()
+        until(self.is_free)
+
+    def test_a_shared_lock_object_in_many_threads(self):
+        most, inside, guard = [0], [0], threading.Lock()
+
+        def work():
+            for _ in range(3):
+                with self.client.lock("k", wait=60):
+                    with guard:
+                        inside[0] += 1
+                        most[0] = max(most[0], inside[0])
+                    time.sleep(0.002)
+                    with guard:
+                        inside[0] -= 1
+
+        threads = [threading.Thread(target=work) for _ in range(5)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        self.assertEqual(most[0], 1)
+        self.assertTrue(self.is_free())
+
+    def test_list_follows_the_cursor(self):
+        pages = {None: {"locks": [{"key": "a", "held": True, "ttl_ms": 1500}], "cursor": "x"},
+                 "x": {"locks": [{"key": "b", "held": True}]}}
+        self.fake.replace["GET"] = lambda key, headers, body: (200, pages[body.get("cursor")])
+        found = self.client.list("p/")
+        self.assertEqual([(one.key, one.ttl) for one in found], [("a", 1.5), ("b", None)])
+
+    def test_force_release(self):
+        for status, code, expected in [(200, "", True), (409, "lock_lost", False)]:
+            answer = problem(status, code) if code else (200, {"key": "k"})
+            self.fake.replace["DELETE"] = lambda *_: answer
+            self.assertIs(self.client.force_release("k", reason="a b+&"), expected)
+            self.assertEqual(self.fake.seen[-1][3]["reason"], "a b+&")
+        self.fake.replace["DELETE"] = lambda *_: (502, None)
+        count = self.fake.count("DELETE")
+        with self.assertRaises(ServiceUnavailable):
+            self.client.force_release("k")
+        self.assertEqual(self.fake.count("DELETE"), count + 1)
+
+
+class Errors(WithService):
+    def test_busy(self):
+        lease = self.client.try_lock("k")
+        with self.assertRaises(LockBusy) as caught:
+            self.client.lock("k").__enter__()
+        self.assertEqual((caught.exception.owner, caught.exception.retry_after), ("other", 1.5))
+        self.assertIn("retry later", str(caught.exception))
+        lease.release()
+
+    def test_refused(self):
+        for status, code, text in [(401, "unauthenticated", "LOCKKEEPER_API_KEY"), (403, "forbidden", "permission"),
+                                   (400, "invalid_request", "correct the request")]:
+            self.fake.replace["POST"] = lambda *_: problem(status, code, field="ttl_ms")
+            with self.assertRaisesRegex(RequestRefused, text) as caught:
+                self.client.lock("k").__enter__()
+            self.assertEqual(caught.exception.problem["field"], "ttl_ms")
+        for status in [301, 404, 407]:
+            self.fake.replace["POST"] = lambda *_: (status, {"message": "of a gateway"})
+            with self.assertRaisesRegex(RequestRefused, "check the URL"):
+                self.client.lock("k").__enter__()
+
+    def test_an_answer_with_the_token_of_another_claim_is_none(self):
+        def other(key, headers, body):
+            if self.fake.count("POST") < 3:
+                return 201, {"token": "other", "key": key, "fencing_token": 1, "ttl_ms": 9000, "waited_ms": 0}
+
+        self.fake.replace["POST"] = other
+        with self.client.lock("k") as lease:
+            self.assertEqual(lease.fencing_token, 101)
+
+    def test_a_key_that_a_proxy_changes_is_refused_and_released(self):
+        def changed(key, headers, body):
+            status, grant = self.fake.answer("POST", key, headers, body)
+            return status, dict(grant, key="another")
+
+        self.fake.replace["POST"] = changed
+        with self.assertRaisesRegex(RequestRefused, "proxy"):
+            self.client.lock("k").__enter__()
+        self.assertTrue(self.is_free())
+
+    def test_answers_that_take_as_long_as_the_ttl_are_no_lease(self):
+        def slow(key, headers, body):
+            answer = self.fake.answer("POST", key, headers, body)
+            time.sleep(0.5)
+            return answer
+
+        self.fake.replace["POST"] = slow
+        with self.assertRaisesRegex(ServiceUnavailable, "TTL"):
+            self.client.lock("k", ttl=0.4).__enter__()
+        self.assertTrue(self.is_free())
+
+    def test_no_error_has_a_secret(self):
+        client = LockClient(self.fake.url, api_key="s3cret")
+        self.fake.replace["POST"] = lambda *_: (404, None)
+        with self.assertRaises(RequestRefused) as caught:
+            client.lock("k").__enter__()
+        token = self.fake.seen[0][2]["Lock-Token"]
+        for secret in ["s3cret", token]:
+            self.assertNotIn(secret, str(caught.exception) + repr(caught.exception))
+
+    def test_all_have_one_base(self):
+        for name in ["LockBusy", "LeaseLost", "ServiceUnavailable", "RequestRefused", "WaitCancelled"]:
+            self.assertTrue(issubclass(getattr(lockkeeper, name), lockkeeper.LockkeeperError))
+
+    def test_a_certificate_that_is_not_trusted_is_refused_at_once(self):
+        error = __import__("ssl").SSLCertVerificationError("self-signed certificate")
+        with mock.patch.object(Service, "connection") as connection:
+            connection.return_value.connect.side_effect = error
+            with self.assertRaisesRegex(RequestRefused, "`ca`"):
+                self.client.lock("k").__enter__()
+
+
+class Losses(WithService):
+    def lose(self):
+        self.fake.held.clear()
+
+    def test_told_then_lost(self):
+        told = []
+        with self.assertRaises(LeaseLost) as caught:
+            with self.client.lock("k", ttl=0.9, on_lost=lambda: told.append(1)) as lease:
+                self.lose()
+                self.assertTrue(lease.lost.wait(15))
+                self.assertFalse(lease.still_mine())
+                self.assertEqual(lease.remaining(), 0)
+        until(lambda: told)
+        self.assertIsNone(caught.exception.__cause__)
+        self.assertEqual(caught.exception.fencing_token, 101)
+
+    def test_an_error_of_the_work_is_chained_and_an_exit_passes(self):
+        for error, expected in [(KeyError("x"), LeaseLost), (SystemExit(3), SystemExit),
+                                (KeyboardInterrupt(), KeyboardInterrupt)]:
+            with self.assertRaises(expected) as caught:
+                with self.client.lock("k", ttl=0.9) as lease:
+                    self.lose()
+                    lease.lost.wait(15)
+                    raise error
+            self.assertIs(caught.exception if expected is not LeaseLost else caught.exception.__cause__, error)
+
+    def test_an_error_of_the_work_comes_out_and_releases(self):
+        with self.assertRaises(KeyError):
+            with self.client.lock("k"):
+                raise KeyError("x")
+        self.assertTrue(self.is_free())
+
+    def test_a_callback_that_fails_breaks_nothing(self):
+        for error in [KeyError("x"), SystemExit(1)]:
+            def fail():
+                raise error
+
+            with self.assertLogs("lockkeeper", "ERROR"), self.assertRaises(LeaseLost):
+                with self.client.lock("k", ttl=0.9, on_lost=fail) as lease:
+                    self.lose()
+                    lease.lost.wait(15)
+                    time.sleep(0.1)
+
+    def test_the_clock_decides_where_no_thread_has_run(self):
+        """As after a suspension: the thread of the claim has noticed nothing yet."""
+        with self.assertRaises(LeaseLost):
+            with self.client.lock("k", ttl=60) as lease:
+                with mock.patch.object(_claim, "now", lambda: time.clock_gettime(time.CLOCK_BOOTTIME) + 61):
+                    self.assertFalse(lease.still_mine())
+                    lease._claim.end()
+
+    def test_a_renewal_that_dies_is_a_loss(self):
+        for error in [RuntimeError("dead"), SystemExit()]:
+            with mock.patch.object(_claim.Claim, "_keep", side_effect=error):
+                with self.assertRaisesRegex(LeaseLost, "renewal failed"):
+                    with self.client.lock("k", ttl=60) as lease:
+                        self.assertTrue(lease.lost.wait(15))
+                        self.assertFalse(lease.still_mine())
+            self.assertTrue(self.is_free())
+
+    def test_an_acquire_that_dies_is_an_error(self):
+        with mock.patch.object(_claim.Claim, "_take", side_effect=MemoryError):
+            with self.assertRaises(MemoryError):
+                self.client.lock("k").__enter__()
+        self.assertTrue(self.is_free())
+
+    def test_no_threads_left(self):
+        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+            with self.assertRaises(RuntimeError):
+                self.client.lock("k").__enter__()
+        self.assertFalse(_claim._open)
+        self.assertEqual(self.fake.seen, [])
+
+    def test_a_release_after_the_loss_raises(self):
+        lease = self.client.try_lock("k")
+        self.lose()
+        with self.assertRaises(LeaseLost):
+            lease.release()
+
+    def test_a_release_that_reaches_nobody_is_logged(self):
+        lease = self.client.try_lock("k", ttl=1)
+        self.fake.replace["DELETE"] = lambda *_: (502, None)
+        with self.assertLogs("lockkeeper", "WARNING") as logs:
+            self.assertFalse(lease.release())
+        self.assertNotIn(lease.token, str(logs.output))
+
+    def test_a_lease_is_counted_from_the_sending(self):
+        def late(key, headers, body):
+            answer = self.fake.answer("POST", key, headers, body)
+            time.sleep(1)
+            return answer
+
+        self.fake.replace["POST"] = late
+        self.fake.replace["PUT"] = lambda *_: (502, None)
+        with self.client.lock("k", ttl=30) as lease:
+            self.assertLess(lease.remaining(), 29.1)
+
+
+@unittest.skipUnless(hasattr(os, "fork"), "no fork here")
+class Forks(WithService):
+    def child(self, work):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads, on purpose
+            pid = os.fork()
+        if pid == 0:
+            try:
+                os._exit(0 if work() else 1)
+            except BaseException:
+                os._exit(2)
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+
+    def test_a_child_owns_nothing(self):
+        with self.client.lock("k", ttl=60) as lease:
+            def work():
+                lost = False
+                try:
+                    lease.__exit__(None, None, None)
+                except LeaseLost:
+                    lost = True
+                calm = lease.__exit__(KeyError, KeyboardInterrupt(), None) is None
+                return lost and calm and not lease.still_mine() and not lease.release() and not _claim._open
+
+            self.child(work)
+            self.assertTrue(lease.still_mine())
+            self.assertFalse(self.is_free())
+        self.assertTrue(self.is_free())
+
+    def test_a_child_that_ends_leaves_the_lease(self):
+        with self.client.lock("k", ttl=60) as lease:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            if pid == 0:
+                _claim._end_all()
+                del lease
+                gc.collect()
+                os._exit(0)
+            os.waitpid(pid, 0)
+            time.sleep(0.3)
+            self.assertFalse(self.is_free())
+
+    def test_a_child_uses_the_client(self):
+        with self.client.lock("k"):
+            def work():
+                with self.client.lock("of the child"):
+                    return not self.client.try_lock("k")
+
+            self.child(work)
+
+
+class Ends(WithService):
+    def run_program(self, text, code=0):
+        text = "import sys, threading, time\nfrom lockkeeper import LockClient\nc = LockClient()\n" + text
+        environment = dict(os.environ, PYTHONPATH=str(HERE.parent / "src"), LOCKKEEPER_URL=self.fake.url)
+        done = subprocess.run([sys.executable, "-c", text], env=environment, timeout=60, capture_output=True)
+        self.assertEqual(done.returncode, code, done.stderr.decode())
+        return done.stderr.decode()
+
+    def test_the_end_of_the_program_releases(self):
+        error = self.run_program("lease = c.try_lock('k', ttl=600)")
+        self.assertEqual(error, "")
+        self.assertEqual(self.fake.count("POST"), 1)
+        self.assertTrue(self.is_free())
+
+    def test_an_exit_and_an_exception_release(self):
+        self.run_program("lease = c.try_lock('k', ttl=600)\nsys.exit(7)", 7)
+        self.assertTrue(self.is_free())
+        self.run_program("with c.lock('k', ttl=600): raise KeyError", 1)
+        self.assertTrue(self.is_free())
+
+    def test_a_daemon_thread_in_line_leaves_nothing(self):
+        self.fake.held["k"] = ("other", 1)
+        self.run_program("threading.Thread(target=lambda: c.lock('k', wait=50).__enter__(), daemon=True).start()\n"
+                         "time.sleep(0.7)")
+        self.assertEqual(self.fake.count("POST"), 1)
+        self.assertGreaterEqual(self.fake.count("DELETE"), 1)
+
+    def test_a_thread_works_on_after_the_main_thread(self):
+        error = self.run_program(
+            "def work():\n"
+            "    with c.lock('k', ttl=1): time.sleep(2.5)\n"
+            "threading.Thread(target=work).start()")
+        self.assertEqual(error, "")
+        self.assertGreaterEqual(self.fake.count("PUT"), 3)
+        self.assertTrue(self.is_free())
+
+
+class Asyncio(WithService):
+    def run_async(self, coroutine):
+        return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+    def test_a_lease(self):
+        async def work():
+            async with self.client.lock("k") as lease:
+                self.assertFalse(self.is_free())
+                return lease.fencing_token
+
+        self.assertEqual(self.run_async(work()), 101)
+        self.assertTrue(self.is_free())
+
+    def test_a_loss_cancels_the_block(self):
+        async def work():
+            with self.assertRaises(LeaseLost):
+                async with self.client.lock("k", ttl=0.9):
+                    self.fake.held.clear()
+                    await asyncio.sleep(60)
+            await asyncio.sleep(0.1)  # no cancellation is left over
+            if sys.version_info >= (3, 11):
+                self.assertEqual(asyncio.current_task().cancelling(), 0)
+            return "went on"
+
+        self.assertEqual(self.run_async(work()), "went on")
+
+    def test_a_loss_that_the_block_ignores(self):
+        async def work():
+            async with self.client.lock("k", ttl=0.9) as lease:
+                self.fake.held.clear()
+                time.sleep(1.2)
+                self.assertTrue(lease.lost.wait(15))
+
+        with self.assertRaises(LeaseLost):
+            self.run_async(work())
+
+    def test_a_cancellation_from_outside_stays_one(self):
+        async def work(entered):
+            async with self.client.lock("k", ttl=60):
+                entered.set()
+                await asyncio.sleep(60)
+
+        async def main():
+            entered = asyncio.Event()
+            task = asyncio.ensure_future(work(entered))
+            await entered.wait()
+            task.cancel()
+            with self.assertRaises(asyncio.CancelledError):
+                await task
+            self.assertTrue(self.is_free())
+
+        self.run_async(main())
+
+    def test_cancelled_at_any_moment_of_an_acquire(self):
+        async def main():
+            for step in range(60):
+                async def work():
+                    async with self.client.lock("k", ttl=60, wait=5):
+                        await asyncio.sleep(60)
+
+                task = asyncio.ensure_future(work())
+                await asyncio.sleep(step * 0.0003)
+                task.cancel()
+                with self.assertRaises(asyncio.CancelledError):
+                    await task
+                self.assertTrue(self.is_free(), step)
+
+        self.run_async(main())
+
+    def test_a_time_out_in_line(self):
+        self.fake.held["k"] = ("other", 1)
+
+        async def work():
+            async with self.client.lock("k", wait=50):
+                pass
+
+        async def main():
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(work(), 0.3)
+
+        self.fake.replace["DELETE"] = lambda *_: (204, None)
+        self.run_async(main())
+        self.assertGreaterEqual(self.fake.count("DELETE"), 1)
+
+    def test_a_closed_loop_takes_its_lease_along(self):
+        async def work():
+            async with self.client.lock("k", ttl=60):
+                await asyncio.sleep(60)
+
+        async def main():
+            asyncio.ensure_future(work())
+            while self.is_free():
+                await asyncio.sleep(0.01)
+
+        asyncio.run(main())
+        until(self.is_free)
+
+    def test_many_at_once(self):
+        async def work(number):
+            async with self.client.lock("k%d" % (number % 5), wait=50):
+                await asyncio.sleep(0.01)
+
+        async def main():
+            await asyncio.gather(*(work(number) for number in range(30)))
+
+        self.run_async(main())
+        self.assertEqual(self.fake.held, {})
+
+
+class Waits(WithService):
+    def test_a_claim_released_elsewhere(self):
+        self.fake.replace["POST"] = lambda *_: problem(409, "wait_cancelled")
+        with self.assertRaises(WaitCancelled):
+            self.client.lock("k", wait=5).__enter__()
+
+    def test_an_interrupt_leaves_nothing(self):
+        with mock.patch("concurrent.futures.Future.result", side_effect=KeyboardInterrupt):
+            with self.assertRaises(KeyboardInterrupt):
+                self.client.lock("k", ttl=60).__enter__()
+        until(self.is_free)
+
+    def test_a_full_service_is_told_at_the_end_of_the_wait(self):
+        self.fake.replace["POST"] = lambda *_: problem(429, "quota_exceeded")
+        began = time.monotonic()
+        with self.assertRaisesRegex(ServiceUnavailable, "quota_exceeded"):
+            self.client.lock("k").__enter__()
+        self.assertLess(time.monotonic() - began, 4)
+        self.assertEqual(self.fake.count("DELETE"), 0)
+
+    def test_waits_for_ever(self):
+        lease = self.client.try_lock("k")
+        threading.Timer(0.5, lease.release).start()
+        with self.client.lock("k", wait=None):
+            pass
+
+
+if __name__ == "__main__":
+    unittest.main()
