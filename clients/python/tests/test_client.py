@@ -366,7 +366,7 @@ class Losses(WithService):
         self.assertTrue(self.is_free())
 
     def test_no_threads_left(self):
-        with mock.patch.object(threading.Thread, "start", side_effect=RuntimeError("can't start new thread")):
+        with mock.patch("_thread.start_new_thread", side_effect=RuntimeError("can't start new thread")):
             with self.assertRaises(RuntimeError):
                 self.client.lock("k").__enter__()
         self.assertFalse(_claim._open)

@@ -4,6 +4,7 @@ The thread acquires, renews, tells of a loss and releases, whatever the thread o
 blocked, interrupted or gone. The rules are stated where they are kept.
 """
 
+import _thread
 import atexit
 import logging
 import os
@@ -62,7 +63,7 @@ class Claim:
     def start(self) -> None:
         _open.add(self)
         try:
-            threading.Thread(target=self._run, name="lockkeeper " + self.key, daemon=True).start()
+            _thread.start_new_thread(self._run, ())  # `Thread.start` breaks if a signal handler raises in it.
         except RuntimeError:  # too many threads
             _open.discard(self)
             self.finished.set_result(None)

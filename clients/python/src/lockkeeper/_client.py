@@ -85,7 +85,12 @@ class Lease:
 async def _end(claim: Claim, error: Optional[BaseException]) -> None:
     claim.end()
     if claim.is_own() and not isinstance(error, GeneratorExit):  # A closed coroutine may not wait.
-        await asyncio.shield(asyncio.wrap_future(claim.finished))
+        finished = asyncio.wrap_future(claim.finished)
+        try:
+            await asyncio.shield(finished)
+        except asyncio.CancelledError:
+            await asyncio.shield(finished)  # A moment; a second cancellation ends that, too.
+            raise
 
 
 class Lock(contextlib.ContextDecorator):

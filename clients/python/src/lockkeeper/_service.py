@@ -1,5 +1,6 @@
 """The service's address, and single requests to it."""
 
+import _thread
 import http.client
 import json
 import os
@@ -99,7 +100,7 @@ class Call:
         self.answer: Optional[Answer] = None
         self.sent = now()
         try:
-            threading.Thread(target=self._run, name="lockkeeper request", daemon=True).start()
+            _thread.start_new_thread(self._run, ())
         except RuntimeError:  # The interpreter ends, or has too many threads.
             self._run()
 
