@@ -69,7 +69,7 @@ class Settings(WithService):
         self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer of the argument")
 
     def test_the_environment(self):
-        os.environ.update(LOCKKEEPER_URL=self.fake.url, LOCKKEEPER_API_KEY="secret")
+        os.environ.update(LOCKKEEPER_URL=self.fake.url, LOCKKEEPER_API_KEY="secret\n")
         LockClient().get("k")
         self.assertEqual(self.fake.seen[-1][2]["Authorization"], "Bearer secret")
 
@@ -286,6 +286,14 @@ class Errors(WithService):
         token = self.fake.seen[0][2]["Lock-Token"]
         for secret in ["s3cret", token]:
             self.assertNotIn(secret, str(caught.exception) + repr(caught.exception))
+
+        for secret in ["s3cret\nX: y", "s3cret\u00e9"]:
+            with self.assertRaisesRegex(RequestRefused, "visible ASCII") as caught:
+                LockClient(self.fake.url, api_key=secret).lock("k").__enter__()
+            self.assertNotIn("s3cret", str(caught.exception))
+        with self.assertRaises(ValueError) as caught:
+            LockClient("http://me:s3cret@localhost")
+        self.assertNotIn("s3cret", str(caught.exception))
 
     def test_all_have_one_base(self):
         for name in ["LockBusy", "LeaseLost", "ServiceUnavailable", "RequestRefused", "WaitCancelled"]:

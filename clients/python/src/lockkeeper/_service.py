@@ -172,6 +172,8 @@ class Service:
         self.url = url or env.get("LOCKKEEPER_URL") or "http://127.0.0.1:8080"
         self._file = self.url[len("unix:"):] if self.url.startswith("unix:") else ""
         parts = urllib.parse.urlsplit("http://localhost" if self._file else self.url)
+        if parts.username is not None:
+            raise ValueError("a URL without a user: the API key is given by `api_key`")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("not a URL such as http://localhost:8080 or unix:/path: %r" % self.url)
         self._host, self._port, self.base = parts.hostname, parts.port, parts.path.rstrip("/")
@@ -192,7 +194,10 @@ class Service:
         headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
         api_key = self._api_key
         if isinstance(api_key, os.PathLike):  # Read each time: a new key needs no restart.
-            api_key = pathlib.Path(api_key).read_text("utf-8").rstrip("\r\n")
+            api_key = pathlib.Path(api_key).read_text("utf-8")
+        api_key = (api_key or "").rstrip("\r\n")
+        if not re.fullmatch("[ -~]*", api_key):
+            raise ValueError("the API key has characters besides visible ASCII")
         if api_key:
             headers["Authorization"] = "Bearer " + api_key
         return headers
