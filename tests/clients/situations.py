@@ -920,7 +920,7 @@ def blocked_shorter_than_ttl(r):
 
 @row
 def blocked_three_ttls(r):
-    driver = r.drive("block", ttl="4s", seconds=12)
+    driver = r.drive("block", ttl="6s", seconds=18)
     driver.wait_for("acquired")
     end = r.watch(driver.fencing())
     r.expect(driver, "acquired", "done")
