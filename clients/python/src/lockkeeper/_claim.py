@@ -123,9 +123,9 @@ class Claim:
     def _is_over(self) -> bool:
         return self._work_ended is not None
 
-    def _sleep_until(self, moment: float) -> None:
+    def _sleep_until(self, moment: float, is_enough: Callable[[], bool] = lambda: False) -> None:
         with self._changed:
-            while not self._is_over() and now() < moment:
+            while not self._is_over() and not is_enough() and now() < moment:
                 self._changed.wait(max(0.0, min(TICK, moment - now())))
 
     def _call(self, method: str, path: str, timeout: float, body: Any = None) -> Call:
@@ -192,7 +192,9 @@ class Claim:
         number, ttl, waited = (one if isinstance(one, int) else 0 for one in numbers)
         # Counted from the sending: the answer may have been under way for long.
         begin = sent + waited / 1000
-        self._end, self._next = begin + ttl / 1000, begin + min(ttl, self._ttl_ms) / 3000
+        # Of two refreshes the later one at the service counts, so the later end is the right one.
+        self._end = max(self._end, begin + ttl / 1000)
+        self._next = begin + min(ttl, self._ttl_ms) / 3000
         self.fencing_token, self.slot = number, body.get("slot")
         if body.get("capped"):
             self._reason = "the service lets no lease of this key last longer (`max_hold`)"
@@ -201,27 +203,37 @@ class Claim:
     def _keep(self) -> None:
         """Renews at a third of the TTL, until the work or the lease ends."""
         body, attempt = {"ttl_ms": self._ttl_ms, "fencing_token": self.fencing_token}, 0
+        calls: List[Call] = []
         while True:
             last = self._end - self._margin
-            self._sleep_until(min(self._next, last))
+            self._sleep_until(min(self._next, last), lambda: any(call.answer for call in calls))
             if not self._is_over() and now() >= last:
                 self._lose(self._reason)
                 self._sleep_until(self._end)  # The work keeps the lease while it stops.
             if self._is_over() or self.lost.is_set():
+                for call in calls:
+                    call.abort()
                 return
-            # Half of what is left: a silent connection leaves time for another one.
-            call = self._call("PUT", "/refresh", max(0.3, min(ANSWER, (last - now()) / 2)), body)
-            answer = call.wait(last, self._is_over)
-            if answer is None:
-                call.abort()
-            elif self._take(answer, call.sent):
-                self._next, attempt = max(self._next, now() + min(0.1, self._margin)), 0
-            elif answer.code == "lock_lost":
-                self._is_gone = True
-                self._lose(str(answer))
-            else:
-                log.info("lock %r: not renewed; retrying: %s", self.key, answer)
-                self._next, attempt = now() + pause(attempt, max(0.1, self._margin)), attempt + 1
+            if now() >= self._next:
+                # One that is not answered in half of what is left may be on a silent connection: then there is
+                # time for another one. It may also be slow, on a busy machine, so it is not given up.
+                calls.append(self._call("PUT", "/refresh", max(0.1, last - now()), body))
+                self._next = now() + max(0.3, min(ANSWER, (last - now()) / 2))
+            for call, answer in [(call, call.answer) for call in calls]:
+                if answer is None:
+                    continue
+                calls.remove(call)
+                if self._take(answer, call.sent):
+                    self._next, attempt = max(self._next, now() + min(0.1, self._margin)), 0
+                    while calls:
+                        calls.pop().abort()
+                    break
+                if answer.code == "lock_lost":
+                    self._is_gone = True
+                    self._lose(str(answer))
+                else:
+                    log.info("lock %r: not renewed; retrying: %s", self.key, answer)
+                    self._next, attempt = now() + pause(attempt, max(0.1, self._margin)), attempt + 1
 
     def _lose(self, reason: str) -> None:
         with self._changed:
