@@ -4,41 +4,35 @@
 export class LockkeeperError extends Error {
     /** The key that the request was about; of a list, the prefix. */
     declare readonly key: string;
+    /** The status and the code of the service's answer, if there is one. */
+    declare readonly status?: number;
+    declare readonly code?: string;
 
-    constructor(message: string, fields: object = {}, options?: ErrorOptions) {
+    constructor(message: string, fields: object, options?: ErrorOptions) {
         super(message, options);
-        Object.assign(this, fields);
-        Object.defineProperty(this, 'name', { value: new.target.name, configurable: true });
+        Object.assign(this, Object.fromEntries(Object.entries(fields).filter(([, value]) => value !== undefined)));
+        Object.defineProperty(this, 'name', { value: new.target.name });
     }
 }
 
 /** Other clients hold the key, and still held it when the wait was over. Nothing is held. */
 export class LockBusy extends LockkeeperError {
-    /** The holder's name, if it gave one. */
+    /** The holder's name, if it gave one, and the seconds that are left of its lease, if it expires. */
     declare readonly owner?: string;
-    /** Seconds that are left of the holder's lease, if it expires. */
     declare readonly retryAfter?: number;
-    /** The number of leases that share the key, and how many all of them allow. */
-    declare readonly holders?: number;
-    declare readonly slots?: number;
 }
 
 /** The lease ended, or was about to end, before the work: another client may be at work. It never comes back. */
 export class LeaseLost extends LockkeeperError {}
 
-/** The service did not answer, or could not serve the request. */
+/** The service did not answer, or could not serve the request. Nothing is held, as far as it can be reached. */
 export class ServiceUnavailable extends LockkeeperError {
-    /** Whether the last request may have taken effect. */
-    declare readonly outcome: 'not_acquired' | 'unknown';
-    /** The code of the service's answer; empty without one. */
-    declare readonly code: string;
+    /** Whether the request may have taken effect. */
+    declare readonly outcome: 'nothing' | 'unknown';
 }
 
 /** The request is wrong, or the API key may not do this: a repeat would be refused as well. */
 export class RequestRefused extends LockkeeperError {
-    /** The status of the answer; 0 if nothing was asked. */
-    declare readonly status: number;
-    declare readonly code: string;
     /** The wrong option. */
     declare readonly field?: string;
 }
@@ -49,10 +43,6 @@ export class WaitCancelled extends LockkeeperError {}
 const KINDS = { LockBusy, LeaseLost, ServiceUnavailable, RequestRefused, WaitCancelled };
 
 /** An error as a thread sends it to another. */
-export interface Failure {
-    kind: keyof typeof KINDS;
-    message: string;
-    fields: { key: string; [name: string]: unknown };
-}
+export type Failure = { kind: keyof typeof KINDS; message: string; fields: object };
 
 export const errorOf = ({ kind, message, fields }: Failure): LockkeeperError => new KINDS[kind](message, fields);

@@ -1,5 +1,5 @@
 export { LockClient } from './client.js';
-export type { ClientOptions, ForcedRelease, LockOptions, LockStatus, SharedLease } from './client.js';
+export type { ClientOptions, ForcedRelease, LeaseStatus, LockOptions, LockStatus } from './client.js';
 export type { Duration } from './clock.js';
 export { LeaseLost, LockBusy, LockkeeperError, RequestRefused, ServiceUnavailable, WaitCancelled } from './errors.js';
 export { type Lease } from './lease.js';

@@ -1,77 +1,56 @@
-// The thread that acquires, renews and releases. It has its own event loop, so it goes on while that of the program is
-// blocked. A Worker is started with this file by thread.ts.
+// The thread that acquires, renews and releases: it goes on while the event loop of the program is blocked.
 
 import { parentPort, workerData } from 'node:worker_threads';
 import { backoff, now, sleep, suspended } from './clock.js';
 import type { Failure } from './errors.js';
-import { type Answer, type Call, type Request, type Service, didNothing, failureOf, holdsNothing, keyPath, send } from './http.js';
+import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, keyPath, send } from './http.js';
 
-/** What is wanted, in milliseconds of the clock of clock.ts. */
+/** What is wanted: the ttl in milliseconds, the end of the wait by the clock of clock.ts, and the rest of the body. */
 export interface Claim {
     service: Service;
     key: string;
     /** New for each claim, so that a repeated request is the same claim. */
     token: string;
     ttl: number;
-    /** The end of the wait. */
     until: number;
-    /** The rest of the body. */
-    options: { owner: string; slots?: number; shared?: true };
+    options: { owner: string; slots?: number; shared?: boolean };
 }
 
 export interface Grant {
     fencingToken: number;
     slot?: number;
-    /** The time to rely on it, counted from the sending of the request: before the end that the service knows. */
-    end: number;
-    /** The time left when it began. */
     ttl: number;
-    /** By a max_hold: it can be renewed no more. */
+    /** Counted from the sending of the request, so it comes before the end that the service knows. */
+    end: number;
+    /** By a max_hold: no renewal makes it last longer. */
     isCapped: boolean;
 }
 
-export type Order =
-    /** `end` is shared with the program, in milliseconds: 0 before the grant and after a loss. `grant` after a restart. */
-    | { do: 'claim'; id: number; claim: Claim; end: BigInt64Array; grant?: Grant }
-    | { do: 'release'; id: number }
-    /** Releases everything, and writes 1. */
-    | { do: 'end'; done: Int32Array };
+/** `end` is shared with the program: 0 before the grant and after a loss. With `grant` it was acquired before. */
+export type Begin = { do: 'begin'; id: number; claim: Claim; end: BigInt64Array; grant?: Grant };
 
-export type Released = 'released' | 'gone' | 'unreached';
+/** `drop` ends one claim or lease, `end` all of them; then 1 is written to `done`. */
+export type Order = Begin | { do: 'drop'; id: number } | { do: 'end'; done: Int32Array };
 
+/** What became of a claim. After `failed`, `lost` and `released` the worker has it no more. */
 export type Report = { id: number } & (
     | { is: 'granted'; grant: Grant }
     | { is: 'failed'; failure: Failure }
-    /** Not renewed this time. */
-    | { is: 'troubled'; why: string }
-    | { is: 'lost'; why: string }
-    | { is: 'released'; how: Released; why: string }
+    | { is: 'troubled' | 'lost'; why: string }
+    | { is: 'released'; how: 'released' | 'gone' | 'unreached'; why: string }
 );
 
-// The longest wait of one request: the service's default limit. A longer wait is a loop that keeps its place.
-const SLICE = 25_000;
+const SLICE = 25_000; // The longest wait of one request: the service's limit. A longer wait keeps its place.
+const GRACE = 5000; // The time beyond the wait in which a lost answer is repeated.
+const ANSWER_TIME = 5000; // The time limit of an answer, besides its wait.
+const LONG_ANSWER_TIME = 10_000; // The same within a wait, where there is time for another attempt.
+const PAUSE = 250; // The least time between two requests of one wait.
+const LEAVE_TIME = 2000; // How long a request that is given up is heard out, and the limit of a DELETE.
+const RELEASE_TIME = 5000; // How long a release is repeated.
+const ON_ITS_WAY = 1000; // How long a request may stay behind, in a proxy that sends it on after it was given up.
+const CAPPED = 'it lasts no longer, because the service has a max_hold for its key';
 
-// The time beyond the wait in which a lost answer is repeated.
-const GRACE = 5000;
-
-// The time limits of an answer: at the end of a wait, and in it, where it takes the wait besides.
-const ANSWER_TIME = 5000;
-const LONG_ANSWER_TIME = 10_000;
-
-// The least time between two requests of one wait.
-const PAUSE = 250;
-
-// The time to hear out what is under way when a claim is given up, and to release.
-const LEAVE_TIME = 2000;
-const RELEASE_TIME = 5000;
-
-// How long a request that was given up may still be on its way, behind a proxy that sends it on all the same.
-const ON_ITS_WAY = 1000;
-
-const CAPPED = 'it lasts no longer: the service has a max_hold for its key';
-
-const port = parentPort!;
-const tell = (report: Report) => port.postMessage(report);
+const tell = (report: Report) => parentPort!.postMessage(report);
 const keepings = new Map<number, Keeping>();
 
 /** One claim, from its first request to its release. */
@@ -81,25 +60,23 @@ class Keeping {
     readonly #end: BigInt64Array;
     #isDropped = false;
     #wake = () => {};
-    /** Resolves when nothing is left to do. */
     readonly over: Promise<void>;
 
-    constructor({ id, claim, end, grant }: Order & { do: 'claim' }) {
+    constructor({ id, claim, end, grant }: Begin) {
         [this.#id, this.#claim, this.#end] = [id, claim, end];
         this.over = this.#run(grant).finally(() => keepings.delete(id));
     }
 
-    /** The program wants no more of it. */
     drop(): void {
         this.#isDropped = true;
         this.#wake();
     }
 
-    /** Waits for a promise, or returns undefined once it is dropped. (Promise.race would keep memory each time.) */
+    /** Waits for a promise, or returns undefined once it is dropped. Promise.race() would leave a listener each time. */
     #unlessDropped<T>(promise: Promise<T>): Promise<T | undefined> {
         return new Promise((resolve) => {
             this.#wake = () => resolve(undefined);
-            this.#isDropped ? resolve(undefined) : void promise.then(resolve);
+            void (this.#isDropped ? this.#wake() : promise.then(resolve));
         });
     }
 
@@ -108,99 +85,82 @@ class Keeping {
         const grant = before ?? (await this.#acquire());
         if (!grant) return tell({ id, is: 'released', how: 'released', why: '' });
         if ('kind' in grant) return tell({ id, is: 'failed', failure: grant });
-        this.#note(grant.end);
+        this.#note(grant);
         tell({ id, is: 'granted', grant });
-        const lost = await this.#renew(grant);
-        if (lost !== undefined) {
-            this.#note(0);
-            return tell({ id, is: 'lost', why: lost });
-        }
-        tell({ id, is: 'released', ...(await this.#release(grant)) });
+        const why = await this.#renew(grant);
+        if (why === undefined) return tell({ id, is: 'released', ...(await this.#release(grant)) });
+        Atomics.store(this.#end, 0, 0n);
+        tell({ id, is: 'lost', why });
     }
 
-    #note(end: number): void {
-        Atomics.store(this.#end, 0, BigInt(Math.floor(end)));
+    #note(grant: Grant): void {
+        Atomics.store(this.#end, 0, BigInt(Math.floor(grant.end)));
     }
 
-    #request(method: Request['method'], within: number, body?: object, after = ''): Request {
+    #request(method: string, within: number, after = '', body?: object) {
         const { key, token } = this.#claim;
         return { method, path: keyPath(key) + after, key, token, body, within };
     }
 
-    /** Repeats the request with the same token. Leaves nothing behind without a grant; undefined if it was dropped. */
+    /** Repeats the request until it is granted. Else it leaves nothing behind; undefined if it was dropped. */
     async #acquire(): Promise<Grant | Failure | undefined> {
-        const { service, ttl, until, options } = this.#claim;
-        let isUnsure = false; // A lease may exist whose answer was lost or came too late.
+        const { service, key, ttl, until, options } = this.#claim;
+        let isUnsure = false; // A lease may exist, of an answer that was lost or late.
         for (let tries = 1, failures = 0; ; tries++) {
             const sent = now();
             const wait = Math.floor(Math.min(SLICE, Math.max(0, until - sent)));
-            const isLong = sent + wait + LONG_ANSWER_TIME <= until + GRACE;
-            const within = wait + (isLong ? LONG_ANSWER_TIME : ANSWER_TIME);
-            const request = this.#request('POST', within, { ttl_ms: ttl, wait_ms: wait, ...options });
+            const hasTime = sent + wait + LONG_ANSWER_TIME <= until + GRACE;
+            const body = { ttl_ms: ttl, wait_ms: wait, ...options };
+            const request = this.#request('POST', wait + (hasTime ? LONG_ANSWER_TIME : ANSWER_TIME), '', body);
             const call = send(service, request);
             const answer = await this.#unlessDropped(call.answer);
-            if (!answer) {
-                await this.#withdraw(call);
-                return undefined;
-            }
+            if (!answer) return await this.#leave(call);
             const grant = this.#grant(answer, sent);
-            // An answer that was long on its way is asked for again: this renews the lease.
+            // A late one is asked for again, which renews it.
             if (grant && grant.end - now() >= grant.ttl / 2) return grant;
             isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer));
-            const message = `'${request.key}': the answers take longer than half of the TTL; use a longer one`;
-            const fields = { key: request.key, outcome: 'unknown', code: '' };
+            const late = `'${key}': the answers take longer than half of the TTL; use a longer one`;
             const failure: Failure = grant
-                ? { kind: 'ServiceUnavailable', message, fields }
+                ? { kind: 'ServiceUnavailable', message: late, fields: { key, outcome: 'unknown' } }
                 : failureOf(service, request, answer);
             const isBusy = failure.kind === 'LockBusy';
-            const isTold = isBusy || answer.code === 'quota_exceeded'; // It answers, so there is no need of grace.
+            const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
             const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE && tries > 1;
             if (isOver || !(isBusy || failure.kind === 'ServiceUnavailable')) {
-                if (isUnsure) await this.#withdraw();
+                if (isUnsure) await this.#leave();
                 return failure;
             }
-            failures = isTold ? 0 : failures + 1;
-            const isHeld = answer.code === 'lock_held'; // Its Retry-After is the rest of the holder's lease.
-            const pause = isHeld ? sent + PAUSE - now() : Math.max(backoff(failures), Math.min(LEAVE_TIME, answer.retryAfter));
-            await this.#unlessDropped(sleep(pause));
-            if (this.#isDropped) {
-                await this.#withdraw();
-                return undefined;
-            }
+            failures = isBusy ? 0 : failures + 1;
+            await this.#unlessDropped(sleep(isBusy ? sent + PAUSE - now() : backoff(failures, answer.retryAfter)));
+            if (this.#isDropped) return await this.#leave();
         }
     }
 
-    /** Leaves the line, and releases a lease that was granted meanwhile. */
-    async #withdraw(call?: Call): Promise<void> {
+    /** Leaves the line, and releases what was granted meanwhile, also by a request that a DELETE overtakes. */
+    async #leave(call?: Call): Promise<undefined> {
         const leave = () => send(this.#claim.service, this.#request('DELETE', LEAVE_TIME)).answer;
         const first = leave();
-        let last: Answer | void = undefined;
-        if (call) {
-            // The DELETE may overtake the request.
-            last = await Promise.race([call.answer, sleep(LEAVE_TIME)]);
-            call.cut();
-            const grant = last && this.#grant(last, now());
-            if (grant) {
-                this.#note(grant.end);
-                return void (await this.#release(grant));
-            }
+        const last = call && (await Promise.race([call.answer, sleep(LEAVE_TIME)]));
+        call?.cut();
+        const grant = last && this.#grant(last, now());
+        if (grant) {
+            this.#note(grant);
+            await this.#release(grant);
+        } else if (!(last && holdsNothing(last)) && ((await first).status !== 204 || call)) {
+            const until = now() + ON_ITS_WAY;
+            while (now() < until && (await leave()).status !== 204) await sleep(PAUSE);
         }
-        if ((await first).status === 204 && !call) return;
-        const until = now() + ON_ITS_WAY;
-        while (!(last && holdsNothing(last)) && now() < until && (await leave()).status !== 204) await sleep(PAUSE);
     }
 
     /** Returns why the lease is lost, or undefined once it was dropped. */
     async #renew({ fencingToken, end, ttl, isCapped }: Grant): Promise<string | undefined> {
         const { service, ttl: asked } = this.#claim;
         let why = 'this process was suspended, or the machine is overloaded';
-        // A capped lease is asked for only to hear of its loss.
+        // A capped lease is renewed only to hear of its loss.
         const third = () => (isCapped ? asked : Math.max(60, Math.min(asked, ttl))) / 3;
-        let due = end - ttl + third();
-        for (;;) {
-            // In short steps, because a suspension stops timers.
+        for (let due = end - ttl + third(); ; ) {
             while (now() < Math.min(due, end)) {
-                await this.#unlessDropped(sleep(Math.min(1000, Math.min(due, end) - now())));
+                await this.#unlessDropped(sleep(Math.min(1000, due - now(), end - now()))); // A suspension stops timers.
                 if (this.#isDropped) return undefined;
             }
             const sent = now();
@@ -208,45 +168,44 @@ class Keeping {
             if (left <= 0) return isCapped ? CAPPED : `it could not be renewed in time: ${why}`;
             // Half of the rest: an attempt that hangs leaves time for the next.
             const within = Math.min(ANSWER_TIME, Math.max(50, left / 2));
-            const body = { ttl_ms: asked, fencing_token: fencingToken };
-            const request = this.#request('PUT', within, body, '/refresh');
+            const request = this.#request('PUT', within, '/refresh', { ttl_ms: asked, fencing_token: fencingToken });
             const call = send(service, request);
             const answer = await this.#unlessDropped(call.answer);
-            if (!answer) return call.cut(), undefined;
+            if (!answer) return void call.cut();
             const grant = this.#grant(answer, sent);
             if (grant?.fencingToken === fencingToken) {
                 ({ end, ttl, isCapped } = grant);
                 due = sent + third();
-                this.#note(end);
+                this.#note(grant);
                 if (isCapped) tell({ id: this.#id, is: 'troubled', why: CAPPED });
-                continue;
+            } else {
+                why = failureOf(service, request, answer).message;
+                if (answer.code === 'lock_lost') return why;
+                tell({ id: this.#id, is: 'troubled', why: `it could not be renewed in time: ${why}` });
+                due = now() + Math.min(500, Math.max(20, left / 8));
             }
-            if (answer.code === 'lock_lost') return answer.body['detail'];
-            why = failureOf(service, request, answer).message;
-            tell({ id: this.#id, is: 'troubled', why: `it could not be renewed in time: ${why}` });
-            due = now() + Math.min(500, Math.max(20, left / 8));
         }
     }
 
-    /** Returns the grant in an answer, if it is one for this claim: a cache may answer with another one. */
+    /** The grant in an answer, if it is for this claim: a cache may answer with another one. */
     #grant({ status, body }: Answer, sent: number): Grant | undefined {
-        const { key, token } = this.#claim;
         const { fencing_token: fencingToken, ttl_ms: ttl, waited_ms: waited, slot, capped } = body;
-        const isOne = (status === 200 || status === 201) && body['key'] === key && body['token'] === token;
-        if (!isOne || ![fencingToken, ttl, waited].every(Number.isSafeInteger)) return undefined;
+        if (status > 201 || body['key'] !== this.#claim.key || body['token'] !== this.#claim.token) return undefined;
+        if (![fencingToken, ttl, waited].every(Number.isSafeInteger)) return undefined;
         return { fencingToken, slot, ttl, end: sent + waited + ttl, isCapped: capped === true };
     }
 
-    async #release({ fencingToken }: Grant): Promise<{ how: Released; why: string }> {
+    async #release({ fencingToken }: Grant): Promise<{ how: 'released' | 'gone' | 'unreached'; why: string }> {
+        const { service } = this.#claim;
         const until = Math.min(now() + RELEASE_TIME, Number(Atomics.load(this.#end, 0)));
         for (let failures = 0, isUnsure = false; ; failures++) {
-            const request = this.#request('DELETE', LEAVE_TIME, undefined, `?fencing_token=${fencingToken}`);
-            const answer = await send(this.#claim.service, request).answer;
+            const request = this.#request('DELETE', LEAVE_TIME, `?fencing_token=${fencingToken}`);
+            const answer = await send(service, request).answer;
             if (answer.status === 204) return { how: 'released', why: '' };
-            const { message: why, kind } = failureOf(this.#claim.service, request, answer);
+            const { message: why, kind } = failureOf(service, request, answer);
             // An earlier attempt, whose answer was lost, may have released it.
-            if (answer.code === 'lock_lost') return { how: isUnsure ? 'released' : 'gone', why };
-            isUnsure ||= answer.isSent;
+            if (kind === 'LeaseLost') return { how: isUnsure ? 'released' : 'gone', why };
+            isUnsure ||= !didNothing(answer);
             const pause = backoff(failures);
             if (kind === 'RequestRefused' || now() + pause >= until) return { how: 'unreached', why };
             await sleep(pause);
@@ -254,20 +213,18 @@ class Keeping {
     }
 }
 
-suspended.ms = workerData.suspended;
+suspended.ms = workerData;
 
-port.on('message', async (order: Order) => {
-    if (order.do === 'claim') {
-        keepings.set(order.id, new Keeping(order));
-    } else if (order.do === 'release') {
-        const keeping = keepings.get(order.id);
-        // It was lost meanwhile, or has failed.
-        keeping ? keeping.drop() : tell({ id: order.id, is: 'released', how: 'gone', why: '' });
-    } else {
+parentPort!.on('message', async (order: Order) => {
+    if (order.do === 'begin') return void keepings.set(order.id, new Keeping(order));
+    if (order.do === 'end') {
         const all = [...keepings.values()];
         all.forEach((keeping) => keeping.drop());
         await Promise.all(all.map((keeping) => keeping.over));
         Atomics.store(order.done, 0, 1);
-        Atomics.notify(order.done, 0);
+        return void Atomics.notify(order.done, 0);
     }
+    const keeping = keepings.get(order.id);
+    if (keeping) return keeping.drop();
+    tell({ id: order.id, is: 'released', how: 'gone', why: '' }); // It was lost, or has failed, meanwhile.
 });
