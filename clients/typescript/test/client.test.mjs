@@ -1,0 +1,265 @@
+// What the rows of tests/clients/situations.py do not show.
+
+import assert from 'node:assert/strict';
+import { execFileSync, spawn } from 'node:child_process';
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { createServer as createTls } from 'node:https';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { after, beforeEach, test } from 'node:test';
+import { setTimeout as pause } from 'node:timers/promises';
+import { fileURLToPath } from 'node:url';
+import { Worker } from 'node:worker_threads';
+import { LeaseLost, LockBusy, LockClient, RequestRefused, ServiceUnavailable } from '../dist/index.js';
+import { fake } from './fake.mjs';
+
+for (const name of Object.keys(process.env)) if (name.startsWith('LOCKKEEPER')) delete process.env[name];
+
+const unhandled = [];
+process.on('unhandledRejection', (error) => unhandled.push(error));
+
+// The worker of the package, to end it.
+let worker;
+const { postMessage } = Worker.prototype;
+Worker.prototype.postMessage = function (...rest) {
+    worker = this;
+    return postMessage.apply(this, rest);
+};
+
+const service = await fake();
+const warnings = [];
+const client = new LockClient({ url: service.url, warn: (message) => warnings.push(message) });
+const directory = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+after(() => {
+    service.close();
+    rmSync(directory, { recursive: true });
+    assert.deepEqual(unhandled, []);
+});
+beforeEach(() => {
+    Object.assign(service, { seen: [], instead: () => undefined });
+    service.held.clear();
+    warnings.length = 0;
+});
+
+const until = async (check) => {
+    for (let i = 0; i < 400; i++) {
+        if (check()) return;
+        await pause(25);
+    }
+    assert.fail(`not within 10 s: ${check}`);
+};
+const isLost = (cause) => (error) => error instanceof LeaseLost && error.cause === cause && error.key === 'a';
+
+test('the result of the work comes back, and the lease is released by its number', async () => {
+    const result = await client.withLock('a/b c', { ttl: '1.5m', slots: 3 }, ({ fencingToken, stillMine, key }) => {
+        assert.equal(key, 'a/b c');
+        assert.ok(stillMine() && stillMine('60s') && !stillMine('2m'));
+        assert.equal(service.held.get(key).number, fencingToken);
+        return 7;
+    });
+    assert.equal(result, 7);
+    const [acquire, release] = service.seen;
+    assert.equal(acquire.path, '/locks/a/b%20c');
+    assert.deepEqual([acquire.body.ttl_ms, acquire.body.wait_ms, acquire.body.slots], [90000, 0, 3]);
+    assert.match(release.query.get('fencing_token'), /^\d+$/);
+    assert.equal(service.held.size, 0);
+});
+
+test('arguments that make no sense are refused before anything is asked', async () => {
+    for (const ttl of ['30 s', '5x', -1, NaN, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    await assert.rejects(client.tryLock('a', { tll: 5 }), /unknown option 'tll'/);
+    await assert.rejects(client.withLock('a', {}), TypeError);
+    for (const key of ['', 'a//b', '/a', 'a/', 'a/../b', '.', '\ud800']) await assert.rejects(client.get(key), RequestRefused, key);
+    for (const url of ['localhost:8080', 'http://a/locks', 'http://a:b@c', 'unix:', 'http://a/?b']) {
+        assert.throws(() => new LockClient(url), TypeError, url);
+    }
+    assert.equal(service.seen.length, 0);
+});
+
+test('another holder is LockBusy, and null from tryLock', async () => {
+    service.held.set('a', { token: 'x', number: 1, end: Infinity });
+    await assert.rejects(client.withLock('a', () => assert.fail()), (error) =>
+        error instanceof LockBusy && error.owner === 'other' && error.retryAfter === 1.5 && /client\.test/.test(error.stack));
+    assert.equal(await client.tryLock('a', { wait: 0.4 }), null);
+    assert.equal(new Set(service.seen.map((one) => one.token)).size, 2);
+});
+
+test('the error of the work comes out, and is the cause of LeaseLost', async () => {
+    const own = new Error('own');
+    await assert.rejects(client.withLock('a', () => { throw own; }), (error) => error === own);
+    assert.equal(service.held.size, 0);
+    await assert.rejects(client.withLock('a', { ttl: 0.6 }, async ({ signal }) => {
+        service.held.clear();
+        await until(() => signal.aborted);
+        throw own;
+    }), isLost(own));
+    // The signal's reason is that very error.
+    await assert.rejects(client.withLock('a', { ttl: 0.6 }, async ({ signal }) => {
+        service.held.clear();
+        await until(() => signal.aborted);
+        signal.throwIfAborted();
+    }), isLost(undefined));
+});
+
+test('work that ignores the signal never ends as a success', async () => {
+    service.instead = ({ method }) => (method === 'PUT' ? [503, {}] : undefined);
+    let told = 0;
+    await assert.rejects(client.withLock('a', { ttl: 1 }, async ({ signal, remaining }) => {
+        signal.addEventListener('abort', () => (told = performance.now()));
+        await pause(1500);
+        return 'done';
+    }), (error) => isLost(undefined)(error) && /503/.test(error.message));
+    assert.ok(told > 0);
+});
+
+test('in a blocked event loop stillMine() and remaining() know of a loss', async () => {
+    const source = `
+        import { createServer } from 'node:http';
+        import { parentPort } from 'node:worker_threads';
+        const server = createServer((request, response) => {
+            const [token, key] = [request.headers['lock-token'], 'a'];
+            const isGrant = request.method === 'POST';
+            response.writeHead(isGrant ? 201 : 409);
+            response.end(JSON.stringify(isGrant ? { key, token, fencing_token: 1, ttl_ms: 3000, waited_ms: 0 }
+                : { code: 'lock_lost', type: 'urn:lockkeeper:lock_lost', detail: 'gone' }));
+        }).listen(0, '127.0.0.1', () => parentPort.postMessage(server.address().port));`;
+    const other = new Worker(new URL(`data:text/javascript,${encodeURIComponent(source)}`));
+    const port = await new Promise((resolve) => other.once('message', resolve));
+    await assert.rejects(new LockClient(`http://127.0.0.1:${port}`).withLock('a', { ttl: 3 }, (lease) => {
+        assert.ok(lease.stillMine());
+        const began = performance.now();
+        while (lease.stillMine()) assert.ok(performance.now() - began < 2500, 'not told within two thirds');
+        assert.equal(lease.remaining(), 0);
+    }), (error) => error instanceof LeaseLost && /gone/.test(error.message));
+    await other.terminate();
+});
+
+test('a signal gives up a claim with its own reason, at any moment', async () => {
+    const reason = new Error('enough');
+    await assert.rejects(client.withLock('a', { signal: AbortSignal.abort(reason) }, () => assert.fail()), (e) => e === reason);
+    assert.equal(service.seen.length, 0);
+    for (let round = 0; round < 60; round++) {
+        service.instead = async ({ method }) => void (method === 'POST' && (await pause(5)));
+        const control = new AbortController();
+        setTimeout(() => control.abort(reason), Math.random() * 14);
+        const work = ({ signal }) => pause(100, undefined, { signal });
+        await assert.rejects(client.withLock('a', { signal: control.signal }, work), (error) =>
+            error === reason || (error.name === 'AbortError' && error.cause === reason));
+        assert.equal(service.held.size, 0, `round ${round}`);
+    }
+});
+
+test('a worker that dies is replaced, during a claim and during the work', async () => {
+    await client.withLock('a', { ttl: 1 }, async ({ signal, fencingToken }) => {
+        await worker.terminate();
+        await pause(2000);
+        assert.ok(!signal.aborted);
+        assert.equal(service.held.get('a').number, fencingToken);
+    });
+    service.held.set('b', { token: 'x', number: 1, end: Date.now() + 700 });
+    const claim = client.withLock('b', { wait: 10 }, () => 'done');
+    await until(() => service.seen.some((one) => one.key === 'b'));
+    await worker.terminate();
+    assert.equal(await claim, 'done');
+    assert.equal(new Set(service.seen.filter((one) => one.key === 'b').map((one) => one.token)).size, 1);
+    assert.equal(service.held.size, 0);
+});
+
+test('without the file of the worker the error says so', async () => {
+    cpSync(new URL('../dist', import.meta.url), join(directory, 'dist'), { recursive: true });
+    rmSync(join(directory, 'dist/worker.js'));
+    writeFileSync(join(directory, 'package.json'), '{"type":"module"}');
+    const bundled = await import(join(directory, 'dist/index.js'));
+    const claim = new bundled.LockClient(service.url).withLock('a', () => assert.fail());
+    await assert.rejects(claim, (error) => error instanceof bundled.ServiceUnavailable && /leave lockkeeper out/.test(error.message));
+});
+
+test('a release that reaches nobody is a warning, and one that finds nothing is LeaseLost', async () => {
+    service.instead = ({ method }) => (method === 'DELETE' ? [403, {}] : undefined);
+    assert.equal(await client.withLock('a', () => 'done'), 'done');
+    assert.match(warnings[0], /'a' is not released and will expire/);
+    service.instead = () => undefined;
+    service.held.clear();
+    await assert.rejects(client.withLock('a', () => service.held.clear()), isLost(undefined));
+});
+
+test('an uncaught exception and the end of the program release', async () => {
+    for (const end of ['setTimeout(() => { throw new Error("uncaught"); }, 50)', '0', 'Promise.reject(new Error("x"))']) {
+        const script = `
+            import { LockClient } from ${JSON.stringify(new URL('../dist/index.js', import.meta.url).href)};
+            const lease = await new LockClient(${JSON.stringify(service.url)}).tryLock('a');
+            if (!lease) process.exit(9);
+            ${end};`;
+        const child = spawn(process.execPath, ['--input-type=module', '-e', script], { stdio: 'ignore' });
+        const code = await new Promise((resolve) => child.on('exit', resolve));
+        assert.equal(code, end === '0' ? 0 : 1);
+        assert.equal(service.held.size, 0, end);
+    }
+});
+
+test('a lease of tryLock is renewed until its release, and can be disposed of', async () => {
+    const lease = await client.tryLock('a', { ttl: 1 });
+    await pause(1500);
+    assert.ok(lease.stillMine() && lease.remaining() > 0 && lease.remaining() <= 1);
+    if (Symbol.asyncDispose) await lease[Symbol.asyncDispose]();
+    await lease.release();
+    await lease.release();
+    assert.equal(service.count('DELETE'), 1);
+    assert.ok(!lease.stillMine() && !lease.signal.aborted);
+});
+
+test('looks are spelled as in TypeScript, lists have pages, and a forced release is asked once', async () => {
+    const status = await client.get('a');
+    assert.deepEqual(status, { key: 'a', held: false, waiters: 0, ttlMs: 5 });
+    const one = (key) => ({ key, held: true, waiters: 0, leases: [{ slots: 2, fencing_token: 3 }] });
+    service.instead = ({ query }) =>
+        [200, query.get('cursor') ? { locks: [one('q')] } : { locks: [one('p')], cursor: 'next' }];
+    const locks = [];
+    for await (const lock of client.list('p ')) locks.push(lock);
+    assert.deepEqual(locks.map((lock) => [lock.key, lock.leases[0].fencingToken]), [['p', 3], ['q', 3]]);
+    assert.equal(service.seen.at(-1).query.get('prefix'), 'p ');
+    service.instead = () => service.problem(409, 'lock_lost');
+    assert.equal(await client.forceRelease('a'), null);
+    service.seen.length = 0;
+    service.instead = () => [0];
+    await assert.rejects(client.forceRelease('a', { reason: 'OPS-7' }), (error) =>
+        error instanceof ServiceUnavailable && error.outcome === 'unknown');
+    assert.equal(service.count('DELETE'), 1);
+    assert.equal(service.seen[0].path, '/admin/locks/a?reason=OPS-7');
+});
+
+test('settings come from the environment: unix socket, API key in a file', async () => {
+    const socket = join(directory, 'socket');
+    const other = await fake({ listen: [socket] });
+    writeFileSync(join(directory, 'key'), 'secret\n');
+    Object.assign(process.env, { LOCKKEEPER_URL: `unix:${socket}`, LOCKKEEPER_API_KEY_FILE: join(directory, 'key') });
+    await new LockClient().withLock('a', () => {});
+    delete process.env.LOCKKEEPER_URL;
+    delete process.env.LOCKKEEPER_API_KEY_FILE;
+    assert.deepEqual(other.seen.map((one) => one.headers.authorization), ['Bearer secret', 'Bearer secret']);
+    other.close();
+});
+
+test('https trusts the authority of `ca`, and nothing without it', async (t) => {
+    const [key, cert] = [join(directory, 'key.pem'), join(directory, 'cert.pem')];
+    try {
+        const request = ['req', '-x509', '-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-days', '2'];
+        const names = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=IP:127.0.0.1', '-keyout', key, '-out', cert];
+        execFileSync('openssl', [...request, ...names], { stdio: 'ignore' });
+    } catch {
+        return t.skip('no openssl');
+    }
+    const other = await fake({ make: (handler) => createTls({ key: readFileSync(key), cert: readFileSync(cert) }, handler) });
+    const url = `https://127.0.0.1:${other.port}`;
+    assert.equal(await new LockClient({ url, ca: cert }).withLock('a', () => 'done'), 'done');
+    await assert.rejects(new LockClient({ url }).get('a'), /self.signed/);
+    assert.throws(() => new LockClient({ url, cert: key, certKey: key }), /PEM/i);
+    other.close();
+});
+
+test('the package has no file but its own', () => {
+    const root = fileURLToPath(new URL('..', import.meta.url));
+    const listed = execFileSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root, stdio: ['ignore', 'pipe', 'ignore'] });
+    const files = JSON.parse(listed).flatMap?.((one) => one.files) ?? Object.values(JSON.parse(listed))[0].files;
+    for (const { path } of files) assert.match(path, /^(dist\/\w+\.(js|d\.ts)|package\.json|README\.md|LICENSE-\w+)$/);
+});

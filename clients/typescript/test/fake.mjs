@@ -1,0 +1,50 @@
+// A small lockkeeper: one process, one lease a key, and answers that a test may replace.
+
+import { createServer } from 'node:http';
+
+const problem = (status, code, more = {}) =>
+    [status, { code, detail: `by the test: ${code}`, status, type: `urn:lockkeeper:${code}`, ...more }];
+
+export async function fake({ listen = [0, '127.0.0.1'], make = createServer } = {}) {
+    const service = { held: new Map(), seen: [], last: 0, instead: () => undefined, problem };
+    const answer = ({ method, key, token, body }) => {
+        const lease = service.held.get(key);
+        const mine = !!lease && lease.token === token && lease.end > Date.now();
+        const grant = (status) => [status, {
+            key, token, fencing_token: service.held.get(key).number, ttl_ms: body.ttl_ms, waited_ms: 0,
+        }];
+        if (method === 'GET') return [200, { key, held: !!lease, waiters: 0, ttl_ms: 5, fencing_token: lease?.number }];
+        if (method === 'DELETE') {
+            if (!mine) return problem(409, 'lock_lost');
+            service.held.delete(key);
+            return [204];
+        }
+        if (method === 'PUT' && !mine) return problem(409, 'lock_lost');
+        if (method === 'POST' && lease && !mine && lease.end > Date.now()) {
+            return problem(409, 'lock_held', { owner: 'other', retry_after_ms: 1500, waited_ms: 0 });
+        }
+        service.held.set(key, { token, number: mine ? lease.number : ++service.last, end: Date.now() + body.ttl_ms });
+        return grant(mine ? 200 : 201);
+    };
+    const server = make(async (request, response) => {
+        let text = '';
+        for await (const part of request) text += part;
+        const url = new URL(request.url, 'http://fake');
+        const one = {
+            method: request.method, path: request.url, token: request.headers['lock-token'], headers: request.headers,
+            key: decodeURIComponent(url.pathname.replace(/^(\/admin)?\/locks\/?/, '').replace(/\/refresh$/, '')),
+            query: url.searchParams, body: text ? JSON.parse(text) : {},
+        };
+        service.seen.push(one);
+        const [status, body] = (await service.instead(one)) ?? answer(one);
+        if (status === 0) return request.socket.destroy();
+        response.writeHead(status, { 'content-type': 'application/json' });
+        response.end(body && JSON.stringify(body));
+    });
+    await new Promise((resolve) => server.listen(...listen, resolve));
+    service.url = typeof listen[0] === 'string' ? `unix:${listen[0]}` : `http://127.0.0.1:${server.address().port}`;
+    service.port = server.address().port;
+    service.count = (method) => service.seen.filter((one) => one.method === method).length;
+    service.close = () => (server.close(), server.closeAllConnections?.());
+    return service;
+}
