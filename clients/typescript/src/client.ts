@@ -7,20 +7,16 @@ import { createSecureContext } from 'node:tls';
 import { type Duration, backoff, millis, now, sleep } from './clock.js';
 import { LeaseLost, LockBusy, RequestRefused, errorOf } from './errors.js';
 import { type Answer, type Service, failureOf, keyPath, send } from './http.js';
-import { Lease, acquire, stayAlive } from './lease.js';
+import { Lease, stayAlive } from './lease.js';
 
 /** The settings of a client. What is absent comes from the environment, as for the command line. */
 export interface ClientOptions {
     /** Such as 'https://locks.example' or 'unix:/run/lockkeeper/lockkeeper.sock' (LOCKKEEPER_URL). */
     url?: string;
     /** The API key, or a file that has it (LOCKKEEPER_API_KEY, LOCKKEEPER_API_KEY_FILE). */
-    apiKey?: string;
-    apiKeyFile?: string;
-    /** A PEM file with the only authorities to trust (LOCKKEEPER_CA). */
-    ca?: string;
-    /** PEM files of a client certificate and its key (LOCKKEEPER_CERT, LOCKKEEPER_CERT_KEY). */
-    cert?: string;
-    certKey?: string;
+    apiKey?: string; apiKeyFile?: string;
+    /** PEM files: the only authorities to trust; a client certificate and its key (LOCKKEEPER_CA, _CERT, _CERT_KEY). */
+    ca?: string; cert?: string; certKey?: string;
     /** The name that others see; by default the host and the process id. */
     owner?: string;
     /** For services with a redis.token_prefix (LOCKKEEPER_TOKEN_PREFIX). */
@@ -35,8 +31,7 @@ export interface LockOptions {
     /** How long to wait in line, also Infinity; 0 by default. */
     wait?: Duration;
     /** Share the key with so many leases in all at most, this one included; or, as a reader, with all who share it. */
-    slots?: number;
-    shared?: boolean;
+    slots?: number; shared?: boolean;
     /** In place of the client's. */
     owner?: string;
     /** Gives up the claim; in withLock() also tells the work to stop. */
@@ -80,20 +75,12 @@ export class LockClient {
     async withLock<T>(key: string, ...rest: [Work<T>] | [LockOptions, Work<T>]): Promise<T> {
         const [options, work] = rest.length > 1 ? (rest as [LockOptions, Work<T>]) : [{}, rest[0] as Work<T>];
         if (typeof work !== 'function') throw new TypeError('withLock(key, options, work): the work is no function');
-        const end = stayAlive();
-        try {
-            return await this.#run(await this.#acquire(key, options), work, options.signal);
-        } finally {
-            end();
-        }
+        return stayAlive(this.#acquire(key, options).then((lease) => run(lease, work, options.signal)));
     }
 
     /** Returns a lease, which is renewed until its release(); null if others hold the key after the wait. */
     async tryLock(key: string, options: LockOptions = {}): Promise<Lease | null> {
-        return this.#acquire(key, options).catch((error) => {
-            if (error instanceof LockBusy) return null;
-            throw error;
-        });
+        return nullFor(LockBusy, this.#acquire(key, options));
     }
 
     /** The state of a key, which may change at once. */
@@ -112,15 +99,12 @@ export class LockClient {
     }
 
     /** Ends the leases of a key, or the one with this fencing token; for administrators. Returns null without one. */
-    async forceRelease(key: string, options: { reason?: string; fencingToken?: number } = {}): Promise<ForcedRelease | null> {
+    async forceRelease(key: string, options: { reason?: string; fencingToken?: number } = {}) {
         const { reason, fencingToken } = options;
         const path = `/admin${pathOf(key)}${query({ reason, fencing_token: fencingToken })}`;
         // Asked once without the number: a repeat could end the lease of the next holder.
         const asked = this.#ask('DELETE', path, key, (body) => body['key'] === key, fencingToken !== undefined);
-        return asked.then(camel, (error) => {
-            if (error instanceof LeaseLost) return null;
-            throw error;
-        }) as Promise<ForcedRelease | null>;
+        return nullFor(LeaseLost, asked.then(camel) as Promise<ForcedRelease>);
     }
 
     async #acquire(key: string, options: LockOptions): Promise<Lease> {
@@ -134,23 +118,7 @@ export class LockClient {
         const token = tokenPrefix + randomBytes(16).toString('hex');
         const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
         const claim = { service: this.#service, key, token, ttl: ms, until, options: { owner, slots, shared } };
-        return acquire(claim, warn ?? ((message) => process.emitWarning(message, 'LockkeeperWarning')), signal);
-    }
-
-    async #run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promise<T> {
-        const cancel = () => lease.cancel(signal!.reason);
-        signal?.addEventListener('abort', cancel);
-        if (signal?.aborted) cancel();
-        const run = async () => (lease.signal.throwIfAborted(), work(lease));
-        const [ended] = await Promise.allSettled([run()]);
-        signal?.removeEventListener('abort', cancel);
-        const cause = ended!.status === 'rejected' ? ended!.reason : undefined;
-        await lease.release().catch((lost: LeaseLost) => {
-            // What the work threw is not hidden.
-            throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lease.key }, { cause }) : lost;
-        });
-        if (ended!.status === 'rejected') throw cause;
-        return ended!.value;
+        return new Lease(claim, warn ?? ((message) => process.emitWarning(message, 'LockkeeperWarning'))).acquire(signal);
     }
 
     async #ask(method: string, path: string, key: string, isGood: (body: Answer['body']) => boolean, isSafe = true) {
@@ -164,6 +132,26 @@ export class LockClient {
             await sleep(backoff(failures, answer.retryAfter));
         }
     }
+}
+
+const nullFor = <T>(kind: Function, promise: Promise<T>): Promise<T | null> =>
+    promise.catch((error) => (error instanceof kind ? null : Promise.reject(error)));
+
+/** Runs the work, and releases the lease. */
+async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promise<T> {
+    const cancel = () => lease.cancel(signal!.reason);
+    signal?.addEventListener('abort', cancel);
+    if (signal?.aborted) cancel();
+    const run = async () => (lease.signal.throwIfAborted(), work(lease));
+    const [ended] = await Promise.allSettled([run()]);
+    signal?.removeEventListener('abort', cancel);
+    const cause = ended!.status === 'rejected' ? ended!.reason : undefined;
+    await lease.release().catch((lost: LeaseLost) => {
+        // What the work threw is not hidden.
+        throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lease.key }, { cause }) : lost;
+    });
+    if (ended!.status === 'rejected') throw cause;
+    return ended!.value;
 }
 
 /** The path of a key, which nothing on the way resolves to another one. */

@@ -78,7 +78,7 @@ function read(status: number, text: string): Partial<Answer> {
     try {
         body = JSON.parse(text);
     } catch {} // Not from lockkeeper.
-    body = typeof body === 'object' && body ? body : {};
+    if (typeof body !== 'object' || !body) body = {};
     return { status, body, code: status >= 300 && body.type === `urn:lockkeeper:${body.code}` ? body.code : '' };
 }
 
@@ -92,14 +92,16 @@ export const didNothing = (answer: Answer) =>
     || (answer.code !== '' && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)))
     || (answer.status === 0 && !answer.isSent);
 
+const KINDS: Record<string, Failure['kind']> =
+    { lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled' };
+
 /** What an answer that is not good means. */
 export function failureOf({ url }: Service, { method, path, key }: Request, answer: Answer): Failure {
     const { status, code, body } = answer;
     const { owner, field, retry_after_ms: left } = body;
-    const known = { lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled' } as const;
     // A gateway may answer any of these, and be right the next time.
     const mayPass = status < 300 || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const kind: Failure['kind'] = known[code as keyof typeof known] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    const kind: Failure['kind'] = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body['detail']
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
         : `no answer from ${url} to ${method} ${path}: ${answer.why}; is this the URL of the service (LOCKKEEPER_URL)?`;

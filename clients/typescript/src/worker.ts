@@ -5,39 +5,24 @@ import { backoff, now, sleep, suspended } from './clock.js';
 import type { Failure } from './errors.js';
 import { type Answer, type Call, type Service, didNothing, failureOf, holdsNothing, keyPath, send } from './http.js';
 
-/** What is wanted: the ttl in milliseconds, the end of the wait by the clock of clock.ts, and the rest of the body. */
-export interface Claim {
-    service: Service;
-    key: string;
-    /** New for each claim, so that a repeated request is the same claim. */
-    token: string;
-    ttl: number;
-    until: number;
-    options: { owner: string; slots?: number; shared?: boolean };
-}
+/** The `ttl` in milliseconds, `until` is the end of the wait. A new token for each claim, so a repeat is the same claim. */
+export type Claim = { service: Service; key: string; token: string; ttl: number; until: number; options: object };
 
-export interface Grant {
-    fencingToken: number;
-    slot?: number;
-    ttl: number;
-    /** Counted from the sending of the request, so it comes before the end that the service knows. */
-    end: number;
-    /** By a max_hold: no renewal makes it last longer. */
-    isCapped: boolean;
-}
+/** `end` comes before the end that the service knows; capped by a max_hold, no renewal makes it last longer. */
+type Grant = { fencingToken: number; slot?: number; ttl: number; end: number; isCapped: boolean };
 
-/** `end` is shared with the program: 0 before the grant and after a loss. With `grant` it was acquired before. */
-export type Begin = { do: 'begin'; id: number; claim: Claim; end: BigInt64Array; grant?: Grant };
+/** `end` is shared with the program: 0 before the grant and after a loss. */
+export type Begin = { do: 'begin'; id: number; claim: Claim; end: BigInt64Array };
 
 /** `drop` ends one claim or lease, `end` all of them; then 1 is written to `done`. */
 export type Order = Begin | { do: 'drop'; id: number } | { do: 'end'; done: Int32Array };
 
-/** What became of a claim. After `failed`, `lost` and `released` the worker has it no more. */
+/** How a release went: `gone` if there was no lease any more. */
+type Released = { is: 'released' | 'gone' | 'unreached'; why: string };
+
+/** What became of a claim. Only `granted` and `troubled` are not the end of it. */
 export type Report = { id: number } & (
-    | { is: 'granted'; grant: Grant }
-    | { is: 'failed'; failure: Failure }
-    | { is: 'troubled' | 'lost'; why: string }
-    | { is: 'released'; how: 'released' | 'gone' | 'unreached'; why: string }
+    { is: 'granted'; grant: Grant } | { is: 'failed'; failure: Failure } | { is: 'troubled' | 'lost'; why: string } | Released
 );
 
 const SLICE = 25_000; // The longest wait of one request: the service's limit. A longer wait keeps its place.
@@ -62,9 +47,9 @@ class Keeping {
     #wake = () => {};
     readonly over: Promise<void>;
 
-    constructor({ id, claim, end, grant }: Begin) {
+    constructor({ id, claim, end }: Begin) {
         [this.#id, this.#claim, this.#end] = [id, claim, end];
-        this.over = this.#run(grant).finally(() => keepings.delete(id));
+        this.over = this.#run().finally(() => keepings.delete(id));
     }
 
     drop(): void {
@@ -80,22 +65,20 @@ class Keeping {
         });
     }
 
-    async #run(before?: Grant): Promise<void> {
+    async #run(): Promise<void> {
         const id = this.#id;
-        const grant = before ?? (await this.#acquire());
-        if (!grant) return tell({ id, is: 'released', how: 'released', why: '' });
+        const grant = await this.#acquire();
+        if (!grant) return tell({ id, is: 'released', why: '' });
         if ('kind' in grant) return tell({ id, is: 'failed', failure: grant });
-        this.#note(grant);
+        this.#note(grant.end);
         tell({ id, is: 'granted', grant });
         const why = await this.#renew(grant);
-        if (why === undefined) return tell({ id, is: 'released', ...(await this.#release(grant)) });
-        Atomics.store(this.#end, 0, 0n);
+        if (why === undefined) return tell({ id, ...(await this.#release(grant)) });
+        this.#note(0);
         tell({ id, is: 'lost', why });
     }
 
-    #note(grant: Grant): void {
-        Atomics.store(this.#end, 0, BigInt(Math.floor(grant.end)));
-    }
+    #note = (end: number) => Atomics.store(this.#end, 0, BigInt(Math.floor(end)));
 
     #request(method: string, within: number, after = '', body?: object) {
         const { key, token } = this.#claim;
@@ -119,10 +102,8 @@ class Keeping {
             // A late one is asked for again, which renews it.
             if (grant && grant.end - now() >= grant.ttl / 2) return grant;
             isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer));
-            const late = `'${key}': the answers take longer than half of the TTL; use a longer one`;
-            const failure: Failure = grant
-                ? { kind: 'ServiceUnavailable', message: late, fields: { key, outcome: 'unknown' } }
-                : failureOf(service, request, answer);
+            const failure = failureOf(service, request, answer);
+            if (grant) failure.message = `'${key}': the answers take longer than half of the TTL; use a longer one`;
             const isBusy = failure.kind === 'LockBusy';
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
             const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE && tries > 1;
@@ -144,7 +125,7 @@ class Keeping {
         call?.cut();
         const grant = last && this.#grant(last, now());
         if (grant) {
-            this.#note(grant);
+            this.#note(grant.end);
             await this.#release(grant);
         } else if (!(last && holdsNothing(last)) && ((await first).status !== 204 || call)) {
             const until = now() + ON_ITS_WAY;
@@ -176,7 +157,7 @@ class Keeping {
             if (grant?.fencingToken === fencingToken) {
                 ({ end, ttl, isCapped } = grant);
                 due = sent + third();
-                this.#note(grant);
+                this.#note(grant.end);
                 if (isCapped) tell({ id: this.#id, is: 'troubled', why: CAPPED });
             } else {
                 why = failureOf(service, request, answer).message;
@@ -195,19 +176,19 @@ class Keeping {
         return { fencingToken, slot, ttl, end: sent + waited + ttl, isCapped: capped === true };
     }
 
-    async #release({ fencingToken }: Grant): Promise<{ how: 'released' | 'gone' | 'unreached'; why: string }> {
+    async #release({ fencingToken }: Grant): Promise<Released> {
         const { service } = this.#claim;
         const until = Math.min(now() + RELEASE_TIME, Number(Atomics.load(this.#end, 0)));
         for (let failures = 0, isUnsure = false; ; failures++) {
             const request = this.#request('DELETE', LEAVE_TIME, `?fencing_token=${fencingToken}`);
             const answer = await send(service, request).answer;
-            if (answer.status === 204) return { how: 'released', why: '' };
+            if (answer.status === 204) return { is: 'released', why: '' };
             const { message: why, kind } = failureOf(service, request, answer);
             // An earlier attempt, whose answer was lost, may have released it.
-            if (kind === 'LeaseLost') return { how: isUnsure ? 'released' : 'gone', why };
+            if (kind === 'LeaseLost') return { is: isUnsure ? 'released' : 'gone', why };
             isUnsure ||= !didNothing(answer);
             const pause = backoff(failures);
-            if (kind === 'RequestRefused' || now() + pause >= until) return { how: 'unreached', why };
+            if (kind === 'RequestRefused' || now() + pause >= until) return { is: 'unreached', why };
             await sleep(pause);
         }
     }
@@ -226,5 +207,5 @@ parentPort!.on('message', async (order: Order) => {
     }
     const keeping = keepings.get(order.id);
     if (keeping) return keeping.drop();
-    tell({ id: order.id, is: 'released', how: 'gone', why: '' }); // It was lost, or has failed, meanwhile.
+    tell({ id: order.id, is: 'gone', why: '' }); // It was lost, or has failed, meanwhile.
 });
