@@ -6,7 +6,7 @@ import { hostname } from 'node:os';
 import { createSecureContext } from 'node:tls';
 import { type Duration, backoff, millis, now, sleep } from './clock.js';
 import { LeaseLost, LockBusy, RequestRefused, errorOf } from './errors.js';
-import { type Answer, type Service, failureOf, keyPath, send } from './http.js';
+import { type Service, failureOf, keyPath, send } from './http.js';
 import { Lease, stayAlive } from './lease.js';
 
 /** The settings of a client. What is absent comes from the environment, as for the command line. */
@@ -39,14 +39,12 @@ export interface LockOptions {
 }
 
 /** A lease as others see it; times are in milliseconds. */
-export type LeaseStatus = {
-    owner?: string; fencingToken?: number; ttlMs?: number; heldMs?: number; slots?: number; slot?: number;
-};
+export type LeaseStatus =
+    { owner?: string; fencingToken?: number; ttlMs?: number; heldMs?: number; slots?: number; slot?: number };
 
 /** The state of a key. If it is shared, `leases` has its leases. */
-export type LockStatus = LeaseStatus & {
-    key: string; held: boolean; waiters: number; holders?: number; leases?: LeaseStatus[];
-};
+export type LockStatus =
+    LeaseStatus & { key: string; held: boolean; waiters: number; holders?: number; leases?: LeaseStatus[] };
 
 /** What a forced release ended: of a shared key the first lease, and their number. */
 export type ForcedRelease = { key: string; owner?: string; fencingToken?: number; holders?: number };
@@ -72,8 +70,8 @@ export class LockClient {
      */
     withLock<T>(key: string, work: Work<T>): Promise<T>;
     withLock<T>(key: string, options: LockOptions, work: Work<T>): Promise<T>;
-    async withLock<T>(key: string, ...rest: [Work<T>] | [LockOptions, Work<T>]): Promise<T> {
-        const [options, work] = rest.length > 1 ? (rest as [LockOptions, Work<T>]) : [{}, rest[0] as Work<T>];
+    async withLock<T>(key: string, first: LockOptions | Work<T>, second?: Work<T>): Promise<T> {
+        const [options, work] = typeof first === 'function' ? [{}, first] : [first, second];
         if (typeof work !== 'function') throw new TypeError('withLock(key, options, work): the work is no function');
         return stayAlive(this.#acquire(key, options).then((lease) => run(lease, work, options.signal)));
     }
@@ -85,26 +83,26 @@ export class LockClient {
 
     /** The state of a key, which may change at once. */
     async get(key: string): Promise<LockStatus> {
-        return camel(await this.#ask('GET', pathOf(key), key, (body) => body['key'] === key)) as LockStatus;
+        return camel(await this.#ask('GET', pathOf(key), key, (body) => body.key === key));
     }
 
     /** The held keys that begin with the prefix, in any order. */
     async *list(prefix = ''): AsyncGenerator<LockStatus, void, void> {
         for (let cursor: string | undefined = ''; cursor !== undefined; ) {
-            const path = `/locks${query({ limit: 1000, prefix, cursor })}`;
-            const body = await this.#ask('GET', path, prefix, ({ locks }) => Array.isArray(locks));
-            yield* camel(body['locks']) as LockStatus[];
-            cursor = body['cursor'];
+            const path = `/locks?${new URLSearchParams({ limit: '1000', prefix, ...(cursor && { cursor }) })}`;
+            const body: any = await this.#ask('GET', path, prefix, ({ locks }) => Array.isArray(locks));
+            yield* camel(body.locks);
+            cursor = body.cursor;
         }
     }
 
     /** Ends the leases of a key, or the one with this fencing token; for administrators. Returns null without one. */
     async forceRelease(key: string, options: { reason?: string; fencingToken?: number } = {}) {
-        const { reason, fencingToken } = options;
-        const path = `/admin${pathOf(key)}${query({ reason, fencing_token: fencingToken })}`;
+        const { reason, fencingToken: number } = options;
+        const query = new URLSearchParams({ ...(reason && { reason }), ...(number && { fencing_token: `${number}` }) });
         // Asked once without the number: a repeat could end the lease of the next holder.
-        const asked = this.#ask('DELETE', path, key, (body) => body['key'] === key, fencingToken !== undefined);
-        return nullFor(LeaseLost, asked.then(camel) as Promise<ForcedRelease>);
+        const asked = this.#ask('DELETE', `/admin${pathOf(key)}?${query}`, key, (body) => body.key === key, !!number);
+        return nullFor<ForcedRelease>(LeaseLost, asked.then(camel));
     }
 
     async #acquire(key: string, options: LockOptions): Promise<Lease> {
@@ -113,15 +111,16 @@ export class LockClient {
         // A misspelt TTL must never silently mean the default.
         if (unknown) throw new TypeError(`unknown option '${unknown}'; the options are ${OPTIONS.join(', ')}`);
         pathOf(key);
-        const { tokenPrefix = process.env['LOCKKEEPER_TOKEN_PREFIX'] ?? '', warn } = this.#own;
+        const { tokenPrefix = process.env['LOCKKEEPER_TOKEN_PREFIX'] ?? '' } = this.#own;
         const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;
         const token = tokenPrefix + randomBytes(16).toString('hex');
         const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
         const claim = { service: this.#service, key, token, ttl: ms, until, options: { owner, slots, shared } };
-        return new Lease(claim, warn ?? ((message) => process.emitWarning(message, 'LockkeeperWarning'))).acquire(signal);
+        const warn = (message: string) => process.emitWarning(message, 'LockkeeperWarning');
+        return new Lease(claim, this.#own.warn ?? warn).acquire(signal);
     }
 
-    async #ask(method: string, path: string, key: string, isGood: (body: Answer['body']) => boolean, isSafe = true) {
+    async #ask(method: string, path: string, key: string, isGood: (body: any) => boolean, isSafe = true) {
         const until = now() + ANSWER_TIME;
         for (let failures = 0; ; failures++) {
             const request = { method, path, key, within: ANSWER_TIME };
@@ -142,16 +141,15 @@ async function run<T>(lease: Lease, work: Work<T>, signal?: AbortSignal): Promis
     const cancel = () => lease.cancel(signal!.reason);
     signal?.addEventListener('abort', cancel);
     if (signal?.aborted) cancel();
-    const run = async () => (lease.signal.throwIfAborted(), work(lease));
-    const [ended] = await Promise.allSettled([run()]);
+    const [ended] = await Promise.allSettled([(async () => (lease.signal.throwIfAborted(), work(lease)))()]);
     signal?.removeEventListener('abort', cancel);
-    const cause = ended!.status === 'rejected' ? ended!.reason : undefined;
+    const cause = ended.status === 'rejected' ? ended.reason : undefined;
     await lease.release().catch((lost: LeaseLost) => {
         // What the work threw is not hidden.
         throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lease.key }, { cause }) : lost;
     });
-    if (ended!.status === 'rejected') throw cause;
-    return ended!.value;
+    if (ended.status === 'rejected') throw cause;
+    return ended.value;
 }
 
 /** The path of a key, which nothing on the way resolves to another one. */
@@ -160,11 +158,6 @@ function pathOf(key: string): string {
     if (isWhole && !/(^|\/)\.{0,2}(\/|$)/.test(key)) return keyPath(key);
     const message = `${JSON.stringify(key)} is no key: it is a text, without segments that are empty, '.' or '..'`;
     throw new RequestRefused(message, { key, code: 'invalid_key' });
-}
-
-function query(options: Record<string, string | number | undefined>): string {
-    const given = Object.entries(options).filter(([, value]) => value);
-    return given.length > 0 ? `?${new URLSearchParams(given as [string, string][])}` : '';
 }
 
 function serviceOf(own: ClientOptions): Service {
@@ -182,14 +175,14 @@ function serviceOf(own: ClientOptions): Service {
     const tls = Object.fromEntries(Object.entries(pem).map(([name, path]) => [name, file(path)]));
     createSecureContext(tls); // Throws if they are not what they should be.
     const host = { hostname: hostname.replace(/^\[|\]$/g, ''), port: port || undefined, autoSelectFamily: true };
-    const connection = { ...(socketPath ? { socketPath } : host), ...tls };
-    return { url, prefix: pathname.replace(/\/+$/, ''), secure: protocol === 'https:', connection, headers };
+    const connection = { protocol, ...(socketPath ? { socketPath } : host), ...tls };
+    return { url, prefix: pathname.replace(/\/+$/, ''), connection, headers };
 }
 
 /** The members of an answer in the spelling of this language: `ttl_ms` is `ttlMs`. */
-function camel(value: unknown): unknown {
+function camel(value: any): any {
     if (Array.isArray(value)) return value.map(camel);
-    if (typeof value !== 'object' || value === null) return value;
+    if (typeof value !== 'object' || !value) return value;
     const spelled = (name: string) => name.replace(/_(\w)/g, (_, letter: string) => letter.toUpperCase());
     return Object.fromEntries(Object.entries(value).map(([name, one]) => [spelled(name), camel(one)]));
 }

@@ -15,9 +15,7 @@ export function millis(name: string, duration: Duration): number {
     throw new TypeError(`${name}: '${duration}' is no duration: a number is seconds; or write '500ms', '30s', '1.5m'`);
 }
 
-// What uptime() has to gain on the other clock to count as a suspension: more than its steps.
-const STEP = process.platform === 'linux' ? 50 : 1500;
-
+const STEP = process.platform === 'linux' ? 50 : 1500; // More than the steps of uptime().
 const monotonic = () => Number(process.hrtime.bigint()) / 1e6;
 
 /** The time that the machine was suspended, plus a constant. A worker takes over that of its parent. */

@@ -1,10 +1,8 @@
 // What the client throws, besides a TypeError for arguments that make no sense and the reason of your own signal.
 
-/** The base of all errors of this package. */
+/** The base of all errors of this package: the key, or prefix, and the status and code of the service's answer, if any. */
 export class LockkeeperError extends Error {
-    /** The key that the request was about; of a list, the prefix. */
     declare readonly key: string;
-    /** The status and the code of the service's answer, if there is one. */
     declare readonly status?: number;
     declare readonly code?: string;
 
@@ -15,9 +13,8 @@ export class LockkeeperError extends Error {
     }
 }
 
-/** Other clients hold the key, and still held it when the wait was over. Nothing is held. */
+/** Others hold the key, and still held it after the wait. `owner` and the seconds left are those of the holder, if known. */
 export class LockBusy extends LockkeeperError {
-    /** The holder's name, if it gave one, and the seconds that are left of its lease, if it expires. */
     declare readonly owner?: string;
     declare readonly retryAfter?: number;
 }
@@ -25,15 +22,14 @@ export class LockBusy extends LockkeeperError {
 /** The lease ended, or was about to end, before the work: another client may be at work. It never comes back. */
 export class LeaseLost extends LockkeeperError {}
 
-/** The service did not answer, or could not serve the request. Nothing is held, as far as it can be reached. */
+/** No answer, or none that helps. Nothing is held, as far as the service can be reached. */
 export class ServiceUnavailable extends LockkeeperError {
-    /** Whether the request may have taken effect. */
+    /** Whether the last request may have taken effect. */
     declare readonly outcome: 'nothing' | 'unknown';
 }
 
-/** The request is wrong, or the API key may not do this: a repeat would be refused as well. */
+/** A wrong request (`field` is its wrong option), or an API key that may not do this: a repeat would be refused as well. */
 export class RequestRefused extends LockkeeperError {
-    /** The wrong option. */
     declare readonly field?: string;
 }
 

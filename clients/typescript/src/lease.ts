@@ -102,6 +102,7 @@ export class Lease {
         if (this.#isDropped) throw signal!.reason;
         if (this.#last?.is !== 'failed') return this;
         const error = errorOf(this.#last.failure);
+        Object.assign(error, { key: this.key });
         error.stack = `${error}${caller.slice(caller.indexOf('\n'))}`;
         throw error;
     }
