@@ -137,9 +137,9 @@ class Keeping {
     async #renew({ fencingToken, end, ttl, isCapped }: Grant): Promise<string | undefined> {
         const { service, ttl: asked } = this.#claim;
         let why = 'this process was suspended, or the machine is overloaded';
-        // A capped lease is renewed only to hear of its loss.
-        const third = () => (isCapped ? asked : Math.max(60, Math.min(asked, ttl))) / 3;
-        for (let due = end - ttl + third(); ; ) {
+        // A capped lease is renewed only to hear of its loss. Leases of one moment are not renewed in one moment.
+        const third = () => ((isCapped ? asked : Math.max(60, Math.min(asked, ttl))) / 3) * (1 - Math.random() / 10);
+        for (let due = end - ttl + third(), failures = 0; ; ) {
             while (now() < Math.min(due, end)) {
                 await this.#unlessDropped(sleep(Math.min(1000, due - now(), end - now()))); // A suspension stops timers.
                 if (this.#isDropped) return undefined;
@@ -156,14 +156,14 @@ class Keeping {
             const grant = this.#grant(answer, sent);
             if (grant?.fencingToken === fencingToken) {
                 ({ end, ttl, isCapped } = grant);
-                due = sent + third();
+                [due, failures] = [sent + third(), 0];
                 this.#note(grant.end);
                 if (isCapped) tell({ id: this.#id, is: 'troubled', why: CAPPED });
             } else {
                 why = failureOf(service, request, answer).message;
                 if (answer.code === 'lock_lost') return why;
                 tell({ id: this.#id, is: 'troubled', why: `it could not be renewed in time: ${why}` });
-                due = now() + Math.min(500, Math.max(20, left / 8));
+                due = now() + Math.min(backoff(failures++), left / 8);
             }
         }
     }
