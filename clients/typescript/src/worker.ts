@@ -49,7 +49,9 @@ class Keeping {
 
     constructor({ id, claim, end }: Begin) {
         [this.#id, this.#claim, this.#end] = [id, claim, end];
-        this.over = this.#run().finally(() => keepings.delete(id));
+        const failed = (error: unknown) => // Such as a token prefix that no header may have.
+            tell({ id, is: 'failed', failure: { kind: 'ServiceUnavailable', message: `${error}`, fields: { outcome: 'unknown' } } });
+        this.over = this.#run().catch(failed).finally(() => keepings.delete(id));
     }
 
     drop(): void {

@@ -255,6 +255,14 @@ test('https trusts the authority of `ca`, and nothing without it', async (t) => 
     other.close();
 });
 
+test('what fails in the thread is an error of that claim alone', async () => {
+    const lease = await client.tryLock('b');
+    const odd = new LockClient({ url: service.url, tokenPrefix: 'a\nb' });
+    await assert.rejects(odd.withLock('a', () => assert.fail()), (error) => error instanceof ServiceUnavailable && error.key === 'a');
+    assert.ok(lease.stillMine());
+    await lease.release();
+});
+
 test('the package has no file but its own', () => {
     const root = fileURLToPath(new URL('..', import.meta.url));
     const listed = execFileSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root, stdio: ['ignore', 'pipe', 'ignore'] });
