@@ -31,7 +31,7 @@ const ANSWER_TIME = 5000; // The time limit of an answer, besides its wait.
 const LONG_ANSWER_TIME = 10_000; // The same within a wait, where there is time for another attempt.
 const PAUSE = 250; // The least time between two requests of one wait.
 const LEAVE_TIME = 2000; // How long a request that is given up is heard out, and the limit of a DELETE.
-const RELEASE_TIME = 5000; // How long a release is repeated.
+const RELEASE_TIME = 5000; // How long a release is repeated; each may take most of it: a late answer tells more.
 const ON_ITS_WAY = 1000; // How long a request may stay behind, in a proxy that sends it on after it was given up.
 const CAPPED = 'it lasts no longer, because the service has a max_hold for its key';
 
@@ -136,34 +136,51 @@ class Keeping {
     }
 
     /** Returns why the lease is lost, or undefined once it was dropped. */
-    async #renew({ fencingToken, end, ttl, isCapped }: Grant): Promise<string | undefined> {
+    async #renew(grant: Grant): Promise<string | undefined> {
+        const calls = new Map<number, Call>(); // By the time of sending. A slow one is heard out beside the next.
+        const why = await this.#renewals(grant, calls);
+        for (const call of calls.values()) call.cut();
+        return why;
+    }
+
+    async #renewals({ fencingToken, end, ttl, isCapped }: Grant, calls: Map<number, Call>): Promise<string | undefined> {
         const { service, ttl: asked } = this.#claim;
         let why = 'this process was suspended, or the machine is overloaded';
         // A capped lease is renewed only to hear of its loss. Leases of one moment are not renewed in one moment.
         const third = () => ((isCapped ? asked : Math.max(60, Math.min(asked, ttl))) / 3) * (1 - Math.random() / 10);
         for (let due = end - ttl + third(), failures = 0; ; ) {
             while (now() < Math.min(due, end)) {
-                await this.#unlessDropped(sleep(Math.min(1000, due - now(), end - now()))); // A suspension stops timers.
+                // In short steps, because a suspension stops timers.
+                await this.#unlessDropped(sleep(Math.min(1000, due - now(), end - now())));
                 if (this.#isDropped) return undefined;
             }
-            const sent = now();
-            const left = end - sent;
+            const left = end - now();
             if (left <= 0) return isCapped ? CAPPED : `it could not be renewed in time: ${why}`;
+            const body = { ttl_ms: asked, fencing_token: fencingToken };
+            const request = this.#request('PUT', Math.max(50, left), '/refresh', body);
+            calls.set(now(), send(service, request));
+            const answers = [...calls].map(async ([sent, call]) => ({ sent, answer: await call.answer }));
             // Half of the rest: an attempt that hangs leaves time for the next.
-            const within = Math.min(ANSWER_TIME, Math.max(50, left / 2));
-            const request = this.#request('PUT', within, '/refresh', { ttl_ms: asked, fencing_token: fencingToken });
-            const call = send(service, request);
-            const answer = await this.#unlessDropped(call.answer);
-            if (!answer) return void call.cut();
-            const grant = this.#grant(answer, sent);
-            if (grant?.fencingToken === fencingToken) {
-                ({ end, ttl, isCapped } = grant);
-                [due, failures] = [sent + third(), 0];
-                this.#note(grant.end);
+            const patience = sleep(Math.min(ANSWER_TIME, Math.max(50, left / 2)));
+            const heard = await this.#unlessDropped(Promise.race([...answers, patience]));
+            if (this.#isDropped) return undefined;
+            if (!heard) {
+                why = `${service.url} is slow or silent`;
+                tell({ id: this.#id, is: 'troubled', why: `it could not be renewed in time: ${why}` });
+                continue;
+            }
+            const renewed = this.#grant(heard.answer, heard.sent);
+            calls.delete(heard.sent);
+            if (renewed?.fencingToken === fencingToken) {
+                for (const call of calls.values()) call.cut();
+                calls.clear();
+                ({ end, ttl, isCapped } = renewed);
+                [due, failures] = [heard.sent + third(), 0];
+                this.#note(end);
                 if (isCapped) tell({ id: this.#id, is: 'troubled', why: CAPPED });
             } else {
-                why = failureOf(service, request, answer).message;
-                if (answer.code === 'lock_lost') return why;
+                why = failureOf(service, request, heard.answer).message;
+                if (heard.answer.code === 'lock_lost') return why;
                 tell({ id: this.#id, is: 'troubled', why: `it could not be renewed in time: ${why}` });
                 due = now() + Math.min(backoff(failures++), left / 8);
             }
@@ -182,7 +199,7 @@ class Keeping {
         const { service } = this.#claim;
         const until = Math.min(now() + RELEASE_TIME, Number(Atomics.load(this.#end, 0)));
         for (let failures = 0, isUnsure = false; ; failures++) {
-            const request = this.#request('DELETE', LEAVE_TIME, `?fencing_token=${fencingToken}`);
+            const request = this.#request('DELETE', RELEASE_TIME - 1000, `?fencing_token=${fencingToken}`);
             const answer = await send(service, request).answer;
             if (answer.status === 204) return { is: 'released', why: '' };
             const { message: why, kind } = failureOf(service, request, answer);
