@@ -1,0 +1,208 @@
+// Package lockkeeper is a client of the lock service lockkeeper: leases with fencing tokens over HTTP, which are
+// renewed while the work goes on. [Client.WithLock] is what most programs need.
+package lockkeeper
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log"
+	"math"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"strings"
+	"time"
+)
+
+// Forever is a wait without an end; its context can still end it.
+const Forever time.Duration = math.MaxInt64
+
+// The kinds of failures, for errors.Is. A claim whose context ended is an error of the kind context.Canceled or
+// context.DeadlineExceeded. With errors.As an [*Error] has the details.
+var (
+	ErrLockBusy           = errors.New("another client holds the key: give up, or wait longer")
+	ErrLeaseLost          = errors.New("the lease was lost: stop, as another client may be at work")
+	ErrServiceUnavailable = errors.New("the service is unavailable: retry later")
+	ErrRequestRefused     = errors.New("the request is refused: correct it")
+	ErrWaitCancelled      = errors.New("the claim was released elsewhere while it waited: stop waiting")
+)
+
+// An Error is what the methods of this package return. It never contains a token or an API key.
+type Error struct {
+	Kind       error         // one of the variables above, or the error of a context
+	Key        string        // the key, or the prefix of a list
+	Detail     string        // what happened, for people
+	Status     int           // the HTTP status; 0 without an answer
+	Code       string        // the code of the service's problem, such as lock_held; empty if it sent none
+	Owner      string        // the holder of a busy key, as it named itself
+	RetryAfter time.Duration // the time left of its lease, or the pause that the service asks for
+	Work       error         // the error of the work under a lost lease; errors.Is and errors.As see it
+
+	// OutcomeUnknown: the request may have taken effect. Of a claim, what may be left ends by its TTL.
+	OutcomeUnknown bool
+
+	isNo bool // after this answer the token has no lease, for certain
+}
+
+func (e *Error) Error() string {
+	text := fmt.Sprintf("lockkeeper: %q: %v (%s)", e.Key, e.Kind, e.Detail)
+	if e.Work != nil {
+		text += "; the work ended with: " + e.Work.Error()
+	}
+	return text
+}
+
+// Is reports whether target is the kind of this error.
+func (e *Error) Is(target error) bool { return target == e.Kind }
+
+// Unwrap returns the error of the work.
+func (e *Error) Unwrap() error { return e.Work }
+
+// A Config says how to reach the service. What is empty comes from the environment, as for the command line.
+type Config struct {
+	URL        string // http://, https:// or unix:FILE; or LOCKKEEPER_URL; http://127.0.0.1:8080 if both are empty
+	APIKey     string // or APIKeyFile, LOCKKEEPER_API_KEY_FILE, LOCKKEEPER_API_KEY, in this order
+	APIKeyFile string // a file with the API key
+	CA         string // a PEM file with the only authorities to trust; or LOCKKEEPER_CA
+	Owner      string // the name of this client, shown to others; HOST:PID if empty
+
+	// Logf hears of what no caller is told, such as a lease that could not be released; log.Printf if nil.
+	Logf func(format string, values ...any)
+}
+
+// A Client reaches one service. Several goroutines may use it at once. A program needs one, and never closes it.
+type Client struct {
+	url, base, owner string // url is for messages
+	http             *http.Client
+	apiKey           *string // a pointer, so that no dump of a client shows it
+	logf             func(string, ...any)
+}
+
+// New makes a client, and sends nothing. The error says which setting is wrong.
+func New(config Config) (*Client, error) {
+	address := strings.TrimRight(setting(config.URL, os.Getenv("LOCKKEEPER_URL"), "http://127.0.0.1:8080"), "/")
+	dialer := &net.Dialer{Timeout: 5 * time.Second}
+	dial, base := dialer.DialContext, address
+	if file := strings.TrimPrefix(address, "unix:"); file != address && file != "" {
+		base = "http://localhost"
+		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", file) }
+	}
+	parsed, err := url.Parse(base)
+	if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.User != nil ||
+		strings.ContainsAny(base, "?#") || strings.HasSuffix(base, "/locks") {
+		return nil, errors.New("lockkeeper: the URL has to be like http://host:8080 or unix:/run/lockkeeper.sock, " +
+			"without a user, a query and /locks")
+	}
+	secret := config.APIKey
+	if file := setting(config.APIKeyFile, os.Getenv("LOCKKEEPER_API_KEY_FILE")); secret == "" && file != "" {
+		text, err := os.ReadFile(file)
+		if secret = strings.TrimRight(string(text), "\r\n"); secret == "" {
+			return nil, fmt.Errorf("lockkeeper: %s has no API key (%w)", file, err)
+		}
+	}
+	secret = setting(secret, os.Getenv("LOCKKEEPER_API_KEY"))
+	if strings.ContainsAny(secret, "\r\n\x00") {
+		return nil, errors.New("lockkeeper: the API key has a line break")
+	}
+	trust := &tls.Config{MinVersion: tls.VersionTLS12}
+	if file := setting(config.CA, os.Getenv("LOCKKEEPER_CA")); file != "" {
+		text, err := os.ReadFile(file)
+		if trust.RootCAs = x509.NewCertPool(); !trust.RootCAs.AppendCertsFromPEM(text) {
+			return nil, fmt.Errorf("lockkeeper: %s has no certificate in PEM (%w)", file, err)
+		}
+	}
+	host, _ := os.Hostname()
+	client := &Client{url: address, base: base, apiKey: &secret, logf: config.Logf,
+		owner: setting(config.Owner, fmt.Sprintf("%s:%d", host, os.Getpid()))}
+	if client.logf == nil {
+		client.logf = log.Printf
+	}
+	client.http = &http.Client{ // Idle for less than the service allows. No proxy: it would see the tokens.
+		Transport: &http.Transport{DialContext: dial, TLSClientConfig: trust, MaxIdleConnsPerHost: 32,
+			IdleConnTimeout: 20 * time.Second, TLSHandshakeTimeout: 5 * time.Second},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	return client, nil
+}
+
+// setting returns the first text that is not empty.
+func setting(texts ...string) string {
+	if len(texts) > 1 && texts[0] == "" {
+		return setting(texts[1:]...)
+	}
+	return texts[0]
+}
+
+// A Status is the state of a key.
+type Status struct {
+	Key            string
+	Held           bool
+	Owner          string        // of the holder, if it named itself
+	FencingToken   int64         `json:"fencing_token"` // of the lease; 0 if there is none, or the key is shared
+	TTL            time.Duration `json:"ttl_ms"`        // the time left of the lease
+	Waiters        int           // the number of requests in line
+	Holders, Slots int           // of a shared key: how many leases share it, and how many all of them allow
+}
+
+// Get returns the state of a key, held or not. Its errors are [ErrRequestRefused], [ErrServiceUnavailable] after
+// 5 seconds without a good answer, or the error of ctx.
+func (c *Client) Get(ctx context.Context, key string) (status Status, err error) {
+	where, err := path(key)
+	if err == nil {
+		err = c.get(ctx, where, key, func() any { status = Status{}; return &status }, func() bool { return status.Key == key })
+	}
+	if err != nil {
+		return Status{}, err
+	}
+	status.TTL *= time.Millisecond
+	return status, nil
+}
+
+// List returns the held keys that begin with prefix. Its errors are those of [Client.Get]. The API key needs the
+// permission read.
+func (c *Client) List(ctx context.Context, prefix string) (all []Status, err error) {
+	type page struct {
+		Locks  []Status
+		Cursor string
+	}
+	for query, read := (url.Values{"limit": {"1000"}, "prefix": {prefix}}), (page{}); ; query.Set("cursor", read.Cursor) {
+		into := func() any { read = page{}; return &read }
+		err = c.get(ctx, "/locks?"+query.Encode(), prefix, into, func() bool { return read.Locks != nil })
+		for _, status := range read.Locks {
+			status.TTL *= time.Millisecond
+			all = append(all, status)
+		}
+		if err != nil || read.Cursor == "" {
+			return all, err
+		}
+	}
+}
+
+// get reads an answer, with repeats.
+func (c *Client) get(ctx context.Context, path, key string, into func() any, isGood func() bool) error {
+	return c.insist(ctx, func(within time.Duration) error {
+		return c.send(ctx, within, request{http.MethodGet, path, key, "", nil}, into(), isGood)
+	})
+}
+
+// ForceRelease ends the leases of a key, whoever holds them, and returns false if nobody did. The service logs the
+// reason. The API key needs the permission admin. It asks once, as a repeat could end the lease of the next client.
+// Its errors are [ErrRequestRefused], or, after which it may have happened, [ErrServiceUnavailable] or that of ctx.
+func (c *Client) ForceRelease(ctx context.Context, key, reason string) (bool, error) {
+	where, err := path(key)
+	var ended struct{ Key string }
+	if err == nil {
+		if reason != "" {
+			where += "?reason=" + url.QueryEscape(reason)
+		}
+		ask := request{http.MethodDelete, "/admin" + where, key, "", nil}
+		err = c.send(ctx, grace, ask, &ended, func() bool { return ended.Key == key })
+	}
+	if errors.Is(err, ErrLeaseLost) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,3 @@
+module lockkeeper.example/go
+
+go 1.19

@@ -1,0 +1,7 @@
+module driver
+
+go 1.19
+
+require lockkeeper.example/go v0.1.0
+
+replace lockkeeper.example/go => ../../../clients/go
