@@ -196,7 +196,7 @@ func (c *Client) ForceRelease(ctx context.Context, key, reason string) (bool, er
 	var ended struct{ Key string }
 	if err == nil {
 		if reason != "" {
-			where += "?reason=" + url.QueryEscape(reason)
+			where += "?reason=" + strings.ReplaceAll(url.QueryEscape(reason), "+", "%20")
 		}
 		ask := request{http.MethodDelete, "/admin" + where, key, "", nil}
 		err = c.send(ctx, grace, ask, &ended, func() bool { return ended.Key == key })

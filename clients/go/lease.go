@@ -11,8 +11,9 @@ import (
 // A Lease is the right to a key. A goroutine renews it at a third of its TTL until it is released or lost. Several
 // goroutines may use it at once.
 type Lease struct {
-	claim *claim
-	first grant
+	claim  *claim
+	number int64 // the fencing token
+	slot   int
 
 	work, life       context.Context // life is that of the goroutines, and outlives the caller's context
 	endWork, endLife func()
@@ -41,11 +42,12 @@ func (c *Client) Lock(ctx context.Context, key string, options Options) (*Lease,
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{claim: claim}
-	if l.first, err = claim.acquire(ctx); err != nil {
+	first, err := claim.acquire(ctx)
+	if err != nil {
 		return nil, err
 	}
-	l.hold(l.first)
+	l := &Lease{claim: claim, number: first.FencingToken, slot: first.Slot}
+	l.hold(first)
 	l.work, l.endWork = context.WithCancel(ctx)
 	l.life, l.endLife = context.WithCancel(context.Background())
 	l.keepers.Add(2)
@@ -137,7 +139,7 @@ func (l *Lease) StillMine(d time.Duration) bool { return l.Remaining() > d }
 
 // FencingToken returns the number of the lease, above those of all earlier leases of the key. Send it with each write:
 // what the key guards refuses a smaller one.
-func (l *Lease) FencingToken() int64 { return l.first.FencingToken }
+func (l *Lease) FencingToken() int64 { return l.number }
 
 // Key returns the key.
 func (l *Lease) Key() string { return l.claim.key }
@@ -146,7 +148,7 @@ func (l *Lease) Key() string { return l.claim.key }
 func (l *Lease) Token() string { return l.claim.token }
 
 // Slot returns a number from 1 to Options.Slots that no other lease of the key has, or 0 without Options.Slots.
-func (l *Lease) Slot() int { return l.first.Slot }
+func (l *Lease) Slot() int { return l.slot }
 
 // Release ends the lease, and the context of the work. Later calls return the same. Its errors are [ErrLeaseLost] if
 // the lease had ended before, and [ErrServiceUnavailable] or [ErrRequestRefused] if it could not be released within 5
@@ -161,9 +163,9 @@ func (l *Lease) Release() error {
 		l.endLife()
 		l.keepers.Wait()
 		if l.result = lost; lost == nil {
-			l.result = l.claim.release(l.first.FencingToken)
+			l.result = l.claim.release(l.number)
 		} else { // By the service's clock it may be there still, and the next client in line need not wait.
-			l.claim.end(l.first.FencingToken, lastWords)
+			l.claim.end(l.number, lastWords)
 		}
 	})
 	return l.result
@@ -200,7 +202,7 @@ func (l *Lease) renew(next time.Duration) {
 		left := l.told - sent
 		l.mutex.Unlock()
 		got := l.claim.granted(l.life, longer(50*time.Millisecond, shorter(left/2, 10*time.Second)), http.MethodPut,
-			l.claim.path+"/refresh", map[string]any{"fencing_token": l.first.FencingToken})
+			l.claim.path+"/refresh", map[string]any{"fencing_token": l.number})
 		pause := shorter(backoff(failures, got.err), longer(20*time.Millisecond, left/8))
 		l.mutex.Lock()
 		switch {

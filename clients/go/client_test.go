@@ -1,0 +1,321 @@
+package lockkeeper
+
+import (
+	"context"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestURLOfAService(t *testing.T) {
+	for _, good := range []string{"http://localhost", "http://localhost:8080/", "http://[::1]:8080", "https://proxy/lockkeeper/", "unix:/run/a.sock"} {
+		if _, err := New(Config{URL: good}); err != nil {
+			t.Errorf("%s: %v", good, err)
+		}
+	}
+	for _, bad := range []string{"localhost", "localhost:8080", "ftp://a", "http://a:b@c", "http://a/?b", "http://a/?", "http://a/#b", "http://a/locks", "unix:", "http://", "http://a b"} {
+		_, err := New(Config{URL: bad})
+		if err == nil || strings.Contains(err.Error(), "a:b@c") {
+			t.Errorf("%s: %v", bad, err)
+		}
+	}
+}
+
+func TestKeysReachTheServiceAsTheyAre(t *testing.T) {
+	service, client := startFake(t, nil)
+	for _, key := range []string{"a", "a/b", "a b", "a+b", "a%2Fb", "?", "#a", "ä/日本/😀", "a:b@c;d,e=f&g", "~-_.!*'()", "...", `a\b"c<d>^`, "a./.b"} {
+		lease, err := client.TryLock(context.Background(), key, Options{})
+		if err != nil {
+			t.Errorf("%s: %v", key, err)
+			continue
+		}
+		if !service.isHeld(key) || lease.Key() != key {
+			t.Errorf("%s: another key is held", key)
+		}
+		if err := lease.Release(); err != nil || service.isHeld(key) {
+			t.Errorf("%s: %v", key, err)
+		}
+	}
+	for _, one := range service.requests("") {
+		if strings.Contains(one, "+") || strings.Contains(one, " /locks/ ") {
+			t.Error(one)
+		}
+	}
+	sent := len(service.requests(""))
+	for _, key := range []string{"", "/", "a/", "/a", "a//b", ".", "..", "../admin/locks/a", "a/./b", "a/.."} {
+		for _, do := range []func() error{
+			func() error { _, err := client.Lock(context.Background(), key, Options{}); return err },
+			func() error { _, err := client.Get(context.Background(), key); return err },
+			func() error { _, err := client.ForceRelease(context.Background(), key, ""); return err },
+		} {
+			if err := do(); !errors.Is(err, ErrRequestRefused) {
+				t.Errorf("%q: %v", key, err)
+			}
+		}
+	}
+	if len(service.requests("")) != sent {
+		t.Error("a key that a proxy would resolve was sent")
+	}
+}
+
+func TestKindsOfAnswers(t *testing.T) {
+	ours := func(status int, code, more string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) { refuse(w, status, code, more) }
+	}
+	page := func(status int, body string) func(http.ResponseWriter) {
+		return func(w http.ResponseWriter) { w.WriteHeader(status); fmt.Fprint(w, body) }
+	}
+	for name, row := range map[string]struct {
+		answer    func(http.ResponseWriter)
+		kind      error
+		isUnknown bool
+	}{
+		"held":           {ours(409, "lock_held", ""), ErrLockBusy, false},
+		"cancelled":      {ours(409, "wait_cancelled", ""), ErrWaitCancelled, false},
+		"full":           {ours(429, "too_many_waiters", ""), ErrServiceUnavailable, false},
+		"quota":          {ours(429, "quota_exceeded", ""), ErrServiceUnavailable, false},
+		"refused":        {ours(400, "invalid_request", ""), ErrRequestRefused, false},
+		"unknown key":    {ours(401, "unauthenticated", ""), ErrRequestRefused, false},
+		"not acquired":   {ours(503, "store_unavailable", `,"outcome":"not_acquired"`), ErrServiceUnavailable, false},
+		"unknown":        {ours(503, "store_unavailable", `,"outcome":"unknown"`), ErrServiceUnavailable, true},
+		"draining":       {ours(503, "draining", ""), ErrServiceUnavailable, false},
+		"internal":       {ours(500, "internal", ""), ErrServiceUnavailable, true},
+		"page 404":       {page(404, "<html>"), ErrRequestRefused, true},
+		"page 302":       {page(302, "<html>"), ErrRequestRefused, true},
+		"page 409":       {page(409, `{"code":"lock_held","detail":"no type"}`), ErrServiceUnavailable, true},
+		"page 429":       {page(429, `{"detail":["a list"],"code":"lock_held","type":"urn:lockkeeper:lock_held"}`), ErrServiceUnavailable, true},
+		"page 200":       {page(200, "<html>"), ErrServiceUnavailable, true},
+		"empty 204":      {page(204, ""), ErrServiceUnavailable, true},
+		"other key":      {page(201, `{"key":"b","token":"t","fencing_token":1,"ttl_ms":30000,"waited_ms":0}`), ErrServiceUnavailable, true},
+		"other token":    {page(201, `{"key":"a","token":"t","fencing_token":1,"ttl_ms":30000,"waited_ms":0}`), ErrServiceUnavailable, true},
+		"list":           {page(201, `[]`), ErrServiceUnavailable, true},
+		"text for a TTL": {page(201, `{"key":"a","ttl_ms":"30000"}`), ErrServiceUnavailable, true},
+	} {
+		row := row
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+				if r.Method == http.MethodPost {
+					row.answer(w)
+				}
+				return r.Method == http.MethodPost
+			})
+			claim, err := client.newClaim("a", Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := claim.granted(context.Background(), time.Second, http.MethodPost, claim.path, map[string]any{})
+			var e *Error
+			if !errors.As(got.err, &e) || e.Kind != row.kind || e.OutcomeUnknown != row.isUnknown {
+				t.Errorf("%#v", got.err)
+			}
+			if strings.Contains(got.err.Error(), claim.token) {
+				t.Error("a token in an error")
+			}
+		})
+	}
+}
+
+func TestBusyTellsWhoHoldsTheKey(t *testing.T) {
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		refuse(w, 409, "lock_held", `,"owner":"web-1","retry_after_ms":29900`)
+		return true
+	})
+	_, err := client.TryLock(context.Background(), "a", Options{Wait: time.Hour})
+	var e *Error
+	if !errors.As(err, &e) || e.Owner != "web-1" || e.RetryAfter != 29900*time.Millisecond || e.Code != "lock_held" || e.Status != 409 {
+		t.Errorf("%#v", err)
+	}
+}
+
+func TestAPIKeys(t *testing.T) {
+	directory := t.TempDir()
+	write := func(name, text string) string {
+		file := filepath.Join(directory, name)
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	file, other, empty := write("a", "from file\n"), write("b", "from the variable's file\r\n"), write("c", "\n")
+	var got string
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		got = r.Header.Get("Authorization")
+		refuse(w, 401, "unauthenticated", "")
+	}))
+	defer service.Close()
+	check := func(config Config, expected string) {
+		t.Helper()
+		config.URL = service.URL
+		client := newClient(t, config)
+		_, err := client.Get(context.Background(), "a")
+		if got != expected || !errors.Is(err, ErrRequestRefused) {
+			t.Errorf("%q, %v", got, err)
+		}
+		for _, format := range []string{"%v", "%+v", "%#v", "%s"} {
+			if text := fmt.Sprintf(format, client); strings.Contains(text, "from") {
+				t.Error(text)
+			}
+		}
+	}
+	check(Config{}, "")
+	t.Setenv("LOCKKEEPER_API_KEY", "from the variable")
+	check(Config{}, "Bearer from the variable")
+	t.Setenv("LOCKKEEPER_API_KEY_FILE", other)
+	check(Config{}, "Bearer from the variable's file")
+	check(Config{APIKeyFile: file}, "Bearer from file")
+	check(Config{APIKeyFile: file, APIKey: "from a setting"}, "Bearer from a setting")
+	for _, config := range []Config{{APIKeyFile: empty}, {APIKeyFile: filepath.Join(directory, "none")}, {APIKey: "two\nlines"}} {
+		if _, err := New(config); err == nil || strings.Contains(err.Error(), "lines") {
+			t.Errorf("%v: %v", config, err)
+		}
+	}
+}
+
+func TestUnixSocketAndCA(t *testing.T) {
+	directory := t.TempDir()
+	socket := filepath.Join(directory, "a.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	service := newFake(nil)
+	defer service.Close()
+	go http.Serve(listener, service)
+	defer listener.Close()
+	if err := newClient(t, Config{URL: "unix:" + socket}).WithLock(context.Background(), "a", Options{}, nothing); err != nil {
+		t.Error(err)
+	}
+	secure := httptest.NewTLSServer(service)
+	defer secure.Close()
+	file := filepath.Join(directory, "ca.pem")
+	text := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := newClient(t, Config{URL: secure.URL, CA: file}).WithLock(context.Background(), "a", Options{}, nothing); err != nil {
+		t.Error(err)
+	}
+	claim, _ := newClient(t, Config{URL: secure.URL}).newClaim("a", Options{})
+	if got := claim.granted(context.Background(), time.Second, http.MethodPost, claim.path, map[string]any{}); !errors.Is(got.err, ErrServiceUnavailable) {
+		t.Error("an unknown authority was trusted")
+	}
+	for _, file := range []string{filepath.Join(directory, "none"), socket, os.Args[0]} {
+		if _, err := New(Config{CA: file}); err == nil {
+			t.Errorf("%s is a CA", file)
+		}
+	}
+}
+
+func nothing(context.Context, *Lease) error { return nil }
+
+func TestNoProxyAndNoRedirect(t *testing.T) {
+	other := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("another host was asked") }))
+	defer other.Close()
+	t.Setenv("HTTP_PROXY", other.URL)
+	t.Setenv("http_proxy", other.URL)
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		http.Redirect(w, r, other.URL, http.StatusTemporaryRedirect)
+		return true
+	})
+	client.base = strings.Replace(client.base, "127.0.0.1", "localhost", 1)
+	if _, err := client.Get(context.Background(), "a"); !errors.Is(err, ErrRequestRefused) {
+		t.Error(err)
+	}
+}
+
+func TestListReadsAllPages(t *testing.T) {
+	var queries []string
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		queries = append(queries, r.URL.Query().Get("prefix")+"|"+r.URL.Query().Get("cursor"))
+		switch len(queries) {
+		case 1:
+			fmt.Fprint(w, `{"locks":[{"key":"a b/1","held":true,"owner":"x","fencing_token":7,"ttl_ms":1500,"waiters":2}],"cursor":"next &"}`)
+		case 2:
+			fmt.Fprint(w, `{"locks":"from a gateway","cursor":"else"}`)
+		default:
+			fmt.Fprint(w, `{"locks":[{"key":"a b/2","held":true,"ttl_ms":9,"waiters":0,"holders":2,"slots":3}]}`)
+		}
+		return true
+	})
+	all, err := client.List(context.Background(), "a b/")
+	expected := []Status{{Key: "a b/1", Held: true, Owner: "x", FencingToken: 7, TTL: 1500 * time.Millisecond, Waiters: 2},
+		{Key: "a b/2", Held: true, TTL: 9 * time.Millisecond, Holders: 2, Slots: 3}}
+	if err != nil || fmt.Sprint(all) != fmt.Sprint(expected) {
+		t.Error(all, err)
+	}
+	if got := strings.Join(queries, " "); got != "a b/| a b/|next & a b/|next &" {
+		t.Error(got)
+	}
+}
+
+func TestGetTakesNothingFromAnswersToOthers(t *testing.T) {
+	asked := 0
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if asked++; asked == 1 {
+			fmt.Fprint(w, `{"key":"b","held":true,"owner":"x","ttl_ms":9}`)
+		}
+		return asked == 1
+	})
+	status, err := client.Get(context.Background(), "a")
+	if err != nil || status != (Status{Key: "a"}) || asked != 2 {
+		t.Error(status, err)
+	}
+}
+
+func TestForceReleaseAsksOnce(t *testing.T) {
+	service, client := startFake(t, nil)
+	ctx := context.Background()
+	lease, err := client.TryLock(ctx, "a", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, expected := range []bool{true, false} {
+		if ended, err := client.ForceRelease(ctx, "a", "OPS 7 & more"); ended != expected || err != nil {
+			t.Error(ended, err)
+		}
+	}
+	if err := lease.Release(); !errors.Is(err, ErrLeaseLost) {
+		t.Error(err)
+	}
+	if got := service.requests("DELETE /admin")[0]; !strings.HasSuffix(got, "/locks/a?reason=OPS%207%20%26%20more") {
+		t.Error(got)
+	}
+	service.hook = func(w http.ResponseWriter, r *http.Request) bool { cut(w); return true }
+	before := len(service.requests("DELETE /admin"))
+	if _, err := client.ForceRelease(ctx, "a", ""); !errors.Is(err, ErrServiceUnavailable) {
+		t.Error(err)
+	}
+	if len(service.requests("DELETE /admin")) != before+1 {
+		t.Error("a forced release was repeated")
+	}
+}
+
+func TestPausesAreShorterThanAPlaceIsKept(t *testing.T) {
+	for failures := 0; failures < 100; failures++ {
+		for _, err := range []error{nil, &Error{RetryAfter: time.Hour}, errors.New("other")} {
+			if pause := backoff(failures, err); pause < 25*time.Millisecond || pause > 2*time.Second {
+				t.Fatal(failures, pause)
+			}
+		}
+	}
+	if patience(Forever) != 10*time.Second || patience(-Forever) != time.Second/2 {
+		t.Error("patience")
+	}
+}
+
+func TestClockRunsWithTime(t *testing.T) {
+	began, sent := time.Now(), now()
+	time.Sleep(50 * time.Millisecond)
+	if ran, real := now()-sent, time.Since(began); ran < 50*time.Millisecond || ran > real+time.Second {
+		t.Error(ran, real)
+	}
+}

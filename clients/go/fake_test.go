@@ -1,0 +1,151 @@
+package lockkeeper
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A fake is a service in memory, without a line. A hook that returns true has answered a request itself.
+type fake struct {
+	*httptest.Server
+	mutex  sync.Mutex
+	leases map[string]*fakeLease
+	number int64
+	seen   []string // method, escaped path and query
+	hook   func(w http.ResponseWriter, r *http.Request) bool
+}
+
+type fakeLease struct {
+	token  string
+	number int64
+	ends   time.Time
+}
+
+func newFake(hook func(w http.ResponseWriter, r *http.Request) bool) *fake {
+	f := &fake{leases: map[string]*fakeLease{}, hook: hook}
+	f.Server = httptest.NewServer(f)
+	return f
+}
+
+// start makes a service with this hook, and a client of it.
+func startFake(t *testing.T, hook func(w http.ResponseWriter, r *http.Request) bool) (*fake, *Client) {
+	t.Helper()
+	f := newFake(hook)
+	t.Cleanup(f.Close)
+	return f, newClient(t, Config{URL: f.URL, Logf: t.Logf})
+}
+
+func newClient(t *testing.T, config Config) *Client {
+	t.Helper()
+	client, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client
+}
+
+func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mutex.Lock()
+	f.seen = append(f.seen, r.Method+" "+r.URL.RequestURI())
+	f.mutex.Unlock()
+	if f.hook != nil && f.hook(w, r) {
+		return
+	}
+	f.serve(w, r)
+}
+
+func (f *fake) serve(w http.ResponseWriter, r *http.Request) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	escaped := strings.TrimPrefix(strings.TrimPrefix(r.URL.EscapedPath(), "/admin"), "/locks/")
+	if r.Method == http.MethodPut {
+		escaped = strings.TrimSuffix(escaped, "/refresh")
+	}
+	key, _ := url.PathUnescape(escaped)
+	token := r.Header.Get("Lock-Token")
+	var options struct {
+		TTL int64 `json:"ttl_ms"`
+	}
+	json.NewDecoder(r.Body).Decode(&options)
+	lease := f.leases[key]
+	if lease != nil && time.Now().After(lease.ends) {
+		delete(f.leases, key)
+		lease = nil
+	}
+	isMine := lease != nil && lease.token == token
+	switch {
+	case r.Method == http.MethodGet:
+		fmt.Fprintf(w, `{"key":%q,"held":%t,"waiters":0}`, key, lease != nil)
+	case r.Method == http.MethodPost && lease != nil && !isMine:
+		refuse(w, 409, "lock_held", `,"owner":"web-1","retry_after_ms":29900`)
+	case r.Method == http.MethodPost || r.Method == http.MethodPut && isMine:
+		if lease == nil {
+			f.number++
+			lease = &fakeLease{token: token, number: f.number}
+			f.leases[key] = lease
+		}
+		lease.ends = time.Now().Add(time.Duration(options.TTL) * time.Millisecond)
+		fmt.Fprintf(w, `{"key":%q,"token":%q,"fencing_token":%d,"ttl_ms":%d,"waited_ms":0}`, key, token, lease.number, options.TTL)
+	case r.Method == http.MethodDelete && strings.HasPrefix(r.URL.Path, "/admin") && lease != nil:
+		delete(f.leases, key)
+		fmt.Fprintf(w, `{"key":%q}`, key)
+	case r.Method == http.MethodDelete && isMine:
+		delete(f.leases, key)
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		refuse(w, 409, "lock_lost", "")
+	}
+}
+
+func refuse(w http.ResponseWriter, status int, code, more string) {
+	w.Header().Set("Content-Type", "application/problem+json")
+	w.WriteHeader(status)
+	fmt.Fprintf(w, `{"code":%q,"detail":"by the test","type":"urn:lockkeeper:%s"%s}`, code, code, more)
+}
+
+func (f *fake) isHeld(key string) bool {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	lease := f.leases[key]
+	return lease != nil && time.Now().Before(lease.ends)
+}
+
+// requests returns those that begin with this.
+func (f *fake) requests(begin string) (found []string) {
+	f.mutex.Lock()
+	defer f.mutex.Unlock()
+	for _, one := range f.seen {
+		if strings.HasPrefix(one, begin) {
+			found = append(found, one)
+		}
+	}
+	return found
+}
+
+// cut ends a connection without an answer.
+func cut(w http.ResponseWriter) {
+	connection, _, err := w.(http.Hijacker).Hijack()
+	if err == nil {
+		connection.Close()
+	}
+}
+
+// TestMain gives the examples a service.
+func TestMain(m *testing.M) {
+	for _, variable := range []string{"URL", "API_KEY", "API_KEY_FILE", "CA"} {
+		os.Unsetenv("LOCKKEEPER_" + variable)
+	}
+	service := newFake(nil)
+	os.Setenv("LOCKKEEPER_URL", service.URL)
+	code := m.Run()
+	service.Close()
+	os.Exit(code)
+}

@@ -1,0 +1,457 @@
+package lockkeeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+var background = context.Background()
+
+// isFree waits a little: the service may be at the release still.
+func (f *fake) isFree(key string) bool {
+	for end := time.Now().Add(2 * time.Second); f.isHeld(key) && time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	return !f.isHeld(key)
+}
+
+func TestWithLockReleasesHoweverTheWorkEnds(t *testing.T) {
+	service, client := startFake(t, nil)
+	failure := errors.New("of the work")
+	if err := client.WithLock(background, "a", Options{}, func(context.Context, *Lease) error { return failure }); err != failure {
+		t.Error(err)
+	}
+	func() {
+		defer func() {
+			if got := recover(); got != failure {
+				t.Errorf("the panic is %v", got)
+			}
+		}()
+		client.WithLock(background, "a", Options{}, func(context.Context, *Lease) error { panic(failure) })
+	}()
+	if service.isHeld("a") {
+		t.Error("held after a panic")
+	}
+	ended := make(chan bool)
+	go func() {
+		defer close(ended)
+		client.WithLock(background, "a", Options{}, func(context.Context, *Lease) error { runtime.Goexit(); return nil })
+		t.Error("the end of the goroutine was stopped")
+	}()
+	<-ended
+	if service.isHeld("a") {
+		t.Error("held after runtime.Goexit")
+	}
+	if got := len(service.requests("DELETE")); got != 3 {
+		t.Errorf("%d releases of 3 leases", got)
+	}
+	for _, one := range service.requests("DELETE") {
+		if !strings.Contains(one, "?fencing_token=") {
+			t.Error(one)
+		}
+	}
+}
+
+func TestWorkThatReleasesItsLease(t *testing.T) {
+	service, client := startFake(t, nil)
+	err := client.WithLock(background, "a", Options{}, func(ctx context.Context, lease *Lease) error {
+		if err := lease.Release(); err != nil || service.isHeld("a") || ctx.Err() == nil {
+			t.Error("not released", err)
+		}
+		if lease.StillMine(0) || lease.Remaining() != 0 || lease.Err() != nil {
+			t.Error("a released lease is held, or lost")
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+// forced makes a client whose lease is ended by force at the first refresh.
+func forced(t *testing.T) *Client {
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			refuse(w, 409, "lock_lost", "")
+		}
+		return r.Method != http.MethodPost
+	})
+	return client
+}
+
+func TestLossIsNeverASuccess(t *testing.T) {
+	failure := errors.New("of the work")
+	for name, row := range map[string]struct {
+		works                func(ctx context.Context, lease *Lease) error
+		isFailure, isCancel  bool
+		cancelsFromElsewhere bool
+	}{
+		"heeds":             {works: func(ctx context.Context, _ *Lease) error { <-ctx.Done(); return ctx.Err() }},
+		"heeds, and wraps":  {works: func(ctx context.Context, _ *Lease) error { <-ctx.Done(); return fmt.Errorf("x: %w", ctx.Err()) }},
+		"heeds, and is nil": {works: func(ctx context.Context, _ *Lease) error { <-ctx.Done(); return nil }},
+		"ends before":       {works: nothing},
+		"fails before":      {works: func(context.Context, *Lease) error { return failure }, isFailure: true},
+		"fails after":       {works: func(ctx context.Context, _ *Lease) error { <-ctx.Done(); return failure }, isFailure: true},
+		"blocks":            {works: func(context.Context, *Lease) error { time.Sleep(500 * time.Millisecond); return nil }},
+		"cancelled as well": {works: func(_ context.Context, l *Lease) error { return context.Canceled }, isCancel: true, cancelsFromElsewhere: true},
+	} {
+		row := row
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithCancel(background)
+			defer cancel()
+			err := forced(t).WithLock(ctx, "a", Options{TTL: 900 * time.Millisecond}, func(work context.Context, lease *Lease) error {
+				if row.cancelsFromElsewhere {
+					cancel()
+				}
+				return row.works(work, lease)
+			})
+			if !errors.Is(err, ErrLeaseLost) || errors.Is(err, failure) != row.isFailure || errors.Is(err, context.Canceled) != row.isCancel {
+				t.Error(err)
+			}
+			var e *Error
+			if !errors.As(err, &e) || row.isFailure && e.Work != failure {
+				t.Errorf("%#v", err)
+			}
+		})
+	}
+}
+
+func TestErrTellsALossFromACancellation(t *testing.T) {
+	_, client := startFake(t, nil)
+	ctx, cancel := context.WithCancel(background)
+	err := client.WithLock(ctx, "a", Options{}, func(work context.Context, lease *Lease) error {
+		cancel()
+		<-work.Done()
+		if lease.Err() != nil || !lease.StillMine(20*time.Second) {
+			t.Error("the lease is lost by a cancellation")
+		}
+		return work.Err()
+	})
+	if err != context.Canceled {
+		t.Error(err)
+	}
+	err = forced(t).WithLock(background, "a", Options{TTL: 600 * time.Millisecond}, func(work context.Context, lease *Lease) error {
+		<-work.Done()
+		if !errors.Is(lease.Err(), ErrLeaseLost) || lease.StillMine(0) || lease.Remaining() != 0 {
+			t.Error("the lease is not lost")
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrLeaseLost) {
+		t.Error(err)
+	}
+}
+
+func TestLeaseIsRenewedAfterACancellationWhileTheWorkStops(t *testing.T) {
+	service, client := startFake(t, nil)
+	ctx, cancel := context.WithCancel(background)
+	err := client.WithLock(ctx, "a", Options{TTL: 600 * time.Millisecond}, func(context.Context, *Lease) error {
+		cancel()
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+			if !service.isHeld("a") {
+				return errors.New("another client could have had the key")
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+}
+
+func TestErrLooksAtTheClock(t *testing.T) {
+	_, client := startFake(t, nil)
+	lease, err := client.TryLock(background, "a", Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	child, cancel := context.WithCancel(lease.Context())
+	defer cancel()
+	lease.mutex.Lock()
+	lease.end, lease.told = now()-1, now()-2 // as after a suspend, before any timer has rung
+	lease.mutex.Unlock()
+	if lease.Context().Err() == nil || child.Err() == nil || lease.StillMine(0) || lease.Remaining() != 0 {
+		t.Error("the work goes on")
+	}
+	if err := lease.Release(); !errors.Is(err, ErrLeaseLost) || !strings.Contains(err.Error(), "suspended") {
+		t.Error(err)
+	}
+}
+
+func TestTheWorkIsToldBeforeTheEnd(t *testing.T) {
+	service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPut {
+			cut(w)
+		}
+		return r.Method == http.MethodPut
+	})
+	err := client.WithLock(background, "a", Options{TTL: 1500 * time.Millisecond}, func(ctx context.Context, lease *Lease) error {
+		<-ctx.Done()
+		if !service.isHeld("a") {
+			t.Error("told after the end")
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrLeaseLost) || !strings.Contains(err.Error(), "not renewed in time") || !strings.Contains(err.Error(), service.URL) {
+		t.Error(err)
+	}
+	if got := len(service.requests("PUT")); got < 4 || got > 40 {
+		t.Errorf("%d refreshes in a second", got)
+	}
+}
+
+func TestAnOldAnswerRevivesNothing(t *testing.T) {
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPut { // answers of another lease of the token, and of longer leases
+			fmt.Fprintf(w, `{"key":"a","token":%q,"fencing_token":99,"ttl_ms":60000,"waited_ms":0}`, r.Header.Get("Lock-Token"))
+		}
+		return r.Method == http.MethodPut
+	})
+	err := client.WithLock(background, "a", Options{TTL: 600 * time.Millisecond}, func(ctx context.Context, lease *Lease) error {
+		<-ctx.Done()
+		return nil
+	})
+	if !errors.Is(err, ErrLeaseLost) {
+		t.Error(err)
+	}
+}
+
+func TestRepeatsHaveOneTokenAndClaimsHaveTheirOwn(t *testing.T) {
+	var mutex sync.Mutex
+	tokens := map[string]int{}
+	count := 0
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method != http.MethodPost {
+			return false
+		}
+		mutex.Lock()
+		defer mutex.Unlock()
+		tokens[r.Header.Get("Lock-Token")]++
+		if count++; count%3 != 0 {
+			cut(w)
+			return true
+		}
+		return false
+	})
+	for i := 0; i < 2; i++ {
+		if err := client.WithLock(background, "a", Options{}, nothing); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(tokens) != 2 {
+		t.Error(tokens)
+	}
+	for token, requests := range tokens {
+		if requests != 3 || len(token) < 32 {
+			t.Error(tokens)
+		}
+	}
+}
+
+func TestLostAnswersOfAReleaseAreNoLoss(t *testing.T) {
+	for times := int32(1); times <= 3; times++ {
+		left := times
+		var service *fake
+		service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method != http.MethodDelete || atomic.AddInt32(&left, -1) < 0 {
+				return false
+			}
+			service.serve(httptest.NewRecorder(), r)
+			cut(w)
+			return true
+		})
+		if err := client.WithLock(background, "a", Options{}, nothing); err != nil {
+			t.Error(times, err)
+		}
+	}
+}
+
+func TestAFailedReleaseIsLogged(t *testing.T) {
+	service := newFake(func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodDelete {
+			refuse(w, 403, "forbidden", "")
+		}
+		return r.Method == http.MethodDelete
+	})
+	defer service.Close()
+	var logged []string
+	client := newClient(t, Config{URL: service.URL, Logf: func(format string, values ...any) {
+		logged = append(logged, fmt.Sprintf(format, values...))
+	}})
+	if err := client.WithLock(background, "a", Options{}, nothing); err != nil {
+		t.Error(err)
+	}
+	if len(logged) != 1 || !strings.Contains(logged[0], `"a"`) || !strings.Contains(logged[0], "ends by its TTL") {
+		t.Error(logged)
+	}
+}
+
+func TestAnEndedContextSendsNothing(t *testing.T) {
+	service, client := startFake(t, nil)
+	ctx, cancel := context.WithCancel(background)
+	cancel()
+	if _, err := client.Lock(ctx, "a", Options{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	ctx, cancel = context.WithDeadline(background, time.Now().Add(-time.Second))
+	defer cancel()
+	if _, err := client.Lock(ctx, "a", Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if len(service.requests("")) != 0 {
+		t.Error(service.requests(""))
+	}
+}
+
+func TestACancellationAtAnyMomentLeavesNothing(t *testing.T) {
+	service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		time.Sleep(time.Duration(time.Now().UnixNano()%1000) * time.Microsecond)
+		return false
+	})
+	var working sync.WaitGroup
+	var granted int32
+	for i := 0; i < 400; i++ {
+		i := i
+		working.Add(1)
+		go func() {
+			defer working.Done()
+			key := fmt.Sprintf("a/%d", i)
+			ctx, cancel := context.WithTimeout(background, time.Duration(i)*25*time.Microsecond)
+			defer cancel()
+			lease, err := client.Lock(ctx, key, Options{})
+			if err == nil {
+				atomic.AddInt32(&granted, 1)
+				err = lease.Release()
+			} else if errors.Is(err, context.DeadlineExceeded) {
+				err = nil
+			}
+			if err != nil || service.isHeld(key) {
+				t.Errorf("%s: held after %v", key, err)
+			}
+		}()
+		if i%20 == 19 {
+			working.Wait()
+		}
+	}
+	t.Logf("%d of 400 were granted", granted)
+}
+
+func TestAClaimThatArrivesAfterItsCancellationIsHeardOut(t *testing.T) {
+	service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			time.Sleep(700 * time.Millisecond) // on the way
+		}
+		return false
+	})
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	if _, err := client.Lock(ctx, "a", Options{}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if service.isHeld("a") || len(service.requests("DELETE")) < 2 {
+		t.Error("left behind", service.requests(""))
+	}
+}
+
+func TestACancellationEndsInTimeWithoutAService(t *testing.T) {
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		io.Copy(io.Discard, r.Body)
+		<-r.Context().Done() // silent
+		return true
+	})
+	ctx, cancel := context.WithTimeout(background, 100*time.Millisecond)
+	defer cancel()
+	began := time.Now()
+	if _, err := client.Lock(ctx, "a", Options{Wait: Forever}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > 4*time.Second {
+		t.Error(took)
+	}
+}
+
+func TestOptionsReachTheService(t *testing.T) {
+	var body string
+	_, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodPost {
+			text, _ := io.ReadAll(r.Body)
+			body = string(text)
+			fmt.Fprintf(w, `{"key":"a","token":%q,"fencing_token":3,"ttl_ms":5000,"waited_ms":0,"slots":5,"slot":2}`, r.Header.Get("Lock-Token"))
+		}
+		return r.Method == http.MethodPost
+	})
+	options := Options{TTL: 5 * time.Second, Wait: time.Minute, Slots: 5, Owner: "me"}
+	err := client.WithLock(background, "a", options, func(_ context.Context, lease *Lease) error {
+		if lease.Slot() != 2 || lease.FencingToken() != 3 {
+			t.Error(lease.Slot(), lease.FencingToken())
+		}
+		for _, format := range []string{"%v", "%+v", "%#v"} {
+			if strings.Contains(fmt.Sprintf(format, lease), lease.Token()) {
+				t.Error("a token in a dump")
+			}
+		}
+		return nil
+	})
+	if !errors.Is(err, ErrLeaseLost) { // the fake has no such lease
+		t.Error(err)
+	}
+	if strings.TrimSpace(body) != `{"owner":"me","slots":5,"ttl_ms":5000,"wait_ms":25000}` {
+		t.Error(body)
+	}
+	client.TryLock(background, "a", Options{Shared: true, Owner: "me", TTL: 5 * time.Second})
+	if strings.TrimSpace(body) != `{"owner":"me","shared":true,"ttl_ms":5000,"wait_ms":0}` {
+		t.Error(body)
+	}
+}
+
+func TestALeaseLeavesNoGoroutine(t *testing.T) {
+	_, client := startFake(t, nil)
+	client.WithLock(background, "a", Options{}, nothing)
+	before := runtime.NumGoroutine()
+	for i := 0; i < 50; i++ {
+		if err := client.WithLock(background, "a", Options{}, nothing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for end := time.Now().Add(5 * time.Second); runtime.NumGoroutine() > before+2; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines, %d before", runtime.NumGoroutine(), before)
+		}
+	}
+}
+
+func TestOneLeaseManyGoroutines(t *testing.T) {
+	_, client := startFake(t, nil)
+	lease, err := client.TryLock(background, "a", Options{TTL: 500 * time.Millisecond})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for i := 0; i < 16; i++ {
+		all.Add(1)
+		go func() {
+			defer all.Done()
+			for end := time.Now().Add(700 * time.Millisecond); time.Now().Before(end); time.Sleep(time.Millisecond) {
+				if lease.Err() != nil || lease.Context().Err() != nil || !lease.StillMine(0) || lease.Remaining() < 1 {
+					t.Error("lost", lease.Err())
+					return
+				}
+			}
+			if err := lease.Release(); err != nil {
+				t.Error(err)
+			}
+		}()
+	}
+	all.Wait()
+}
