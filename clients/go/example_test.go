@@ -19,9 +19,9 @@ func Example() {
 	}
 	ctx := context.Background()
 	options := lockkeeper.Options{TTL: 30 * time.Second, Wait: time.Minute}
-	err = client.WithLock(ctx, "report", options, func(ctx context.Context, lease *lockkeeper.Lease) error {
+	err = client.WithLock(ctx, "report", options, func(ctx context.Context, l *lockkeeper.Lease) error {
 		for part := 1; part <= 3; part++ {
-			if err := write(ctx, part, lease.FencingToken()); err != nil {
+			if err := write(ctx, part, l.FencingToken()); err != nil {
 				return err
 			}
 		}
