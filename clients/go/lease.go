@@ -2,11 +2,179 @@ package lockkeeper
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/http"
 	"sync"
 	"time"
 )
+
+const (
+	slice     = 25 * time.Second       // the longest wait of one request: the service's default limit
+	lookAgain = 250 * time.Millisecond // the least time between two requests that are answered with a no
+	lastWords = 2 * time.Second        // for what may be left of a claim
+)
+
+// Options say which lease to acquire. The zero value is an exclusive lease, without a wait.
+type Options struct {
+	TTL    time.Duration // how long the lease lasts if this process dies; 30 seconds if 0
+	Wait   time.Duration // how long to wait in line; Forever is allowed
+	Slots  int           // share the key with so many leases in all, which have the slots 1 to Slots
+	Shared bool          // share the key with all who share it, as readers do
+	Owner  string        // the name of the holder, shown to others; that of the client if empty
+}
+
+// A claim is a token's wish for a key. All its requests have this token, so a repeat gets the lease or the place in
+// line that it has. The next claim has another token: nothing that is late can touch it.
+type claim struct {
+	client           *Client
+	key, path, token string
+	options          Options
+}
+
+// A grant says that a token has a lease.
+type grant struct {
+	Key, Token   string
+	FencingToken int64         `json:"fencing_token"`
+	TTL          time.Duration `json:"ttl_ms"`
+	Waited       time.Duration `json:"waited_ms"`
+	Capped       bool          // The max_hold of the key has shortened the TTL.
+	Slot         int
+	end          time.Duration // One can rely on it until then.
+	err          error         // It was not granted.
+}
+
+func (c *Client) newClaim(key string, options Options) (*claim, error) {
+	random := make([]byte, 16)
+	if _, err := rand.Read(random); err != nil {
+		return nil, err
+	}
+	if options.TTL == 0 {
+		options.TTL = 30 * time.Second
+	}
+	options.Owner = setting(options.Owner, c.owner)
+	where, err := path(key)
+	return &claim{c, key, where, hex.EncodeToString(random), options}, err
+}
+
+// acquire repeats the request until it is granted, refused, or the wait and the grace are over. After an error the
+// claim has nothing at the service, as far as the service can be reached.
+func (c *claim) acquire(ctx context.Context) (grant, error) {
+	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-grace)
+	isDoubtful := false // A request whose outcome is unknown may have been granted.
+	for failures, late := 0, 0; ; failures++ {
+		sent := now()
+		got := c.ask(ctx, shorter(longer(0, until-sent), slice), until+grace-sent)
+		if got.err == nil && (got.Capped || got.end-now() >= c.options.TTL/2) {
+			return got, nil
+		} else if got.err == nil { // Asked again, the lease lasts longer.
+			late++
+			got.err = &Error{Kind: ErrServiceUnavailable, Key: c.key, OutcomeUnknown: true,
+				Detail: "the answers take longer than half of the TTL"}
+		}
+		e := got.err.(*Error)
+		isOver, pause := now() >= until, backoff(failures, e)
+		isDoubtful = !e.isNo && (isDoubtful || e.OutcomeUnknown) // A no is definite, whatever happened before.
+		isFull := e.Status == http.StatusTooManyRequests && e.isNo
+		switch {
+		case e.Kind == ErrLockBusy && !isOver: // The service cut the wait.
+			failures, pause = 0, longer(0, sent+lookAgain-now())
+		case e.Kind != ErrServiceUnavailable || now()+pause >= until+grace || isOver && isFull || late > 2:
+			if e.OutcomeUnknown = isDoubtful; isDoubtful {
+				c.leave(nil)
+			}
+			return grant{}, e
+		case failures == 5:
+			c.client.logf("%v; still asking", e)
+		}
+		sleep(ctx, pause)
+	}
+}
+
+// ask sends one request that waits in line. If ctx ends, it hears the request out, and leaves nothing.
+func (c *claim) ask(ctx context.Context, wait, left time.Duration) grant {
+	options := map[string]any{"wait_ms": wait.Milliseconds(), "owner": c.options.Owner}
+	if c.options.Slots != 0 {
+		options["slots"] = c.options.Slots
+	}
+	if c.options.Shared {
+		options["shared"] = true
+	}
+	open, abort := context.WithCancel(context.Background())
+	defer abort()
+	asked := make(chan grant, 1)
+	go func() { asked <- c.granted(open, wait+patience(left-wait), http.MethodPost, c.path, options) }()
+	select {
+	case got := <-asked:
+		if got.err != nil || ctx.Err() == nil {
+			return got
+		}
+		c.leave(nil)
+	case <-ctx.Done():
+		c.leave(asked)
+	}
+	return grant{err: &Error{Kind: ctx.Err(), Key: c.key, Detail: "the claim is withdrawn", isNo: true}}
+}
+
+// granted sends a request that is answered by a grant of this claim.
+func (c *claim) granted(ctx context.Context, within time.Duration, method, path string, options map[string]any) (g grant) {
+	options["ttl_ms"] = c.options.TTL.Milliseconds()
+	sent, number := now(), options["fencing_token"]
+	g.err = c.client.send(ctx, within, request{method, path, c.key, c.token, options}, &g, func() bool {
+		return g.Key == c.key && g.Token == c.token && g.FencingToken > 0 && (number == nil || number == g.FencingToken)
+	})
+	// Counted from the sending: the service's own end is later, by the time on the way.
+	g.end = sent + (g.Waited+g.TTL)*time.Millisecond
+	return g
+}
+
+// leave gives up the lease and the place in line that the token may have, also by a request that is still on its
+// way: it hears out the open request, if there is one, and repeats the release until one comes after the grant.
+func (c *claim) leave(asked <-chan grant) {
+	for until, isHeard := now()+lastWords, false; ; {
+		err := c.end(0, longer(lookAgain, until-now()))
+		if err == nil && asked == nil || isHeard && errors.Is(err, ErrLeaseLost) {
+			return
+		}
+		if now() >= until {
+			c.client.logf("lockkeeper: %q: what may be left of a claim ends by its TTL of %v", c.key, c.options.TTL)
+			return
+		}
+		select {
+		case got := <-asked:
+			if e, isAnswered := got.err.(*Error); isAnswered && e.isNo {
+				return
+			}
+			asked, isHeard = nil, got.err == nil
+		case <-time.After(lookAgain):
+		}
+	}
+}
+
+// end releases the lease with this fencing token, or with 0 whatever the token has.
+func (c *claim) end(number int64, within time.Duration) error {
+	ask := request{http.MethodDelete, c.path, c.key, c.token, nil}
+	if number != 0 {
+		ask.path += fmt.Sprintf("?fencing_token=%d", number)
+	}
+	return c.client.send(context.Background(), within, ask, nil, nil)
+}
+
+// release releases the lease with this fencing token, with repeats.
+func (c *claim) release(number int64) error {
+	isDoubtful := false
+	return c.client.insist(context.Background(), func(within time.Duration) error {
+		err := c.end(number, within)
+		if isDoubtful && errors.Is(err, ErrLeaseLost) {
+			return nil // An earlier request, whose answer was lost, has released it.
+		}
+		e, hasFailed := err.(*Error)
+		isDoubtful = isDoubtful || hasFailed && e.OutcomeUnknown
+		return err
+	})
+}
 
 // A Lease is the right to a key. A goroutine renews it at a third of its TTL until it is released or lost. Several
 // goroutines may use it at once.
@@ -25,7 +193,6 @@ type Lease struct {
 	end, told time.Duration // told is when the work is told, unless a renewal comes first
 	why       string        // a renewal would not come first
 	lost      error
-	released  bool
 }
 
 // Lock acquires the key, and waits in line for options.Wait. The caller releases the lease, by a defer. Until then it
@@ -110,27 +277,24 @@ func (w workContext) Err() error {
 // Err returns an error of the kind [ErrLeaseLost] once the lease is lost, or about to end without a renewal.
 func (l *Lease) Err() error {
 	l.mutex.Lock()
-	if l.lost == nil && !l.released && now() >= l.told {
+	defer l.mutex.Unlock()
+	if l.lost == nil && now() >= l.told {
 		l.lost = &Error{Kind: ErrLeaseLost, Key: l.claim.key, Detail: "it was not renewed in time: " + l.why}
 	}
-	lost := l.lost
-	l.mutex.Unlock()
-	if lost != nil {
+	if l.lost != nil {
+		l.end = 0
 		l.endWork()
 		l.endLife()
 	}
-	return lost
+	return l.lost
 }
 
 // Remaining returns the time left without another renewal, 0 if the lease is lost or released.
 func (l *Lease) Remaining() time.Duration {
-	lost := l.Err()
+	l.Err()
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if lost != nil || l.released {
-		return 0
-	}
-	return l.end - now()
+	return longer(0, l.end-now())
 }
 
 // StillMine reports whether the lease lasts for so long, as far as this process knows, even without another renewal.
@@ -155,13 +319,13 @@ func (l *Lease) Slot() int { return l.slot }
 // seconds, and ends by its TTL. It takes no context, because an ended one would leave the lease behind.
 func (l *Lease) Release() error {
 	l.once.Do(func() {
-		lost := l.Err()
-		l.mutex.Lock()
-		l.released = true
-		l.mutex.Unlock()
-		l.endWork()
 		l.endLife()
 		l.keepers.Wait()
+		lost := l.Err()
+		l.mutex.Lock()
+		l.end, l.told = 0, Forever
+		l.mutex.Unlock()
+		l.endWork()
 		if l.result = lost; lost == nil {
 			l.result = l.claim.release(l.number)
 		} else { // By the service's clock it may be there still, and the next client in line need not wait.
@@ -209,9 +373,9 @@ func (l *Lease) renew(next time.Duration) {
 		case errors.Is(got.err, ErrLeaseLost):
 			l.lost = got.err
 		case got.err != nil:
-			l.why, failures, next = got.err.Error(), failures+1, now()+pause
+			l.why, failures, next = got.err.(*Error).Detail, failures+1, now()+pause
 		case now() < l.told: // Else it is too late: the work is told.
-			l.hold(got.grant)
+			l.hold(got)
 			failures, next = 0, sent+l.claim.options.TTL/3
 		}
 		l.mutex.Unlock()
