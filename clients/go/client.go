@@ -154,16 +154,15 @@ type Status struct {
 
 // Get returns the state of a key, held or not. Its errors are [ErrRequestRefused], [ErrServiceUnavailable] after
 // 5 seconds without a good answer, or the error of ctx.
-func (c *Client) Get(ctx context.Context, key string) (status Status, err error) {
+func (c *Client) Get(ctx context.Context, key string) (Status, error) {
 	where, err := path(key)
-	if err == nil {
-		err = c.get(ctx, where, key, func() any { status = Status{}; return &status }, func() bool { return status.Key == key })
-	}
 	if err != nil {
 		return Status{}, err
 	}
-	status.TTL *= time.Millisecond
-	return status, nil
+	return get(ctx, c, where, key, func(read *Status) bool {
+		read.TTL *= time.Millisecond
+		return read.Key == key
+	})
 }
 
 // List returns the held keys that begin with prefix. Its errors are those of [Client.Get]. The API key needs the
@@ -173,24 +172,29 @@ func (c *Client) List(ctx context.Context, prefix string) (all []Status, err err
 		Locks  []Status
 		Cursor string
 	}
-	for query, read := (url.Values{"limit": {"1000"}, "prefix": {prefix}}), (page{}); ; query.Set("cursor", read.Cursor) {
-		into := func() any { read = page{}; return &read }
-		err = c.get(ctx, "/locks?"+query.Encode(), prefix, into, func() bool { return read.Locks != nil })
+	for query := (url.Values{"limit": {"1000"}, "prefix": {prefix}}); ; {
+		read, err := get(ctx, c, "/locks?"+query.Encode(), prefix, func(read *page) bool { return read.Locks != nil })
+		if err != nil {
+			return nil, err
+		}
 		for _, status := range read.Locks {
 			status.TTL *= time.Millisecond
 			all = append(all, status)
 		}
-		if err != nil || read.Cursor == "" {
-			return all, err
+		if query.Set("cursor", read.Cursor); read.Cursor == "" {
+			return all, nil
 		}
 	}
 }
 
 // get reads an answer, with repeats.
-func (c *Client) get(ctx context.Context, path, key string, into func() any, isGood func() bool) error {
-	return c.insist(ctx, func(within time.Duration) error {
-		return c.send(ctx, within, request{http.MethodGet, path, key, "", nil}, into(), isGood)
+func get[T any](ctx context.Context, c *Client, path, key string, isGood func(*T) bool) (read T, err error) {
+	err = c.insist(ctx, func(within time.Duration) error {
+		read = *new(T) // nothing of an answer that was not good
+		ask := request{http.MethodGet, path, key, "", nil}
+		return c.send(ctx, within, ask, &read, func() bool { return isGood(&read) })
 	})
+	return read, err
 }
 
 // ForceRelease ends the leases of a key, whoever holds them, and returns false if nobody did. The service logs the
@@ -259,7 +263,6 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 		defer answer.Body.Close()
 		text, err = io.ReadAll(io.LimitReader(answer.Body, 8<<20))
 	}
-	var onTheWay *url.Error
 	switch {
 	case err == nil && into == nil && answer.StatusCode == http.StatusNoContent:
 		return nil
@@ -271,8 +274,8 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 		return &Error{Kind: ctx.Err(), Key: r.key, Detail: "no answer before that", OutcomeUnknown: true}
 	case limited.Err() != nil:
 		err = fmt.Errorf("timeout after %v", within.Round(time.Millisecond))
-	case errors.As(err, &onTheWay):
-		err = onTheWay.Err
+	case errors.Unwrap(err) != nil: // without the URL, which repeats the key
+		err = errors.Unwrap(err)
 	}
 	c.http.CloseIdleConnections() // they may be as dead: the next attempt dials
 	var network *net.OpError

@@ -76,8 +76,8 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 		}
 		e := got.err.(*Error)
 		isOver, pause := now() >= until, backoff(failures, e)
-		isDoubtful = !e.isNo && (isDoubtful || e.OutcomeUnknown) // A no is definite, whatever happened before.
-		isFull := e.Status == http.StatusTooManyRequests && e.isNo
+		isDoubtful = !e.isNo && (isDoubtful || e.OutcomeUnknown)   // A no is definite, whatever happened before.
+		isFull := e.Status == http.StatusTooManyRequests && e.isNo // the line, or the quota
 		switch {
 		case e.Kind == ErrLockBusy && !isOver: // The service cut the wait.
 			failures, pause = 0, longer(0, sent+lookAgain-now())
@@ -126,7 +126,7 @@ func (c *claim) granted(ctx context.Context, within time.Duration, method, path 
 		return g.Key == c.key && g.Token == c.token && g.FencingToken > 0 && (number == nil || number == g.FencingToken)
 	})
 	// Counted from the sending: the service's own end is later, by the time on the way.
-	g.end = sent + (g.Waited+g.TTL)*time.Millisecond
+	g.end = sent + shorter(g.Waited*time.Millisecond, now()-sent) + g.TTL*time.Millisecond
 	return g
 }
 
