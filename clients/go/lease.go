@@ -314,6 +314,9 @@ func (l *Lease) Token() string { return l.claim.token }
 // Slot returns a number from 1 to Options.Slots that no other lease of the key has, or 0 without Options.Slots.
 func (l *Lease) Slot() int { return l.slot }
 
+// Format prints the key and the fencing token, never the token, and reads nothing that a renewal may change.
+func (l *Lease) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lease %d of %q", l.number, l.claim.key) }
+
 // Release ends the lease, and the context of the work. Later calls return the same. Its errors are [ErrLeaseLost] if
 // the lease had ended before, and [ErrServiceUnavailable] or [ErrRequestRefused] if it could not be released within 5
 // seconds, and ends by its TTL. It takes no context, because an ended one would leave the lease behind.
