@@ -12,16 +12,17 @@ test: tools
 	cargo test --lib --bins --test tidy --test it -- --test-threads=8 $(MORE:%=--skip %)
 
 # What `test-all` has more: other servers, browsers, languages and faults.
-MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: dashboard:: deploy:: docs:: \
-  embedded_faults:: examples:: fenced:: hold::proxies hold::recipes interop:: legacy:: migration:: php:: \
-  php_frameworks:: php_kills:: redis_faults:: redlock:: topology_faults:: traces:: waiting::
+MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::all_rows \
+  dashboard:: deploy:: docs:: embedded_faults:: examples:: fenced:: hold::proxies hold::recipes \
+  interop:: legacy:: migration:: php:: php_frameworks:: php_kills:: redis_faults:: redlock:: \
+  topology_faults:: traces:: waiting::
 
 # All tests. Those of CLIENTS generate and compile clients: few at a time.
 test-all: tools-all
 	cargo test --workspace --all-targets --no-fail-fast -- --test-threads=8 $(CLIENTS:%=--skip %)
 	cargo test --workspace --test it -- --test-threads=4 $(CLIENTS)
 	cargo test --workspace --doc
-CLIENTS = api::schemathesis api::sdk examples::keep_alive fenced::
+CLIENTS = api::schemathesis api::sdk clients::all_rows fenced::
 
 # Clients against all stores while things fail, for PROVE_SECONDS, and a judgement on what they were told.
 prove: tools-all

@@ -6,6 +6,7 @@ mod support;
 
 mod api;
 mod browser;
+mod clients;
 mod conformance;
 mod dashboard;
 mod deploy;

@@ -183,8 +183,10 @@ fn shown_code(page: &File) -> String {
 fn typed(code: &str, command: &str) -> BTreeSet<String> {
     let begins = code.match_indices(command).filter(|(at, _)| {
         let before = &code[..*at];
+        // In Python `from lockkeeper import`.
         before.is_empty()
             || before.ends_with(|letter: char| letter.is_whitespace() || letter == '/')
+                && !before.ends_with("from ")
     });
     let words = begins.filter_map(|(at, _)| {
         let rest = &code[at + command.len()..];

@@ -125,23 +125,6 @@ pub(crate) struct Project {
 }
 
 impl Project {
-    /// One with the programs of a directory of the package in place of the tests'.
-    pub(crate) fn of_programs(language: &'static str, directories: &[&str]) -> Self {
-        let project = Self::of(language, TODAYS);
-        for program in ["client.ts", "client.py"] {
-            fs::remove_file(project.directory.path().join(program)).unwrap();
-        }
-        for directory in directories {
-            let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
-            for program in fs::read_dir(from).unwrap() {
-                let program = program.unwrap();
-                let to = project.directory.path().join(program.file_name());
-                fs::copy(program.path(), to).unwrap();
-            }
-        }
-        project
-    }
-
     fn of(language: &'static str, generator: &'static str) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let here = directory.path();

@@ -4,7 +4,6 @@ mod ci;
 mod cron;
 mod deploy;
 mod hold;
-mod keep_alive;
 pub(crate) mod php_fpm;
 
 use std::path::Path;
