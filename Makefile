@@ -1,6 +1,6 @@
 # The very commands that the README and CI use.
 
-.PHONY: run test test-all prove fuzz check deny bench image dist
+.PHONY: run test test-all clients prove fuzz check deny bench image dist
 
 # Serves locks on the embedded store, on http://127.0.0.1:8080; needs only a Rust toolchain.
 run:
@@ -12,7 +12,7 @@ test: tools
 	cargo test --lib --bins --test tidy --test it -- --test-threads=8 $(MORE:%=--skip %)
 
 # What `test-all` has more: other servers, browsers, languages and faults.
-MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::all_rows \
+MORE = ::cluster:: ::redlock:: ::sentinel:: api::schemathesis api::sdk browser:: clients::rows \
   dashboard:: deploy:: docs:: embedded_faults:: examples:: fenced:: hold::proxies hold::recipes \
   interop:: legacy:: migration:: php:: php_frameworks:: php_kills:: redis_faults:: redlock:: \
   topology_faults:: traces:: waiting::
@@ -22,7 +22,13 @@ test-all: tools-all
 	cargo test --workspace --all-targets --no-fail-fast -- --test-threads=8 $(CLIENTS:%=--skip %)
 	cargo test --workspace --test it -- --test-threads=4 $(CLIENTS)
 	cargo test --workspace --doc
-CLIENTS = api::schemathesis api::sdk clients::all_rows fenced::
+CLIENTS = api::schemathesis api::sdk clients::rows fenced::
+
+# The packages of all languages: their tests, and all of clients/SITUATIONS.md for ROUNDS rounds.
+clients: tools-all
+	cargo build --bin lockkeeper
+	tests/clients/all $(ROUNDS)
+ROUNDS = 1
 
 # Clients against all stores while things fail, for PROVE_SECONDS, and a judgement on what they were told.
 prove: tools-all

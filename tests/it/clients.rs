@@ -12,33 +12,48 @@ const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 /// What a build or a run leaves beside the sources.
 const MADE: [&str; 4] = ["node_modules", "dist", "build", "__pycache__"];
 
-/// A language: the directory of its client, and how the client is built and tested there.
+/// The rows of every change; `make clients` has all of them, and the tests of each package.
+const ROWS: [&str; 18] = [
+    "plain",
+    "acquire-lost",
+    "acquire-503",
+    "acquire-429",
+    "busy",
+    "odd-key",
+    "wrong-api-key",
+    "wait-longer-than-cap",
+    "cancel-in-line",
+    "refresh-503",
+    "refresh-silent",
+    "restart-in-work",
+    "forced-release-blocked",
+    "error-of-work",
+    "kill",
+    "term-in-work",
+    "release-lost",
+    "fork",
+];
+
+/// A language: the directory of its client, and how the client is built there.
 struct Language {
     client: &'static str,
     commands: &'static [&'static [&'static str]],
 }
 
-const PYTHON: Language = Language {
-    client: "clients/python",
-    commands: &[&["env", "PYTHONPATH=src", "python3", "-m", "unittest", "discover", "-s", "tests"]],
-};
+const PYTHON: Language = Language { client: "clients/python", commands: &[] };
 
 const TYPESCRIPT: Language = Language {
     client: "clients/typescript",
     commands: &[
         &["npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"],
         &["npm", "run", "build", "--silent"],
-        &["npm", "test", "--silent"],
     ],
 };
 
-const GO: Language = Language {
-    client: "clients/go",
-    commands: &[&["go", "vet", "./..."], &["go", "test", "./..."]],
-};
+const GO: Language = Language { client: "clients/go", commands: &[&["go", "vet", "./..."]] };
 
 impl Language {
-    /// A copy of the client and of the programs that drive it, built and tested.
+    /// A copy of the client and of the programs that drive it, built.
     fn built(&self) -> PathBuf {
         let mut files = Vec::new();
         list(Path::new(self.client), &mut files);
@@ -56,12 +71,12 @@ impl Language {
             for words in self.commands {
                 let mut run = command(words[0]);
                 run.args(&words[1..]).current_dir(there.join(self.client));
-                succeeds(run.env("LOCKKEEPER_BIN", BINARY));
+                succeeds(&mut run);
             }
         })
     }
 
-    /// Runs rows of the table, all without names.
+    /// Runs these rows of the table.
     fn does_what_the_table_says(&self, driver: &str, rows: &[&str]) {
         let program = self.built().join("tests/clients/situations.py");
         let mut run = command("python3");
@@ -95,26 +110,26 @@ fn python_holds_a_lease_waits_in_line_and_stops_before_it_is_lost() {
     PYTHON.does_what_the_table_says("py", &["plain", "wait-longer-than-cap", "refresh-silent"]);
 }
 
-mod all_rows {
-    use super::{GO, PYTHON, TYPESCRIPT};
+mod rows {
+    use super::{GO, PYTHON, ROWS, TYPESCRIPT};
 
     #[test]
     fn each_row_holds_in_python_with_threads() {
-        PYTHON.does_what_the_table_says("py", &[]);
+        PYTHON.does_what_the_table_says("py", &ROWS);
     }
 
     #[test]
     fn each_row_holds_in_python_with_asyncio() {
-        PYTHON.does_what_the_table_says("py-asyncio", &[]);
+        PYTHON.does_what_the_table_says("py-asyncio", &ROWS);
     }
 
     #[test]
     fn each_row_holds_in_typescript() {
-        TYPESCRIPT.does_what_the_table_says("ts", &[]);
+        TYPESCRIPT.does_what_the_table_says("ts", &ROWS);
     }
 
     #[test]
     fn each_row_holds_in_go() {
-        GO.does_what_the_table_says("go", &[]);
+        GO.does_what_the_table_says("go", &ROWS);
     }
 }
