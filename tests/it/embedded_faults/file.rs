@@ -18,7 +18,7 @@ use redb::{Database, TableDefinition};
 
 use crate::redis_faults::clock::Clock;
 use crate::support::process::{BINARY, command};
-use crate::support::{PATIENCE, Process, eventually};
+use crate::support::{PATIENCE, Process, eventually, in_memory};
 
 const TOKEN: &str = "token-of-the-holder";
 
@@ -249,8 +249,8 @@ fn assert_refused(store: &str, expected: &str) {
 }
 
 /// What a file holds, or why it is refused.
-async fn read(file: &[u8]) -> Result<Vec<LockStatus>, String> {
-    let directory = tempfile::tempdir().unwrap();
+pub(super) async fn read(file: &[u8]) -> Result<Vec<LockStatus>, String> {
+    let directory = in_memory();
     fs::write(directory.path().join("locks.redb"), file).unwrap();
     let store = opened(directory.path().to_owned())?;
     let page = Page { prefixes: [String::new()].into(), after: None, limit: 1_000 };
@@ -274,10 +274,10 @@ fn held(statuses: &[LockStatus]) -> BTreeMap<String, String> {
 }
 
 /// A generator that is the same in every run.
-struct Random(u64);
+pub(super) struct Random(pub(super) u64);
 
 impl Random {
-    fn below(&mut self, bound: usize) -> usize {
+    pub(super) fn below(&mut self, bound: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.0 >> 33) as usize % bound
     }

@@ -6,4 +6,5 @@ mod file;
 mod kill;
 mod load;
 mod others;
+mod power;
 mod stall;

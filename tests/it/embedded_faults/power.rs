@@ -1,0 +1,273 @@
+//! A loss of power. Every write and sync of a busy service is recorded, and files are made of what a
+//! disk may be left with at any moment: what was not synced is there, missing, or torn at a sector.
+//! Whatever was answered by then has to be in each of them.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
+
+use lockkeeper::lock::time::wall_clock_micros;
+use tokio::task::JoinSet;
+
+use crate::embedded_faults::file::{Random, read};
+use crate::support::process::Process;
+use crate::support::{Http, PATIENCE, eventually, in_memory};
+
+/// What a disk writes as a whole.
+const SECTOR: usize = 512;
+
+const KEYS: usize = 6;
+
+/// The leases of each key.
+const LEASES: usize = 25;
+
+/// The files that are made; `IMAGES` in the environment overrides it.
+const IMAGES: u64 = 1_500;
+
+/// What the service does to its file, and when.
+struct Step {
+    at: u64,
+    deed: Deed,
+}
+
+enum Deed {
+    Write(usize, Vec<u8>),
+    Length(usize),
+    /// So many steps are on the disk.
+    Sync(usize),
+}
+
+/// What a client heard of its key: the fencing token of the lease that it has since then.
+struct Told {
+    sent: u64,
+    answered: u64,
+    holds: Option<u64>,
+}
+
+/// A lease after the other of one key, some of them refreshed.
+async fn work(http: Http, key: usize) -> Vec<Told> {
+    let mut told = Vec::new();
+    for lease in 0..LEASES {
+        let http = http.token(&format!("token-of-the-client-{key}-{lease}"));
+        let path = format!("/locks/{key}");
+        for verb in ["POST", "PUT", "DELETE"] {
+            if verb == "PUT" && lease % 3 > 0 {
+                continue;
+            }
+            let sent = wall_clock_micros();
+            let answer = match verb {
+                "POST" => http.post(&format!("{path}?ttl=10h"), "").await,
+                "PUT" => http.put(&format!("{path}/refresh"), "").await,
+                _ => http.delete(&path).await,
+            };
+            let answered = wall_clock_micros();
+            assert!([200, 201, 204].contains(&answer.status), "{verb} {answer:?}");
+            let holds = (verb != "DELETE").then(|| answer.number("fencing_token"));
+            told.push(Told { sent, answered, holds });
+        }
+    }
+    told
+}
+
+/// The steps of a trace, the calls that are `<unfinished ...>` among them.
+fn steps(trace: &str) -> Vec<Step> {
+    let (mut steps, mut files, mut open) = (Vec::new(), HashSet::new(), HashMap::new());
+    for line in trace.lines() {
+        let (task, rest) = line.split_once(' ').unwrap();
+        let (at, call) = rest.trim_start().split_once(' ').unwrap();
+        let at = (at.parse::<f64>().unwrap() * 1e6) as u64;
+        let (begun, before) = match call.starts_with("<... ") {
+            true => open.remove(task).unwrap_or_default(),
+            false => (call.to_owned(), steps.len()),
+        };
+        let (name, args) = begun.split_once('(').unwrap_or_default();
+        let fd = args.split([',', ')', ' ']).next().unwrap_or_default().to_owned();
+        let is_begin = !call.starts_with("<... ");
+        match name {
+            "pwrite64" if is_begin && files.contains(&fd) => {
+                let mut parts = args.split('"');
+                let data = unhexed(parts.nth(1).unwrap());
+                let rest = parts.next().unwrap().split([',', ')', '<']);
+                let offset = rest.filter_map(|word| word.trim().parse().ok()).nth(1).unwrap();
+                steps.push(Step { at, deed: Deed::Write(offset, data) });
+            }
+            "ftruncate" if is_begin && files.contains(&fd) => {
+                let length =
+                    args.split([',', ')', ' ']).filter_map(|word| word.parse().ok()).nth(1);
+                steps.push(Step { at, deed: Deed::Length(length.unwrap()) });
+            }
+            _ => (),
+        }
+        if call.ends_with("<unfinished ...>") {
+            open.insert(task.to_owned(), (begun, before));
+            continue;
+        }
+        let result = call.rsplit_once(" = ").map(|(_, result)| result.trim()).unwrap_or_default();
+        match name {
+            "openat" => {
+                let path =
+                    String::from_utf8_lossy(&unhexed(args.split('"').nth(1).unwrap())).into_owned();
+                let is_ours = path.ends_with("locks.redb") || path.ends_with("locks.redb.new");
+                let known =
+                    if is_ours { files.insert(result.to_owned()) } else { files.remove(result) };
+                let _ = known;
+            }
+            "fdatasync" | "fsync" if files.contains(&fd) => {
+                assert_eq!(result, "0", "{line}");
+                steps.push(Step { at, deed: Deed::Sync(before) });
+            }
+            _ => (),
+        }
+    }
+    steps
+}
+
+/// `\x61\x62` as bytes.
+fn unhexed(text: &str) -> Vec<u8> {
+    let bytes = text.split("\\x").skip(1);
+    bytes.map(|byte| u8::from_str_radix(&byte[..2], 16).unwrap()).collect()
+}
+
+fn write(image: &mut Vec<u8>, at: usize, data: &[u8]) {
+    if image.len() < at + data.len() {
+        image.resize(at + data.len(), 0);
+    }
+    image[at..at + data.len()].copy_from_slice(data);
+}
+
+/// What the disk may have before the step of this number.
+fn image(steps: &[Step], number: usize, random: &mut Random) -> Vec<u8> {
+    let synced = steps[..number].iter().filter_map(|step| match step.deed {
+        Deed::Sync(before) => Some(before),
+        _ => None,
+    });
+    let synced = synced.max().unwrap_or_default();
+    let mut image = Vec::new();
+    for (place, step) in steps[..number].iter().enumerate() {
+        let fate = if place < synced { 0 } else { random.below(3) };
+        match &step.deed {
+            Deed::Write(at, data) if fate == 0 => write(&mut image, *at, data),
+            Deed::Write(at, data) if fate == 1 => {
+                for (sector, data) in data.chunks(SECTOR).enumerate() {
+                    if random.below(2) == 0 {
+                        write(&mut image, at + sector * SECTOR, data);
+                    }
+                }
+            }
+            Deed::Length(length) if fate == 0 => image.resize(*length, 0),
+            _ => (),
+        }
+    }
+    image
+}
+
+/// What is wrong with the file that a loss of power before a step leaves.
+async fn fault(
+    steps: &[Step],
+    number: usize,
+    told: &BTreeMap<usize, Vec<Told>>,
+    random: &mut Random,
+) -> Option<String> {
+    let at = steps[number].at;
+    let held = match read(&image(steps, number, random)).await {
+        Ok(held) => held,
+        Err(why) => return Some(format!("step {number}: {why}")),
+    };
+    let number_of = |key: &usize| {
+        let status = held.iter().find(|status| status.key.to_string() == key.to_string())?;
+        Some(status.holder.as_ref()?.fencing_token?.number())
+    };
+    told.iter().find_map(|(key, told)| {
+        let answered = told.partition_point(|told| told.answered < at);
+        let before = answered.checked_sub(1).and_then(|last| told[last].holds);
+        let under_way = told.get(answered).filter(|next| next.sent < at);
+        let found = number_of(key);
+        let fits = found == before || under_way.is_some_and(|next| next.holds == found);
+        (!fits).then(|| format!("key {key}, step {number}: {found:?} instead of {before:?}"))
+    })
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn whatever_was_answered_outlives_a_loss_of_power_at_any_moment() {
+    let (directory, traced) = (in_memory(), tempfile::tempdir().unwrap());
+    let store = format!("embedded:{}", directory.path().display());
+    let trace = traced.path().join("trace");
+    let mut told = record(&store, &trace).await;
+    let mut steps = steps(&std::fs::read_to_string(&trace).unwrap());
+    let syncs = steps.iter().filter(|step| matches!(step.deed, Deed::Sync(_))).count();
+    let first = told.values().map(|told| told[0].sent).min().unwrap();
+    let begin = steps.iter().position(|step| step.at > first).unwrap();
+    assert!(syncs > LEASES && begin > 0, "{syncs} syncs, {begin} steps before");
+
+    let variable = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let images = variable("IMAGES").unwrap_or(IMAGES);
+    let seed = variable("SEED").unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("{} steps, {syncs} of them syncs; {images} files from seed {seed}", steps.len());
+    let mut random = Random(seed);
+    let any = begin..steps.len();
+    for _ in 0..images {
+        let number = begin + random.below(any.len());
+        assert_eq!(fault(&steps, number, &told, &mut random).await, None, "seed {seed}");
+    }
+
+    // A service that answers before its commit is on disk would be found, and one that syncs nothing.
+    for is_synced in [true, false] {
+        told.values_mut().flatten().for_each(|told| told.answered = told.sent);
+        if !is_synced {
+            steps.iter_mut().for_each(|step| {
+                if let Deed::Sync(before) = &mut step.deed {
+                    *before = (*before).min(begin);
+                }
+            });
+        }
+        let mut found = None;
+        for _ in 0..2_000 {
+            let number = begin + random.below(any.len());
+            found = found.or(fault(&steps, number, &told, &mut random).await);
+            if found.is_some() {
+                break;
+            }
+        }
+        eprintln!("answers before a sync, {is_synced}: {found:?}");
+        assert!(found.is_some(), "nothing is found (synced: {is_synced})");
+    }
+}
+
+/// Has a service that is traced serve clients of some keys, and kills it.
+async fn record(store: &str, trace: &Path) -> BTreeMap<usize, Vec<Told>> {
+    let calls = "trace=openat,pwrite64,ftruncate,fdatasync,fsync";
+    let trace_path = trace.display().to_string();
+    let strace = [
+        "strace",
+        "-D",
+        "-f",
+        "-q",
+        "-ttt",
+        "-e",
+        calls,
+        "-xx",
+        "-s",
+        "4194304",
+        "-o",
+        &trace_path,
+    ];
+    let service = Process::start_under(&strace, &["--store", store]);
+    let mut clients = JoinSet::new();
+    for key in 0..KEYS {
+        let http = service.http();
+        clients.spawn(async move { (key, work(http, key).await) });
+    }
+    let mut told = BTreeMap::new();
+    while let Some(done) = clients.join_next().await {
+        told.extend([done.unwrap()]);
+    }
+    let pid = format!("{} ", service.pid());
+    service.kill();
+    eventually(PATIENCE, async || {
+        let text = std::fs::read_to_string(trace).unwrap();
+        let ended =
+            |line: &str| line.starts_with(&pid) && line.ends_with("+++ killed by SIGKILL +++");
+        text.lines().any(ended).then_some(())
+    })
+    .await;
+    told
+}
