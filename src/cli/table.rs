@@ -147,7 +147,7 @@ fn lines<const N: usize>(rows: &[[String; N]], widths: &[usize; N]) -> Vec<Strin
 }
 
 /// A text without its middle if it is longer than `most`: the ends tell keys apart.
-fn shortened(text: &str, most: usize) -> String {
+pub(super) fn shortened(text: &str, most: usize) -> String {
     let length = text.chars().count();
     if length <= most {
         return text.to_owned();

@@ -12,7 +12,7 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::Claimant;
 use crate::cli::clock::Moment;
-use crate::cli::table::{span, whose};
+use crate::cli::table::{shortened, span, whose};
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
 use crate::wire::StatusBody;
@@ -23,6 +23,9 @@ const FIRST: Duration = Duration::from_secs(1);
 /// The pause between two looks, on a terminal and elsewhere.
 const PAUSE_DRAWN: Duration = Duration::from_secs(1);
 const PAUSE_TOLD: Duration = Duration::from_secs(5);
+
+/// The columns of a key on a terminal, so that a line of 80 has the place and the holder, too.
+const DRAWN_KEY: usize = 20;
 
 /// The waiting requests that a look asks for: as many as the service allows.
 const MAX_PLACES: u64 = 100;
@@ -50,7 +53,8 @@ impl Progress<'_> {
         let mut told = None;
         sleep(FIRST).await;
         loop {
-            let (facts, line) = self.look().await.unzip();
+            let key_columns = if draws { DRAWN_KEY } else { usize::MAX };
+            let (facts, line) = self.look(key_columns).await.unzip();
             if draws {
                 voice.draw(&line.unwrap_or_default());
             } else if facts.is_some() && facts != told {
@@ -62,7 +66,7 @@ impl Progress<'_> {
     }
 
     /// The state of the key while the claim waits for it, and a line about it.
-    async fn look(&self) -> Option<(Facts, String)> {
+    async fn look(&self, key_columns: usize) -> Option<(Facts, String)> {
         let Claimant { client, key, owner, .. } = self.claimant;
         let body = client.inspect(key, Some(MAX_PLACES)).await.ok()?;
         let status: StatusBody = serde_json::from_str(&body).ok()?;
@@ -71,7 +75,7 @@ impl Progress<'_> {
         let place = place(&status, owner.as_ref());
         let left = self.until.map(Moment::left);
         is_waiting.then(|| {
-            let line = line(&status, place, left);
+            let line = line(&status, key_columns, place, left);
             ((whose(&status), status.fencing_token, place), line)
         })
     }
@@ -88,13 +92,19 @@ fn place(status: &StatusBody, owner: Option<&Owner>) -> Option<usize> {
     }
 }
 
-fn line(status: &StatusBody, place: Option<usize>, left: Option<Duration>) -> String {
+fn line(
+    status: &StatusBody,
+    key_columns: usize,
+    place: Option<usize>,
+    left: Option<Duration>,
+) -> String {
     let waiters = status.waiters;
     let place = match place {
         Some(place) => format!("place {place} of {waiters}"),
         None => format!("{waiters} in line"),
     };
-    let mut line = format!("waiting for '{}', {place}: held", status.key);
+    let key = shortened(&status.key, key_columns);
+    let mut line = format!("waiting for '{key}', {place}: held");
     if let Some(owner) = whose(status) {
         line.push_str(&format!(" by {owner}"));
     }
@@ -128,12 +138,18 @@ mod tests {
         let full = status(r#""owner":"web-1","held_ms":125000,"ttl_ms":27900,"waiters":3"#);
         let told = "waiting for 'k', place 2 of 3: held by web-1 for 2 min 5 s, 27.9 s left; \
                     the wait ends in 8.0 s";
-        assert_eq!(line(&full, Some(2), Some(Duration::from_secs(8))), told);
+        assert_eq!(line(&full, 9, Some(2), Some(Duration::from_secs(8))), told);
         let shared = status(r#""ttl_ms":900,"waiters":1,"holders":3,"slots":3"#);
         let told = "waiting for 'k', 1 in line: held by 3 of 3, 0.9 s left";
-        assert_eq!(line(&shared, None, None), told);
+        assert_eq!(line(&shared, 9, None, None), told);
         let bare = status(r#""waiters":120"#);
-        assert_eq!(line(&bare, None, None), "waiting for 'k', 120 in line: held, no end");
+        assert_eq!(line(&bare, 9, None, None), "waiting for 'k', 120 in line: held, no end");
+        let mut long = bare;
+        long.key = "tenants/4711/report-1".to_owned();
+        assert_eq!(
+            line(&long, 9, None, None),
+            "waiting for 'tena\u{2026}rt-1', 120 in line: held, no end"
+        );
     }
 
     #[test]
