@@ -170,7 +170,7 @@ final class AcquireTest extends TestCase
         self::assertSame('ttl_ms', $refused->field);
         $refused = $this->thrown(RequestRefused::class, fn () => $this->client()->acquire(self::key(), 3601));
         self::assertSame([400, 'invalid_request', 'ttl_ms'], [$refused->status, $refused->problem, $refused->field]);
-        self::assertStringContainsString('100 to 3600000 ms', $refused->getMessage());
+        self::assertStringContainsString('100ms to 1h', $refused->getMessage());
     }
 
     /** @dataProvider keys */
