@@ -13,8 +13,8 @@ const SHELL: &str = "/bin/sh";
 const END: &str = "--";
 
 /// Programs that run the first of their arguments that is no option.
-const INTERPRETERS: [&str; 12] =
-    ["sh", "bash", "dash", "ksh", "zsh", "env", "node", "perl", "php", "python", "ruby", "sudo"];
+const INTERPRETERS: [&str; 10] =
+    ["sh", "bash", "dash", "ksh", "zsh", "node", "perl", "php", "python", "ruby"];
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Words {
