@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use crate::exec::{Ran, Stage, exec};
 use crate::support::certificates::Certificates;
+use crate::support::process::{command, succeeds};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn https_reaches_a_service_whose_certificate_is_trusted_and_no_other() {
@@ -32,6 +33,26 @@ async fn https_reaches_a_service_whose_certificate_is_trusted_and_no_other() {
     let ran = Ran::of(doubting.output().unwrap());
     assert_eq!(ran.code, Some(69));
     assert!(ran.err.contains("invalid peer certificate"), "{}", ran.err);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fault_of_tls_that_people_can_mend_is_told_in_words() {
+    let stage = Stage::new();
+    let plain = format!("https://{}", stage.service.http().address);
+    let ran = Ran::of(exec(&plain, &["-n", "key", "true"]).output().unwrap());
+    assert!(ran.code == Some(69) && ran.err.contains("is it http://?"), "{ran:?}");
+
+    // What `openssl req -x509` makes is the certificate of an authority.
+    let certificates = Certificates::make();
+    let (pem, key) = (certificates.path("server.pem"), certificates.path("server.key"));
+    let words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"];
+    let mut openssl = command("openssl");
+    openssl.args(words).args(["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]);
+    succeeds(openssl.args(["-out"]).arg(&pem).arg("-keyout").arg(&key));
+    let (address, _serving) = secured(stage.service.http().address, &certificates).await;
+    let mut trusting = exec(&format!("https://{address}"), &["-n", "key", "true"]);
+    let ran = Ran::of(trusting.env("SSL_CERT_FILE", &pem).output().unwrap());
+    assert!(ran.code == Some(69) && ran.err.contains("is that of an authority"), "{ran:?}");
 }
 
 /// Speaks TLS for a service, until it is dropped.
