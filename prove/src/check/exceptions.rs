@@ -171,6 +171,18 @@ fn a_look_on_redlock_may_show_the_vote_of_a_rival() {
 }
 
 #[test]
+fn a_look_on_redlock_may_say_free_while_a_lease_that_ends_is_renewed() {
+    let looked = |store, at| {
+        let renewed = Operation { status: 200, ..grant(1, 10, (990, 1_040), 1_000) };
+        let all = [grant(1, 10, (0, 2), 1_000), look(2, (at, at + 5), None, false), renewed];
+        rules(&lines_of(store, all))
+    };
+    assert_eq!(looked("redlock", 995), [""; 0]);
+    assert_eq!(looked("redlock", 500), ["I9"]);
+    assert_eq!(looked("redis", 995), ["I9"]);
+}
+
+#[test]
 fn a_lease_on_redlock_keeps_its_number() {
     let all = [grant(1, 10, (0, 2), 990), refresh(1, 12, (100, 110), 990)];
     assert_eq!(rules(&lines_of("redlock", all)), ["I1", "I2", "I8", "I9"]);

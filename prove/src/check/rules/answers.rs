@@ -84,7 +84,14 @@ fn free_looks(court: &mut Court<'_>) {
         }
     }
     for (fence, lo, answered, sent) in found {
-        let disturbed = court.context.redlock() && court.context.disturbed(sent, answered);
+        // On Redlock a lease that has just ended may go on by a renewal that is under way.
+        let renewed = key.operations.iter().any(|one| {
+            let is_renewal = matches!(one.kind, Kind::Acquire | Kind::Refresh);
+            let crosses = one.sent <= answered && one.answered.is_some_and(|at| at >= sent);
+            is_renewal && crosses && one.said.fencing_token == Some(fence)
+        });
+        let disturbed = renewed || court.context.disturbed(sent, answered);
+        let disturbed = court.context.redlock() && disturbed;
         let promised = !disturbed && court.context.promises_keeping(lo, answered);
         court.find(
             "I9",
