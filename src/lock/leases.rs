@@ -98,7 +98,7 @@ impl Leases {
     /// Without any lease, over a store that other instances may share.
     pub(crate) fn new(shared: bool, prefixes: Prefixes, observe: ObserveHeld) -> Self {
         let unreported = if shared { Why::Elsewhere } else { Why::Expired };
-        let known = Known::new(prefixes, observe, unreported);
+        let known = Known::new(prefixes, observe);
         Self { unreported, state: Mutex::new((known, Holds::default())) }
     }
 
@@ -329,7 +329,7 @@ impl Leases {
     fn with<T>(&self, use_it: impl FnOnce(&mut Known, &mut Holds) -> T) -> T {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let (known, holds) = &mut *state;
-        known.expire(Instant::now());
+        known.expire(Instant::now(), self.unreported);
         use_it(known, holds)
     }
 }

@@ -70,7 +70,7 @@ struct PulseStep {
     number: u32,
     granted: u64,
     refused: u64,
-    /// The number of writes, and the milliseconds of the longest.
+    /// Milliseconds of the longest write.
     longest_write: Option<f64>,
 }
 
@@ -182,12 +182,7 @@ impl Pulse {
             Counts {
                 granted: tally.granted,
                 refused: tally.refused,
-                refused_lately: tally
-                    .steps
-                    .iter()
-                    .filter(|one| one.number + LATELY > step)
-                    .map(|one| one.refused)
-                    .sum(),
+                refused_lately: tally.refused_lately(step),
                 write_ms: writes.get(writes.len() / 2).copied(),
                 failing: tally.failing.clone(),
             }
@@ -254,6 +249,11 @@ impl Pulse {
 }
 
 impl PulseTally {
+    fn refused_lately(&self, step: u32) -> u64 {
+        let lately = self.steps.iter().filter(|one| one.number + LATELY > step);
+        lately.map(|one| one.refused).sum()
+    }
+
     /// The counts of this step, the newest.
     fn step(&mut self, number: u32) -> &mut PulseStep {
         if self.steps.back().is_none_or(|last| last.number < number) {
@@ -276,7 +276,7 @@ async fn look_for_ends(locks: &Locks) {
 mod tests {
     use std::time::Duration;
 
-    use super::{Pulse, STEPS, WRITES};
+    use super::{LATELY, Pulse, STEPS, WRITES};
     use crate::lock::error::{Effect, LockError, StoreError, Verb};
     use crate::metrics::Counted;
 
@@ -292,6 +292,10 @@ mod tests {
         let counts = pulse.counts();
         assert_eq!((counts.granted, counts.refused, counts.refused_lately), (1, 3, 3));
         assert_eq!(counts.write_ms, Some(WRITES as f64 * 1.5));
+        pulse.with(|tally| {
+            assert_eq!(tally.refused_lately(LATELY - 1), 3);
+            assert_eq!((tally.refused, tally.refused_lately(LATELY)), (3, 0));
+        });
     }
 
     #[test]

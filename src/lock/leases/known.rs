@@ -29,8 +29,6 @@ pub(super) const GRACE: Duration = Duration::from_millis(250);
 pub(super) struct Known {
     pub(super) prefixes: Prefixes,
     observe: ObserveHeld,
-    /// The reason of an end that nobody reported.
-    unreported: Why,
     leases: HashMap<LockKey, SmallVec<[KnownLease; 1]>>,
     /// The leases whose TTL runs, the first to end first.
     running: BTreeSet<Due>,
@@ -69,10 +67,10 @@ pub(super) struct KnownLease {
 }
 
 impl Known {
-    pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld, unreported: Why) -> Self {
+    pub(super) fn new(prefixes: Prefixes, observe: ObserveHeld) -> Self {
         let (leases, ended) = (HashMap::new(), VecDeque::new());
         let (running, overdue) = (BTreeSet::new(), BTreeSet::new());
-        Self { prefixes, observe, unreported, leases, running, overdue, ended, last: 0, changes: 0 }
+        Self { prefixes, observe, leases, running, overdue, ended, last: 0, changes: 0 }
     }
 
     pub(super) fn of_key(&self, key: &LockKey) -> impl Iterator<Item = &KnownLease> {
@@ -122,9 +120,9 @@ impl Known {
         }
     }
 
-    /// Notes which TTLs have passed: these leases count no more, though one of them may have been
+    /// Notes which TTLs have passed, for this reason unless another is known: these leases count no more, though one of them may have been
     /// renewed elsewhere. The oldest are forgotten.
-    pub(super) fn expire(&mut self, now: Instant) {
+    pub(super) fn expire(&mut self, now: Instant, why: Why) {
         while let Some(due) = self.running.first().filter(|(ends_at, ..)| *ends_at <= now).cloned()
         {
             self.running.remove(&due);
@@ -132,7 +130,7 @@ impl Known {
             let of_key = self.leases.get_mut(key).into_iter().flatten();
             for lease in of_key.filter(|known| known.fencing_token == *number) {
                 lease.permit = None;
-                lease.observe(&self.prefixes, &self.observe, now, self.unreported);
+                lease.observe(&self.prefixes, &self.observe, now, why);
             }
             self.overdue.insert(due);
             if self.overdue.len() > KEPT_ENDS

@@ -90,8 +90,8 @@ fn free_looks(court: &mut Court<'_>) {
             let crosses = one.sent <= answered && one.answered.is_some_and(|at| at >= sent);
             is_renewal && crosses && one.said.fencing_token == Some(fence)
         });
-        let disturbed = renewed || court.context.disturbed(sent, answered);
-        let disturbed = court.context.redlock() && disturbed;
+        let disturbed =
+            court.context.redlock() && (renewed || court.context.disturbed(sent, answered));
         let promised = !disturbed && court.context.promises_keeping(lo, answered);
         court.find(
             "I9",
