@@ -96,11 +96,6 @@ impl Proxy {
         self.state.lock().unwrap().next.extend(next);
     }
 
-    /// Does nothing of what is still planned.
-    pub(crate) fn clear(&self) {
-        self.state.lock().unwrap().next.clear();
-    }
-
     /// The requests that came since this was asked last.
     pub(crate) fn requests(&self) -> Vec<String> {
         std::mem::take(&mut self.state.lock().unwrap().requests)

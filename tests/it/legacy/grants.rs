@@ -20,19 +20,20 @@ const ODD: &str = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n\
 #[tokio::test(flavor = "multi_thread")]
 async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
     let (service, _directory) = embedded(&[]);
-    let proxy = Proxy::before(service.http().address).await;
     for php in Php::ALL {
         for (answer, told) in [
             (KEY_CHANGED, "LockkeeperRefused, unknown"),
             (RATE_LIMITED, "LockkeeperUnavailable, unknown"),
         ] {
+            // One of its own: nothing comes late of the process before.
+            let proxy = Proxy::before(service.http().address).await;
             proxy.plan(&[Mode::Pass, Mode::LoseAnswer]);
             proxy.plan(&[Mode::Answer(answer); 20]);
             let key = format!("{php:?}/{told}");
             let said = php.gives_up("shortening", &proxy.url(), &key);
             assert_eq!(said, format!("{told}, at most 5 s"), "{php:?}");
-            proxy.clear();
         }
+        let proxy = Proxy::before(service.http().address).await;
         proxy.plan(&[Mode::Pass, Mode::Answer(KEY_CHANGED)]);
         let said = php.says(&["shortening", &proxy.url(), &format!("{php:?}")]);
         assert_eq!(said, "LockkeeperRefused, not_acquired, more than 5 s", "{php:?}");
@@ -42,8 +43,8 @@ async fn a_shorter_refresh_that_may_have_happened_keeps_the_shorter_end() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_refreshed_behind_a_release() {
     let (service, _directory) = embedded(&[]);
-    let proxy = Proxy::before(service.http().address).await;
     for php in Php::ALL {
+        let proxy = Proxy::before(service.http().address).await;
         proxy.plan(&[Mode::Pass]);
         proxy.plan(&[Mode::LoseAnswer; 20]);
         let key = format!("{php:?}");
@@ -51,7 +52,6 @@ async fn nothing_is_refreshed_behind_a_release() {
         assert_eq!(said, "LockkeeperLost, 0 s", "{php:?}");
         let asked = proxy.requests();
         assert!(asked.iter().all(|request| !request.starts_with("PUT")), "{php:?}: {asked:?}");
-        proxy.clear();
     }
 }
 
@@ -85,23 +85,22 @@ async fn a_wait_that_is_cancelled_is_told_as_that() {
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_files_own_exceptions_come_out_whatever_the_answer() {
     let (service, _directory) = embedded(&[]);
-    let proxy = Proxy::before(service.http().address).await;
     let endless: &'static str = Box::leak(
         format!("HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{}", "x".repeat(3 << 20))
             .into_boxed_str(),
     );
     for php in Php::NATIVE {
         for answer in [HALF_A_GRANT, DETAILED, ODD, RATE_LIMITED, endless] {
+            let proxy = Proxy::before(service.http().address).await;
             proxy.set(Mode::Answer(answer));
             let said = php.gives_up("strict", &proxy.url(), "key");
             assert!(said.starts_with("a LockkeeperException: "), "{php:?}: {said}");
             assert!(!said.contains("Array"), "{php:?}: {said}");
-            proxy.set(Mode::Pass);
+            let proxy = Proxy::before(service.http().address).await;
             proxy.plan(&[Mode::Pass]);
             proxy.plan(&[Mode::Answer(answer); 20]);
             let said = php.gives_up("strict_refresh", &proxy.url(), "key");
             assert_eq!(said, "a LockkeeperException, not released", "{php:?}");
-            proxy.clear();
             service.http().delete("/admin/locks/key").await;
         }
     }

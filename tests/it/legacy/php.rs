@@ -54,9 +54,9 @@ impl Php {
         said.trim().to_owned()
     }
 
-    /// What a scenario says that gives up after a second where nothing answers well.
+    /// What a scenario says that gives up after 3 s where nothing answers well.
     pub(super) fn gives_up(self, scenario: &str, url: &str, key: &str) -> String {
-        self.says(&[scenario, url, key, "0", "", "1"])
+        self.says(&[scenario, url, key, "0", "", "3"])
     }
 }
 

@@ -33,12 +33,22 @@ impl Line {
         self.0.write_all(text.as_bytes()).unwrap();
     }
 
+    /// Reads, also on a machine that stands still meanwhile.
+    fn read(&mut self, piece: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.0.read(piece) {
+                Err(error) if error.kind() == ErrorKind::Interrupted => (),
+                read => return read,
+            }
+        }
+    }
+
     /// The status of the next answer, which has to come whole.
     pub(super) fn status(&mut self) -> u16 {
         let mut heard = Vec::new();
         loop {
             let mut piece = [0; 1024];
-            let length = self.0.read(&mut piece).unwrap();
+            let length = self.read(&mut piece).unwrap();
             assert!(length > 0, "closed after {:?}", String::from_utf8_lossy(&heard));
             heard.extend_from_slice(&piece[..length]);
             let text = String::from_utf8_lossy(&heard).to_lowercase();
@@ -62,7 +72,7 @@ impl Line {
     /// Whether nothing comes for a while.
     fn is_silent(&mut self) -> bool {
         self.0.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-        let heard = self.0.read(&mut [0]);
+        let heard = self.read(&mut [0]);
         self.0.set_read_timeout(Some(PATIENCE)).unwrap();
         heard
             .is_err_and(|error| matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut))
