@@ -22,6 +22,13 @@ pub(super) struct Counts {
     pub(super) unknown: u64,
     pub(super) expired: u64,
     pub(super) undone: u64,
+    /// Leases that lasted no longer because of `max_hold`.
+    pub(super) capped: u64,
+    pub(super) stepped: u64,
+    /// Grants of clients that lock on the nodes, without the service.
+    pub(super) direct: u64,
+    /// Their leases that the service renewed.
+    pub(super) adopted: u64,
     pub(super) forgot: u64,
     /// Nodes that were blank and vote again.
     pub(super) returned: u64,
@@ -76,6 +83,10 @@ impl AddAssign for Counts {
         self.unknown += other.unknown;
         self.expired += other.expired;
         self.undone += other.undone;
+        self.capped += other.capped;
+        self.stepped += other.stepped;
+        self.direct += other.direct;
+        self.adopted += other.adopted;
         self.forgot += other.forgot;
         self.returned += other.returned;
         self.late += other.late;

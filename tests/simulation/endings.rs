@@ -11,7 +11,10 @@ use crate::store::redlock::simulation::plan::LONGEST_TTL_MS;
 use crate::store::redlock::simulation::wish::{Outcome, Wish, name};
 use crate::store::redlock::simulation::worker::{REPEATS, Worker};
 
-/// The time in which a forced release acts, at the latest.
+/// When a forced release that is under way has acted, at the latest.
+const UNDER_WAY: u64 = u64::MAX / 2;
+
+/// The time in which a forced release acts after its answer, at the latest.
 const FORCED_MS: u64 = 500;
 
 impl Worker {
@@ -19,7 +22,8 @@ impl Worker {
     pub(super) async fn force(&mut self, key: usize) {
         let instance = self.instance();
         let asked = self.world.now();
-        self.world.state().forced[key] = asked + FORCED_MS;
+        // An instance that is paused acts when it goes on.
+        self.world.state().forced[key] = UNDER_WAY;
         self.ask(instance, async |store| store.force_release(&name(key), None).await).await;
         sleep(Duration::from_millis(FORCED_MS)).await;
         // It may have ended any of them.

@@ -96,6 +96,17 @@ pub(super) async fn snapshots(world: Arc<World>, mut rng: Rng) {
     }
 }
 
+/// Wall clocks step.
+pub(super) async fn stepping(world: Arc<World>, mut rng: Rng) {
+    let plan = world.plan;
+    let (back, ahead) = (plan.steps_back as i64, plan.steps_ahead as i64);
+    while pause(&world, plan.steps_every, &mut rng).await {
+        let step_us = rng.i64(-back..=ahead) * 1_000;
+        let (node, instance) = (rng.usize(..plan.all_nodes()), rng.usize(..plan.instances));
+        world.step(node, step_us, instance, &mut rng);
+    }
+}
+
 /// Nodes are paused, and execute later what has arrived meanwhile.
 pub(super) async fn pausing(world: Arc<World>, mut rng: Rng) {
     while pause(&world, world.plan.pauses_every, &mut rng).await {

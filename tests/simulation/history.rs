@@ -46,6 +46,8 @@ pub(super) enum Wrong {
     EndedEarly,
     /// A lease is promised for longer than requested.
     PromisesTooMuch,
+    /// A lease lasts longer than `max_hold`.
+    HeldTooLong,
     /// A call without an effect, or an undone one, left something.
     HadEffect,
     /// A free key is not granted.
@@ -98,12 +100,15 @@ impl History {
     pub(super) fn judge(self) -> Vec<Fault> {
         let mut faults = self.faults;
         let mut keys: HashMap<usize, Vec<Stay>> = HashMap::new();
-        for stay in self.stays.into_iter().filter(|stay| stay.fence > 0) {
+        for stay in self.stays {
             keys.entry(stay.key).or_default().push(stay);
         }
-        for stays in keys.values() {
-            for check in [two_holders, same_numbers, fallen_numbers, old_outranks_new] {
-                check(stays, &mut faults);
+        for mut stays in keys.into_values() {
+            two_holders(&stays, &mut faults);
+            // A client without the service has no number.
+            stays.retain(|stay| stay.fence > 0);
+            for check in [same_numbers, fallen_numbers, old_outranks_new] {
+                check(&stays, &mut faults);
             }
         }
         faults

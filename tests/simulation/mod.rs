@@ -6,6 +6,7 @@
 
 mod counterexamples;
 mod counts;
+mod direct;
 mod endings;
 mod faults;
 mod history;
@@ -38,9 +39,6 @@ use crate::store::redlock::simulation::plan::{LONGEST_TTL_MS, Others, Plan};
 use crate::store::redlock::simulation::rule::leave_out;
 use crate::store::redlock::simulation::worker::Worker;
 use crate::store::redlock::simulation::world::World;
-
-/// After all faults, a node that forgot votes again when the longest lease is over.
-const BACK_AFTER: Duration = Duration::from_millis(LONGEST_TTL_MS * 6 / 5);
 
 /// The time within which a free key is then granted, in milliseconds.
 const GIVEN_WITHIN_MS: u64 = 2_000;
@@ -101,8 +99,13 @@ async fn story(world: &Arc<World>) {
     for number in 0..world.plan.workers {
         all.push(Box::pin(Worker::new(world.clone(), number as u64, rng.fork()).work()));
     }
+    for number in 0..world.plan.directs {
+        let number = (1_000 + number) as u64;
+        all.push(Box::pin(Worker::new(world.clone(), number, rng.fork()).works_directly()));
+    }
     all.push(Box::pin(faults::forgetting(world.clone(), rng.fork())));
     all.push(Box::pin(faults::snapshots(world.clone(), rng.fork())));
+    all.push(Box::pin(faults::stepping(world.clone(), rng.fork())));
     all.push(Box::pin(faults::pausing(world.clone(), rng.fork())));
     all.push(Box::pin(faults::cutting(world.clone(), rng.fork())));
     all.push(Box::pin(faults::restarting(world.clone(), rng.fork())));
@@ -116,7 +119,7 @@ async fn story(world: &Arc<World>) {
     if world.plan.others.is_some() {
         return; // The nodes now serve either of the two settings, by chance.
     }
-    sleep(BACK_AFTER).await;
+    sleep(world.plan.back_after()).await;
     let (silent, locks) = world.at_the_end();
     for key in 0..world.plan.keys {
         let number = (world.plan.workers + key) as u64;
@@ -187,6 +190,37 @@ fn the_full_rules_hold_from_each_of_many_seeds() {
     let enough = counts.enough(3);
     assert!(enough.is_empty(), "too few {enough:?} in {counts:?}");
     assert!(counts.grants > 2 * seeds, "{counts:?}");
+}
+
+/// Runs plans of three nodes up to this number of grants. Returns the counts.
+fn hold(plan: impl Fn(u64) -> Plan, wrong: impl Fn(&Fault) -> bool) -> Counts {
+    let mut counts = Counts::default();
+    for seed in number("FIRST_SEED", 0).. {
+        if counts.grants >= grants() {
+            break;
+        }
+        let mut run = run(plan(seed));
+        run.faults.retain(&wrong);
+        run.has_nothing_wrong();
+        counts += run.counts;
+    }
+    eprintln!("{counts:?}");
+    counts
+}
+
+/// A node that has forgotten gives its lock to a client without the service, which knows no wait.
+#[test]
+fn clients_without_the_service_and_its_own_never_both_hold_a_key() {
+    let counts = hold(|seed| Plan::with_direct_clients(3, seed), |_| true);
+    assert!(counts.direct > counts.grants / 20 && counts.adopted > 0, "{counts:?}");
+}
+
+/// Two may hold a key then: that is what the number is for.
+#[test]
+fn numbers_never_fall_where_clocks_of_nodes_step_ahead() {
+    let of_numbers = [Wrong::SameNumber, Wrong::NumberFell, Wrong::OldOutranksNew];
+    let counts = hold(|seed| Plan::ahead(3, seed), |fault| of_numbers.contains(&fault.wrong));
+    assert!(counts.stepped > counts.grants / 100, "{counts:?}");
 }
 
 #[test]

@@ -43,7 +43,9 @@ pub(super) struct Network {
     pub(super) slow_most: u64,
     events: BinaryHeap<Event>,
     sent: u64,
-    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    waiting: HashMap<u64, (oneshot::Sender<Answer>, u64)>,
+    /// What an instance adds to the time to tell that of a node, from its answers.
+    offsets: HashMap<(usize, usize), i64>,
     /// The time at which the carrier continues.
     next: u64,
 }
@@ -57,7 +59,7 @@ struct Event {
 
 enum What {
     Arrival(Message),
-    Answer { instance: usize, call: u64, answer: Answer },
+    Answer { line: (usize, usize), call: u64, answer: Answer },
     Hint { instance: usize, lock: String },
 }
 
@@ -101,6 +103,7 @@ impl Network {
             events: BinaryHeap::new(),
             sent: 0,
             waiting: HashMap::new(),
+            offsets: HashMap::new(),
             next: 0,
         }
     }
@@ -118,6 +121,19 @@ impl Network {
         1 + u64::from(self.rng.u32(..).leading_zeros())
     }
 
+    /// Learns a node's clock as production does: `StoreClock`.
+    fn learn(&mut self, line: (usize, usize), (sent, received): (u64, u64), clock: u64) {
+        let offset = |at: u64| clock as i64 - at as i64;
+        let (least, most) = (offset(received), offset(sent) + 1);
+        let known = self.offsets.entry(line).or_insert(least);
+        *known = if *known > most { least } else { least.max(*known) };
+    }
+
+    /// A node's clock at a moment, in milliseconds, as an instance knows it.
+    fn clock(&self, line: (usize, usize), at: u64) -> u64 {
+        self.offsets.get(&line).map_or(0, |offset| at.saturating_add_signed(*offset))
+    }
+
     fn is_lost(&mut self) -> bool {
         self.rng.u32(..1_000) < self.loss
     }
@@ -127,14 +143,14 @@ impl World {
     /// Sends a command; the answer comes by the deadline at the latest.
     fn send(
         &self,
-        (instance, node): (usize, usize),
+        line: (usize, usize),
         mut command: Command,
         patience: Duration,
         when: When,
     ) -> oneshot::Receiver<Answer> {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state();
-        let now = self.now();
+        let ((instance, node), now) = (line, self.now());
         // A paused process sends when it continues, and tells the deadline that it had before.
         let sent = now.max(state.instances[instance].stands_until);
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
@@ -143,7 +159,7 @@ impl World {
             _ => sent + millis(patience),
         };
         if let When::Until(_) = when {
-            let not_after = (state.nodes[node].clock(deadline) / 1_000).to_string();
+            let not_after = state.network.clock(line, deadline).to_string();
             command.words.insert(command.keys, not_after);
         }
         let cut = state.nodes[node].is_cut_from(instance);
@@ -155,12 +171,12 @@ impl World {
             let _ = sender.send(Err(failure(command.script.verb(), Effect::None, "not connected")));
             return receiver;
         }
-        network.waiting.insert(call, sender);
+        network.waiting.insert(call, (sender, now));
         let arrival = sent + network.latency();
         let lost = cut || network.is_lost();
         if lost || arrival >= deadline {
             let answer = Err(failure(command.script.verb(), Effect::Unknown, "no answer in time"));
-            network.push(deadline, What::Answer { instance, call, answer });
+            network.push(deadline, What::Answer { line, call, answer });
         }
         if !lost {
             let message = Message { instance, node, call, deadline, command };
@@ -199,11 +215,14 @@ impl World {
             let event = network.events.pop().expect("it was there");
             match event.what {
                 What::Arrival(message) => state.arrive(now, message),
-                What::Answer { instance, call, answer } => {
-                    let stands_until = state.instances[instance].stands_until;
+                What::Answer { line, call, answer } => {
+                    let stands_until = state.instances[line.0].stands_until;
                     if stands_until > now {
-                        state.network.push(stands_until, What::Answer { instance, call, answer });
-                    } else if let Some(caller) = state.network.waiting.remove(&call) {
+                        state.network.push(stands_until, What::Answer { line, call, answer });
+                    } else if let Some((caller, sent)) = state.network.waiting.remove(&call) {
+                        if let Ok(reply) = &answer {
+                            state.network.learn(line, (sent, now), reply.now);
+                        }
                         // The caller may be gone.
                         let _ = caller.send(answer);
                     }
@@ -220,12 +239,12 @@ impl World {
 impl State {
     pub(super) fn arrive(&mut self, now: u64, message: Message) {
         let Message { instance, node, call, deadline, command } = &message;
-        let (instance, node, call) = (*instance, *node, *call);
+        let (instance, node, call, line) = (*instance, *node, *call, (*instance, *node));
         if self.nodes[node].pauses {
             if *deadline > now {
                 let answer =
                     Err(failure(command.script.verb(), Effect::Unknown, "no answer in time"));
-                self.network.push(*deadline, What::Answer { instance, call, answer });
+                self.network.push(*deadline, What::Answer { line, call, answer });
             }
             self.nodes[node].queue.push(message);
             return;
@@ -262,7 +281,7 @@ impl State {
             Some(reply) => (answered_at, Ok(reply)),
             None => (answered_at, Err(failure(verb, Effect::Unknown, "malformed answer"))),
         };
-        self.network.push(at, What::Answer { instance, call, answer });
+        self.network.push(at, What::Answer { line, call, answer });
     }
 }
 
@@ -273,8 +292,7 @@ impl Peer for Line {
     }
 
     fn now(&self) -> u64 {
-        let now = self.world.now();
-        self.world.state().nodes[self.node].clock(now) / 1_000
+        self.world.state().network.clock((self.instance, self.node), self.world.now())
     }
 
     async fn call(&self, call: &ScriptCall<'_>, patience: Duration) -> Answer {

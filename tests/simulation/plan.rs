@@ -19,6 +19,9 @@ pub(super) const RULES: Rules = Rules {
     longest_lease: Ttl::from_millis(LONGEST_TTL_MS),
 };
 
+/// The time by which a lease with `max_hold` may last longer where nodes were brought it.
+const BROUGHT_LATE_MS: u64 = 0;
+
 /// A run. Faults come at random, at these intervals in milliseconds on average; 0 is never.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
@@ -62,6 +65,15 @@ pub(super) struct Plan {
     pub(super) rolling: bool,
     /// The nodes vote from the beginning, as after a long time without leases.
     pub(super) served: bool,
+    /// The longest time that a lease of the first key lasts, in milliseconds; 0 is without limit.
+    pub(super) max_hold: u64,
+    /// Wall clocks of nodes step, at most so far back or ahead, in milliseconds. Those of instances
+    /// step within their error.
+    pub(super) steps_every: u64,
+    pub(super) steps_back: u64,
+    pub(super) steps_ahead: u64,
+    /// The clients that lock on the nodes, without the service.
+    pub(super) directs: usize,
 }
 
 /// Settings that differ from those of the first instance.
@@ -101,6 +113,11 @@ impl Plan {
             changes_every: 0,
             rolling: false,
             served: false,
+            max_hold: 0,
+            steps_every: 0,
+            steps_back: 3_000,
+            steps_ahead: 0,
+            directs: 0,
         }
     }
 
@@ -122,6 +139,21 @@ impl Plan {
     /// A run in which all nodes restart one after another, and nothing else fails.
     pub(super) fn rolling(nodes: usize, seed: u64) -> Self {
         Self { rolling: true, workers: 12, keys: 12, ..Self::calm(nodes, seed) }
+    }
+
+    /// A run with all faults but those that no client without the service is safe from.
+    pub(super) fn with_direct_clients(nodes: usize, seed: u64) -> Self {
+        Self { directs: 8, forgets_every: 0, ..Self::rough(nodes, seed) }
+    }
+
+    /// A run in which clocks of nodes step ahead, so that leases end early there.
+    pub(super) fn ahead(nodes: usize, seed: u64) -> Self {
+        Self {
+            steps_every: 4_000,
+            steps_ahead: 10_000,
+            forgets_every: 0,
+            ..Self::rough(nodes, seed)
+        }
     }
 
     /// The number of nodes that an instance knows, and its longest lease.
@@ -150,6 +182,8 @@ impl Plan {
             restarts_every: often(7, 25_000),
             stalls_every: often(4, 20_000),
             forces: [0, 40][(seed % 2) as usize],
+            max_hold: [0, 5_000][(seed / 2 % 2) as usize],
+            steps_every: often(2, 10_000),
             ..Self::calm(nodes, seed)
         }
     }
@@ -170,12 +204,26 @@ impl Plan {
             cuts_every: faster(plan.cuts_every),
             restarts_every: faster(plan.restarts_every),
             stalls_every: faster(plan.stalls_every),
+            steps_every: faster(plan.steps_every),
             ..plan
         }
     }
 
+    /// After all faults, a node that forgot votes again when the longest lease is over on its clock.
+    pub(super) fn back_after(&self) -> Duration {
+        let steps = if self.steps_every > 0 { 4 * self.steps_back } else { 0 };
+        Duration::from_millis(LONGEST_TTL_MS * 6 / 5 + steps)
+    }
+
+    /// Returns true if a lease of the key may not last as long. A node that is brought the lease counts
+    /// from a call later; steps of clocks are time for `max_hold`, too.
+    pub(super) fn outlasts(&self, key: usize, lasts: u64) -> bool {
+        let most = self.max_hold + BROUGHT_LATE_MS;
+        key == 0 && self.max_hold > 0 && self.steps_every == 0 && lasts > most
+    }
+
     /// Returns true if no refreshed lease may end early.
     pub(super) fn leases_last(&self) -> bool {
-        self.rolling || self.forgets_every == 0
+        self.rolling || self.forgets_every == 0 && self.steps_ahead == 0
     }
 }

@@ -132,6 +132,17 @@ function nodes.published()
   return unpack(published)
 end
 
+-- What a client does that locks without the service; true if it has the lock.
+function nodes.lock(number, us, name, token, ttl)
+  enter(number, us)
+  return commands.SET(name, token, 'NX', 'PX', ttl) ~= false
+end
+
+function nodes.unlock(number, us, name, token)
+  enter(number, us)
+  if commands.GET(name) == token then commands.DEL(name) end
+end
+
 local function copy(data)
   local copied = {}
   for name, entry in pairs(data) do

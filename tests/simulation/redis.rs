@@ -69,6 +69,19 @@ pub(super) fn run(node: usize, us: u64, command: &Command) -> Ran {
     REDIS.with(|redis| redis.execute(node, us, command))
 }
 
+/// Locks as a client without the service does, on a node whose clock shows `us`. Returns true if
+/// the lock was free.
+pub(super) fn lock(node: usize, us: u64, name: &str, token: &str, ttl: u64) -> bool {
+    let arguments = (node + 1, micros(us), format!("{LOCKS}{name}"), token, ttl);
+    REDIS.with(|redis| redis.does("lock", arguments))
+}
+
+/// Ends such a lock.
+pub(super) fn unlock(node: usize, us: u64, name: &str, token: &str) {
+    let arguments = (node + 1, micros(us), format!("{LOCKS}{name}"), token);
+    REDIS.with(|redis| redis.does::<()>("unlock", arguments));
+}
+
 pub(super) fn save(node: usize) {
     REDIS.with(|redis| redis.does::<()>("save", node + 1));
 }

@@ -15,6 +15,8 @@ pub(super) struct Wish {
     /// The time until which the client may rely on the lock.
     pub(super) until: u64,
     pub(super) fence: u64,
+    /// When it first heard of this number.
+    pub(super) begun: u64,
     /// The longest TTL that it was granted for.
     pub(super) asked: Ttl,
     pub(super) lease: Option<Lease>,
@@ -50,6 +52,7 @@ impl Wish {
     pub(super) fn takes(&mut self, same: &Self) {
         if same.until > self.until {
             (self.until, self.fence, self.lease) = (same.until, same.fence, same.lease.clone());
+            self.begun = same.begun;
         }
         self.asked = self.asked.max(same.asked);
         self.granted = None;
@@ -69,8 +72,8 @@ impl Wish {
             permit: None,
         };
         let (lease, granted, is_shared) = (None, None, false);
-        let (until, fence, orphaned) = (0, 0, false);
-        Self { key, token, asked: ttl, claim, until, fence, lease, granted, is_shared, orphaned }
+        let (until, fence, begun, orphaned, asked) = (0, 0, 0, false, ttl);
+        Self { key, token, claim, until, fence, begun, asked, lease, granted, is_shared, orphaned }
     }
 
     /// The outcome of a request whose instance has ended: what that has sent may still be on its

@@ -94,7 +94,7 @@ impl Worker {
         }
     }
 
-    fn wish(&mut self, origin: Origin) -> Wish {
+    pub(super) fn wish(&mut self, origin: Origin) -> Wish {
         let plan = &self.world.plan;
         let key = if plan.rolling { self.number as usize } else { self.rng.usize(..plan.keys) };
         self.claims += 1;
@@ -226,11 +226,20 @@ impl Worker {
         let (ttl, left) = (wish.asked.as_millis(), lease.ttl.as_millis());
         let mut state = self.world.state();
         let until = from + left;
-        if left > ttl - ttl / 100 - 2 {
+        if fence != wish.fence {
+            wish.begun = from;
+        }
+        if self.world.plan.outlasts(wish.key, until.saturating_sub(wish.begun)) {
+            let story = format!("begun at {}, from {from}, {lease:?}", wish.begun);
+            state.history.wrong(Wrong::HeldTooLong, story);
+        }
+        state.counts.capped += u64::from(lease.capped);
+        // After a step back of a node, its locks last longer.
+        if left > ttl - ttl / 100 - 2 && self.world.plan.steps_every == 0 {
             let story = format!("asked at {asked}, from {from}, {lease:?}");
             state.history.wrong(Wrong::PromisesTooMuch, story);
         }
-        if wish.until > from && fence != wish.fence {
+        if wish.until > from && wish.fence > 0 && fence != wish.fence {
             state.counts.renumbered += 1;
             let (story, forced) =
                 (format!("{} after {wish:?}", lease.fencing_token), state.forced[wish.key]);

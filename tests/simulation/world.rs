@@ -1,5 +1,6 @@
 //! The nodes and instances of a run, and the faults that can be applied to them.
 
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::lock::prefixes::Prefixes;
+use crate::lock::prefixes::{Prefix, Prefixes};
 use crate::lock::time::Ttl;
 use crate::lock::wakeup::Wakeups;
 use crate::metrics::Metrics;
@@ -68,11 +69,13 @@ pub(super) struct Instance {
     pub(super) ended: CancellationToken,
     /// The process is paused until then, as under SIGSTOP.
     pub(super) stands_until: u64,
+    /// The error of its wall clock.
+    offset_us: Arc<AtomicI64>,
 }
 
 struct Clocks {
     world_began: Instant,
-    offset_us: i64,
+    offset_us: Arc<AtomicI64>,
 }
 
 impl Time for Clocks {
@@ -82,7 +85,7 @@ impl Time for Clocks {
 
     fn wall_micros(&self) -> u64 {
         let elapsed = u64::try_from(self.world_began.elapsed().as_micros()).unwrap_or(u64::MAX);
-        (BEGINNING_US + elapsed).saturating_add_signed(self.offset_us)
+        (BEGINNING_US + elapsed).saturating_add_signed(self.offset_us.load(Ordering::Relaxed))
     }
 }
 
@@ -179,6 +182,15 @@ impl World {
         state.counts.forgot += 1;
     }
 
+    /// Steps the clock of a node, and that of an instance within its error.
+    pub(super) fn step(&self, node: usize, step_us: i64, instance: usize, rng: &mut Rng) {
+        let skew = self.plan.instance_skew_us;
+        let mut state = self.state();
+        state.nodes[node].offset_us += step_us;
+        state.instances[instance].offset_us.store(rng.i64(-skew..=skew), Ordering::Relaxed);
+        state.counts.stepped += 1;
+    }
+
     /// The number of nodes that do not vote for the first instance, and of locks on any node.
     pub(super) fn at_the_end(&self) -> (usize, usize) {
         let (now, state, nodes) = (self.now(), self.state(), self.plan.nodes);
@@ -198,7 +210,8 @@ impl World {
     fn instance(self: &Arc<Self>, instance: usize, rng: &mut Rng) -> Instance {
         let wakeups = Arc::new(Wakeups::default());
         let skew = self.plan.instance_skew_us;
-        let time = Clocks { world_began: self.began, offset_us: rng.i64(-skew..=skew) };
+        let offset_us = Arc::new(AtomicI64::new(rng.i64(-skew..=skew)));
+        let time = Clocks { world_began: self.began, offset_us: offset_us.clone() };
         let line = |node| -> Arc<dyn Peer> {
             let name = format!("node {node}");
             Arc::new(Line { world: self.clone(), instance, node, name })
@@ -207,13 +220,15 @@ impl World {
         let peers = (0..nodes).map(line).collect();
         let (metrics, clocks) =
             (self.metrics.clone(), (Arc::new(time) as Arc<dyn Time>, wakeups.clone()));
-        let store = Arc::new(RedlockStore::over(peers, &settings(longest_ms), clocks, metrics));
-        let ended = CancellationToken::new();
-        Instance { store: Some(store), wakeups, ended, stands_until: 0 }
+        let settings = settings(longest_ms, self.plan.max_hold);
+        let store = Some(Arc::new(RedlockStore::over(peers, &settings, clocks, metrics)));
+        Instance { store, wakeups, ended: CancellationToken::new(), stands_until: 0, offset_us }
     }
 }
 
-fn settings(longest_ms: u64) -> RedlockSettings {
+fn settings(longest_ms: u64, max_hold: u64) -> RedlockSettings {
+    let max_hold = (max_hold > 0).then(|| Ttl::from_millis(max_hold));
+    let prefixes = Prefixes::new(vec![Prefix { text: "key-0".to_owned(), max_hold }]);
     let node = RedisSettings {
         url: String::new(),
         key_prefix: LOCKS.to_owned(),
@@ -222,7 +237,7 @@ fn settings(longest_ms: u64) -> RedlockSettings {
         connect_timeout: Duration::from_millis(200),
         default_ttl: Ttl::from_millis(LONGEST_TTL_MS / 2),
         position_kept: Ttl::from_millis(1),
-        prefixes: Prefixes::default(),
+        prefixes: prefixes.expect("one"),
     };
     let rules = Rules { longest_lease: Ttl::from_millis(longest_ms), ..RULES };
     RedlockSettings { nodes: vec![node], restarted: Rule::restarted(left_out()), rules }
