@@ -1,9 +1,5 @@
 //! Clients that lock on the nodes, without the service: Redlock as libraries have it.
 
-use std::time::Duration;
-
-use tokio::time::sleep;
-
 use crate::lock::lease::Origin;
 use crate::lock::store::{Renewed, Store};
 use crate::store::redlock::simulation::history::Stay;
@@ -63,7 +59,7 @@ impl Worker {
     /// Works, and has the service renew the lock now and then.
     async fn holds(&mut self, wish: &mut Wish) {
         let left = wish.until.saturating_sub(self.world.now());
-        sleep(Duration::from_millis(self.rng.u64(..=left))).await;
+        self.sleep(left).await;
         if self.rng.u32(..4) > 0 {
             return;
         }
