@@ -36,6 +36,7 @@ const SLEEPS: &[(&str, &str)] = &[
     ("tests/it/hold/gone.rs", "the same"),
     ("tests/it/support/mod.rs", "`eventually`: between two questions"),
     ("tests/simulation/counterexamples.rs", "virtual time"),
+    ("tests/simulation/direct.rs", "virtual time"),
     ("tests/simulation/faults.rs", "virtual time"),
     ("tests/simulation/losses.rs", "virtual time"),
     ("tests/simulation/mod.rs", "virtual time"),
