@@ -46,7 +46,7 @@ impl Place {
         let (scheme, rest) = url.split_once("://").unwrap_or((url, ""));
         let (name, kind) = match scheme.split_once('-') {
             Some((name, kind)) => (if name == "rediss" { "rediss" } else { "redis" }, kind),
-            None => return Ok(Self::Single),
+            None => return single(scheme, rest),
         };
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (login, rest) = match rest.rsplit_once('@') {
@@ -73,6 +73,23 @@ impl Place {
         let sentinels = Scheme { name, login: sentinel_login(query)?, path: String::new() };
         Ok(Self::Sentinel(Sentinels { master: master.to_owned(), nodes, sentinels, addresses }))
     }
+}
+
+/// One Redis. The client takes what it does not know for nothing, and locks in database 0.
+fn single(scheme: &str, rest: &str) -> Result<Place, String> {
+    let Some((_, query)) = rest.split_once('?') else { return Ok(Place::Single) };
+    if !scheme.contains("unix") {
+        return Err(
+            "nothing may follow `?`; the number of the database follows the port: /3".into()
+        );
+    }
+    let is_known = |pair: &str| {
+        ["db", "user", "pass"].contains(&pair.split_once('=').map_or("", |(name, _)| name))
+    };
+    if query.split('&').all(is_known) {
+        return Ok(Place::Single);
+    }
+    Err("only db, user and pass may follow `?`".into())
 }
 
 /// The login of sentinels that require one: `sentinel_user` and `sentinel_password`.

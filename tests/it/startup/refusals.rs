@@ -34,6 +34,11 @@ fn file(directory: &Path, content: &str) -> String {
 #[test]
 fn a_wrong_flag_is_one_sentence() {
     for (arguments, expected) in [
+        (vec!["--store", "redis://a:1?db=3"], "the number of the database follows the port: /3"),
+        (
+            vec!["--store", "redis+unix:///run/r?database=3"],
+            "only db, user and pass may follow `?`",
+        ),
         (vec!["--store", "redis:///run/redis.sock"], "a unix socket is redis+unix:///run/redis"),
         (vec!["--store", "redis-cluster://a:1/1"], "`store`: a Cluster has only database 0"),
         (vec!["--store", "redis-cluster://a:1?db=1"], "a Cluster has only database 0"),
