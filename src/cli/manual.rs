@@ -72,14 +72,7 @@ pub(super) fn manual(mut command: Command) -> Result<String, String> {
         man.render_name_section(&mut text)?;
         man.render_synopsis_section(&mut text)?;
         man.render_description_section(&mut text)?;
-        man.render_subcommands_section(&mut text)?;
-        for part in command.get_subcommands() {
-            text.extend(format!(".SH \"{}\"\n", part.get_name().to_uppercase()).bytes());
-            let part = Man::new(part.clone());
-            part.render_synopsis_section(&mut text)?;
-            part.render_description_section(&mut text)?;
-            part.render_options_section(&mut text)?;
-        }
+        parts(&command).try_for_each(|part| describe("", part, &mut text))?;
         Ok(text)
     };
     let page = page().map_err(|error: std::io::Error| error.to_string())?;
@@ -92,6 +85,22 @@ pub(super) fn manual(mut command: Command) -> Result<String, String> {
         section("EXAMPLES", examples),
     ]
     .concat())
+}
+
+/// The section of a command, and those of its own commands.
+fn describe(before: &str, command: &Command, text: &mut Vec<u8>) -> std::io::Result<()> {
+    let name = format!("{before}{}", command.get_name().to_uppercase());
+    text.extend(format!(".SH \"{name}\"\n").bytes());
+    let page = Man::new(command.clone());
+    page.render_synopsis_section(text)?;
+    page.render_description_section(text)?;
+    page.render_options_section(text)?;
+    parts(command).try_for_each(|part| describe(&format!("{name} "), part, text))
+}
+
+/// The commands of a command that have anything to say.
+fn parts(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|part| !["help", "man", "version"].contains(&part.get_name()))
 }
 
 /// The variables that set an option, each once.

@@ -40,7 +40,7 @@ const PACKAGED: &str = "/etc/lockkeeper/lockkeeper.toml";
 
 /// A lock service over HTTP: leases with fencing tokens, on an embedded store or on Redis.
 #[derive(Debug, Parser)]
-#[command(version, disable_help_subcommand = true, arg_required_else_help = true)]
+#[command(version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -48,7 +48,7 @@ pub(super) struct Remote {
     /// Private key of the client certificate (PEM).
     #[arg(long, env = "LOCKKEEPER_CERT_KEY", value_name = "FILE", requires = "cert")]
     cert_key: Option<PathBuf>,
-    /// Prefix of new tokens, where the service has a redis.token_prefix.
+    /// Prefix of the tokens that acquire and exec make, where the service has a redis.token_prefix.
     #[arg(long, env = "LOCKKEEPER_TOKEN_PREFIX", default_value = "", hide_default_value = true)]
     token_prefix: String,
     /// Print nothing, not even errors.

@@ -175,6 +175,7 @@ impl LeaseKeeper {
     ) -> io::Result<Result<KnownLease, LossReason>> {
         let (number, end) = (lease.fencing_token, limit(lease));
         let (mut why, mut unanswered) = ("no time was left for it".to_owned(), false);
+        let mut told = String::new();
         loop {
             let left = end.left();
             if left.is_zero() {
@@ -212,7 +213,10 @@ impl LeaseKeeper {
                 }
                 Err(error) => (why, unanswered) = (error.to_string(), error.may_pass()),
             }
-            self.claimant.voice.tell(|| format!("not refreshed: {why}"));
+            if why != told {
+                self.claimant.voice.tell(|| format!("not refreshed: {why}"));
+                told.clone_from(&why);
+            }
             let (least, most) = REFRESH_PAUSE;
             sleep((left / 8).clamp(least, most)).await;
         }

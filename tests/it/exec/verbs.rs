@@ -223,7 +223,7 @@ fn completions_and_the_manual_know_every_command() {
         for word in ["exec", "acquire", "refresh", "release", "get", "list", "serve"] {
             assert!(ran.out.contains(word), "{arguments:?} does not know {word}");
         }
-        for option in ["min-hold", "token-file", "preserve-status"] {
+        for option in ["min-hold", "token-file", "preserve-status", "permission"] {
             let shown = ran.out.replace("\\-", "-");
             assert!(shown.contains(option), "{arguments:?} does not know --{option}");
         }
