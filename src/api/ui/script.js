@@ -192,7 +192,7 @@ const list = async () => {
     failed = error;
     listError = error;
     if (!(error instanceof Refused)) offlineSince ||= now();
-    if (error.status === 401) askForKey(error);
+    if (error.status === 401) askForKey();
   }
   listing = false; firstList = false;
   listTook = now() - began;
@@ -337,7 +337,7 @@ const renderBlank = count => {
   blank.hidden = count > 0;
   if (count) return;
   if (listError?.status === 403) {
-    blank.replaceChildren(line('This API key may not list these locks'), make('span', {}, `${sentence(listError)}. Use another API key, or a prefix that it may read.`));
+    blank.replaceChildren(line('This API key may not list these locks'), make('span', {}, `${sentence(listError)}. Use another API key${filter.text ? ', or a prefix that it may read' : ''}.`));
   } else if (listError) {
     blank.replaceChildren(line('The locks cannot be shown'), make('span', {}, `${sentence(listError)}. This page keeps trying.`));
   } else if (filter.text) {
@@ -394,7 +394,7 @@ const renderEnds = () => {
   }
   old.forEach(tr => tr.remove());
   $('end-blank').hidden = some.length > 0;
-  set($('end-blank'), ends.length ? 'No end matches the filter.' : 'No lease has ended on this instance yet.');
+  set($('end-blank'), ends.length ? 'No end matches the filter.' : status ? 'No lease has ended on this instance yet.' : '');
   set($('ends-count'), some.length ? `${some.length} on this instance` : '');
 };
 const WHY = {
@@ -410,9 +410,10 @@ const health = () => {
   if (offlineSince && live !== 'live') return ['bad', `This page cannot reach lockkeeper. Shown is what was known ${span(now() - (listedAt || offlineSince))} ago. Check the process and the network; this page keeps trying.`];
   if (!status) return ['', listError ? sentence(listError) : 'Looking at the store'];
   const { store } = status, name = STORES[store.name] || store.name, voting = store.nodes.filter(node => node.votes === 'now').length;
-  const node = one => `${one.node} ${one.votes === 'later' ? `votes again in ${span((one.votes_in_ms || 0) - (now() - statusAt) + 999)}` : one.votes === 'for_others' ? 'serves instances with other settings' : 'does not answer'}`;
+  const node = one => `${one.node} ${one.votes === 'later' ? `votes in ${span((one.votes_in_ms || 0) - (now() - statusAt) + 999)}` : one.votes === 'for_others' ? 'serves instances with other settings' : 'does not answer'}`;
   const silent = store.nodes.filter(one => one.votes !== 'now').map(node).join('; ');
-  if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. Start the missing nodes; do not restart lockkeeper.`];
+  const wait = store.nodes.every(one => one.votes === 'now' || one.votes === 'later');
+  if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. ${wait ? 'All answer: wait' : 'Start the missing nodes'}; do not restart lockkeeper.`];
   if (!store.up) return ['bad', `${name} does not answer: nothing is granted, and leases end by their TTL. Bring the store back; lockkeeper recovers by itself, do not restart it. (${store.problem})`];
   if (live === 'draining') return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
   if (store.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${store.failing})`];
@@ -444,16 +445,16 @@ const renderHealth = () => {
   $('key-open').hidden = !needsKey || !apiKey;
 };
 const apply = news => {
-  const first = !status;
-  if (news.run !== run) { run = news.run; ends = []; }
+  const first = !status, other = news.run !== run;
+  if (other) { run = news.run; ends = []; }
   status = news; statusAt = now();
   if (news.ends.length) {
     const known = new Set(ends.map(end => end.number));
     ends.push(...news.ends.filter(end => !known.has(end.number)).map(end => ({ ...end, at: now() - end.ago_ms })));
     ends = ends.sort((a, b) => a.at - b.at).slice(-200);
     count(news.ends);
-    renderEnds();
   }
+  if (other || news.ends.length) renderEnds();
   remember(news.past);
   if (first || news.changes !== apply.changes) changed();
   apply.changes = news.changes;
@@ -485,7 +486,7 @@ const stream = async () => {
     }, alive);
   } catch (error) {
     if (own !== cut) return;
-    if (error.status === 401) { clearTimeout(watchdog); return askForKey(error); }
+    if (error.status === 401) { clearTimeout(watchdog); return askForKey(); }
     // Asking again would only fill the log of refusals.
     if (error.status === 403) { clearTimeout(watchdog); listError = error; live = 'refused'; render(); return renderHealth(); }
   }
@@ -508,17 +509,17 @@ const poll = async () => {
     live = 'polling';
     apply(news);
   } catch (error) {
-    if (error.status === 401) return askForKey(error);
+    if (error.status === 401) return askForKey();
     if (!(error instanceof Refused)) { offlineSince ||= now(); live = 'polling'; }
     renderHealth();
     render();
   }
   pollTimer = setTimeout(poll, 2000);
 };
-const askForKey = error => {
+const askForKey = () => {
   if (locked()) return;
   needsKey = true;
-  if (apiKey) set($('key-said'), `${sentence(error)}.`);
+  if (apiKey) set($('key-said'), 'Unknown API key.');
   forgetKey();
 };
 const forgetKey = () => {
