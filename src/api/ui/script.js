@@ -82,6 +82,8 @@ const read = async (answer, end, each, alive) => {
   }
 };
 const why = error => error instanceof Refused ? error.message : 'no answer from lockkeeper';
+// At the beginning of a line; the page retries by itself.
+const sentence = error => why(error).replace(/; retry$/, '').replace(/^./, first => first.toUpperCase());
 
 // Speech: what changes by itself is said at most every 10 s, what a person did at once.
 let saidAt = -1e9, toastTimer;
@@ -190,7 +192,7 @@ const list = async () => {
     failed = error;
     listError = error;
     if (!(error instanceof Refused)) offlineSince ||= now();
-    if (error.status === 401) askForKey(error);
+    if (error.status === 401) askForKey();
   }
   listing = false; firstList = false;
   listTook = now() - began;
@@ -335,9 +337,9 @@ const renderBlank = count => {
   blank.hidden = count > 0;
   if (count) return;
   if (listError?.status === 403) {
-    blank.replaceChildren(line('This API key may not list these locks'), make('span', {}, `${why(listError)}. Use another API key, or a prefix that it may read.`));
+    blank.replaceChildren(line('This API key may not list these locks'), make('span', {}, `${sentence(listError)}. Use another API key${filter.text ? ', or a prefix that it may read' : ''}.`));
   } else if (listError) {
-    blank.replaceChildren(line('The locks cannot be shown'), make('span', {}, `${why(listError)}. This page keeps trying.`));
+    blank.replaceChildren(line('The locks cannot be shown'), make('span', {}, `${sentence(listError)}. This page keeps trying.`));
   } else if (filter.text) {
     const clear = button('Clear the filter', () => useFilter(''));
     blank.replaceChildren(line('No held key matches the filter'), make('span', {}, moreToList ? `Searched the first ${plural(searched, 'key')}. ` : ''), clear);
@@ -348,10 +350,10 @@ const renderBlank = count => {
 const renderFoot = (matching, count) => {
   // The service counts leases, the list keys: a shared key has several.
   const all = moreToList ? status?.held : searched;
-  const old = Boolean(listError && count);
+  const old = Boolean(listError && count), unknown = listError && !count;
   $('count').className = old ? 'old' : 'dim';
   if (old) set($('count'), `${plural(count, 'key')}, as of ${span(now() - listedAt)} ago`);
-  else set($('count'), filter.text ? `${plural(matching, 'match', 'matches')}` : all === undefined ? `${searched.toLocaleString('en')}+ held` : `${all.toLocaleString('en')} held`);
+  else set($('count'), unknown ? '' : filter.text ? `${plural(matching, 'match', 'matches')}` : all === undefined ? `${searched.toLocaleString('en')}+ held` : `${all.toLocaleString('en')} held`);
   let text = '';
   if (!old && (count < matching || moreToList)) {
     text = filter.inPage ? `Showing ${count} of ${matching} matches among the first ${plural(searched, 'key')}.` : moreToList ? `Showing ${plural(count, 'key')}, sorted among the first ${searched.toLocaleString('en')} by name. A filter searches further.` : `Showing ${plural(count, 'key')} of ${matching.toLocaleString('en')}.`;
@@ -392,7 +394,7 @@ const renderEnds = () => {
   }
   old.forEach(tr => tr.remove());
   $('end-blank').hidden = some.length > 0;
-  set($('end-blank'), ends.length ? 'No end matches the filter.' : 'No lease has ended on this instance yet.');
+  set($('end-blank'), ends.length ? 'No end matches the filter.' : status ? 'No lease has ended on this instance yet.' : '');
   set($('ends-count'), some.length ? `${some.length} on this instance` : '');
 };
 const WHY = {
@@ -406,11 +408,12 @@ const STORES = { embedded: 'Embedded store', redis: 'Redis', 'redis-sentinel': '
 const health = () => {
   if (locked()) return ['', 'Waiting for an API key'];
   if (offlineSince && live !== 'live') return ['bad', `This page cannot reach lockkeeper. Shown is what was known ${span(now() - (listedAt || offlineSince))} ago. Check the process and the network; this page keeps trying.`];
-  if (!status) return ['', listError ? why(listError) : 'Looking at the store'];
+  if (!status) return ['', listError ? sentence(listError) : 'Looking at the store'];
   const { store } = status, name = STORES[store.name] || store.name, voting = store.nodes.filter(node => node.votes === 'now').length;
-  const node = one => `${one.node} ${one.votes === 'later' ? `votes again in ${span((one.votes_in_ms || 0) - (now() - statusAt) + 999)}` : one.votes === 'for_others' ? 'serves instances with other settings' : 'does not answer'}`;
+  const node = one => `${one.node} ${one.votes === 'later' ? `votes in ${span((one.votes_in_ms || 0) - (now() - statusAt) + 999)}` : one.votes === 'for_others' ? 'serves instances with other settings' : 'does not answer'}`;
   const silent = store.nodes.filter(one => one.votes !== 'now').map(node).join('; ');
-  if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. Start the missing nodes; do not restart lockkeeper.`];
+  const wait = store.nodes.every(one => one.votes === 'now' || one.votes === 'later');
+  if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. ${wait ? 'All answer: wait' : 'Start the missing nodes'}; do not restart lockkeeper.`];
   if (!store.up) return ['bad', `${name} does not answer: nothing is granted, and leases end by their TTL. Bring the store back; lockkeeper recovers by itself, do not restart it. (${store.problem})`];
   if (live === 'draining') return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
   if (store.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${store.failing})`];
@@ -442,16 +445,16 @@ const renderHealth = () => {
   $('key-open').hidden = !needsKey || !apiKey;
 };
 const apply = news => {
-  const first = !status;
-  if (news.run !== run) { run = news.run; ends = []; }
+  const first = !status, other = news.run !== run;
+  if (other) { run = news.run; ends = []; }
   status = news; statusAt = now();
   if (news.ends.length) {
     const known = new Set(ends.map(end => end.number));
     ends.push(...news.ends.filter(end => !known.has(end.number)).map(end => ({ ...end, at: now() - end.ago_ms })));
     ends = ends.sort((a, b) => a.at - b.at).slice(-200);
     count(news.ends);
-    renderEnds();
   }
+  if (other || news.ends.length) renderEnds();
   remember(news.past);
   if (first || news.changes !== apply.changes) changed();
   apply.changes = news.changes;
@@ -483,7 +486,7 @@ const stream = async () => {
     }, alive);
   } catch (error) {
     if (own !== cut) return;
-    if (error.status === 401) { clearTimeout(watchdog); return askForKey(error); }
+    if (error.status === 401) { clearTimeout(watchdog); return askForKey(); }
     // Asking again would only fill the log of refusals.
     if (error.status === 403) { clearTimeout(watchdog); listError = error; live = 'refused'; render(); return renderHealth(); }
   }
@@ -506,17 +509,17 @@ const poll = async () => {
     live = 'polling';
     apply(news);
   } catch (error) {
-    if (error.status === 401) return askForKey(error);
+    if (error.status === 401) return askForKey();
     if (!(error instanceof Refused)) { offlineSince ||= now(); live = 'polling'; }
     renderHealth();
     render();
   }
   pollTimer = setTimeout(poll, 2000);
 };
-const askForKey = error => {
+const askForKey = () => {
   if (locked()) return;
   needsKey = true;
-  if (apiKey) set($('key-said'), `${why(error)}.`);
+  if (apiKey) set($('key-said'), 'Unknown API key.');
   forgetKey();
 };
 const forgetKey = () => {
@@ -564,7 +567,7 @@ const look = async () => {
     const line = [...rows.values()].some(row => !row.least) ? '?waiters=100' : '';
     detail = await call('GET', `locks/${path(key)}${line}`);
     detail.at = now();
-  } catch (error) { detail = { ...detail, problem: why(error) }; }
+  } catch (error) { detail = { ...detail, problem: sentence(error) }; }
   if (key !== open) return;
   renderPanel();
   detailTimer = setTimeout(look, 2000);
@@ -576,7 +579,7 @@ const renderPanel = () => {
   const facts = make('dl', 'facts'), fact = (name, ...text) => facts.append(make('dt', '', name), make('dd', {}, ...text));
   const inside = [], row = rows.get(open);
   if (!detail) { $('facts').replaceChildren(make('p', 'dim', 'Looking…')); return renderFree(); }
-  if (detail.problem) inside.push(make('p', 'bad-text', `${detail.problem}. Shown is the last known state.`));
+  if (detail.problem) inside.push(make('p', 'bad-text', `${detail.problem}.${detail.key ? ' Shown is the last known state.' : ''}`));
   if (detail.key && !detail.held) inside.push(make('p', 'dim', 'This key is free.'));
   if (detail.held) {
     if (detail.holders) fact('Holders', ownerOf(detail));
@@ -594,7 +597,7 @@ const renderPanel = () => {
     inside.push(make('h3', '', 'Leases'), make('ul', 'queue leases', ...[...detail.leases].sort((a, b) => (a.slot || 0) - (b.slot || 0)).map(lease)));
     if (detail.holders > detail.leases.length) inside.push(make('p', 'dim', `and ${detail.holders - detail.leases.length} more`));
   }
-  inside.push(make('h3', '', detail.waiters ? `Waiting: ${detail.waiters}` : 'Nobody waits'));
+  if (detail.key) inside.push(make('h3', '', detail.waiters ? `Waiting: ${detail.waiters}` : 'Nobody waits'));
   if (detail.queue?.length) {
     inside.push(make('ol', 'queue', ...detail.queue.map(one => make('li', {}, make('span', '', short(one.waited_ms)), nameOf(one)))));
     if (detail.waiters > detail.queue.length) inside.push(make('p', 'dim', `and ${detail.waiters - detail.queue.length} more`));
@@ -613,7 +616,7 @@ const renderFree = () => {
   $('free-box').classList.toggle('danger', !$('free-form').hidden);
   button.hidden = !$('free-form').hidden;
   button.disabled = !held || !allowed;
-  set($('free-why'), !allowed ? 'Needs the permission admin, which this API key lacks.' : held ? `Ends ${detail.holders ? 'one of its leases, or all' : 'the lease of its holder'}, by force.` : detail ? 'Nothing to free.' : '');
+  set($('free-why'), !allowed ? 'Needs the permission admin, which this API key lacks.' : held ? `Ends ${detail.holders ? 'one of its leases, or all' : 'the lease of its holder'}, by force.` : detail?.key ? 'Nothing to free.' : '');
   $('free-why').hidden = !$('free-form').hidden;
   const chosen = $('free-which').value, one = chosen > 0 ? chosenLease() : detail, all = chosen === 'all';
   const unsure = !one || (held && detail.holders && !chosen);
@@ -792,7 +795,7 @@ const renderCharts = () => {
       lines[at].setAttribute('d', line);
       set(values[at], chart.show(points.at(-1)?.[of]));
     });
-    set(top, all.length ? `up to ${chart.show(most)}` : '');
+    set(top, most ? `up to ${chart.show(most)}` : '');
     if (more.open) {
       const minutes = points.filter((_, at) => (points.length - 1 - at) % 12 === 0).reverse();
       body.replaceChildren(...minutes.map(point => make('tr', {}, make('td', '', span(now() - point.at)), ...chart.of.map(of => make('td', '', chart.show(point[of]))))));
