@@ -70,10 +70,9 @@ pub(crate) fn below(roots: &[Pid], spared: &[Pid]) -> HashSet<Pid> {
 
 /// The processes whose environment, as it was at their start, is such a one.
 pub(crate) fn with_environment(such: impl Fn(&[u8]) -> bool) -> HashSet<Pid> {
-    let bears = |pid: &Pid| {
-        let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
-        environment.is_ok_and(|environment| such(&environment))
-    };
+    // A thread that has ended, the first one too, has none.
+    let of = |task: PathBuf| fs::read(task.join("environ")).ok().filter(|text| !text.is_empty());
+    let bears = |pid: &Pid| tasks(*pid).find_map(of).is_some_and(|environment| such(&environment));
     all().filter(bears).collect()
 }
 
@@ -82,9 +81,16 @@ pub(crate) fn our_children() -> Vec<Pid> {
     if are_listed() { Children::find().of(getpid()) } else { Vec::new() }
 }
 
-/// Returns whether a process runs; zombies do not.
+/// Returns whether a thread of a process runs. The first one may have ended before others: then the
+/// process looks like a zombie.
 pub(crate) fn lives(pid: Pid) -> bool {
-    stat(pid).is_some_and(|stat| stat.state != "Z" && stat.state != "X")
+    tasks(pid).filter_map(|task| stat(&task)).any(|stat| stat.state != "Z" && stat.state != "X")
+}
+
+/// The threads of a process, in /proc.
+fn tasks(pid: Pid) -> impl Iterator<Item = PathBuf> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", pid.as_raw_pid()));
+    tasks.into_iter().flatten().flatten().map(|task| task.path())
 }
 
 /// The children of each process.
@@ -103,7 +109,8 @@ impl Children {
         }
         let mut gathered: HashMap<Pid, Vec<Pid>> = HashMap::new();
         for pid in all() {
-            if let Some(parent) = stat(pid).and_then(|stat| Pid::from_raw(stat.parent)) {
+            let one = stat(&PathBuf::from(format!("/proc/{}", pid.as_raw_pid())));
+            if let Some(parent) = one.and_then(|stat| Pid::from_raw(stat.parent)) {
                 gathered.entry(parent).or_default().push(pid);
             }
         }
@@ -114,10 +121,8 @@ impl Children {
         match self {
             Self::Gathered(gathered) => gathered.get(&parent).cloned().unwrap_or_default(),
             Self::Listed => {
-                let tasks = fs::read_dir(format!("/proc/{}/task", parent.as_raw_pid()));
-                let tasks = tasks.into_iter().flatten().flatten();
-                let lists = tasks.flat_map(|task| fs::read_to_string(task.path().join("children")));
-                let lists: Vec<_> = lists.collect();
+                let lists = tasks(parent).map(|task| fs::read_to_string(task.join("children")));
+                let lists: Vec<_> = lists.flatten().collect();
                 let pids = lists.iter().flat_map(|list| list.split_whitespace());
                 pids.filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
             }
@@ -130,8 +135,9 @@ struct Stat {
     parent: i32,
 }
 
-fn stat(pid: Pid) -> Option<Stat> {
-    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid())).ok()?;
+/// What /proc tells of a process, or of a thread.
+fn stat(of: &Path) -> Option<Stat> {
+    let stat = fs::read_to_string(of.join("stat")).ok()?;
     // The name before it may contain anything.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
     Some(Stat { state: fields.next()?.to_owned(), parent: fields.next()?.parse().ok()? })

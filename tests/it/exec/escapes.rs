@@ -85,6 +85,42 @@ async fn without_wrapper(stage: &Stage, fault: &str, escape: &str) {
     }
 }
 
+/// Its first thread ends, and another one goes on: /proc shows the process as a zombie.
+const HEADLESS: &str = "import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print(os.getpid(), flush=True)
+ctypes.CDLL(None).pthread_exit(None)";
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_whose_first_thread_has_ended_is_killed_as_others_are() {
+    let stage = Stage::new();
+    for (number, fault) in ["a forced release", "KILL"].into_iter().enumerate() {
+        let key = format!("headless-{number}");
+        let script = "setsid -w python3 -c \"$0\"; :";
+        let words = ["-t", "6s", "-k", "1s", &key, "sh", "-c", script, HEADLESS];
+        let mut going = Going::start(stage.exec(&words));
+        let pid = going.line().parse().unwrap();
+        eventually(PATIENCE, async || (!lives(pid)).then_some(())).await;
+        assert!(has_threads(pid), "{fault}");
+        if fault == "KILL" {
+            going.signal("KILL");
+            eventually(PATIENCE, async || (!has_threads(pid)).then_some(())).await;
+            continue;
+        }
+        let forced = format!("/admin/locks/{key}");
+        assert_eq!(stage.service.http().delete(&forced).await.status, 200);
+        assert_eq!(going.end().code, Some(79));
+        assert!(!has_threads(pid));
+    }
+}
+
+/// Returns true if a thread of the process runs.
+fn has_threads(pid: u32) -> bool {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let states = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("stat")).ok());
+    states.filter(|stat| !stat.contains(") Z ") && !stat.contains(") X ")).count() > 0
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_of_a_command_that_forks_while_it_is_killed() {
     let stage = Stage::new();
