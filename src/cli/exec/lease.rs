@@ -223,7 +223,7 @@ impl LeaseKeeper {
     }
 
     /// Releases the lease, or lets it last until `earliest`. Reports a failure. Returns false if it
-    /// was gone already.
+    /// was gone already, unless an earlier request without an answer may have ended it.
     pub(super) async fn give_back(&self, number: FencingToken, earliest: Moment) -> bool {
         let (key, voice) = (&self.claimant.key, self.claimant.voice);
         let mut again = false;
@@ -232,8 +232,11 @@ impl LeaseKeeper {
             let ms = millis_down(earliest.left()).saturating_add(1);
             let rest = Ttl::from_millis(ms).min(most);
             match self.give_back_once(number, earliest, rest).await {
-                Ok(()) => {
-                    if rest == most {
+                Ok(kept) => {
+                    if let Some(Granted { capped: true, ttl, .. }) = kept {
+                        let ttl = Seconds(ttl);
+                        voice.complain(|| format!("'{key}' is kept for {ttl}, by its max_hold"));
+                    } else if rest == most {
                         let most = Seconds(Duration::from_millis(most.as_millis()));
                         voice.complain(|| format!("'{key}' is kept for {most}, the longest TTL"));
                     } else if earliest.has_come() {
@@ -279,13 +282,13 @@ impl LeaseKeeper {
         number: FencingToken,
         earliest: Moment,
         rest: Ttl,
-    ) -> Result<(), ClientError> {
+    ) -> Result<Option<Granted>, ClientError> {
         let (client, lease) = (&self.claimant.client, self.claimant.lease(Some(number)));
         if earliest.left() < SHORT_REST {
             sleep(earliest.left()).await;
-            client.release(lease).await
+            client.release(lease).await.map(|()| None)
         } else {
-            client.refresh(lease, Some(rest), ANSWER_TIME).await.map(|_| ())
+            client.refresh(lease, Some(rest), ANSWER_TIME).await.map(Some)
         }
     }
 }

@@ -78,6 +78,9 @@ async fn a_command_whose_lease_may_last_no_longer_is_ended_for_that_reason() {
         // No more often than a lease without an end.
         assert!(ran.err.matches("refreshed 'key'").count() <= 4, "{}", ran.err);
     }
+    let ran = stage.ran(&["--min-hold", "1m", "-k", "1s", "key/kept", "true"]);
+    assert_eq!(ran.code, Some(0), "{ran:?}");
+    assert!(ran.err.contains("'key/kept' is kept for ") && ran.err.contains(", by its max_hold"));
     let warned = ["-t", "3s", "-k", "1s", "--on-lost", "warn", "key", "sleep", "6"];
     let ran = stage.ran(&warned);
     assert_eq!(ran.code, Some(0), "{ran:?}");
