@@ -248,7 +248,7 @@ impl Code {
             Self::WaitCancelled => ("wait_cancelled", 409, "The claim was released"),
             Self::TooManyWaiters => ("too_many_waiters", 429, "Too many waiting requests"),
             Self::QuotaExceeded => ("quota_exceeded", 429, "The API key's quota is used up"),
-            Self::StoreUnavailable => ("store_unavailable", 503, "The store did not answer"),
+            Self::StoreUnavailable => ("store_unavailable", 503, "The store is unavailable"),
             Self::Draining => ("draining", 503, "This instance is shutting down"),
             Self::NotReady => ("not_ready", 503, "This instance is not ready"),
             Self::Unauthenticated => ("unauthenticated", 401, "A valid API key is required"),

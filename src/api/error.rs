@@ -207,15 +207,16 @@ impl From<LockError> for ApiError {
             }
             (Verb::Inspect | Verb::List, _) => (None, "the state is unknown; retry"),
             (_, Effect::None) => (Some("unknown"), "nothing was changed; retry"),
-            (_, Effect::Earlier) => {
-                (Some("unknown"), "it did nothing; an earlier one of its token may have")
-            }
+            (_, Effect::Earlier) => (
+                Some("unknown"),
+                "this did nothing; an earlier request of its token may have",
+            ),
             (_, Effect::Unknown) => {
                 (Some("unknown"), "it may have taken effect; retry with the same token")
             }
         };
         let more = More { outcome, ..More::default() };
-        Self::with(Code::StoreUnavailable, format!("the store did not answer: {detail}"), more)
+        Self::with(Code::StoreUnavailable, format!("the store failed: {detail}"), more)
             .header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 }

@@ -25,7 +25,7 @@ pub(super) fn reload_settings(
         api_keys.added = names(&changes.added),
         api_keys.removed = names(&changes.removed),
         api_keys.changed = names(&changes.changed),
-        log.level = format!("{:?}", config.log.level).to_lowercase(),
+        log_level = format!("{:?}", config.log.level).to_lowercase(),
         "settings read again"
     );
     let waiting = sources.waiting(at_start);

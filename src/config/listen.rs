@@ -29,6 +29,9 @@ impl ListenOn {
         match text.strip_prefix(UNIX) {
             Some("") => Err("name a file: unix:/run/lockkeeper/lockkeeper.sock"),
             Some(path) => Ok(Self::Unix(path.into())),
+            None if !has_host_and_port(text) => {
+                Err("write ADDRESS:PORT, as in 127.0.0.1:8080, or unix:FILE")
+            }
             None => Ok(Self::Address(text.to_owned())),
         }
     }
@@ -42,6 +45,11 @@ impl ListenOn {
     pub(super) fn is_any_port(&self) -> bool {
         matches!(self, Self::Address(address) if address.ends_with(":0"))
     }
+}
+
+fn has_host_and_port(text: &str) -> bool {
+    let parts = text.rsplit_once(':');
+    parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
 }
 
 impl fmt::Display for ListenOn {

@@ -23,8 +23,8 @@ pub(super) enum LogError {
     )]
     Misplaced(PathBuf),
     #[error(
-        "{} is damaged ({}): restore a backup, or move it away to begin without its \
-         leases once the longest of them must have expired", path.display(), what.escape_debug()
+        "{} is damaged ({}): move it away to begin without its leases once the longest of them must \
+         have expired", path.display(), what.escape_debug()
     )]
     Damaged {
         path: PathBuf,

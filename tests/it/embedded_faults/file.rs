@@ -147,7 +147,7 @@ async fn a_damaged_file_is_refused_or_read_in_full() {
                 Ok(found) => assert_eq!(held(&found), expected, "trial {trial}, killed: {killed}"),
                 Err(told) => {
                     assert!(told.contains("locks.redb"), "{told}");
-                    assert!(told.contains("restore a backup"), "{told}");
+                    assert!(told.contains("move it away"), "{told}");
                     refused += 1;
                 }
             }

@@ -114,7 +114,7 @@ async fn the_level_of_the_log_changes_and_a_variable_still_overrides_it() {
             let expected = if variables.is_empty() { level } else { "warn" };
             eventually(PATIENCE, async || {
                 let last = stage.reloaded(times).await.pop().unwrap();
-                (last["log.level"] == expected).then_some(())
+                (last["log_level"] == expected).then_some(())
             })
             .await;
             let path = format!("/locks/key-{times}");

@@ -55,7 +55,7 @@ fn a_wrong_flag_is_one_sentence() {
         (vec!["--store", "embedded:"], "name a directory"),
         (vec!["--store", ""], "`` is not a store: use embedded:DIRECTORY"),
         (vec!["--store", "redis://a:no-port"], "`store` is not a Redis URL"),
-        (vec!["--listen", "nonsense"], "cannot listen on nonsense (setting `listen`)"),
+        (vec!["--listen", "nonsense"], "`listen` (from --listen): write ADDRESS:PORT"),
         (vec!["--listen", "192.0.2.123:0"], "cannot listen on 192.0.2.123:0"),
         (vec!["--config", "/nonexistent/mine.toml"], "cannot read /nonexistent/mine.toml"),
     ] {
