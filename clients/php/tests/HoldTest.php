@@ -261,6 +261,16 @@ final class HoldTest extends TestCase
         self::assertFalse($lease->release());
     }
 
+    public function testALeaseIsKeptForNoLongerThanAskedForThoughItsTtlIsLonger(): void
+    {
+        $lease = $this->client()->hold($key = self::key(), 60.0, longest: 1.0);
+        self::assertTrue($this->client()->inspect($key)->isHeld);
+        sleep(4);
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+        $lost = $this->thrown(LockLost::class, fn () => $lease->check());
+        self::assertStringContainsString('was held for as long as was asked for', $lost->getMessage());
+    }
+
     public function testAKeeperThatWasKilledIsReplaced(): void
     {
         [$code, $printed] = self::script('$lease = $client->hold($arguments[0], 8);' . self::REPLACED . '

@@ -126,7 +126,7 @@ final class Keeping
     private function keep(int $id, array $order): void
     {
         $ticket = new Ticket($order['key'], new Secret($order['token']), $order['fencing_token']);
-        $due = $order['end'] - $order['ttl'] * (1 - self::PART);
+        $due = min($order['end'] - $order['ttl'] * (1 - self::PART), $order['last']);
         $times = [$order['ttl'], $order['end'], $due, $order['last']];
         $this->leases[$id] = new Kept($ticket, $order['signal'], ...$times);
         $this->leases[$id]->isCapped = $order['capped'];
