@@ -304,7 +304,9 @@ func problem(key string, answer *http.Response, text []byte) error {
 	e.Detail, e.Code, e.Owner = p.Detail, p.Code, p.Owner
 	e.RetryAfter = longer(pause, p.RetryAfter*time.Millisecond)
 	kinds := map[string]error{"lock_held": ErrLockBusy, "lock_lost": ErrLeaseLost, "wait_cancelled": ErrWaitCancelled}
-	if e.Kind = kinds[p.Code]; e.Kind == nil && isTemporary {
+	if e.Kind = kinds[p.Code]; p.Code == "too_many_waiters" && answer.Request.Method == http.MethodPost {
+		e.Kind = ErrLockBusy // The key is held, and its line is full.
+	} else if e.Kind == nil && isTemporary {
 		e.Kind = ErrServiceUnavailable
 	} else if e.Kind == nil {
 		e.Kind = ErrRequestRefused

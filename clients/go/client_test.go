@@ -80,7 +80,7 @@ func TestKindsOfAnswers(t *testing.T) {
 	}{
 		"held":           {ours(409, "lock_held", ""), ErrLockBusy, false},
 		"cancelled":      {ours(409, "wait_cancelled", ""), ErrWaitCancelled, false},
-		"full":           {ours(429, "too_many_waiters", ""), ErrServiceUnavailable, false},
+		"full":           {ours(429, "too_many_waiters", ""), ErrLockBusy, false},
 		"quota":          {ours(429, "quota_exceeded", ""), ErrServiceUnavailable, false},
 		"refused":        {ours(400, "invalid_request", ""), ErrRequestRefused, false},
 		"unknown key":    {ours(401, "unauthenticated", ""), ErrRequestRefused, false},

@@ -79,9 +79,9 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 		isDoubtful = !e.isNo && (isDoubtful || e.OutcomeUnknown)   // A no is definite, whatever happened before.
 		isFull := e.Status == http.StatusTooManyRequests && e.isNo // the line, or the quota
 		switch {
-		case e.Kind == ErrLockBusy && !isOver: // The service cut the wait.
+		case e.Kind == ErrLockBusy && !isFull && !isOver: // The service cut the wait.
 			failures, pause = 0, longer(0, sent+lookAgain-now())
-		case e.Kind != ErrServiceUnavailable || now()+pause >= until+grace || isOver && isFull || late > 2:
+		case e.Kind != ErrServiceUnavailable && !isFull || now()+pause >= until+grace || isOver && isFull || late > 2:
 			if e.OutcomeUnknown = isDoubtful; isDoubtful {
 				c.leave(nil)
 			}

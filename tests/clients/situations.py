@@ -600,7 +600,7 @@ def acquire_200_of_a_page(r):
 @row
 def acquire_line_full(r):
     r.behind(problem("acquire", 429, ALWAYS, code="too_many_waiters"))
-    r.expect(r.drive("work", wait="2s"), "unavailable")
+    r.expect(r.drive("work", wait="2s"), "busy")
     r.free()
 
 

@@ -126,18 +126,19 @@ final class HeldLease
      * Gives the lease back. Safe to repeat.
      *
      * @return bool false if it was not there to be given back: it had ended, and what was done under it may
-     *              have overlapped with another's work. In a forked child nothing is done.
+     *              have overlapped with another's work. It is true if only an answer was lost, because the lease
+     *              was refreshed until then. In a forked child nothing is done.
      *
      * @throws LockkeeperException it was not released as far as is known; its TTL ends it
      */
     public function release(): bool
     {
-        if ($this->isOver()) {
+        if (!$this->isHeld()) {
             return false;
         }
         $this->isReleased = true;
         $this->keeper->drop($this->id);
-        $released = $this->holding->service->release($this->holding->ticket());
+        $released = $this->holding->service->release($this->holding->ticket(), true);
         $this->holding->close();
         return $released;
     }

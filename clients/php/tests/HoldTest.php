@@ -190,13 +190,14 @@ final class HoldTest extends TestCase
         self::assertGreaterThan(2, count(preg_grep('/ PUT /', $proxy->requests())));
     }
 
-    public function testWithoutTheServiceItIsOverAtItsEnd(): void
+    public function testWithoutTheServiceItIsOverBeforeItsEnd(): void
     {
         $proxy = self::faults();
-        $lease = $this->client($proxy->url, patience: 0.1)->hold(self::key(), 2.0);
+        $lease = $this->client($proxy->url, patience: 0.1)->hold($key = self::key(), 10.0);
         unset($proxy);
         self::assertTrue($lease->isHeld());
         self::eventually(fn () => !$lease->isHeld());
+        self::assertTrue($this->client()->inspect($key)->isHeld); // for a second in which the work can stop
         $lost = $this->thrown(LockLost::class, fn () => $lease->check());
         self::assertStringContainsString('was not refreshed in time', $lost->getMessage());
     }
@@ -242,6 +243,32 @@ final class HoldTest extends TestCase
         proc_close($process);
         self::assertGreaterThan(0.0, $told);
         self::assertLessThan(6 + self::BUSY, $told);
+    }
+
+    public function testAReleaseWhoseAnswerWasLostIsDoneAsTheLeaseWasKeptUntilThen(): void
+    {
+        $proxy = self::faults('pass', 'lose', 'lose');
+        $lease = $this->client($proxy->url)->hold($key = self::key());
+        self::assertTrue($lease->release());
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
+
+    public function testAReleaseWhoseAnswerWasLostIsNotDoneIfTheLeaseHadEnded(): void
+    {
+        $proxy = self::faults('pass', 'html', 'html', 'html', 'html', 'html', 'html', 'html', 'html', 'html');
+        $lease = $this->client($proxy->url)->hold(self::key(), 1.0);
+        sleep(2);
+        self::assertFalse($lease->release());
+    }
+
+    public function testALeaseIsKeptForNoLongerThanAskedForThoughItsTtlIsLonger(): void
+    {
+        $lease = $this->client()->hold($key = self::key(), 60.0, longest: 1.0);
+        self::assertTrue($this->client()->inspect($key)->isHeld);
+        sleep(4);
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+        $lost = $this->thrown(LockLost::class, fn () => $lease->check());
+        self::assertStringContainsString('was held for as long as was asked for', $lost->getMessage());
     }
 
     public function testAKeeperThatWasKilledIsReplaced(): void

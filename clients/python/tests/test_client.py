@@ -181,6 +181,25 @@ class Leases(WithService):
             with self.assertRaises(TypeError):
                 self.client.lock("k")(function)
 
+    def test_the_decorator_of_the_readme_skips_a_call_while_another_one_runs(self):
+        os.environ["LOCKKEEPER_URL"] = self.fake.url
+        readme = (HERE.parent / "README.md").read_text("utf-8").split("## Celery and Django")[1]
+        names, ran, release = {}, [], threading.Event()
+        exec(readme.split("```python\n")[1].split("```")[0], names)
+        work = names["once"]("k", at_least=0)(lambda text: ran.append(text) or release.wait(15))
+        thread = threading.Thread(target=work, args=("first",))
+        thread.start()
+        until(lambda: ran)
+        work("while it runs")
+        release.set()
+        thread.join()
+        self.assertTrue(self.is_free())
+        work("later")
+        self.assertEqual(ran, ["first", "later"])
+        began = time.monotonic()
+        names["once"]("k", at_least=0.5)(lambda: None)()
+        self.assertGreaterEqual(time.monotonic() - began, 0.5)
+
     def test_a_lease_that_nobody_keeps_is_released(self):
         lease = self.client.try_lock("k", ttl=60)
         self.assertFalse(self.is_free())

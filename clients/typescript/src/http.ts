@@ -83,7 +83,8 @@ export function failureOf({ url }: Service, { method, path, key }: Request, answ
     const { status, code, body } = answer;
     // A gateway may answer any of these, and be right the next time.
     const mayPass = status < 300 || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    const isFull = method === 'POST' && code === 'too_many_waiters'; // The key is held, and its line is full.
+    const kind = isFull ? 'LockBusy' : KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body.detail
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
         : `no answer from ${url} to ${method} ${path}: ${answer.why}; is this the URL of the service (LOCKKEEPER_URL)?`;

@@ -106,10 +106,10 @@ class Keeping {
             isUnsure = !holdsNothing(answer) && (isUnsure || !didNothing(answer));
             const failure = failureOf(service, request, answer);
             if (grant) failure.message = `'${key}': the answers take longer than half of the TTL; use a longer one`;
-            const isBusy = failure.kind === 'LockBusy';
+            const isBusy = answer.code === 'lock_held';
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
             const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE && tries > 1;
-            if (isOver || !(isBusy || failure.kind === 'ServiceUnavailable')) {
+            if (isOver || !['LockBusy', 'ServiceUnavailable'].includes(failure.kind)) {
                 if (isUnsure) await this.#leave();
                 return failure;
             }

@@ -83,7 +83,7 @@ final class Keeping
 
     private function pause(): float
     {
-        $due = array_map(static fn (Kept $kept): float => $kept->due, $this->leases);
+        $due = array_map(static fn (Kept $kept): float => min($kept->due, $kept->over()), $this->leases);
         return max(0.0, min([Clock::now() + self::LOOK, ...$due]) - Clock::now());
     }
 
@@ -126,7 +126,7 @@ final class Keeping
     private function keep(int $id, array $order): void
     {
         $ticket = new Ticket($order['key'], new Secret($order['token']), $order['fencing_token']);
-        $due = $order['end'] - $order['ttl'] * (1 - self::PART);
+        $due = min($order['end'] - $order['ttl'] * (1 - self::PART), $order['last']);
         $times = [$order['ttl'], $order['end'], $due, $order['last']];
         $this->leases[$id] = new Kept($ticket, $order['signal'], ...$times);
         $this->leases[$id]->isCapped = $order['capped'];
@@ -166,7 +166,7 @@ final class Keeping
     {
         $ttl = $kept->ttlFrom(Clock::now());
         if ($ttl <= 0.0) {
-            $this->lose($id, Keys::shown($kept->ticket->key) . ' was held for as long as was asked for');
+            $this->lose($id, Keys::shown($kept->ticket->key) . ' ' . Kept::LONG_ENOUGH);
             $this->service->part($kept->ticket);
             return;
         }
@@ -176,7 +176,7 @@ final class Keeping
             $grant = $this->service->tryRefresh($kept->ticket, $ttl, $within);
             $kept->end = Clock::now() + $grant->remaining();
             $kept->due = min($sent + $kept->ttl * self::PART, $kept->end, $kept->last);
-            $kept->isCapped = $grant->isCapped;
+            [$kept->isCapped, $kept->isLast] = [$grant->isCapped, $ttl < $kept->ttl];
         } catch (LockLost $lost) {
             $this->hear(0.0); // Perhaps the application has released it.
             isset($this->leases[$id]) && $this->lose($id, $lost->getMessage());
@@ -186,10 +186,10 @@ final class Keeping
         }
     }
 
-    /** Seconds until a lease ends: no answer is waited for beyond that, because its loss has to be told. */
+    /** Seconds until a lease is over: no answer is waited for beyond that, because its loss has to be told. */
     private function untilAnEnd(): float
     {
-        $ends = array_map(static fn (Kept $kept): float => $kept->end, $this->leases);
+        $ends = array_map(static fn (Kept $kept): float => $kept->over(), $this->leases);
         return max(self::SHORTEST_ANSWER, min($ends) - Clock::now());
     }
 
@@ -197,10 +197,8 @@ final class Keeping
     private function endWhatIsOver(): void
     {
         foreach ($this->leases as $id => $kept) {
-            if ($kept->end <= Clock::now()) {
-                $name = Keys::shown($kept->ticket->key);
-                $late = 'was not refreshed in time: ' . ($kept->failure ?? 'the process that keeps it was suspended');
-                $this->lose($id, $name . ' ' . ($kept->isCapped ? Kept::CAPPED : $late));
+            if ($kept->over() <= Clock::now()) {
+                $this->lose($id, Keys::shown($kept->ticket->key) . ' ' . $kept->why());
             }
         }
     }

@@ -13,8 +13,15 @@ final class Kept
     /** Whether no refresh makes it last longer. */
     public bool $isCapped = false;
 
-    /** Why a capped one is over. */
-    public const CAPPED = 'lasts no longer: the service has a max_hold for it';
+    /** Whether it was refreshed for the last time, for what was left of the longest time. */
+    public bool $isLast = false;
+
+    /** Why one is over that was kept for the longest time. */
+    public const LONG_ENOUGH = 'was held for as long as was asked for';
+
+    /** Its loss is told before its end: by so many seconds, or a part of the TTL if that is more; at most by half. */
+    private const SOONEST = 0.2;
+    private const PART = 1 / 10;
 
     /** The shortest TTL that a service gives, in seconds, unless it is set otherwise. */
     private const SHORTEST = 0.1;
@@ -34,6 +41,22 @@ final class Kept
         public float $due,
         public readonly float $last,
     ) {
+    }
+
+    /** When it is over for the application, which then has a moment to stop. */
+    public function over(): float
+    {
+        return $this->end - min(max(self::SOONEST, $this->ttl * self::PART), $this->ttl / 2);
+    }
+
+    /** Why it is over then. */
+    public function why(): string
+    {
+        return match (true) {
+            $this->isCapped => 'lasts no longer: the service has a max_hold for it',
+            $this->isLast => self::LONG_ENOUGH,
+            default => 'was not refreshed in time: ' . ($this->failure ?? 'the process that keeps it was suspended'),
+        };
     }
 
     /** For how long to ask now; 0 at its last moment. */

@@ -130,11 +130,22 @@ final class Service
     /**
      * Whether the lease was there to be given back.
      *
+     * @param bool $isKnown whether it was there a moment ago: if it is gone after a lost answer, it was given back
+     *
      * @throws LockkeeperException
      */
-    public function release(Ticket $ticket): bool
+    public function release(Ticket $ticket, bool $isKnown = false): bool
     {
-        return $this->insist(fn (): bool => $this->tryRelease($ticket, $this->answerTimeout), $this->patience);
+        $mayBeDone = false;
+        $release = function () use ($ticket, $isKnown, &$mayBeDone): bool {
+            try {
+                return $this->tryRelease($ticket, $this->answerTimeout) || $mayBeDone;
+            } catch (ServiceUnavailable $failure) {
+                $mayBeDone = $mayBeDone || $isKnown && $failure->outcome === Outcome::Unknown;
+                throw $failure;
+            }
+        };
+        return $this->insist($release, $this->patience);
     }
 
     /** Gives back a lease whose work is done; throws nothing, for that would hide what the work threw. */

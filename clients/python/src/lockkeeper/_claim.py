@@ -162,6 +162,8 @@ class Claim:
                 answer.refuse()
                 next_try, attempt = now() + pause(attempt), attempt + 1
                 if next_try > over + (0 if answer.status == 429 and answer.code else GRACE):
+                    if answer.code == "too_many_waiters":  # The key is held, and its line is full.
+                        raise LockBusy(self.key, answer.body)
                     raise ServiceUnavailable("%r was not acquired: %s; retry later" % (self.key, answer))
                 self._sleep_until(next_try)
         except BaseException:

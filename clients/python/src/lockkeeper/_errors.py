@@ -32,7 +32,7 @@ class WaitCancelled(LockkeeperError):
 
 
 class ServiceUnavailable(LockkeeperError):
-    """The service did not answer in time, or is full. Retry later; nothing is held that was not before."""
+    """The service did not answer in time, or the quota is used up. Retry later; nothing is held that was not before."""
 
 
 class RequestRefused(LockkeeperError):
