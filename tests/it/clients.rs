@@ -40,6 +40,8 @@ struct Language {
     commands: &'static [&'static [&'static str]],
 }
 
+const PHP: Language = Language { client: "clients/php", commands: &[] };
+
 const PYTHON: Language = Language { client: "clients/python", commands: &[] };
 
 const TYPESCRIPT: Language = Language {
@@ -111,7 +113,12 @@ fn python_holds_a_lease_waits_in_line_and_stops_before_it_is_lost() {
 }
 
 mod rows {
-    use super::{GO, PYTHON, ROWS, TYPESCRIPT};
+    use super::{GO, PHP, PYTHON, ROWS, TYPESCRIPT};
+
+    #[test]
+    fn each_row_holds_in_php() {
+        PHP.does_what_the_table_says("php", &ROWS);
+    }
 
     #[test]
     fn each_row_holds_in_python_with_threads() {
