@@ -150,6 +150,9 @@ impl ApiError {
 
 /// Why nobody else gets a key, for people.
 fn state(status: &LockStatus) -> String {
+    if status.mine == Some(true) {
+        return "held by your own lease: name its `fencing_token` to change its share".to_owned();
+    }
     let Some(holder) = &status.holder else {
         let free = if status.waiters > 0 { "free, but others come first" } else { "free by now" };
         return free.to_owned();
