@@ -210,10 +210,9 @@ impl From<LockError> for ApiError {
             }
             (Verb::Inspect | Verb::List, _) => (None, "the state is unknown; retry"),
             (_, Effect::None) => (Some("unknown"), "nothing was changed; retry"),
-            (_, Effect::Earlier) => (
-                Some("unknown"),
-                "this did nothing; an earlier request of its token may have",
-            ),
+            (_, Effect::Earlier) => {
+                (Some("unknown"), "this did nothing; an earlier request of its token may have")
+            }
             (_, Effect::Unknown) => {
                 (Some("unknown"), "it may have taken effect; retry with the same token")
             }

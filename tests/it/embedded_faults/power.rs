@@ -23,6 +23,9 @@ const LEASES: usize = 25;
 /// The files that are made; `IMAGES` in the environment overrides it.
 const IMAGES: u64 = 1_500;
 
+/// The files whose recovery loses power as well; of each, a fiftieth of `IMAGES`.
+const RECOVERIES: u64 = 10;
+
 /// What the service does to its file, and when.
 struct Step {
     at: u64,
@@ -134,14 +137,13 @@ fn write(image: &mut Vec<u8>, at: usize, data: &[u8]) {
     image[at..at + data.len()].copy_from_slice(data);
 }
 
-/// What the disk may have before the step of this number.
-fn image(steps: &[Step], number: usize, random: &mut Random) -> Vec<u8> {
+/// What the disk may have before the step of this number, with what it had at first.
+fn image(mut image: Vec<u8>, steps: &[Step], number: usize, random: &mut Random) -> Vec<u8> {
     let synced = steps[..number].iter().filter_map(|step| match step.deed {
         Deed::Sync(before) => Some(before),
         _ => None,
     });
     let synced = synced.max().unwrap_or_default();
-    let mut image = Vec::new();
     for (place, step) in steps[..number].iter().enumerate() {
         let fate = if place < synced { 0 } else { random.below(3) };
         match &step.deed {
@@ -167,10 +169,16 @@ async fn fault(
     told: &BTreeMap<usize, Vec<Told>>,
     random: &mut Random,
 ) -> Option<String> {
-    let at = steps[number].at;
-    let held = match read(&image(steps, number, random)).await {
+    let left = image(Vec::new(), steps, number, random);
+    let found = fault_of(&left, steps[number].at, told).await;
+    found.map(|why| format!("step {number}: {why}"))
+}
+
+/// What is wrong with a file that a loss of power at a moment left.
+async fn fault_of(left: &[u8], at: u64, told: &BTreeMap<usize, Vec<Told>>) -> Option<String> {
+    let held = match read(left).await {
         Ok(held) => held,
-        Err(why) => return Some(format!("step {number}: {why}")),
+        Err(why) => return Some(why),
     };
     let number_of = |key: &usize| {
         let status = held.iter().find(|status| status.key.to_string() == key.to_string())?;
@@ -182,7 +190,7 @@ async fn fault(
         let under_way = told.get(answered).filter(|next| next.sent < at);
         let found = number_of(key);
         let fits = found == before || under_way.is_some_and(|next| next.holds == found);
-        (!fits).then(|| format!("key {key}, step {number}: {found:?} instead of {before:?}"))
+        (!fits).then(|| format!("key {key}: {found:?} instead of {before:?}"))
     })
 }
 
@@ -209,6 +217,19 @@ async fn whatever_was_answered_outlives_a_loss_of_power_at_any_moment() {
         assert_eq!(fault(&steps, number, &told, &mut random).await, None, "seed {seed}");
     }
 
+    for _ in 0..RECOVERIES {
+        let number = begin + random.below(any.len());
+        let left = image(Vec::new(), &steps, number, &mut random);
+        let again = recovery(&left).await;
+        assert!(!again.is_empty(), "it repairs nothing");
+        for _ in 0..images / 50 {
+            let until = random.below(again.len() + 1);
+            let twice = image(left.clone(), &again, until, &mut random);
+            let found = fault_of(&twice, steps[number].at, &told).await;
+            assert_eq!(found, None, "seed {seed}: step {number}, and {until} of its recovery");
+        }
+    }
+
     // A service that answers before its commit is on disk would be found, and one that syncs nothing.
     for is_synced in [true, false] {
         told.values_mut().flatten().for_each(|told| told.answered = told.sent);
@@ -232,8 +253,34 @@ async fn whatever_was_answered_outlives_a_loss_of_power_at_any_moment() {
     }
 }
 
+/// What a service does to a file that a loss of power left, until it serves.
+async fn recovery(left: &[u8]) -> Vec<Step> {
+    let (directory, traced) = (in_memory(), tempfile::tempdir().unwrap());
+    std::fs::write(directory.path().join("locks.redb"), left).unwrap();
+    let trace = traced.path().join("trace");
+    let service = traced_service(&format!("embedded:{}", directory.path().display()), &trace);
+    killed(service, &trace).await;
+    steps(&std::fs::read_to_string(&trace).unwrap())
+}
+
 /// Has a service that is traced serve clients of some keys, and kills it.
 async fn record(store: &str, trace: &Path) -> BTreeMap<usize, Vec<Told>> {
+    let service = traced_service(store, trace);
+    let mut clients = JoinSet::new();
+    for key in 0..KEYS {
+        let http = service.http();
+        clients.spawn(async move { (key, work(http, key).await) });
+    }
+    let mut told = BTreeMap::new();
+    while let Some(done) = clients.join_next().await {
+        told.extend([done.unwrap()]);
+    }
+    killed(service, trace).await;
+    told
+}
+
+/// A service whose writes and syncs are traced.
+fn traced_service(store: &str, trace: &Path) -> Process {
     let calls = "trace=openat,pwrite64,ftruncate,fdatasync,fsync";
     let trace_path = trace.display().to_string();
     let strace = [
@@ -250,16 +297,11 @@ async fn record(store: &str, trace: &Path) -> BTreeMap<usize, Vec<Told>> {
         "-o",
         &trace_path,
     ];
-    let service = Process::start_under(&strace, &["--store", store]);
-    let mut clients = JoinSet::new();
-    for key in 0..KEYS {
-        let http = service.http();
-        clients.spawn(async move { (key, work(http, key).await) });
-    }
-    let mut told = BTreeMap::new();
-    while let Some(done) = clients.join_next().await {
-        told.extend([done.unwrap()]);
-    }
+    Process::start_under(&strace, &["--store", store])
+}
+
+/// Kills it, and waits for the end of its trace.
+async fn killed(service: Process, trace: &Path) {
     let pid = format!("{} ", service.pid());
     service.kill();
     eventually(PATIENCE, async || {
@@ -269,5 +311,4 @@ async fn record(store: &str, trace: &Path) -> BTreeMap<usize, Vec<Told>> {
         text.lines().any(ended).then_some(())
     })
     .await;
-    told
 }
