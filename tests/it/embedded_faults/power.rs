@@ -253,6 +253,46 @@ async fn whatever_was_answered_outlives_a_loss_of_power_at_any_moment() {
     }
 }
 
+/// Before anybody is served, the first file is whole under its name, and each directory too. What an
+/// earlier start left of it is no file.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_file_and_its_directories_are_on_the_disk_before_anybody_is_served() {
+    let root = tempfile::tempdir().unwrap();
+    let data = root.path().canonicalize().unwrap().join("made/data");
+    let trace = root.path().join("trace");
+    let trace_path = trace.display().to_string();
+    let calls = "trace=mkdir,pwrite64,fdatasync,fsync,rename,listen";
+    let strace = ["strace", "-D", "-f", "-q", "-y", "-s", "0", "-e", calls, "-o", &trace_path];
+    let service =
+        Process::start_under(&strace, &["--store", &format!("embedded:{}", data.display())]);
+    killed(service, &trace).await;
+    let text = std::fs::read_to_string(&trace).unwrap();
+    let lines: Vec<_> = text.lines().collect();
+    let last = |call: &str, words: &str| {
+        let is_it = |line: &&str| line.contains(call) && line.contains(words);
+        lines.iter().rposition(is_it).unwrap_or_else(|| panic!("no {call} of {words}: {text}"))
+    };
+    let (made, file) = (data.parent().unwrap().display().to_string(), "/locks.redb.new>");
+    let order = [
+        last("mkdir(", "made\""),
+        last("sync(", &format!("{}>", root.path().canonicalize().unwrap().display())),
+        last("mkdir(", "made/data\""),
+        last("sync(", &format!("{made}>")),
+        last("pwrite64(", file),
+        last("sync(", file),
+        last("rename(", ""),
+        last("sync(", &format!("{}>", data.display())),
+        last("listen(", ""),
+    ];
+    assert!(order.is_sorted(), "{order:?} of {text}");
+
+    std::fs::remove_file(data.join("locks.redb")).unwrap();
+    std::fs::write(data.join("locks.redb.new"), "half a file").unwrap();
+    let store = format!("embedded:{}", data.display());
+    let answer = Process::start(&store, &[]).http().post("/locks/k", "").await;
+    assert_eq!(answer.status, 201, "{answer:?}");
+}
+
 /// What a service does to a file that a loss of power left, until it serves.
 async fn recovery(left: &[u8]) -> Vec<Step> {
     let (directory, traced) = (in_memory(), tempfile::tempdir().unwrap());
