@@ -102,3 +102,16 @@ fn a_person_reserves_a_key_for_as_long_as_the_tab_is_open_or_for_a_time() {
     let (service, _directory) = start("");
     browse("reserve", &service, &[]);
 }
+
+/// Those of the pages are made anew by `SCREENSHOTS=docs cargo test --test it dashboard::the_pictures`.
+#[test]
+fn the_pictures_of_the_pages_are_taken_of_the_page_itself() {
+    let (service, directory) = start("");
+    let docs = std::env::var_os("SCREENSHOTS").map(std::path::PathBuf::from);
+    let there = docs.unwrap_or_else(|| directory.path().to_owned());
+    browse("pictures", &service, &[there.to_str().unwrap()]);
+    for name in ["dashboard.png", "dashboard-free.png"] {
+        let picture = std::fs::read(there.join(name)).unwrap();
+        assert!(picture.starts_with(b"\x89PNG") && picture.len() > 10_000, "{name}");
+    }
+}

@@ -455,6 +455,34 @@ const cases = {
     await close(page);
     await until(async () => !(await ask('GET', '/locks/deploy/tab')).body.held, 'the tab is closed, the key is free');
   },
+
+  // The pictures of the pages: an hour at a shop.
+  async pictures() {
+    const [directory] = more;
+    for (const key of ['shop/orders/4711', 'shop/orders/4712', 'import/prices/eu']) {
+      const grant = await take(key, 'ttl=1m&owner=web-2');
+      await new Promise(done => setTimeout(done, 100));
+      await release(grant);
+    }
+    await take('shop/orders/4713', 'ttl=300ms&owner=web-3');
+    for (const owner of ['web-1', 'web-2', 'web-3']) await take('api/partner', `ttl=1m&slots=5&owner=${owner}`);
+    await take('deploy/shop', `ttl=10m&owner=${encodeURIComponent('ci-1: release 2026.48')}`);
+    await take('cron/nightly-report', `ttl=5m&owner=${encodeURIComponent('root@db-1:2211 report.php')}`);
+    await take('import/prices', 'ttl=2m&owner=web-1');
+    const next = await wait('deploy/shop', 'ci-2');
+    const page = await tab({ viewport: { width: 1200, height: 640 } });
+    await row(page, 'deploy/shop').locator('.wait').filter({ hasText: '1' }).waitFor();
+    await says(page, '#end-rows tr', 'expired');
+    await page.screenshot({ path: `${directory}/dashboard.png` });
+    await row(page, 'deploy/shop').locator('.name').focus();
+    await page.keyboard.press('f');
+    await page.fill('#free-key', 'deploy/shop');
+    await page.fill('#free-reason', 'ci-1 is powered off, OPS-123');
+    await says(page, '#free-next', 'ci-1');
+    await page.screenshot({ path: `${directory}/dashboard-free.png`, clip: { x: 700, y: 0, width: 500, height: 640 } });
+    await next.body.cancel();
+    await close(page);
+  },
 };
 
 (async () => {
