@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::support::process::{command, succeeds};
+use crate::support::process::{BINARY, command, succeeds};
 use crate::support::{Process, in_memory};
 
 const ALERTS: &str = "deploy/prometheus/alerts.yml";
@@ -34,6 +34,20 @@ fn prometheus_has_no_objection_to_the_metrics() {
     let fetch =
         "curl -sS -H 'Accept: text/plain;version=0.0.4' \"$0/metrics\" | promtool check metrics";
     succeeds(command("sh").args(["-c", fetch, &url]));
+}
+
+#[test]
+fn the_command_line_of_a_packaged_host_reads_the_settings_of_the_package() {
+    let etc = in_memory();
+    std::fs::create_dir(etc.path().join("lockkeeper")).unwrap();
+    std::fs::write(etc.path().join("lockkeeper/lockkeeper.toml"), "[ttl]\ndefault = \"77s\"\n")
+        .unwrap();
+    let script = "mount --bind \"$0\" /etc && exec \"$1\" config";
+    let mut shell = command("unshare");
+    shell.args(["-m", "sh", "-c", script]).arg(etc.path()).arg(BINARY);
+    let shown = succeeds(shell.env_remove("LOCKKEEPER_CONFIG"));
+    let line = shown.lines().find(|line| line.contains("77s")).unwrap_or_default();
+    assert!(line.contains("/etc/lockkeeper/lockkeeper.toml"), "{shown}");
 }
 
 #[test]
