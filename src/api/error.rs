@@ -94,7 +94,7 @@ impl ApiError {
 
     /// A store that cannot share keys.
     pub(super) fn cannot_share(field: &str) -> Self {
-        let detail = "this store has exclusive leases only: claim one of k/1 to k/N instead";
+        let detail = "this store has exclusive leases only: claim one of KEY/1 to KEY/N";
         Self::invalid(field, detail)
     }
 

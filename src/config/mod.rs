@@ -283,10 +283,11 @@ impl<'de> Deserialize<'de> for Span {
         let value = toml::Value::deserialize(deserializer)?;
         let span = value.as_str().and_then(parse_duration).map(Self);
         span.ok_or_else(|| {
-            let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-            let told =
-                "is not a duration: write a number and ms, s, m, h or d in quotes, as \"30s\"";
-            D::Error::custom(format!("`{text}` {told}"))
+            let (text, form) = match value.as_str() {
+                Some(text) => (text.to_owned(), "ms, s, m, h or d, as in 30s"),
+                None => (value.to_string(), "ms, s, m, h or d in quotes, as \"30s\""),
+            };
+            D::Error::custom(format!("`{text}` is not a duration: write a number and {form}"))
         })
     }
 }

@@ -107,6 +107,7 @@ impl Sources {
         let list = path.split(['[', '.']).next().unwrap_or(path);
         let setting = all.find(|setting| [path, list].contains(&setting.path.as_str()));
         let origin = setting.map(|setting| setting.origin.as_str());
+        let what = what.replace("expected usize", "expected a whole number from 0 on");
         ConfigError(format!("`{path}` (from {}): {what}", origin.unwrap_or("nowhere")))
     }
 

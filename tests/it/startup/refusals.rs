@@ -122,6 +122,7 @@ fn a_wrong_variable_is_one_sentence() {
         ("LOCKKEEPER_TTL_DEFAULT", "25h", "`ttl.default` (from LOCKKEEPER_TTL_DEFAULT)"),
         ("LOCKKEEPER_TTL_MIN", "soon", "`soon` is not a duration: write a number and ms,"),
         ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "11s", "must be 1ms to 10s"),
+        ("LOCKKEEPER_LIMITS_LISTS", "-1", "expected a whole number from 0 on"),
         ("LOCKKEEPER_LOG_LEVEL", "loud", "`log.level` (from LOCKKEEPER_LOG_LEVEL)"),
         ("LOCKKEEPER_STORE", "redis://user:s3cret@host:x", "`store` is not a Redis URL"),
         ("LOCKKEEPER_STORE", "redis-sentinel://a:s3cret@b/m?x=s3cret", "`b` is not host:port"),
