@@ -63,7 +63,7 @@ async fn every_call_has_a_deadline_and_a_look_does_not_wait_for_the_disk() {
     assert_eq!(first.text("outcome"), "unknown", "{first:?}");
     let second = acquire(&http, "second", "token-of-the-second", 600_000).await;
     assert_eq!(second.text("outcome"), "unknown", "it may be from before: {second:?}");
-    assert!(second.text("detail").contains("it did nothing; an earlier one"), "{second:?}");
+    assert!(second.text("detail").contains("this did nothing; an earlier"), "{second:?}");
     for (answer, outcome) in [
         (held.put("/locks/held/refresh", "").await, "unknown"),
         (held.delete("/locks/held").await, "unknown"),
