@@ -624,7 +624,7 @@ final class LockkeeperKeeper
         $code = 'require ' . var_export(__FILE__, true) . '; LockkeeperKeeper::run();';
         $files = [['pipe', 'r'], ['pipe', 'w'], ['file', '/dev/null', 'w']];
         $command = self::SHELL . escapeshellarg($php) . $options . escapeshellarg($code);
-        $this->process = @proc_open($command, $files, $this->pipes, '/');
+        $this->process = @proc_open($command, $files + self::inherited(), $this->pipes, '/');
         $said = is_resource($this->process) ? (string) fgets($this->pipes[1]) : '';
         if ($said !== "ready\n") {
             $this->process = null;
@@ -653,6 +653,21 @@ final class LockkeeperKeeper
     public function __destruct()
     {
         $this->end();
+    }
+
+    /**
+     * What stands in place of the files, locks and sockets of this process that the shell cannot close: of as many
+     * as there are free descriptors, because each takes one while the other PHP is started.
+     */
+    private static function inherited(): array
+    {
+        $open = array_map('intval', @is_dir('/dev/fd') ? scandir('/dev/fd') : []);
+        $limit = function_exists('posix_getrlimit') ? posix_getrlimit()['soft openfiles'] : 256;
+        $free = $limit === 'unlimited' ? count($open) : max(0, $limit - count($open) - 20);
+        $files = array_filter($open, function (int $file): bool {
+            return $file > 9;
+        });
+        return array_fill_keys(array_slice($files, 0, $free), ['file', '/dev/null', 'r']);
     }
 
     /** What the other PHP does. */
