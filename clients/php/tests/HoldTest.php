@@ -83,6 +83,10 @@ final class HoldTest extends TestCase
                 'if (pcntl_fork() === 0) { fclose(STDOUT); sleep(20); posix_kill(getmypid(), SIGKILL); }
                 posix_kill(getmypid(), SIGKILL);',
             ],
+            'out of memory, and a shutdown function that exits' => [
+                "register_shutdown_function(fn () => exit(1));
+                ini_set('memory_limit', '32M'); str_repeat('x', 1 << 30);",
+            ],
             'kill -9 after another keeper was started' => [
                 self::REPLACED . 'posix_kill(getmypid(), SIGKILL);',
             ],
