@@ -1,35 +1,31 @@
-// Acquires the key, and leaves a process behind that renews the lease for as long as the job runs.
+// Acquires the key, by a process that holds the lease for as long as the job runs.
 
-'use strict';
+import { fork } from 'node:child_process';
+import { appendFileSync } from 'node:fs';
+import { fileURLToPath } from 'node:url';
+import { fail } from './fail.js';
 
-const { randomBytes } = require('node:crypto');
-const { spawn } = require('node:child_process');
-const path = require('node:path');
-const { call, duration, fail, pause, tell } = require('./service.js');
+const tell = (file, name, value) => appendFileSync(process.env[file], `${name}=${value}\n`);
 
-async function main() {
-    const [ttl_ms, longest] = ['ttl', 'wait'].map(duration);
-    const token = randomBytes(16).toString('hex');
-    console.log(`::add-mask::${token}`);
-    tell('GITHUB_STATE', 'token', token); // First: a job that is cancelled while it waits leaves the line.
-    const { GITHUB_REPOSITORY: repository, GITHUB_RUN_ID: run, GITHUB_JOB: job } = process.env;
-    const options = { ttl_ms, owner: `${repository} ${job} ${run}` };
-    const end = Date.now() + longest;
-    for (;;) {
-        const left = Math.max(0, end - Date.now());
-        const wait_ms = Math.min(left, 20_000);
-        const { status, body } = await call('POST', '', token, { ...options, wait_ms }, 30);
-        if (status === 201 || status === 200) {
-            tell('GITHUB_OUTPUT', 'fencing-token', body.fencing_token);
-            tell('GITHUB_STATE', 'fencing_token', body.fencing_token);
-            break;
-        }
-        // 400 to 404: it would be the same the next time.
-        if (left === 0 || (status >= 400 && status < 405)) return fail(body.detail);
-        await pause(Math.min(status === 409 ? 100 : 1000, left));
-    }
-    const env = { ...process.env, STATE_token: token, RUNNER_PID: process.ppid };
-    spawn(process.execPath, [path.join(__dirname, 'renew.js')], { detached: true, stdio: 'ignore', env }).unref();
+const file = fileURLToPath(new URL('hold.js', import.meta.url));
+const env = { ...process.env, RUNNER_PID: process.ppid };
+const holder = fork(file, { detached: true, stdio: ['ignore', 'ignore', 'ignore', 'ipc'], env });
+let error = 'the process that holds the lease has ended';
+
+function cancel() {
+    error = 'cancelled';
+    if (holder.connected) holder.disconnect(); // It gives up the claim, and ends.
 }
 
-main().catch((error) => fail(error.message));
+process.on('SIGINT', cancel);
+process.on('SIGTERM', cancel);
+
+holder.on('exit', () => fail(error));
+holder.on('message', (told) => {
+    if (told.error) return void (error = told.error);
+    tell('GITHUB_STATE', 'holder', told.holder);
+    tell('GITHUB_OUTPUT', 'fencing-token', told.fencingToken);
+    holder.removeAllListeners('exit');
+    holder.send('heard', () => holder.disconnect());
+    holder.unref();
+});

@@ -1,17 +1,14 @@
 // Releases the key at the end of the job, also of one that has failed or was cancelled.
 
-'use strict';
+import { fail } from './fail.js';
 
-const { call, fail } = require('./service.js');
+const { STATE_holder: holder } = process.env;
 
-async function main() {
-    const { STATE_token: token, STATE_fencing_token: fencing_token } = process.env;
-    if (!token) return;
-    const { status, body } = await call('DELETE', fencing_token ? `?fencing_token=${fencing_token}` : '', token);
-    if (status === 204) return;
-    // Without a fencing token the job had no lease, so there is nothing to be lost.
-    if (status === 409 && fencing_token) fail(body.detail);
-    else if (status !== 409) console.log(`::warning::the key is free after its TTL: ${body.detail}`);
+const ended = { error: 'the process that renewed the lease has ended: another job may have had the key' };
+
+if (holder) {
+    const answer = fetch(holder, { method: 'POST', signal: AbortSignal.timeout(30_000) });
+    const { error, warning } = await answer.then((told) => told.json()).catch(() => ended);
+    if (error) fail(error);
+    else if (warning) console.log(`::warning::${warning}`);
 }
-
-main();

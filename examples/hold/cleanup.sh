@@ -19,11 +19,14 @@ TOKEN=${LINE#*'"token":"'} TOKEN=${TOKEN%%'"'*}
 
 # Reads what has come, and asks the service, because what has come may be old. Fails if the lease is
 # lost, or the service gone or stopped.
+BEGUN= # the first part of a line, whose rest may come later
 still_mine() {
-    local line
-    while read -r -t 0.01 line <&3 || (($? <= 128)); do
-        [[ ${line-} == *'"alive"'* ]] || return 1
+    local rest
+    while read -r -t 0.01 rest <&3 || (($? <= 128)); do
+        [[ $BEGUN$rest == *'"alive"'* ]] || return 1
+        BEGUN=
     done
+    BEGUN+=$rest
     curl -sf -m 1 -H "Lock-Token: $TOKEN" "$URL/locks/cleanup" | grep -q '"mine":true'
 }
 

@@ -113,7 +113,11 @@ fn python_holds_a_lease_waits_in_line_and_stops_before_it_is_lost() {
 }
 
 mod rows {
-    use super::{GO, PHP, PYTHON, ROWS, TYPESCRIPT};
+    use std::collections::BTreeMap;
+    use std::fs;
+    use std::path::{Path, PathBuf};
+
+    use super::{GO, PHP, PYTHON, ROOT, ROWS, TYPESCRIPT};
 
     #[test]
     fn each_row_holds_in_php() {
@@ -133,6 +137,23 @@ mod rows {
     #[test]
     fn each_row_holds_in_typescript() {
         TYPESCRIPT.does_what_the_table_says("ts", &ROWS);
+    }
+
+    /// It runs without a build, so it has a copy.
+    #[test]
+    fn the_github_action_has_the_package_for_typescript_as_it_is_built() {
+        let built = TYPESCRIPT.built().join("clients/typescript/dist");
+        let copy = Path::new(ROOT).join("examples/github-action/lockkeeper");
+        let scripts = |directory: &Path| {
+            let files = fs::read_dir(directory).unwrap().map(|file| file.unwrap().path());
+            let scripts = files.filter(|file| file.extension().is_some_and(|kind| kind == "js"));
+            let read = |file: PathBuf| {
+                (file.file_name().unwrap().to_owned(), fs::read_to_string(file).unwrap())
+            };
+            scripts.map(read).collect::<BTreeMap<_, _>>()
+        };
+        let (built, copy) = (scripts(&built), scripts(&copy));
+        assert!(built == copy, "cp clients/typescript/dist/*.js examples/github-action/lockkeeper");
     }
 
     #[test]

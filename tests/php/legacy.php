@@ -118,6 +118,24 @@ function held(Lockkeeper $locks, string $key): void
     echo 'as it has to be';
 }
 
+/** The other process has no file of this one, however many there are. */
+function held_files(Lockkeeper $locks, string $key): void
+{
+    for ($own = []; count($own) < 20; $own[] = stream_get_meta_data($files[count($own)])['uri']) {
+        $files[] = tmpfile();
+    }
+    $lease = $locks->hold($key);
+    exec('pgrep -P ' . getmypid() . ' -f LockkeeperKeeper::run', $found);
+    foreach ([getmypid() => 20, $found[0] => 0] as $process => $count) {
+        $open = [];
+        foreach (glob("/proc/$process/fd/*") as $file) {
+            $open[] = @readlink($file); // That of the list itself is closed.
+        }
+        same($count, count(array_intersect($own, $open)), 'files');
+    }
+    echo 'as it has to be';
+}
+
 /** Killed with a lease of an hour, and with a forked child that lives on; says its key before. */
 function killed(Lockkeeper $locks, string $key): void
 {

@@ -383,7 +383,7 @@ final class LockkeeperLease
 
     /**
      * Whether the lease lasted until now, and is given back. False is for a log: it had ended, so your work
-     * may overlap with another's, or the service did not answer, and its TTL ends it, or it is another process's.
+     * may overlap with another's, or the service did not answer the first time, or it is another process's.
      */
     public function release(): bool
     {
@@ -391,13 +391,11 @@ final class LockkeeperLease
             return false;
         }
         $this->keeper === null || $this->keeper->end();
-        $left = $this->keeper === null ? $this->remaining() : 0.0;
         $this->ttl = 0.0; // It may be another's before the answer is here.
         try {
             $answer = $this->ask('DELETE');
             $this->isOver();
-            // Where an answer was lost, a repeat finds nothing that it could release.
-            return $answer->isGood() || ($answer->isRepeated && $left > Lockkeeper::since($answer->sent));
+            return $answer->isGood();
         } catch (LockkeeperException $failure) {
             $this->isOver();
             return false;
@@ -563,7 +561,6 @@ final class LockkeeperLease
             $slice = min(self::SLICE, max(0.0, $wait - Lockkeeper::since($began)));
             $options = ($wait > 0 ? ['wait_ms' => (int) ceil($slice * 1000)] : []) + $options;
             $answer = $this->send($method, $options, $slice + $patience);
-            $answer->isRepeated = $inDoubt;
             $inDoubt = $inDoubt || $answer->outcome === 'unknown';
             $left = $wait - Lockkeeper::since($began);
             if ($answer->outcome === '') {
@@ -624,7 +621,7 @@ final class LockkeeperKeeper
         $code = 'require ' . var_export(__FILE__, true) . '; LockkeeperKeeper::run();';
         $files = [['pipe', 'r'], ['pipe', 'w'], ['file', '/dev/null', 'w']];
         $command = self::SHELL . escapeshellarg($php) . $options . escapeshellarg($code);
-        $this->process = @proc_open($command, $files, $this->pipes, '/');
+        $this->process = @proc_open($command, $files + self::inherited(), $this->pipes, '/');
         $said = is_resource($this->process) ? (string) fgets($this->pipes[1]) : '';
         if ($said !== "ready\n") {
             $this->process = null;
@@ -653,6 +650,21 @@ final class LockkeeperKeeper
     public function __destruct()
     {
         $this->end();
+    }
+
+    /**
+     * What stands in place of the files, locks and sockets of this process that the shell cannot close: of as many
+     * as there are free descriptors, because each takes one while the other PHP is started.
+     */
+    private static function inherited(): array
+    {
+        $open = array_map('intval', @is_dir('/dev/fd') ? scandir('/dev/fd') : []);
+        $limit = function_exists('posix_getrlimit') ? posix_getrlimit()['soft openfiles'] : 256;
+        $free = $limit === 'unlimited' ? count($open) : max(0, $limit - count($open) - 20);
+        $files = array_filter($open, function (int $file): bool {
+            return $file > 9;
+        });
+        return array_fill_keys(array_slice($files, 0, $free), ['file', '/dev/null', 'r']);
     }
 
     /** What the other PHP does. */
@@ -743,8 +755,6 @@ final class LockkeeperAnswer
     public $outcome = '';
     /** Whether it is from the service, and to this request. */
     public $isOurs;
-    /** Whether the same request may have been done before. */
-    public $isRepeated = false;
     private $status;
     private $text;
 

@@ -18,8 +18,8 @@ use Lockkeeper\Internal\Share;
 /**
  * The right to a key for a limited time. It is given back when the object goes, and at the end of the
  * process, be it by exit, an uncaught exception or a lack of memory. It is of the process that acquired it:
- * in a forked child it is over. A process that is killed gives nothing back: its lease ends by itself, a TTL
- * after the last refresh.
+ * in a forked child it is over. A process that is killed gives nothing back, nor does one after a fatal error
+ * whose shutdown functions call exit or throw: its lease ends by itself, a TTL after the last refresh.
  */
 final class Lease
 {

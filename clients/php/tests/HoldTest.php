@@ -83,6 +83,10 @@ final class HoldTest extends TestCase
                 'if (pcntl_fork() === 0) { fclose(STDOUT); sleep(20); posix_kill(getmypid(), SIGKILL); }
                 posix_kill(getmypid(), SIGKILL);',
             ],
+            'out of memory, and a shutdown function that exits' => [
+                "register_shutdown_function(fn () => exit(1));
+                ini_set('memory_limit', '32M'); str_repeat('x', 1 << 30);",
+            ],
             'kill -9 after another keeper was started' => [
                 self::REPLACED . 'posix_kill(getmypid(), SIGKILL);',
             ],
@@ -110,6 +114,25 @@ final class HoldTest extends TestCase
                 'if (pcntl_fork() === 0) { fclose(STDOUT); sleep(15); posix_kill(getmypid(), SIGKILL); }', 0,
             ],
         ];
+    }
+
+    public function testTheKeeperHasNoFileOfTheProcess(): void
+    {
+        [$code, $printed] = self::script('while (count($files ?? []) < 20) $files[] = tmpfile();
+            $lease = $client->hold($arguments[0]);' . self::KEEPER . '
+            $names = fn ($process) => array_map(fn ($file) => @readlink($file), glob("/proc/$process/fd/*"));
+            $own = array_map(fn ($file) => stream_get_meta_data($file)["uri"], $files);
+            foreach ([getmypid(), $keeper] as $process) echo count(array_intersect($own, $names($process))), " ";
+        ', self::key());
+        self::assertSame([0, '20 0 '], [$code, $printed]);
+    }
+
+    public function testAKeeperStartsAlsoWhereMostDescriptorsAreInUse(): void
+    {
+        [$code, $printed] = self::script('posix_setrlimit(POSIX_RLIMIT_NOFILE, 256, 256);
+            while (count(scandir("/dev/fd")) < 226) $files[] = fopen("/dev/null", "r");
+            echo json_encode($client->hold($arguments[0])->isHeld());', self::key());
+        self::assertSame([0, 'true'], [$code, $printed]);
     }
 
     public function testBothKilledAtOnceIsTheTtl(): void

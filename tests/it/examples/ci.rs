@@ -1,24 +1,21 @@
 //! The recipes for CI, with the environment that the runners give their steps.
 
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
 use crate::examples::{HOLDER, Stage, said};
-use crate::support::process::{command, succeeds};
-use crate::support::{PATIENCE, eventually};
+use crate::support::process::{command, signal, succeeds};
+use crate::support::{NOWHERE, PATIENCE, eventually};
 
 const GITLAB: &str = include_str!("../../../examples/ci/gitlab-ci.yml");
 const JENKINS: &str = include_str!("../../../examples/ci/Jenkinsfile");
 const ACTION: &str = include_str!("../../../examples/github-action/action.yml");
 const WORKFLOW: &str = include_str!("../../../examples/github-action/workflow.yml");
 
-const ACTION_FILES: [&str; 4] = [
-    "examples/github-action/main.js",
-    "examples/github-action/post.js",
-    "examples/github-action/renew.js",
-    "examples/github-action/service.js",
-];
+/// The directory of the action, which its users copy.
+const ACTION_FILES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/examples/github-action");
 
 /// The job's own work: shows who has the key.
 const DEPLOY: &str =
@@ -112,27 +109,34 @@ impl Job<'_> {
     }
 }
 
-const INPUTS: &[(&str, &str)] = &[("key", "deploy/shop"), ("ttl", "3s"), ("wait", "0")];
+/// A third of the TTL is no whole number of milliseconds.
+const INPUTS: &[(&str, &str)] = &[("key", "deploy/shop"), ("ttl", "3.1s"), ("wait", "0")];
+
+fn with_the_action() -> Stage {
+    let stage = Stage::with(&[]);
+    succeeds(stage.command("cp").args(["-r", &format!("{ACTION_FILES}/."), "."]));
+    stage
+}
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_action_refuses_a_time_that_it_cannot_read() {
-    let stage = Stage::with(&ACTION_FILES);
+async fn the_action_refuses_a_time_that_it_cannot_read_and_a_path_that_is_no_key() {
+    let stage = with_the_action();
     let job = Job { stage: &stage, name: "deploy" };
     for (ttl, wait) in [("soon", "0"), ("3s", "10 minutes"), ("", "0"), ("-3", "0"), ("3s", "1e9")]
     {
         let (shown, code) = job.main(&[("key", "deploy/shop"), ("ttl", ttl), ("wait", wait)]);
-        assert!(shown.contains("is a time such as 90s") && code == Some(1), "{shown}");
+        assert!(shown.contains("is no duration") && code == Some(1), "{shown}");
         assert_eq!(stage.look("deploy/shop").await["held"], false);
     }
+    let (shown, code) = job.main(&[("key", "../admin/locks/shop"), ("ttl", "3s"), ("wait", "0")]);
+    assert!(shown.contains("is no key") && code == Some(1), "{shown}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_action_holds_the_key_for_the_job_and_gives_it_back() {
-    let stage = Stage::with(&ACTION_FILES);
+    let stage = with_the_action();
     let job = Job { stage: &stage, name: "deploy" };
-    let (shown, code) = job.main(INPUTS);
-    let token = shown.trim_end().strip_prefix("::add-mask::").unwrap();
-    assert_eq!((token.len(), code), (32, Some(0)), "{shown}");
+    assert_eq!(job.main(INPUTS), (String::new(), Some(0)));
     let look = stage.look("deploy/shop").await;
     assert_eq!(look["owner"], "web/shop deploy 7");
     let output = stage.text("GITHUB_OUTPUT-deploy");
@@ -159,12 +163,51 @@ async fn the_action_holds_the_key_for_the_job_and_gives_it_back() {
     let forced = stage.http().delete("/admin/locks/deploy/shop").await;
     assert_eq!(forced.status, 200);
     let (shown, code) = third.post();
-    assert!(code == Some(1) && shown.starts_with("::error::the lease is lost"), "{shown}");
+    let lost = shown.starts_with("::error::the lease of 'deploy/shop' is lost");
+    assert!(code == Some(1) && lost, "{shown}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_that_is_cancelled_while_it_waits_leaves_the_line() {
+    let stage = with_the_action();
+    let job = Job { stage: &stage, name: "deploy" };
+    assert_eq!(stage.http().token(HOLDER).post("/locks/deploy/shop?ttl=1h", "").await.status, 201);
+    let waiters = async |count: u64| {
+        let right = async || (stage.look("deploy/shop").await["waiters"] == count).then_some(());
+        eventually(PATIENCE, right).await;
+    };
+    for how in ["INT", "TERM", "KILL"] {
+        let mut waits = job.step("node", &[("key", "deploy/shop"), ("wait", "1h")]);
+        let mut waits = waits.arg("main.js").stdout(Stdio::null()).spawn().unwrap();
+        waiters(1).await;
+        signal(waits.id(), how);
+        waiters(0).await;
+        assert!(!waits.wait().unwrap().success(), "{how}");
+    }
+    assert_eq!(job.post(), (String::new(), Some(0)));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_job_whose_lease_was_not_renewed_to_its_end_fails() {
+    let stage = with_the_action();
+    let job = Job { stage: &stage, name: "deploy" };
+    assert_eq!(job.main(INPUTS), (String::new(), Some(0)));
+    let state = stage.text("GITHUB_STATE-deploy");
+    let (holder, _) = state.rsplit_once('/').unwrap();
+    stage.writes("GITHUB_STATE-deploy", &format!("holder=http://{NOWHERE}/"));
+    let (shown, code) = job.post();
+    assert!(shown.contains("renewed the lease has ended") && code == Some(1), "{shown}");
+    stage.writes("GITHUB_STATE-deploy", &format!("{holder}/"));
+    assert_eq!(job.post().1, Some(1), "nobody else may ask for the release");
+    assert_eq!(stage.look("deploy/shop").await["held"], true);
+    stage.writes("GITHUB_STATE-deploy", &state);
+    assert_eq!(job.post(), (String::new(), Some(0)));
+    assert_eq!(stage.look("deploy/shop").await["held"], false);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_key_of_a_runner_that_is_killed_is_free_after_its_ttl() {
-    let stage = Stage::with(&ACTION_FILES);
+    let stage = with_the_action();
     let job = Job { stage: &stage, name: "deploy" };
     let mut runner = job.step("sh", INPUTS);
     let mut runner = runner.args(["-c", "node main.js; read _"]);
@@ -200,6 +243,6 @@ fn the_workflow_gives_the_action_inputs_that_it_has() {
     assert!(action["outputs"][output.trim_end_matches(" }}")].is_object(), "{output}");
     for kind in ["main", "post"] {
         let file = action["runs"][kind].as_str().unwrap();
-        assert!(ACTION_FILES.contains(&format!("examples/github-action/{file}").as_str()));
+        assert!(Path::new(ACTION_FILES).join(file).exists(), "{file}");
     }
 }

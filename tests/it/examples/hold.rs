@@ -105,3 +105,17 @@ async fn the_script_stops_with_79_when_its_lease_is_lost_or_the_service_gone() {
         assert!(!stage.directory.path().join("begun-b").exists());
     }
 }
+
+#[tokio::test]
+async fn a_line_of_the_stream_that_comes_in_two_pieces_is_no_loss() {
+    let stage = Stage::with(FILES);
+    let cut =
+        r#" | while read -r it; do printf %s "${it%e*}"; sleep 0.5; echo "e${it##*e}"; done)"#;
+    let script = stage.text("cleanup.sh").replace("exec curl", "curl");
+    let script = script.replacen(")\ntrap", &format!("{cut}\ntrap"), 1);
+    assert!(script.contains("sleep 0.5"), "{script}");
+    stage.writes("cleanup.sh", &script);
+    stage.writes("step.sh", "sleep 0.2");
+    let ended = said(cleans(&stage, &["a"; 15]).wait_with_output().unwrap());
+    assert_eq!(ended, ("at work\ndone\n".to_owned(), Some(0)));
+}

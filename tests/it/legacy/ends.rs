@@ -45,8 +45,10 @@ async fn a_held_lease_is_refreshed_while_its_process_lives_and_given_back_when_i
     let (service, _directory) = embedded(&[]);
     let http = service.http();
     for php in Php::NATIVE {
-        let key = format!("{php:?}/held");
-        assert_eq!(php.says(&["held", &http.url(), &key]), "as it has to be", "{php:?}");
+        for scenario in ["held", "held_files"] {
+            let key = format!("{php:?}/{scenario}");
+            assert_eq!(php.says(&[scenario, &http.url(), &key]), "as it has to be", "{php:?}");
+        }
     }
     // The other one has no ext-posix, and cannot kill itself.
     assert_eq!(Php::Debian.says(&["killed", &http.url(), "killed"]), "held");

@@ -86,7 +86,8 @@ final class Keeper
         $script = $this->isForChildren ? self::DETACHED : self::CHILD;
         $php = [$this->service->php ?? self::php(), ...$options, __DIR__ . '/keep.php'];
         $files = [['pipe', 'r'], ['pipe', 'w'], ['file', '/dev/null', 'w']];
-        $process = @proc_open(['/bin/sh', '-c', $script, 'sh', ...$php], $files, $this->pipes, '/');
+        $command = ['/bin/sh', '-c', $script, 'sh', ...$php];
+        $process = @proc_open($command, $files + self::inherited(), $this->pipes, '/');
         $this->process = is_resource($process) ? $process : null;
         array_map(static fn ($pipe) => stream_set_blocking($pipe, false), $this->pipes);
         $parent = $this->isForChildren ? null : $this->pid;
@@ -267,6 +268,21 @@ final class Keeper
         }
         $this->file = $file;
         return $path;
+    }
+
+    /**
+     * What the keeper has in place of the files, locks and sockets of this process that the shell cannot close: of
+     * as many as there are free descriptors, because each takes one while the keeper is started.
+     *
+     * @return array<int, array{string, string, string}> by descriptor
+     */
+    private static function inherited(): array
+    {
+        $open = array_map('intval', @is_dir('/dev/fd') ? scandir('/dev/fd') : []);
+        $limit = function_exists('posix_getrlimit') ? posix_getrlimit()['soft openfiles'] : 256;
+        $free = $limit === 'unlimited' ? count($open) : max(0, $limit - count($open) - 20);
+        $files = array_filter($open, static fn (int $file) => $file > 9);
+        return array_fill_keys(array_slice($files, 0, $free), ['file', '/dev/null', 'r']);
     }
 
     private static function php(): string

@@ -1,0 +1,133 @@
+// The client: its settings, and the verbs.
+import { randomBytes } from 'node:crypto';
+import { readFileSync } from 'node:fs';
+import { hostname } from 'node:os';
+import { createSecureContext } from 'node:tls';
+import { backoff, millis, now, sleep } from './clock.js';
+import { LeaseLost, LockBusy, RequestRefused, errorOf } from './errors.js';
+import { failureOf, keyPath, send } from './http.js';
+import { Lease, stayAlive } from './lease.js';
+const OPTIONS = ['ttl', 'wait', 'slots', 'shared', 'owner', 'signal'];
+const ANSWER_TIME = 5000;
+export class LockClient {
+    #service;
+    #own;
+    constructor(options = {}) {
+        this.#own = typeof options === 'string' ? { url: options } : options;
+        this.#service = serviceOf(this.#own);
+    }
+    async withLock(key, first, second) {
+        const [options, work] = typeof first === 'function' ? [{}, first] : [first, second];
+        if (typeof work !== 'function')
+            throw new TypeError('withLock(key, options, work): the work is no function');
+        return stayAlive(this.#acquire(key, options).then((lease) => run(lease, work, options.signal)));
+    }
+    /** Returns a lease, which is renewed until its release(); null if others hold the key after the wait. */
+    async tryLock(key, options = {}) {
+        return nullFor(LockBusy, this.#acquire(key, options));
+    }
+    /** The state of a key, which may change at once. */
+    async get(key) {
+        return camel(await this.#ask('GET', pathOf(key), key, (body) => body.key === key));
+    }
+    /** The held keys that begin with the prefix, in any order. */
+    async *list(prefix = '') {
+        for (let cursor = ''; cursor !== undefined;) {
+            const path = `/locks?${new URLSearchParams({ limit: '1000', prefix, ...(cursor && { cursor }) })}`;
+            const body = await this.#ask('GET', path, prefix, ({ locks }) => Array.isArray(locks));
+            yield* camel(body.locks);
+            cursor = body.cursor;
+        }
+    }
+    /** Ends the leases of a key, or the one with this fencing token; for administrators. Returns null without one. */
+    async forceRelease(key, options = {}) {
+        const { reason, fencingToken: number } = options;
+        const query = new URLSearchParams({ ...(reason && { reason }), ...(number && { fencing_token: `${number}` }) });
+        // Asked once without the number: a repeat could end the lease of the next holder.
+        const asked = this.#ask('DELETE', `/admin${pathOf(key)}?${query}`, key, (body) => body.key === key, !!number);
+        return nullFor(LeaseLost, asked.then(camel));
+    }
+    async #acquire(key, options) {
+        const { ttl = 30, wait = 0, slots, shared, signal } = options;
+        const unknown = Object.keys(options).find((name) => !OPTIONS.includes(name));
+        // A misspelt TTL must never silently mean the default.
+        if (unknown)
+            throw new TypeError(`unknown option '${unknown}'; the options are ${OPTIONS.join(', ')}`);
+        pathOf(key);
+        const { tokenPrefix = process.env['LOCKKEEPER_TOKEN_PREFIX'] ?? '' } = this.#own;
+        const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;
+        const token = tokenPrefix + randomBytes(16).toString('hex');
+        const [ms, until] = [Math.round(millis('ttl', ttl)), now() + millis('wait', wait)];
+        const claim = { service: this.#service, key, token, ttl: ms, until, options: { owner, slots, shared } };
+        const warn = (message) => process.emitWarning(message, 'LockkeeperWarning');
+        return new Lease(claim, this.#own.warn ?? warn).acquire(signal);
+    }
+    async #ask(method, path, key, isGood, isSafe = true) {
+        const until = now() + ANSWER_TIME;
+        for (let failures = 0;; failures++) {
+            const request = { method, path, key, within: ANSWER_TIME };
+            const answer = await send(this.#service, request).answer;
+            if (answer.status === 200 && isGood(answer.body))
+                return answer.body;
+            const failure = failureOf(this.#service, request, answer);
+            if (!isSafe || failure.kind !== 'ServiceUnavailable' || now() >= until)
+                throw errorOf(failure);
+            await sleep(backoff(failures, answer.retryAfter));
+        }
+    }
+}
+const nullFor = (kind, promise) => promise.catch((error) => (error instanceof kind ? null : Promise.reject(error)));
+/** Runs the work, and releases the lease. */
+async function run(lease, work, signal) {
+    const cancel = () => lease.cancel(signal.reason);
+    signal?.addEventListener('abort', cancel);
+    if (signal?.aborted)
+        cancel();
+    const [ended] = await Promise.allSettled([(async () => (lease.signal.throwIfAborted(), work(lease)))()]);
+    signal?.removeEventListener('abort', cancel);
+    const cause = ended.status === 'rejected' ? ended.reason : undefined;
+    await lease.release().catch((lost) => {
+        // What the work threw is not hidden.
+        throw cause && cause !== lost ? new LeaseLost(lost.message, { key: lease.key }, { cause }) : lost;
+    });
+    if (ended.status === 'rejected')
+        throw cause;
+    return ended.value;
+}
+/** The path of a key, which nothing on the way resolves to another one. */
+function pathOf(key) {
+    const isWhole = typeof key === 'string' && !/\p{Surrogate}/u.test(key);
+    if (isWhole && !/(^|\/)\.{0,2}(\/|$)/.test(key))
+        return keyPath(key);
+    const message = `${JSON.stringify(key)} is no key: it is a text, without segments that are empty, '.' or '..'`;
+    throw new RequestRefused(message, { key, code: 'invalid_key' });
+}
+function serviceOf(own) {
+    const env = (name) => process.env[`LOCKKEEPER_${name}`] || undefined;
+    const file = (name) => (name === undefined ? undefined : readFileSync(name, 'utf8'));
+    const url = own.url ?? env('URL') ?? 'http://127.0.0.1:8080';
+    const isGood = /^(unix:.|https?:\/\/[^/?#@]+(\/[^?#@]*)?$)/.test(url) && !/\/locks\/*$/.test(url);
+    if (!isGood)
+        throw new TypeError('the URL of the service is written like http://host:8080, or unix:FILE');
+    const socketPath = url.startsWith('unix:') ? url.slice(5) : undefined;
+    const { protocol, hostname, port, pathname } = new URL(socketPath ? 'http://localhost' : url);
+    const apiKey = (own.apiKey ?? file(own.apiKeyFile ?? env('API_KEY_FILE')) ?? env('API_KEY') ?? '').trimEnd();
+    const headers = { 'Content-Type': 'application/json', ...(apiKey && { Authorization: `Bearer ${apiKey}` }) };
+    if (!/^[ -~]*$/.test(apiKey))
+        throw new TypeError('the API key has characters that a header must not have');
+    const pem = { ca: own.ca ?? env('CA'), cert: own.cert ?? env('CERT'), key: own.certKey ?? env('CERT_KEY') };
+    const tls = Object.fromEntries(Object.entries(pem).map(([name, path]) => [name, file(path)]));
+    createSecureContext(tls); // Throws if they are not what they should be.
+    const host = { hostname: hostname.replace(/^\[|\]$/g, ''), port: port || undefined, autoSelectFamily: true };
+    const connection = { protocol, ...(socketPath ? { socketPath } : host), ...tls };
+    return { url, prefix: pathname.replace(/\/+$/, ''), connection, headers };
+}
+/** The members of an answer in the spelling of this language: `ttl_ms` is `ttlMs`. */
+function camel(value) {
+    if (Array.isArray(value))
+        return value.map(camel);
+    if (typeof value !== 'object' || !value)
+        return value;
+    const spelled = (name) => name.replace(/_(\w)/g, (_, letter) => letter.toUpperCase());
+    return Object.fromEntries(Object.entries(value).map(([name, one]) => [spelled(name), camel(one)]));
+}

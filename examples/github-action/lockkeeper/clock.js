@@ -1,0 +1,28 @@
+// Durations, and the clock of leases.
+import { uptime } from 'node:os';
+const UNITS = { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5, '': 1e3 };
+/** A duration in milliseconds. */
+export function millis(name, duration) {
+    const [, digits, unit] = /^(\d+\.?\d*|\.\d+)(ms|s|m|h|d|)$/.exec(String(duration)) ?? [];
+    const ms = typeof duration === 'number' ? duration * 1e3 : Number(digits) * UNITS[unit ?? ''];
+    if (ms >= 0)
+        return ms;
+    throw new TypeError(`${name}: '${duration}' is no duration: a number is seconds; or write '500ms', '30s', '1.5m'`);
+}
+const STEP = process.platform === 'linux' ? 50 : 1500; // More than the steps of uptime().
+const monotonic = () => Number(process.hrtime.bigint()) / 1e6;
+/** The time that the machine was suspended, plus a constant. A worker takes over that of its parent. */
+export const suspended = { ms: uptime() * 1e3 - monotonic() };
+/**
+ * Milliseconds, the same in every thread, and not those of the wall clock. Node has no fine clock that goes on in
+ * suspend: what uptime() gains on the monotonic one, in steps of 10 ms on Linux and 1 s elsewhere, is added to it.
+ */
+export function now() {
+    const ms = uptime() * 1e3 - monotonic();
+    if (ms > suspended.ms + STEP)
+        suspended.ms = ms; // It never goes back: a lease would seem to last longer.
+    return monotonic() + suspended.ms;
+}
+export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+/** The pause before the next attempt, with jitter. Not for long: the service keeps the place in line for 5 s. */
+export const backoff = (failures, retryAfter = 0) => Math.max(Math.min(1000, 50 * 2 ** failures) * (0.5 + Math.random() / 2), Math.min(2000, retryAfter));

@@ -1,0 +1,78 @@
+// One request over HTTP, and what its answer says.
+import * as http from 'node:http';
+import * as https from 'node:https';
+const MAX_BYTES = 8 << 20; // More than the largest page of a list.
+/** The path of a key. Its slashes stay, because some proxies refuse `%2F`. */
+export const keyPath = (key) => `/locks/${encodeURIComponent(key).replaceAll('%2F', '/')}`;
+/** Sends a request on a connection of its own, so that none meets one that is broken. */
+export function send({ connection, prefix, headers }, { method, path, token, body, within }) {
+    const own = { agent: false, method, path: prefix + path, headers: { ...headers, ...(token && { 'Lock-Token': token }) } };
+    const isSecure = connection.protocol === 'https:';
+    const request = (isSecure ? https : http).request({ ...connection, ...own });
+    let isSent = false;
+    let cut;
+    const answer = new Promise((resolve) => {
+        cut = (why = 'given up', answer) => {
+            clearTimeout(late);
+            clearTimeout(deaf);
+            resolve({ status: 0, why, body: {}, code: '', retryAfter: 0, isSent, ...answer });
+            request.destroy();
+        };
+    });
+    const late = setTimeout(() => cut(`no answer within ${(within / 1e3).toFixed(1)} s`), within);
+    const deaf = setTimeout(() => cut('no connection within 5 s'), Math.min(within, 5000));
+    request.on('error', (error) => cut(error.message || error.code));
+    request.on('socket', (socket) => {
+        socket.once(isSecure ? 'secureConnect' : 'connect', () => {
+            isSent = true;
+            clearTimeout(deaf);
+        });
+    });
+    request.on('response', (response) => {
+        let text = '';
+        response.setEncoding('utf8');
+        response.on('data', (part) => (text += part).length > MAX_BYTES && cut('the answer is too long'));
+        response.on('error', (error) => cut(error.message));
+        response.on('close', () => cut('the answer was cut'));
+        response.on('end', () => response.complete && cut('', read(response, text)));
+    });
+    request.end(body && JSON.stringify(body));
+    return { answer, cut: () => cut() };
+}
+function read({ statusCode: status, headers }, text) {
+    let body;
+    try {
+        body = JSON.parse(text);
+    }
+    catch { } // Not from lockkeeper. Gateways have codes too, but not its type.
+    if (typeof body !== 'object' || !body)
+        body = {};
+    const code = status >= 300 && body.type === `urn:lockkeeper:${body.code}` ? body.code : '';
+    return { status, body, code, retryAfter: 1e3 * Number(headers['retry-after']) || 0 };
+}
+/** Whether the token holds nothing, and no request under way will change that. */
+export const holdsNothing = ({ code, body }) => code in KINDS || (code !== '' && body.outcome === 'not_acquired');
+/** Whether this request has done nothing. */
+export const didNothing = (answer) => holdsNothing(answer) || (answer.status === 0 && !answer.isSent)
+    || (answer.code !== '' && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
+const KINDS = { lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled' };
+/** What an answer that is not good means. */
+export function failureOf({ url }, { method, path, key }, answer) {
+    const { status, code, body } = answer;
+    // A gateway may answer any of these, and be right the next time.
+    const mayPass = status < 300 || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
+    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    const why = code ? body.detail
+        : status ? `the answer of ${url} is ${status} and not from lockkeeper`
+            : `no answer from ${url} to ${method} ${path}: ${answer.why}; is this the URL of the service (LOCKKEEPER_URL)?`;
+    const hint = status === 401 ? '; the API key is the option apiKey, or LOCKKEEPER_API_KEY' : '';
+    const message = `${code === 'lock_held' || !key ? '' : `'${key}': `}${why}${hint}`;
+    const fields = { key, status: status || undefined, code: code || undefined };
+    if (kind === 'LockBusy')
+        [fields.owner, fields.retryAfter] = [body.owner, body.retry_after_ms && body.retry_after_ms / 1e3];
+    if (kind === 'ServiceUnavailable')
+        fields.outcome = didNothing(answer) ? 'nothing' : 'unknown';
+    if (kind === 'RequestRefused')
+        fields.field = body.field;
+    return { kind, message, fields };
+}

@@ -1,0 +1,159 @@
+// The program's side of claims and leases, and of the worker, which all clients of the process share.
+import { Worker } from 'node:worker_threads';
+import { millis, now, suspended } from './clock.js';
+import { LeaseLost, errorOf } from './errors.js';
+const EXIT_TIME = 2500; // For last words when the process exits.
+const all = new Map();
+let worker;
+let lastId = 0;
+const send = (order) => worker?.postMessage(order);
+function start() {
+    // The options and hooks of the program (`--import`, NODE_OPTIONS) are not for this thread.
+    const own = { env: { ...process.env, NODE_OPTIONS: '' }, execArgv: [], workerData: suspended.ms };
+    const started = new Worker(new URL('./worker.js', import.meta.url), own);
+    let why = 'it was terminated';
+    started.on('error', (error) => (why = error.message));
+    started.on('message', (report) => all.get(report.id)?.hear(report));
+    started.on('exit', () => {
+        worker = undefined; // The next claim starts another one. Leases of this one are told of their end.
+        const message = `the thread that renews leases has ended: ${why}; if this is a bundle, leave lockkeeper out`;
+        const failure = { kind: 'ServiceUnavailable', message, fields: { outcome: 'unknown' } };
+        for (const [id, lease] of [...all])
+            lease.hear({ id, is: 'failed', failure });
+    });
+    started.unref(); // After `message` is listened to, which would undo it.
+    return started;
+}
+// At the end of the process, also by process.exit() or an exception that nothing catches, all is released.
+process.on('exit', () => {
+    const done = new Int32Array(new SharedArrayBuffer(4));
+    if (!worker || all.size === 0)
+        return;
+    send({ do: 'end', done });
+    Atomics.wait(done, 0, 0, EXIT_TIME);
+});
+/** Keeps the process alive until the promise is settled. */
+export async function stayAlive(promise) {
+    const timer = setInterval(() => { }, 1 << 30);
+    return promise.finally(() => clearInterval(timer));
+}
+/** A lease, which is renewed until it is released or the process ends. It does not keep the process alive. */
+export class Lease {
+    key;
+    /** Whatever the key guards should refuse a number below the highest that it has seen. */
+    fencingToken;
+    /** With `slots`: the number of its place, from 1, that no other lease of the key has. */
+    slot;
+    #control = new AbortController();
+    /** Aborted with LeaseLost before the lease ends: stop then. In withLock() also by the signal of the options. */
+    signal = this.#control.signal;
+    #begin;
+    #warn;
+    #margin; // The work is told so long before the end.
+    #isDropped = false;
+    #last; // After which the worker has it no more.
+    #wake = () => { };
+    #timer;
+    #why = 'this process was busy or suspended for too long';
+    #lost;
+    #release;
+    /** @internal */
+    constructor(claim, warn) {
+        [this.key, this.#warn] = [claim.key, warn];
+        this.#begin = { do: 'begin', id: ++lastId, claim, end: new BigInt64Array(new SharedArrayBuffer(8)) };
+        this.#margin = Math.min(Math.max(200, claim.ttl / 10), claim.ttl / 2);
+    }
+    /** The secret that proves the lease to the service. */
+    get token() {
+        return this.#begin.claim.token;
+    }
+    /** The seconds that the lease lasts at least, unless it is ended by force. Right also in a blocked event loop. */
+    remaining = () => Math.max(0, this.#left()) / 1e3;
+    /** Whether the lease lasts for so long, and not only until the work would be told: for loops that never wait. */
+    stillMine = (forNext = 0) => !this.#lost && !this.#release && this.#left() > Math.max(this.#margin, millis('stillMine', forNext));
+    /** Releases the lease. Rejects with LeaseLost if it has ended before, or the work was told that it would. */
+    release = () => (this.#release ??= this.#giveBack());
+    /** @internal Waits for the grant. Rejects with the signal's reason once it is aborted, and nothing is left. */
+    async acquire(signal) {
+        signal?.throwIfAborted();
+        const caller = new Error().stack ?? '';
+        const cancel = () => this.#drop();
+        worker ??= start();
+        all.set(this.#begin.id, this);
+        signal?.addEventListener('abort', cancel);
+        send(this.#begin);
+        await this.#next();
+        signal?.removeEventListener('abort', cancel);
+        if (this.#isDropped && !this.#last)
+            await this.#next();
+        if (this.#isDropped)
+            throw signal.reason;
+        if (this.#last?.is !== 'failed')
+            return this;
+        const error = errorOf(this.#last.failure);
+        Object.assign(error, { key: this.key });
+        error.stack = `${error}${caller.slice(caller.indexOf('\n'))}`;
+        throw error;
+    }
+    /** @internal */
+    hear(report) {
+        if (report.is === 'troubled')
+            return void (this.#why = report.why);
+        if (report.is === 'granted') {
+            if (this.#isDropped)
+                return; // Its release is reported next.
+            const { fencingToken, slot } = report.grant;
+            Object.assign(this, { fencingToken, slot });
+            this.#watch();
+        }
+        else {
+            all.delete(report.id);
+            this.#last = report;
+            if (report.is === 'lost')
+                this.#lose(report.why);
+            if (report.is === 'failed')
+                this.#why = report.failure.message; // The work is told before the end.
+        }
+        this.#wake();
+    }
+    /** @internal The work is wanted no more. */
+    cancel(reason) {
+        this.#control.abort(reason);
+    }
+    #drop() {
+        this.#isDropped = true;
+        send({ do: 'drop', id: this.#begin.id });
+    }
+    #next = () => stayAlive(new Promise((resolve) => (this.#wake = resolve)));
+    /** Milliseconds. The worker writes the end. */
+    #left = () => Number(Atomics.load(this.#begin.end, 0)) - now();
+    #watch() {
+        const left = this.#left() - this.#margin;
+        if (left <= 0)
+            return this.#lose(this.#why);
+        this.#timer = setTimeout(() => this.#watch(), Math.min(left, 1000)).unref(); // A suspension stops timers.
+    }
+    #lose(why) {
+        clearTimeout(this.#timer);
+        this.#lost ??= new LeaseLost(`the lease of '${this.key}' is lost: ${why}`, { key: this.key });
+        this.#control.abort(this.#lost);
+    }
+    async #giveBack() {
+        const isOver = this.#left() <= 0;
+        clearTimeout(this.#timer);
+        if (!this.#last)
+            this.#drop();
+        while (!this.#last)
+            await this.#next();
+        const last = this.#last;
+        if (isOver)
+            this.#lose(this.#why);
+        if (last.is === 'gone')
+            this.#lose(last.why);
+        if (this.#lost)
+            throw this.#lost;
+        if (last.is === 'unreached' || last.is === 'failed') {
+            this.#warn(`'${this.key}' is not released and will expire: ${last.is === 'failed' ? this.#why : last.why}`);
+        }
+    }
+}
