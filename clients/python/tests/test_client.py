@@ -126,9 +126,14 @@ class Settings(WithService):
             self.assertFalse(LockClient("unix:" + path).get("k").held)
 
     def test_keys(self):
-        for key in ["", None, 5, b"k"]:
-            with self.assertRaises(ValueError):
-                self.client.lock(key)
+        for key in ["", None, 5, b"k", "/", "a/", "/a", "a//b", ".", "..", "../admin/locks/a", "a/./b", "a/..", "\ud800"]:
+            for ask in [self.client.lock, self.client.get, self.client.force_release]:
+                with self.assertRaises(RequestRefused, msg=key):
+                    ask(key)
+        self.assertEqual(self.fake.seen, [])
+        for key in ["...", ".a", "a./b", "a b%2F?#", "ä/日本"]:
+            with self.client.lock(key):
+                self.assertFalse(self.is_free(key))
 
 
 class Leases(WithService):

@@ -8,6 +8,7 @@ import _thread
 import atexit
 import logging
 import os
+import re
 import secrets
 import threading
 import urllib.parse
@@ -29,8 +30,9 @@ TICK = 0.5  # between looks at the clock: timers stand still while the machine i
 
 
 def path_of(key: str, prefix: str = "/locks/") -> str:
-    if not isinstance(key, str) or not key:
-        raise ValueError("a key is a text that is not empty: %r" % (key,))
+    # A proxy would resolve the segments, to another key or to a forced release.
+    if not isinstance(key, str) or re.search(r"(^|/)\.{0,2}(/|\Z)|[\ud800-\udfff]", key):
+        raise RequestRefused("%r is no key: it is a text, without segments that are empty, . or .." % (key,))
     return prefix + urllib.parse.quote(key, safe="/")
 
 
