@@ -166,6 +166,32 @@ class Leases(WithService):
                     lock.__enter__()
         self.assertEqual(len({one[2]["Lock-Token"] for one in self.fake.seen if one[0] == "POST"}), 2)
 
+    def test_of_two_threads_with_one_lock_object_one_is_refused(self):
+        names = {one for one in vars(self.client.lock("k")) if one != "_make"}
+        outcomes = []
+
+        class Watched(lockkeeper.Lock):
+            def __getattribute__(self, name):
+                value = super().__getattribute__(name)
+                if name in names:
+                    time.sleep(0.01)
+                return value
+
+        lock = Watched(self.client.lock("k", wait=5)._make)
+
+        def work():
+            try:
+                with lock:
+                    time.sleep(0.3)
+                outcomes.append("done")
+            except RuntimeError:
+                outcomes.append("refused")
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        self.assertEqual(sorted(outcomes), ["done", "refused"])
+
     def test_decorator(self):
         @self.client.lock("k")
         def work(number):
