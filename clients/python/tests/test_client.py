@@ -665,6 +665,19 @@ class Waits(WithService):
                 self.client.lock("k", ttl=60).__enter__()
         until(self.is_free)
 
+    def test_after_a_cancel_between_two_attempts_nothing_is_acquired(self):
+        self.fake.replace["POST"] = lambda *_: (502, None)
+        with mock.patch.object(_claim, "pause", return_value=3.0):
+            claim = self.client.lock("k", wait=60)._make()
+            claim.start()
+            until(lambda: self.fake.seen)
+            time.sleep(0.5)
+            claim.end()
+            claim.join()
+        self.assertEqual((self.fake.count("POST"), self.fake.count("DELETE")), (1, 1))
+        with self.assertRaises(WaitCancelled):
+            raise claim.error
+
     def test_a_full_service_is_told_at_the_end_of_the_wait(self):
         self.fake.replace["POST"] = lambda *_: problem(429, "quota_exceeded")
         began = time.monotonic()

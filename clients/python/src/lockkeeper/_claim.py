@@ -137,7 +137,7 @@ class Claim:
         """Acquires, or raises and leaves nothing behind."""
         call, is_unsure, attempt, over = None, False, 0, now() + self._wait
         try:
-            while True:
+            while not self._is_over():
                 ask = max(0.0, min(over - now(), LONGEST_WAIT))
                 body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000))
                 call = self._call("POST", "", ask + ANSWER, body)
@@ -147,7 +147,7 @@ class Claim:
                     # receives the lease that was granted, or its old place in line.
                     is_unsure = answer is None or not answer.is_no()
                 if answer is None or self._is_over():
-                    raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
+                    break
                 if self._take(answer, call.sent):
                     if answer.body.get("key") != self.key:
                         raise RequestRefused("a proxy changes the key %r" % self.key, 0, answer.body)
@@ -168,6 +168,7 @@ class Claim:
                         raise LockBusy(self.key, answer.body)
                     raise ServiceUnavailable("%r was not acquired: %s; retry later" % (self.key, answer))
                 self._sleep_until(next_try)
+            raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
         except BaseException:
             if call and (is_unsure or call.answer is None):
                 self._withdraw(call)
