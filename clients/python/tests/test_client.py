@@ -442,6 +442,19 @@ class Losses(WithService):
             self.assertFalse(lease.release())
         self.assertNotIn(lease.token, str(logs.output))
 
+    def test_a_lease_that_is_cut_to_less_than_the_margin_is_one_until_its_middle(self):
+        def short(key, headers, body):
+            status, grant = self.fake.answer("POST", key, headers, body)
+            return status, dict(grant, ttl_ms=2000, capped=True)
+
+        self.fake.replace["POST"] = short
+        self.fake.replace["PUT"] = lambda *_: (502, None)
+        with self.assertRaisesRegex(LeaseLost, "max_hold"):
+            with self.client.lock("k", ttl=60) as lease:
+                self.assertTrue(lease.still_mine())
+                self.assertTrue(lease.lost.wait(15))
+                self.assertGreater(lease.remaining(), 0)
+
     def test_a_lease_is_counted_from_the_sending(self):
         def late(key, headers, body):
             answer = self.fake.answer("POST", key, headers, body)

@@ -47,8 +47,7 @@ class Claim:
         # A new token for each claim: nothing orders two requests of one token.
         self.token, self.fencing_token = secrets.token_hex(16), 0
         self.slot: Optional[int] = None
-        # The work is told so long before the lease ends; in the middle of a short one at the latest.
-        self._margin = min(max(0.2, ttl / 10), ttl / 2)
+        self._margin = max(0.2, ttl / 10)  # The work is told so long before the lease ends.
         self._end = self._next = 0.0  # the end of the lease, and the moment of the next refresh
         self._work_ended: Optional[float] = None
         self._is_gone = self.was_released = False
@@ -195,6 +194,8 @@ class Claim:
         if answer.status not in (200, 201) or body.get("token") != self.token:
             return False
         number, ttl, waited = (one if isinstance(one, int) else 0 for one in numbers)
+        if not self.fencing_token:  # In the middle of a short lease, which `max_hold` may have cut, at the latest.
+            self._margin = min(self._margin, ttl / 2000)
         # Counted from the sending: the answer may have been under way for long.
         begin = sent + waited / 1000
         # Of two refreshes the later one at the service counts, so the later end is the right one.
