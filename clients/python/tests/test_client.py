@@ -691,6 +691,34 @@ class Waits(WithService):
         with self.assertRaises(WaitCancelled):
             raise claim.error
 
+    def test_an_interrupt_of_the_end_leaves_nothing_locked(self):
+        """In each Python function that `Claim.end` calls, at each of its lines and at its return."""
+        for point in range(1, 100):
+            lease, left = self.client.try_lock("k", ttl=60), [point]
+
+            def trace(frame, event, arg):
+                if frame.f_code is _claim.Claim.end.__code__ or left[0] <= 0:
+                    return None
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                lease._claim.end()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            lease.release()
+            self.assertTrue(self.is_free(), point)
+            if left[0] > 0:
+                self.assertGreater(point, 5)
+                return
+        self.fail("no end")
+
     def test_a_full_service_is_told_at_the_end_of_the_wait(self):
         self.fake.replace["POST"] = lambda *_: problem(429, "quota_exceeded")
         began = time.monotonic()

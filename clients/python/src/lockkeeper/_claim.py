@@ -52,7 +52,9 @@ class Claim:
         self._work_ended: Optional[float] = None
         self._is_gone = self.was_released = False
         self._reason = "it could not be renewed in time"
-        self.lost, self._changed = threading.Event(), threading.Condition()
+        # A Ctrl-C in the Python code of `with self._changed` would leave it locked; `with self._mutex` has none.
+        self._mutex = threading.RLock()
+        self.lost, self._changed = threading.Event(), threading.Condition(self._mutex)
         self.listeners: List[Callable[[], object]] = [on_lost] if on_lost else []
         self.decided: "futures.Future[None]" = futures.Future()  # granted, or `error`
         self.finished: "futures.Future[None]" = futures.Future()
@@ -81,7 +83,7 @@ class Claim:
     def end(self) -> None:
         """Ends the work, or the wait: the thread releases what there is, or may be."""
         if self.is_own() and self._work_ended is None:
-            with self._changed:
+            with self._mutex:
                 self._work_ended = now()
                 self._changed.notify_all()
 
