@@ -270,11 +270,18 @@ class Leases(WithService):
             self.fake.replace["DELETE"] = lambda *_: answer
             self.assertIs(self.client.force_release("k", reason="a b+&"), expected)
             self.assertEqual(self.fake.seen[-1][3]["reason"], "a b+&")
-        self.fake.replace["DELETE"] = lambda *_: (502, None)
-        count = self.fake.count("DELETE")
-        with self.assertRaises(ServiceUnavailable):
-            self.client.force_release("k")
-        self.assertEqual(self.fake.count("DELETE"), count + 1)
+        for answer in [(502, None), (200, {"status": "ok"}), (200, [1])]:
+            self.fake.replace["DELETE"] = lambda *_: answer
+            count = self.fake.count("DELETE")
+            with self.assertRaises(ServiceUnavailable):
+                self.client.force_release("k")
+            self.assertEqual(self.fake.count("DELETE"), count + 1)
+
+    def test_a_look_takes_nothing_of_a_gateway(self):
+        for look, expected in [(lambda: self.client.get("k").held, False), (lambda: self.client.list("p"), [])]:
+            answers = [(200, {"status": "ok"}), (200, [1]), (200, {"key": "k", "held": False, "locks": []})]
+            self.fake.replace["GET"] = lambda *_: answers.pop(0)
+            self.assertEqual(look(), expected)
 
 
 class Errors(WithService):

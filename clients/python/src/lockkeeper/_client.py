@@ -216,7 +216,7 @@ class LockClient:
 
     def get(self, key: str) -> LockState:
         """The state of a key, held or not."""
-        return _state(self._service.ask("GET", path_of(key)).body)
+        return _state(self._service.ask("GET", path_of(key), lambda body: body.get("key") == key).body)
 
     def list(self, prefix: str = "") -> List[LockState]:
         """The held keys with a prefix."""
@@ -224,7 +224,7 @@ class LockClient:
         query = {"prefix": prefix, "limit": "1000"}
         while True:
             text = urllib.parse.urlencode(query, quote_via=urllib.parse.quote)
-            body = self._service.ask("GET", "/locks?" + text).body
+            body = self._service.ask("GET", "/locks?" + text, lambda body: isinstance(body.get("locks"), list)).body
             found += [_state(one) for one in body["locks"]]
             if not body.get("cursor"):
                 return found
@@ -235,6 +235,6 @@ class LockClient:
 
         A lost answer is not repeated, because that could end the next lease.
         """
-        query = "?reason=" + urllib.parse.quote(reason, safe="") if reason else ""
-        answer = self._service.ask("DELETE", path_of(key, "/admin/locks/") + query, "lock_lost")
+        path = path_of(key, "/admin/locks/") + ("?reason=" + urllib.parse.quote(reason, safe="") if reason else "")
+        answer = self._service.ask("DELETE", path, lambda body: body.get("key") == key, "lock_lost")
         return answer.code != "lock_lost"
