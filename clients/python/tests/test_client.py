@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import pathlib
@@ -334,6 +335,23 @@ class Errors(WithService):
         with self.assertRaisesRegex(ServiceUnavailable, "TTL"):
             self.client.lock("k", ttl=0.4).__enter__()
         self.assertTrue(self.is_free())
+
+    def test_an_answer_is_whole_and_has_an_end(self):
+        answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (9 << 20),
+                   b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}"]
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def serve(answer):
+            with listener.accept()[0] as connection, contextlib.suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        client = LockClient("http://127.0.0.1:%d" % listener.getsockname()[1])
+        for answer, text in zip(answers, ["cut|Incomplete", "too long", "Incomplete"]):
+            threading.Thread(target=serve, args=(answer,), daemon=True).start()
+            with self.assertRaisesRegex(ServiceUnavailable, text):
+                client.force_release("k")
 
     def test_no_error_has_a_secret(self):
         client = LockClient(self.fake.url, api_key="s3cret")

@@ -20,6 +20,7 @@ from ._errors import RequestRefused, ServiceUnavailable
 Duration = Union[int, float, str, timedelta]
 Path = Union[str, "os.PathLike[str]"]
 
+MOST_BYTES = 8 << 20  # of an answer: more than the largest page of a list
 CONNECT = 5.0  # seconds for a connection
 CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
@@ -151,7 +152,9 @@ class Call:
             self._was_sent = True
             connection.request(method, self._service.base + path, body and json.dumps(body).encode(), headers)
             response = connection.getresponse()
-            text = response.read()
+            text = response.read(MOST_BYTES)
+            if response.length or len(text) == MOST_BYTES:
+                raise OSError("the answer was cut, or is too long")
         finally:
             connection.close()
         try:
