@@ -105,6 +105,11 @@ class Settings(WithService):
         self.assertEqual(Service(None, None, None).url, "http://127.0.0.1:8080")
         self.assertEqual(Service("https://[::1]:1/base/", None, None).base, "/base")
 
+    def test_an_ipv6_address_without_a_port(self):
+        for url, host, port in [("http://[::1]", "::1", 80), ("https://[2001:db8::5]/x", "2001:db8::5", 443)]:
+            connection = Service(url, None, None).connection()
+            self.assertEqual((connection.host, connection.port), (host, port))
+
     def test_no_proxy_of_the_environment(self):
         os.environ.update(http_proxy="http://nowhere.invalid:1", HTTP_PROXY="http://nowhere.invalid:1")
         self.assertFalse(self.client.get("k").held)

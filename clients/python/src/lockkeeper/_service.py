@@ -179,7 +179,9 @@ class Service:
             raise ValueError("a URL without a user: the API key is given by `api_key`")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("not a URL such as http://localhost:8080 or unix:/path: %r" % self.url)
-        self._host, self._port, self.base = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._host, self.base = parts.hostname, parts.path.rstrip("/")
+        # Without a port http.client takes the end of an IPv6 address for one.
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls: Optional[ssl.SSLContext] = None
         if parts.scheme == "https":
             self._tls = ssl.create_default_context(cafile=ca or env.get("LOCKKEEPER_CA") or None)
