@@ -479,11 +479,19 @@ class Losses(WithService):
 
         self.fake.replace["POST"] = short
         self.fake.replace["PUT"] = lambda *_: (502, None)
-        with self.assertRaisesRegex(LeaseLost, "max_hold"):
+        with self.assertRaises(LeaseLost):
             with self.client.lock("k", ttl=60) as lease:
                 self.assertTrue(lease.still_mine())
                 self.assertTrue(lease.lost.wait(15))
                 self.assertGreater(lease.remaining(), 0)
+
+    def test_the_reason_of_a_loss_is_that_of_the_last_renewal(self):
+        answers = [(503, None), None]
+        self.fake.replace["PUT"] = lambda *_: answers.pop(0) if answers else (502, None)
+        with self.assertRaisesRegex(LeaseLost, "not be renewed in time: answer 502"):
+            with self.client.lock("k", ttl=1.5) as lease:
+                self.assertTrue(lease.lost.wait(15))
+        self.assertEqual(answers, [])
 
     def test_a_lease_is_counted_from_the_sending(self):
         def late(key, headers, body):

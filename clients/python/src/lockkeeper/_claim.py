@@ -51,7 +51,7 @@ class Claim:
         self._end = self._next = 0.0  # the end of the lease, and the moment of the next refresh
         self._work_ended: Optional[float] = None
         self._is_gone = self.was_released = False
-        self._reason = "it could not be renewed in time"
+        self._reason = ""
         # A Ctrl-C in the Python code of `with self._changed` would leave it locked; `with self._mutex` has none.
         self._mutex = threading.RLock()
         self.lost, self._changed = threading.Event(), threading.Condition(self._mutex)
@@ -204,8 +204,8 @@ class Claim:
         self._end = max(self._end, begin + ttl / 1000)
         self._next = begin + min(ttl, self._ttl_ms) / 3000
         self.fencing_token, self.slot = number, body.get("slot")
-        if body.get("capped"):
-            self._reason = "the service lets no lease of this key last longer (`max_hold`)"
+        self._reason = ("the service lets no lease of this key last longer (`max_hold`)" if body.get("capped")
+                        else "it could not be renewed in time")
         return True
 
     def _keep(self) -> None:
@@ -240,6 +240,7 @@ class Claim:
                     self._is_gone = True
                     self._lose(str(answer))
                 else:
+                    self._reason = "it could not be renewed in time: %s" % answer
                     log.info("lock %r: not renewed; retrying: %s", self.key, answer)
                     self._next, attempt = now() + pause(attempt, max(0.1, self._margin)), attempt + 1
 
