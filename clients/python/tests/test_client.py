@@ -158,6 +158,11 @@ class Leases(WithService):
         self.assertTrue(self.is_free("a/b c"))
         self.assertEqual(self.fake.seen[-1][3]["fencing_token"], "101")
 
+    def test_a_wrong_number_of_slots_is_no_exclusive_lease(self):
+        for slots in [0, False]:
+            with self.client.lock("k", slots=slots):
+                self.assertIs(self.fake.seen[-1][3]["slots"], slots)
+
     def test_try_lock(self):
         with self.client.try_lock("k") as lease:
             self.assertIsNone(self.client.try_lock("k"))

@@ -43,7 +43,7 @@ class Claim:
                  on_lost: Optional[Callable[[], object]]) -> None:
         self.key, self._service, self._path, self._wait = key, service, path_of(key), wait
         self._ttl_ms = round(ttl * 1000)
-        self._options = {name: value for name, value in options.items() if value}
+        self._options = {name: value for name, value in options.items() if value is not None}
         # A new token for each claim: nothing orders two requests of one token.
         self.token, self.fencing_token = secrets.token_hex(16), 0
         self.slot: Optional[int] = None

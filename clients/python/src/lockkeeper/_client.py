@@ -200,7 +200,7 @@ class LockClient:
 
         def make() -> Claim:
             name = owner or self._owner or "%s:%d" % (socket.gethostname(), os.getpid())
-            options = {"slots": slots, "shared": shared, "owner": name}
+            options = {"slots": slots, "shared": shared or None, "owner": name}
             return Claim(self._service, key, length, patience, options, on_lost)
 
         return Lock(make)
