@@ -105,6 +105,13 @@ class Settings(WithService):
         self.assertEqual(Service(None, None, None).url, "http://127.0.0.1:8080")
         self.assertEqual(Service("https://[::1]:1/base/", None, None).base, "/base")
 
+    def test_a_ca_file_that_is_none_is_named(self):
+        for file in ["/nowhere/ca.pem", __file__, os.devnull]:
+            with self.assertRaisesRegex(ValueError, file):
+                LockClient("https://localhost", ca=file)
+            with mock.patch.dict(os.environ, LOCKKEEPER_CA=file), self.assertRaisesRegex(ValueError, file):
+                LockClient("https://localhost")
+
     def test_an_ipv6_address_without_a_port(self):
         for url, host, port in [("http://[::1]", "::1", 80), ("https://[2001:db8::5]/x", "2001:db8::5", 443)]:
             connection = Service(url, None, None).connection()

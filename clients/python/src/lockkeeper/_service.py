@@ -184,7 +184,11 @@ class Service:
         self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls: Optional[ssl.SSLContext] = None
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=ca or env.get("LOCKKEEPER_CA") or None)
+            file = ca or env.get("LOCKKEEPER_CA") or None
+            try:
+                self._tls = ssl.create_default_context(cafile=file)
+            except OSError as error:  # which names no file
+                raise ValueError("no authorities to trust in %r: %s" % (file, error)) from error
 
     def connection(self) -> http.client.HTTPConnection:
         if self._tls:
