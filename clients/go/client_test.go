@@ -174,7 +174,7 @@ func TestAPIKeys(t *testing.T) {
 	check(Config{APIKeyFile: file}, "Bearer from file")
 	check(Config{APIKeyFile: file, APIKey: "from a setting"}, "Bearer from a setting")
 	for _, config := range []Config{{APIKeyFile: empty}, {APIKeyFile: filepath.Join(directory, "none")}, {APIKey: "two\nlines"}} {
-		if _, err := New(config); err == nil || strings.Contains(err.Error(), "lines") {
+		if _, err := New(config); err == nil || strings.Contains(err.Error(), "lines") || !strings.Contains(err.Error(), config.APIKeyFile) || strings.Contains(err.Error(), "nil") {
 			t.Errorf("%v: %v", config, err)
 		}
 	}
@@ -209,8 +209,8 @@ func TestUnixSocketAndCA(t *testing.T) {
 		t.Error("an unknown authority was trusted")
 	}
 	for _, file := range []string{filepath.Join(directory, "none"), socket, os.Args[0]} {
-		if _, err := New(Config{CA: file}); err == nil {
-			t.Errorf("%s is a CA", file)
+		if _, err := New(Config{CA: file}); err == nil || !strings.Contains(err.Error(), file) || strings.Contains(err.Error(), "nil") {
+			t.Errorf("%s: %v", file, err)
 		}
 	}
 }
