@@ -287,6 +287,9 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	var network *net.OpError
 	isUnsent := errors.As(err, &network) && network.Op == "dial"
 	detail := fmt.Sprintf("no answer from %s: %v", c.url, err)
+	if strings.Contains(detail, "x509: ") { // The certificate is not trusted.
+		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: detail + "; see Config.CA"}
+	}
 	return &Error{Kind: ErrServiceUnavailable, Key: r.key, Detail: detail, OutcomeUnknown: !isUnsent}
 }
 
