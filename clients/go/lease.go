@@ -374,8 +374,11 @@ func (l *Lease) watch() {
 // fencing token, so it can touch no later lease. A capped lease is refreshed only to hear of its loss.
 func (l *Lease) renew(next time.Duration) {
 	defer l.keepers.Done()
-	for failures := 0; sleep(l.life, longer(0, next-now())); l.Err() {
+	for failures := 0; sleep(l.life, longer(0, shorter(next-now(), time.Second))); l.Err() {
 		sent := now()
+		if sent < next { // In short steps, because timers stand still in suspend.
+			continue
+		}
 		l.mutex.Lock()
 		left := l.told - sent
 		l.mutex.Unlock()
