@@ -56,7 +56,7 @@ export class Lease {
     readonly signal: AbortSignal = this.#control.signal;
     readonly #begin: Begin;
     readonly #warn: (message: string) => void;
-    readonly #margin: number; // The work is told so long before the end.
+    #margin: number; // The work is told so long before the end.
     #isDropped = false;
     #last: Report | undefined; // After which the worker has it no more.
     #wake = () => {};
@@ -69,7 +69,7 @@ export class Lease {
     constructor(claim: Claim, warn: (message: string) => void) {
         [this.key, this.#warn] = [claim.key, warn];
         this.#begin = { do: 'begin', id: ++lastId, claim, end: new BigInt64Array(new SharedArrayBuffer(8)) };
-        this.#margin = Math.min(Math.max(200, claim.ttl / 10), claim.ttl / 2);
+        this.#margin = Math.max(200, claim.ttl / 10);
     }
 
     /** The secret that proves the lease to the service. */
@@ -114,6 +114,8 @@ export class Lease {
             if (this.#isDropped) return; // Its release is reported next.
             const { fencingToken, slot } = report.grant;
             Object.assign(this, { fencingToken, slot });
+            // In the middle of a short lease, which a max_hold may have cut, at the latest.
+            this.#margin = Math.min(this.#margin, report.grant.ttl / 2);
             this.#watch();
         } else {
             all.delete(report.id);

@@ -73,6 +73,7 @@ class Keeping {
         if (!grant) return tell({ id, is: 'released', why: '' });
         if ('kind' in grant) return tell({ id, is: 'failed', failure: grant });
         this.#note(grant.end);
+        if (grant.isCapped) tell({ id, is: 'troubled', why: CAPPED });
         tell({ id, is: 'granted', grant });
         const why = await this.#renew(grant);
         if (why === undefined) return tell({ id, ...(await this.#release(grant)) });

@@ -112,6 +112,19 @@ test('work that ignores the signal never ends as a success', async () => {
     assert.ok(told > 0);
 });
 
+test('a lease that a max_hold cuts to less than the margin is one until its middle', async () => {
+    service.instead = ({ method, key, token }) => {
+        if (method !== 'POST') return [502, {}];
+        service.held.set(key, { token, number: 1, end: Date.now() + 2000 });
+        return [201, { key, token, fencing_token: 1, ttl_ms: 2000, waited_ms: 0, capped: true }];
+    };
+    await assert.rejects(client.withLock('a', { ttl: 60 }, async ({ signal, stillMine, remaining }) => {
+        assert.ok(stillMine() && !signal.aborted);
+        await until(() => signal.aborted);
+        assert.ok(service.held.get('a').end > Date.now(), 'told after the end');
+    }), (error) => isLost(undefined)(error) && /max_hold/.test(error.message));
+});
+
 test('in a blocked event loop stillMine() and remaining() know of a loss', async () => {
     const source = `
         import { createServer } from 'node:http';
