@@ -66,7 +66,8 @@ test('the result of the work comes back, and the lease is released by its number
 });
 
 test('arguments that make no sense are refused before anything is asked', async () => {
-    for (const ttl of ['30 s', '5x', -1, NaN, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    for (const ttl of ['30 s', '5x', -1, NaN, Infinity, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    for (const slots of [NaN, Infinity, 1.5, '2']) await assert.rejects(client.tryLock('a', { slots }), TypeError, `${slots}`);
     await assert.rejects(client.tryLock('a', { tll: 5 }), /unknown option 'tll'/);
     await assert.rejects(client.withLock('a', {}), TypeError);
     for (const key of ['', 'a//b', '/a', 'a/', 'a/../b', '.', '\ud800']) await assert.rejects(client.get(key), RequestRefused, key);
