@@ -78,11 +78,11 @@ export class Lease {
     }
 
     /** The seconds that the lease lasts at least, unless it is ended by force. Right also in a blocked event loop. */
-    remaining = (): number => Math.max(0, this.#left()) / 1e3;
+    remaining = (): number => (this.#lost || this.#release ? 0 : Math.max(0, this.#left()) / 1e3);
 
     /** Whether the lease lasts for so long, and not only until the work would be told: for loops that never wait. */
     stillMine = (forNext: Duration = 0): boolean =>
-        !this.#lost && !this.#release && this.#left() > Math.max(this.#margin, millis('stillMine', forNext));
+        this.remaining() * 1e3 > Math.max(this.#margin, millis('stillMine', forNext));
 
     /** Releases the lease. Rejects with LeaseLost if it has ended before, or the work was told that it would. */
     release = (): Promise<void> => (this.#release ??= this.#giveBack());
