@@ -163,6 +163,15 @@ test('a signal gives up a claim with its own reason, at any moment', async () =>
     }
 });
 
+test('a silent service is told 5 seconds after the wait, and is asked again before', async () => {
+    service.instead = () => new Promise(() => {});
+    const began = performance.now();
+    await assert.rejects(client.tryLock('a', { wait: 0.5 }), ServiceUnavailable);
+    const took = performance.now() - began;
+    assert.ok(took > 5000 && took < 10_000, `${took} ms`); // 2 s of them to withdraw.
+    assert.ok(service.count('POST') >= 2 && service.count('DELETE') >= 1);
+});
+
 test('a worker that dies costs its leases and claims, which are told, and the next one has another', async () => {
     let told;
     await assert.rejects(client.withLock('a', { ttl: 1 }, async ({ signal }) => {
