@@ -288,6 +288,19 @@ test('what fails in the thread is an error of that claim alone', async () => {
     await lease.release();
 });
 
+test('the first lock of the page runs as it is printed', async () => {
+    const [, code] = /```ts\n(.*?)```/s.exec(readFileSync(new URL('../README.md', import.meta.url), 'utf8'));
+    const own = join(directory, 'node_modules/lockkeeper');
+    for (const name of ['dist', 'package.json']) cpSync(new URL(`../${name}`, import.meta.url), join(own, name), { recursive: true });
+    writeFileSync(join(directory, 'first.mjs'), code.replace('http://localhost:8080', service.url));
+    const child = spawn(process.execPath, [join(directory, 'first.mjs')], { stdio: ['ignore', 'pipe', 'inherit'] });
+    let out = '';
+    child.stdout.on('data', (part) => (out += part));
+    assert.equal(await new Promise((resolve) => child.on('close', resolve)), 0);
+    assert.match(out, /^part 1 .*\npart 2 .*\npart 3 with fencing token \d+\n$/);
+    assert.equal(service.held.size, 0);
+});
+
 test('the package has no file but its own', () => {
     const root = fileURLToPath(new URL('..', import.meta.url));
     const listed = execFileSync('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root, stdio: ['ignore', 'pipe', 'ignore'] });
