@@ -104,8 +104,11 @@ func New(config Config) (*Client, error) {
 	secret := config.APIKey
 	if file := setting(config.APIKeyFile, os.Getenv("LOCKKEEPER_API_KEY_FILE")); secret == "" && file != "" {
 		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("lockkeeper: the API key: %w", err)
+		}
 		if secret = strings.TrimRight(string(text), "\r\n"); secret == "" {
-			return nil, fmt.Errorf("lockkeeper: %s has no API key (%w)", file, err)
+			return nil, fmt.Errorf("lockkeeper: %s has no API key", file)
 		}
 	}
 	if secret = setting(secret, os.Getenv("LOCKKEEPER_API_KEY")); strings.ContainsAny(secret, "\r\n\x00") {
@@ -116,8 +119,11 @@ func New(config Config) (*Client, error) {
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file := setting(config.CA, os.Getenv("LOCKKEEPER_CA")); file != "" {
 		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, fmt.Errorf("lockkeeper: the authorities: %w", err)
+		}
 		if trust.RootCAs = x509.NewCertPool(); !trust.RootCAs.AppendCertsFromPEM(text) {
-			return nil, fmt.Errorf("lockkeeper: %s has no certificate in PEM (%w)", file, err)
+			return nil, fmt.Errorf("lockkeeper: %s has no certificate in PEM", file)
 		}
 	}
 	host, _ := os.Hostname()
@@ -281,6 +287,9 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	var network *net.OpError
 	isUnsent := errors.As(err, &network) && network.Op == "dial"
 	detail := fmt.Sprintf("no answer from %s: %v", c.url, err)
+	if strings.Contains(detail, "x509: ") { // The certificate is not trusted.
+		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: detail + "; see Config.CA"}
+	}
 	return &Error{Kind: ErrServiceUnavailable, Key: r.key, Detail: detail, OutcomeUnknown: !isUnsent}
 }
 

@@ -89,7 +89,14 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 		case failures == 5:
 			c.client.logf("%v; still asking", e)
 		}
-		sleep(ctx, pause)
+		if !sleep(ctx, pause) { // Another request might be granted when nobody listens.
+			if isDoubtful {
+				c.leave(nil)
+			} else {
+				c.end(0, lastWords) // the place in line, which the service keeps for a moment
+			}
+			return grant{}, c.withdrawn(ctx)
+		}
 	}
 }
 
@@ -115,7 +122,11 @@ func (c *claim) ask(ctx context.Context, wait, left time.Duration) grant {
 	case <-ctx.Done():
 		c.leave(asked)
 	}
-	return grant{err: &Error{Kind: ctx.Err(), Key: c.key, Detail: "the claim is withdrawn", isNo: true}}
+	return grant{err: c.withdrawn(ctx)}
+}
+
+func (c *claim) withdrawn(ctx context.Context) error {
+	return &Error{Kind: ctx.Err(), Key: c.key, Detail: "the claim is withdrawn", isNo: true}
 }
 
 // granted sends a request that is answered by a grant of this claim.
@@ -363,8 +374,11 @@ func (l *Lease) watch() {
 // fencing token, so it can touch no later lease. A capped lease is refreshed only to hear of its loss.
 func (l *Lease) renew(next time.Duration) {
 	defer l.keepers.Done()
-	for failures := 0; sleep(l.life, longer(0, next-now())); l.Err() {
+	for failures := 0; sleep(l.life, longer(0, shorter(next-now(), time.Second))); l.Err() {
 		sent := now()
+		if sent < next { // In short steps, because timers stand still in suspend.
+			continue
+		}
 		l.mutex.Lock()
 		left := l.told - sent
 		l.mutex.Unlock()

@@ -347,6 +347,29 @@ func TestACancellationAtAnyMomentLeavesNothing(t *testing.T) {
 	t.Logf("%d of 400 were granted", granted)
 }
 
+func TestAfterACancellationBetweenTwoAttemptsNothingIsAcquired(t *testing.T) {
+	for _, answer := range []func(http.ResponseWriter){
+		func(w http.ResponseWriter) { w.Header().Set("Retry-After", "2"); w.WriteHeader(502) },
+		func(w http.ResponseWriter) { refuse(w, 409, "lock_held", "") },
+	} {
+		ctx, cancel := context.WithCancel(background)
+		defer cancel()
+		service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
+			if r.Method == http.MethodPost {
+				answer(w)
+				time.AfterFunc(100*time.Millisecond, cancel)
+			}
+			return r.Method == http.MethodPost
+		})
+		if _, err := client.Lock(ctx, "a", Options{Wait: time.Minute}); !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		if len(service.requests("POST")) != 1 || len(service.requests("DELETE")) == 0 {
+			t.Error(service.requests(""))
+		}
+	}
+}
+
 func TestAClaimThatArrivesAfterItsCancellationIsHeardOut(t *testing.T) {
 	service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
 		if r.Method == http.MethodPost {

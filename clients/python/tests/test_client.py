@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import gc
 import os
 import pathlib
@@ -104,6 +105,18 @@ class Settings(WithService):
         self.assertEqual(Service(None, None, None).url, "http://127.0.0.1:8080")
         self.assertEqual(Service("https://[::1]:1/base/", None, None).base, "/base")
 
+    def test_a_ca_file_that_is_none_is_named(self):
+        for file in ["/nowhere/ca.pem", __file__, os.devnull]:
+            with self.assertRaisesRegex(ValueError, file):
+                LockClient("https://localhost", ca=file)
+            with mock.patch.dict(os.environ, LOCKKEEPER_CA=file), self.assertRaisesRegex(ValueError, file):
+                LockClient("https://localhost")
+
+    def test_an_ipv6_address_without_a_port(self):
+        for url, host, port in [("http://[::1]", "::1", 80), ("https://[2001:db8::5]/x", "2001:db8::5", 443)]:
+            connection = Service(url, None, None).connection()
+            self.assertEqual((connection.host, connection.port), (host, port))
+
     def test_no_proxy_of_the_environment(self):
         os.environ.update(http_proxy="http://nowhere.invalid:1", HTTP_PROXY="http://nowhere.invalid:1")
         self.assertFalse(self.client.get("k").held)
@@ -126,9 +139,14 @@ class Settings(WithService):
             self.assertFalse(LockClient("unix:" + path).get("k").held)
 
     def test_keys(self):
-        for key in ["", None, 5, b"k"]:
-            with self.assertRaises(ValueError):
-                self.client.lock(key)
+        for key in ["", None, 5, b"k", "/", "a/", "/a", "a//b", ".", "..", "../admin/locks/a", "a/./b", "a/..", "\ud800"]:
+            for ask in [self.client.lock, self.client.get, self.client.force_release]:
+                with self.assertRaises(RequestRefused, msg=key):
+                    ask(key)
+        self.assertEqual(self.fake.seen, [])
+        for key in ["...", ".a", "a./b", "a b%2F?#", "ä/日本"]:
+            with self.client.lock(key):
+                self.assertFalse(self.is_free(key))
 
 
 class Leases(WithService):
@@ -147,6 +165,11 @@ class Leases(WithService):
         self.assertTrue(self.is_free("a/b c"))
         self.assertEqual(self.fake.seen[-1][3]["fencing_token"], "101")
 
+    def test_a_wrong_number_of_slots_is_no_exclusive_lease(self):
+        for slots in [0, False]:
+            with self.client.lock("k", slots=slots):
+                self.assertIs(self.fake.seen[-1][3]["slots"], slots)
+
     def test_try_lock(self):
         with self.client.try_lock("k") as lease:
             self.assertIsNone(self.client.try_lock("k"))
@@ -160,6 +183,32 @@ class Leases(WithService):
                 with self.assertRaises(RuntimeError):
                     lock.__enter__()
         self.assertEqual(len({one[2]["Lock-Token"] for one in self.fake.seen if one[0] == "POST"}), 2)
+
+    def test_of_two_threads_with_one_lock_object_one_is_refused(self):
+        names = {one for one in vars(self.client.lock("k")) if one != "_make"}
+        outcomes = []
+
+        class Watched(lockkeeper.Lock):
+            def __getattribute__(self, name):
+                value = super().__getattribute__(name)
+                if name in names:
+                    time.sleep(0.01)
+                return value
+
+        lock = Watched(self.client.lock("k", wait=5)._make)
+
+        def work():
+            try:
+                with lock:
+                    time.sleep(0.3)
+                outcomes.append("done")
+            except RuntimeError:
+                outcomes.append("refused")
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        [thread.start() for thread in threads]
+        [thread.join() for thread in threads]
+        self.assertEqual(sorted(outcomes), ["done", "refused"])
 
     def test_decorator(self):
         @self.client.lock("k")
@@ -239,11 +288,18 @@ class Leases(WithService):
             self.fake.replace["DELETE"] = lambda *_: answer
             self.assertIs(self.client.force_release("k", reason="a b+&"), expected)
             self.assertEqual(self.fake.seen[-1][3]["reason"], "a b+&")
-        self.fake.replace["DELETE"] = lambda *_: (502, None)
-        count = self.fake.count("DELETE")
-        with self.assertRaises(ServiceUnavailable):
-            self.client.force_release("k")
-        self.assertEqual(self.fake.count("DELETE"), count + 1)
+        for answer in [(502, None), (200, {"status": "ok"}), (200, [1])]:
+            self.fake.replace["DELETE"] = lambda *_: answer
+            count = self.fake.count("DELETE")
+            with self.assertRaises(ServiceUnavailable):
+                self.client.force_release("k")
+            self.assertEqual(self.fake.count("DELETE"), count + 1)
+
+    def test_a_look_takes_nothing_of_a_gateway(self):
+        for look, expected in [(lambda: self.client.get("k").held, False), (lambda: self.client.list("p"), [])]:
+            answers = [(200, {"status": "ok"}), (200, [1]), (200, {"key": "k", "held": False, "locks": []})]
+            self.fake.replace["GET"] = lambda *_: answers.pop(0)
+            self.assertEqual(look(), expected)
 
 
 class Errors(WithService):
@@ -296,6 +352,23 @@ class Errors(WithService):
         with self.assertRaisesRegex(ServiceUnavailable, "TTL"):
             self.client.lock("k", ttl=0.4).__enter__()
         self.assertTrue(self.is_free())
+
+    def test_an_answer_is_whole_and_has_an_end(self):
+        answers = [b"HTTP/1.1 200 OK\r\nContent-Length: 500\r\n\r\n{}", b"HTTP/1.1 200 OK\r\n\r\n" + b" " * (9 << 20),
+                   b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{}"]
+        listener = socket.create_server(("127.0.0.1", 0))
+        self.addCleanup(listener.close)
+
+        def serve(answer):
+            with listener.accept()[0] as connection, contextlib.suppress(OSError):
+                connection.recv(4096)
+                connection.sendall(answer)
+
+        client = LockClient("http://127.0.0.1:%d" % listener.getsockname()[1])
+        for answer, text in zip(answers, ["cut|Incomplete", "too long", "Incomplete"]):
+            threading.Thread(target=serve, args=(answer,), daemon=True).start()
+            with self.assertRaisesRegex(ServiceUnavailable, text):
+                client.force_release("k")
 
     def test_no_error_has_a_secret(self):
         client = LockClient(self.fake.url, api_key="s3cret")
@@ -410,6 +483,27 @@ class Losses(WithService):
         with self.assertLogs("lockkeeper", "WARNING") as logs:
             self.assertFalse(lease.release())
         self.assertNotIn(lease.token, str(logs.output))
+
+    def test_a_lease_that_is_cut_to_less_than_the_margin_is_one_until_its_middle(self):
+        def short(key, headers, body):
+            status, grant = self.fake.answer("POST", key, headers, body)
+            return status, dict(grant, ttl_ms=2000, capped=True)
+
+        self.fake.replace["POST"] = short
+        self.fake.replace["PUT"] = lambda *_: (502, None)
+        with self.assertRaises(LeaseLost):
+            with self.client.lock("k", ttl=60) as lease:
+                self.assertTrue(lease.still_mine())
+                self.assertTrue(lease.lost.wait(15))
+                self.assertGreater(lease.remaining(), 0)
+
+    def test_the_reason_of_a_loss_is_that_of_the_last_renewal(self):
+        answers = [(503, None), None]
+        self.fake.replace["PUT"] = lambda *_: answers.pop(0) if answers else (502, None)
+        with self.assertRaisesRegex(LeaseLost, "not be renewed in time: answer 502"):
+            with self.client.lock("k", ttl=1.5) as lease:
+                self.assertTrue(lease.lost.wait(15))
+        self.assertEqual(answers, [])
 
     def test_a_lease_is_counted_from_the_sending(self):
         def late(key, headers, body):
@@ -633,6 +727,47 @@ class Waits(WithService):
             with self.assertRaises(KeyboardInterrupt):
                 self.client.lock("k", ttl=60).__enter__()
         until(self.is_free)
+
+    def test_after_a_cancel_between_two_attempts_nothing_is_acquired(self):
+        self.fake.replace["POST"] = lambda *_: (502, None)
+        with mock.patch.object(_claim, "pause", return_value=3.0):
+            claim = self.client.lock("k", wait=60)._make()
+            claim.start()
+            until(lambda: self.fake.seen)
+            time.sleep(0.5)
+            claim.end()
+            claim.join()
+        self.assertEqual((self.fake.count("POST"), self.fake.count("DELETE")), (1, 1))
+        with self.assertRaises(WaitCancelled):
+            raise claim.error
+
+    def test_an_interrupt_of_the_end_leaves_nothing_locked(self):
+        """In each Python function that `Claim.end` calls, at each of its lines and at its return."""
+        for point in range(1, 100):
+            lease, left = self.client.try_lock("k", ttl=60), [point]
+
+            def trace(frame, event, arg):
+                if frame.f_code is _claim.Claim.end.__code__ or left[0] <= 0:
+                    return None
+                left[0] -= 1
+                if left[0] == 0:
+                    raise KeyboardInterrupt
+                return trace
+
+            before = sys.gettrace()
+            sys.settrace(trace)
+            try:
+                lease._claim.end()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(before)
+            lease.release()
+            self.assertTrue(self.is_free(), point)
+            if left[0] > 0:
+                self.assertGreater(point, 5)
+                return
+        self.fail("no end")
 
     def test_a_full_service_is_told_at_the_end_of_the_wait(self):
         self.fake.replace["POST"] = lambda *_: problem(429, "quota_exceeded")

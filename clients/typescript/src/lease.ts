@@ -56,7 +56,7 @@ export class Lease {
     readonly signal: AbortSignal = this.#control.signal;
     readonly #begin: Begin;
     readonly #warn: (message: string) => void;
-    readonly #margin: number; // The work is told so long before the end.
+    #margin: number; // The work is told so long before the end.
     #isDropped = false;
     #last: Report | undefined; // After which the worker has it no more.
     #wake = () => {};
@@ -69,7 +69,7 @@ export class Lease {
     constructor(claim: Claim, warn: (message: string) => void) {
         [this.key, this.#warn] = [claim.key, warn];
         this.#begin = { do: 'begin', id: ++lastId, claim, end: new BigInt64Array(new SharedArrayBuffer(8)) };
-        this.#margin = Math.min(Math.max(200, claim.ttl / 10), claim.ttl / 2);
+        this.#margin = Math.max(200, claim.ttl / 10);
     }
 
     /** The secret that proves the lease to the service. */
@@ -78,11 +78,11 @@ export class Lease {
     }
 
     /** The seconds that the lease lasts at least, unless it is ended by force. Right also in a blocked event loop. */
-    remaining = (): number => Math.max(0, this.#left()) / 1e3;
+    remaining = (): number => (this.#lost || this.#release ? 0 : Math.max(0, this.#left()) / 1e3);
 
     /** Whether the lease lasts for so long, and not only until the work would be told: for loops that never wait. */
     stillMine = (forNext: Duration = 0): boolean =>
-        !this.#lost && !this.#release && this.#left() > Math.max(this.#margin, millis('stillMine', forNext));
+        this.remaining() * 1e3 > Math.max(this.#margin, millis('stillMine', forNext));
 
     /** Releases the lease. Rejects with LeaseLost if it has ended before, or the work was told that it would. */
     release = (): Promise<void> => (this.#release ??= this.#giveBack());
@@ -114,6 +114,8 @@ export class Lease {
             if (this.#isDropped) return; // Its release is reported next.
             const { fencingToken, slot } = report.grant;
             Object.assign(this, { fencingToken, slot });
+            // In the middle of a short lease, which a max_hold may have cut, at the latest.
+            this.#margin = Math.min(this.#margin, report.grant.ttl / 2);
             this.#watch();
         } else {
             all.delete(report.id);

@@ -66,7 +66,8 @@ test('the result of the work comes back, and the lease is released by its number
 });
 
 test('arguments that make no sense are refused before anything is asked', async () => {
-    for (const ttl of ['30 s', '5x', -1, NaN, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    for (const ttl of ['30 s', '5x', -1, NaN, Infinity, null, '1e3', '']) await assert.rejects(client.tryLock('a', { ttl }), TypeError, `${ttl}`);
+    for (const slots of [NaN, Infinity, 1.5, '2']) await assert.rejects(client.tryLock('a', { slots }), TypeError, `${slots}`);
     await assert.rejects(client.tryLock('a', { tll: 5 }), /unknown option 'tll'/);
     await assert.rejects(client.withLock('a', {}), TypeError);
     for (const key of ['', 'a//b', '/a', 'a/', 'a/../b', '.', '\ud800']) await assert.rejects(client.get(key), RequestRefused, key);
@@ -112,6 +113,19 @@ test('work that ignores the signal never ends as a success', async () => {
     assert.ok(told > 0);
 });
 
+test('a lease that a max_hold cuts to less than the margin is one until its middle', async () => {
+    service.instead = ({ method, key, token }) => {
+        if (method !== 'POST') return [502, {}];
+        service.held.set(key, { token, number: 1, end: Date.now() + 2000 });
+        return [201, { key, token, fencing_token: 1, ttl_ms: 2000, waited_ms: 0, capped: true }];
+    };
+    await assert.rejects(client.withLock('a', { ttl: 60 }, async ({ signal, stillMine, remaining }) => {
+        assert.ok(stillMine() && !signal.aborted);
+        await until(() => signal.aborted);
+        assert.ok(service.held.get('a').end > Date.now(), 'told after the end');
+    }), (error) => isLost(undefined)(error) && /max_hold/.test(error.message));
+});
+
 test('in a blocked event loop stillMine() and remaining() know of a loss', async () => {
     const source = `
         import { createServer } from 'node:http';
@@ -147,6 +161,15 @@ test('a signal gives up a claim with its own reason, at any moment', async () =>
             error === reason || (error.name === 'AbortError' && error.cause === reason));
         assert.equal(service.held.size, 0, `round ${round}`);
     }
+});
+
+test('a silent service is told 5 seconds after the wait, and is asked again before', async () => {
+    service.instead = () => new Promise(() => {});
+    const began = performance.now();
+    await assert.rejects(client.tryLock('a', { wait: 0.5 }), ServiceUnavailable);
+    const took = performance.now() - began;
+    assert.ok(took > 5000 && took < 10_000, `${took} ms`); // 2 s of them to withdraw.
+    assert.ok(service.count('POST') >= 2 && service.count('DELETE') >= 1);
 });
 
 test('a worker that dies costs its leases and claims, which are told, and the next one has another', async () => {
@@ -203,7 +226,7 @@ test('a lease of tryLock is renewed until its release', async () => {
     await lease.release();
     await lease.release();
     assert.equal(service.count('DELETE'), 1);
-    assert.ok(!lease.stillMine() && !lease.signal.aborted);
+    assert.ok(!lease.stillMine() && lease.remaining() === 0 && !lease.signal.aborted);
 });
 
 test('looks are spelled as in TypeScript, lists have pages, and a forced release is asked once', async () => {
@@ -250,7 +273,9 @@ test('https trusts the authority of `ca`, and nothing without it', async (t) => 
     const other = await fake({ make: (handler) => createTls({ key: readFileSync(key), cert: readFileSync(cert) }, handler) });
     const url = `https://127.0.0.1:${other.port}`;
     assert.equal(await new LockClient({ url, ca: cert }).withLock('a', () => 'done'), 'done');
-    await assert.rejects(new LockClient({ url }).get('a'), /self.signed/);
+    const isRefused = (error) => error instanceof RequestRefused && /self.signed.*LOCKKEEPER_CA/.test(error.message);
+    await assert.rejects(new LockClient({ url }).get('a'), isRefused);
+    await assert.rejects(new LockClient({ url }).tryLock('a', { wait: 60 }), isRefused);
     assert.throws(() => new LockClient({ url, cert: key, certKey: key }), /PEM/i);
     other.close();
 });
@@ -261,6 +286,19 @@ test('what fails in the thread is an error of that claim alone', async () => {
     await assert.rejects(odd.withLock('a', () => assert.fail()), (error) => error instanceof ServiceUnavailable && error.key === 'a');
     assert.ok(lease.stillMine());
     await lease.release();
+});
+
+test('the first lock of the page runs as it is printed', async () => {
+    const [, code] = /```ts\n(.*?)```/s.exec(readFileSync(new URL('../README.md', import.meta.url), 'utf8'));
+    const own = join(directory, 'node_modules/lockkeeper');
+    for (const name of ['dist', 'package.json']) cpSync(new URL(`../${name}`, import.meta.url), join(own, name), { recursive: true });
+    writeFileSync(join(directory, 'first.mjs'), code.replace('http://localhost:8080', service.url));
+    const child = spawn(process.execPath, [join(directory, 'first.mjs')], { stdio: ['ignore', 'pipe', 'inherit'] });
+    let out = '';
+    child.stdout.on('data', (part) => (out += part));
+    assert.equal(await new Promise((resolve) => child.on('close', resolve)), 0);
+    assert.match(out, /^part 1 .*\npart 2 .*\npart 3 with fencing token \d+\n$/);
+    assert.equal(service.held.size, 0);
 });
 
 test('the package has no file but its own', () => {

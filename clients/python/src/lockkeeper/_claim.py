@@ -8,6 +8,7 @@ import _thread
 import atexit
 import logging
 import os
+import re
 import secrets
 import threading
 import urllib.parse
@@ -29,8 +30,9 @@ TICK = 0.5  # between looks at the clock: timers stand still while the machine i
 
 
 def path_of(key: str, prefix: str = "/locks/") -> str:
-    if not isinstance(key, str) or not key:
-        raise ValueError("a key is a text that is not empty: %r" % (key,))
+    # A proxy would resolve the segments, to another key or to a forced release.
+    if not isinstance(key, str) or re.search(r"(^|/)\.{0,2}(/|\Z)|[\ud800-\udfff]", key):
+        raise RequestRefused("%r is no key: it is a text, without segments that are empty, . or .." % (key,))
     return prefix + urllib.parse.quote(key, safe="/")
 
 
@@ -41,17 +43,18 @@ class Claim:
                  on_lost: Optional[Callable[[], object]]) -> None:
         self.key, self._service, self._path, self._wait = key, service, path_of(key), wait
         self._ttl_ms = round(ttl * 1000)
-        self._options = {name: value for name, value in options.items() if value}
+        self._options = {name: value for name, value in options.items() if value is not None}
         # A new token for each claim: nothing orders two requests of one token.
         self.token, self.fencing_token = secrets.token_hex(16), 0
         self.slot: Optional[int] = None
-        # The work is told so long before the lease ends; in the middle of a short one at the latest.
-        self._margin = min(max(0.2, ttl / 10), ttl / 2)
+        self._margin = max(0.2, ttl / 10)  # The work is told so long before the lease ends.
         self._end = self._next = 0.0  # the end of the lease, and the moment of the next refresh
         self._work_ended: Optional[float] = None
         self._is_gone = self.was_released = False
-        self._reason = "it could not be renewed in time"
-        self.lost, self._changed = threading.Event(), threading.Condition()
+        self._reason = ""
+        # A Ctrl-C in the Python code of `with self._changed` would leave it locked; `with self._mutex` has none.
+        self._mutex = threading.RLock()
+        self.lost, self._changed = threading.Event(), threading.Condition(self._mutex)
         self.listeners: List[Callable[[], object]] = [on_lost] if on_lost else []
         self.decided: "futures.Future[None]" = futures.Future()  # granted, or `error`
         self.finished: "futures.Future[None]" = futures.Future()
@@ -80,7 +83,7 @@ class Claim:
     def end(self) -> None:
         """Ends the work, or the wait: the thread releases what there is, or may be."""
         if self.is_own() and self._work_ended is None:
-            with self._changed:
+            with self._mutex:
                 self._work_ended = now()
                 self._changed.notify_all()
 
@@ -135,7 +138,7 @@ class Claim:
         """Acquires, or raises and leaves nothing behind."""
         call, is_unsure, attempt, over = None, False, 0, now() + self._wait
         try:
-            while True:
+            while not self._is_over():
                 ask = max(0.0, min(over - now(), LONGEST_WAIT))
                 body = dict(self._options, ttl_ms=self._ttl_ms, wait_ms=int(ask * 1000))
                 call = self._call("POST", "", ask + ANSWER, body)
@@ -145,7 +148,7 @@ class Claim:
                     # receives the lease that was granted, or its old place in line.
                     is_unsure = answer is None or not answer.is_no()
                 if answer is None or self._is_over():
-                    raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
+                    break
                 if self._take(answer, call.sent):
                     if answer.body.get("key") != self.key:
                         raise RequestRefused("a proxy changes the key %r" % self.key, 0, answer.body)
@@ -166,6 +169,7 @@ class Claim:
                         raise LockBusy(self.key, answer.body)
                     raise ServiceUnavailable("%r was not acquired: %s; retry later" % (self.key, answer))
                 self._sleep_until(next_try)
+            raise WaitCancelled("the claim on %r was given up; nothing is held" % self.key)
         except BaseException:
             if call and (is_unsure or call.answer is None):
                 self._withdraw(call)
@@ -192,14 +196,16 @@ class Claim:
         if answer.status not in (200, 201) or body.get("token") != self.token:
             return False
         number, ttl, waited = (one if isinstance(one, int) else 0 for one in numbers)
+        if not self.fencing_token:  # In the middle of a short lease, which `max_hold` may have cut, at the latest.
+            self._margin = min(self._margin, ttl / 2000)
         # Counted from the sending: the answer may have been under way for long.
         begin = sent + waited / 1000
         # Of two refreshes the later one at the service counts, so the later end is the right one.
         self._end = max(self._end, begin + ttl / 1000)
         self._next = begin + min(ttl, self._ttl_ms) / 3000
         self.fencing_token, self.slot = number, body.get("slot")
-        if body.get("capped"):
-            self._reason = "the service lets no lease of this key last longer (`max_hold`)"
+        self._reason = ("the service lets no lease of this key last longer (`max_hold`)" if body.get("capped")
+                        else "it could not be renewed in time")
         return True
 
     def _keep(self) -> None:
@@ -234,6 +240,7 @@ class Claim:
                     self._is_gone = True
                     self._lose(str(answer))
                 else:
+                    self._reason = "it could not be renewed in time: %s" % answer
                     log.info("lock %r: not renewed; retrying: %s", self.key, answer)
                     self._next, attempt = now() + pause(attempt, max(0.1, self._margin)), attempt + 1
 

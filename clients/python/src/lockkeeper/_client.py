@@ -6,6 +6,7 @@ import inspect
 import os
 import socket
 import sys
+import threading
 import urllib.parse
 import weakref
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, TypeVar
@@ -97,14 +98,14 @@ class Lock(contextlib.ContextDecorator):
     """Acquires in `with`, in `async with`, or as a decorator; each time with a claim of its own."""
 
     def __init__(self, make: Callable[[], Claim]) -> None:
-        self._make, self._claim = make, None  # type: Callable[[], Claim], Optional[Claim]
+        self._make, self._use = make, threading.Lock()
         self._lease: Optional[Lease] = None
 
     def _new(self) -> Claim:
-        if self._claim:
+        claim = self._make()
+        if not self._use.acquire(blocking=False):  # Two threads would end each other's leases.
             raise RuntimeError("this lock is in use: make one for each `with`")
-        self._claim = self._make()
-        return self._claim
+        return claim
 
     def _ready(self, claim: Claim) -> Lease:
         if claim.error:
@@ -119,14 +120,15 @@ class Lock(contextlib.ContextDecorator):
             claim.decided.result()
             return self._ready(claim)
         except BaseException:
-            self._claim = None
+            self._use.release()
             claim.end()
             claim.join()
             raise
 
     def __exit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
-        lease, self._lease, self._claim = self._lease, None, None
+        lease, self._lease = self._lease, None
         if lease:
+            self._use.release()
             lease.__exit__(kind, error, trace)
 
     async def __aenter__(self) -> Lease:
@@ -136,7 +138,7 @@ class Lock(contextlib.ContextDecorator):
             await asyncio.shield(asyncio.wrap_future(claim.decided))
             lease = self._ready(claim)
         except BaseException as error:
-            self._claim = None
+            self._use.release()
             await _end(claim, error)
             raise
         loop, self._task, self._was_told = asyncio.get_running_loop(), asyncio.current_task(), False
@@ -154,11 +156,12 @@ class Lock(contextlib.ContextDecorator):
             self._task.cancel()
 
     async def __aexit__(self, kind: Any, error: Optional[BaseException], trace: Any) -> None:
-        lease, self._lease, self._claim = self._lease, None, None
+        lease, self._lease = self._lease, None
         if self._was_told and self._task:
             is_ours = sys.version_info < (3, 11) or self._task.uncancel() <= self._cancelling
             error = None if is_ours and isinstance(error, asyncio.CancelledError) else error
         if lease:
+            self._use.release()
             await _end(lease._claim, error)
             lease._judge(error)
 
@@ -197,7 +200,7 @@ class LockClient:
 
         def make() -> Claim:
             name = owner or self._owner or "%s:%d" % (socket.gethostname(), os.getpid())
-            options = {"slots": slots, "shared": shared, "owner": name}
+            options = {"slots": slots, "shared": shared or None, "owner": name}
             return Claim(self._service, key, length, patience, options, on_lost)
 
         return Lock(make)
@@ -213,7 +216,7 @@ class LockClient:
 
     def get(self, key: str) -> LockState:
         """The state of a key, held or not."""
-        return _state(self._service.ask("GET", path_of(key)).body)
+        return _state(self._service.ask("GET", path_of(key), lambda body: body.get("key") == key).body)
 
     def list(self, prefix: str = "") -> List[LockState]:
         """The held keys with a prefix."""
@@ -221,7 +224,7 @@ class LockClient:
         query = {"prefix": prefix, "limit": "1000"}
         while True:
             text = urllib.parse.urlencode(query, quote_via=urllib.parse.quote)
-            body = self._service.ask("GET", "/locks?" + text).body
+            body = self._service.ask("GET", "/locks?" + text, lambda body: isinstance(body.get("locks"), list)).body
             found += [_state(one) for one in body["locks"]]
             if not body.get("cursor"):
                 return found
@@ -232,6 +235,6 @@ class LockClient:
 
         A lost answer is not repeated, because that could end the next lease.
         """
-        query = "?reason=" + urllib.parse.quote(reason, safe="") if reason else ""
-        answer = self._service.ask("DELETE", path_of(key, "/admin/locks/") + query, "lock_lost")
+        path = path_of(key, "/admin/locks/") + ("?reason=" + urllib.parse.quote(reason, safe="") if reason else "")
+        answer = self._service.ask("DELETE", path, lambda body: body.get("key") == key, "lock_lost")
         return answer.code != "lock_lost"

@@ -36,7 +36,7 @@ class ServiceUnavailable(LockkeeperError):
 
 
 class RequestRefused(LockkeeperError):
-    """The key, an option, the API key or the URL is wrong. Correct it: a retry gets the same answer."""
+    """The key, an option, the API key, the URL or `ca` is wrong. Correct it: a retry gets the same answer."""
 
     def __init__(self, message: str, status: int = 0, problem: Optional[Dict[str, Any]] = None) -> None:
         super().__init__(message)

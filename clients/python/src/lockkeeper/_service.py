@@ -20,6 +20,7 @@ from ._errors import RequestRefused, ServiceUnavailable
 Duration = Union[int, float, str, timedelta]
 Path = Union[str, "os.PathLike[str]"]
 
+MOST_BYTES = 8 << 20  # of an answer: more than the largest page of a list
 CONNECT = 5.0  # seconds for a connection
 CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
@@ -151,7 +152,9 @@ class Call:
             self._was_sent = True
             connection.request(method, self._service.base + path, body and json.dumps(body).encode(), headers)
             response = connection.getresponse()
-            text = response.read()
+            text = response.read(MOST_BYTES)
+            if response.length or len(text) == MOST_BYTES:
+                raise OSError("the answer was cut, or is too long")
         finally:
             connection.close()
         try:
@@ -176,10 +179,16 @@ class Service:
             raise ValueError("a URL without a user: the API key is given by `api_key`")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ValueError("not a URL such as http://localhost:8080 or unix:/path: %r" % self.url)
-        self._host, self._port, self.base = parts.hostname, parts.port, parts.path.rstrip("/")
+        self._host, self.base = parts.hostname, parts.path.rstrip("/")
+        # Without a port http.client takes the end of an IPv6 address for one.
+        self._port = parts.port or (443 if parts.scheme == "https" else 80)
         self._tls: Optional[ssl.SSLContext] = None
         if parts.scheme == "https":
-            self._tls = ssl.create_default_context(cafile=ca or env.get("LOCKKEEPER_CA") or None)
+            file = ca or env.get("LOCKKEEPER_CA") or None
+            try:
+                self._tls = ssl.create_default_context(cafile=file)
+            except OSError as error:  # which names no file
+                raise ValueError("no authorities to trust in %r: %s" % (file, error)) from error
 
     def connection(self) -> http.client.HTTPConnection:
         if self._tls:
@@ -202,12 +211,13 @@ class Service:
             headers["Authorization"] = "Bearer " + api_key
         return headers
 
-    def ask(self, method: str, path: str, allowed: str = "") -> Answer:
-        """Asks about no lease of ours. A read is repeated for 5 seconds, a change only if it was not sent."""
+    def ask(self, method: str, path: str, is_good: Callable[[Dict[str, Any]], bool], allowed: str = "") -> Answer:
+        """Asks about no lease of ours. A read is repeated for 5 seconds, a change only if it was not sent.
+        Gateways answer 200 as well: `is_good` knows the body of the service."""
         over = now() + 5
         for attempt in range(1000):
             answer = Call(self, method, path, None, None, 10, threading.Condition()).wait() or Answer()
-            if answer.status == 200 and answer.body or allowed and answer.code == allowed:
+            if answer.status == 200 and is_good(answer.body) or allowed and answer.code == allowed:
                 return answer
             answer.refuse()
             if now() > over or answer.was_sent and method != "GET":
