@@ -53,6 +53,9 @@ export class LockClient {
         // A misspelt TTL must never silently mean the default.
         if (unknown)
             throw new TypeError(`unknown option '${unknown}'; the options are ${OPTIONS.join(', ')}`);
+        // JSON has no such number: it would be an exclusive lease.
+        if (!Number.isSafeInteger(slots ?? 1))
+            throw new TypeError(`slots: '${slots}' is no number of leases`);
         pathOf(key);
         const { tokenPrefix = process.env['LOCKKEEPER_TOKEN_PREFIX'] ?? '' } = this.#own;
         const owner = options.owner ?? this.#own.owner ?? `${hostname()}:${process.pid}`;

@@ -5,7 +5,7 @@ const UNITS = { ms: 1, s: 1e3, m: 6e4, h: 36e5, d: 864e5, '': 1e3 };
 export function millis(name, duration) {
     const [, digits, unit] = /^(\d+\.?\d*|\.\d+)(ms|s|m|h|d|)$/.exec(String(duration)) ?? [];
     const ms = typeof duration === 'number' ? duration * 1e3 : Number(digits) * UNITS[unit ?? ''];
-    if (ms >= 0)
+    if (ms >= 0 && (ms < Infinity || name === 'wait'))
         return ms;
     throw new TypeError(`${name}: '${duration}' is no duration: a number is seconds; or write '500ms', '30s', '1.5m'`);
 }

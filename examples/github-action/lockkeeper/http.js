@@ -59,12 +59,15 @@ const KINDS = { lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: '
 /** What an answer that is not good means. */
 export function failureOf({ url }, { method, path, key }, answer) {
     const { status, code, body } = answer;
+    const isTrusted = !/^(?!connect |getaddrinfo ).*certificate/i.test(answer.why); // Not by TLS, on either side.
     // A gateway may answer any of these, and be right the next time.
-    const mayPass = status < 300 || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    const mayPass = (status < 300 && isTrusted) || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
+    const isFull = method === 'POST' && code === 'too_many_waiters'; // The key is held, and its line is full.
+    const kind = isFull ? 'LockBusy' : KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body.detail
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
-            : `no answer from ${url} to ${method} ${path}: ${answer.why}; is this the URL of the service (LOCKKEEPER_URL)?`;
+            : `no answer from ${url} to ${method} ${path}: ${answer.why}; ${isTrusted ? 'is this the URL of the service'
+                + ' (LOCKKEEPER_URL)?' : 'the authorities to trust are the option ca, or LOCKKEEPER_CA'}`;
     const hint = status === 401 ? '; the API key is the option apiKey, or LOCKKEEPER_API_KEY' : '';
     const message = `${code === 'lock_held' || !key ? '' : `'${key}': `}${why}${hint}`;
     const fields = { key, status: status || undefined, code: code || undefined };

@@ -61,16 +61,16 @@ export class Lease {
     constructor(claim, warn) {
         [this.key, this.#warn] = [claim.key, warn];
         this.#begin = { do: 'begin', id: ++lastId, claim, end: new BigInt64Array(new SharedArrayBuffer(8)) };
-        this.#margin = Math.min(Math.max(200, claim.ttl / 10), claim.ttl / 2);
+        this.#margin = Math.max(200, claim.ttl / 10);
     }
     /** The secret that proves the lease to the service. */
     get token() {
         return this.#begin.claim.token;
     }
     /** The seconds that the lease lasts at least, unless it is ended by force. Right also in a blocked event loop. */
-    remaining = () => Math.max(0, this.#left()) / 1e3;
+    remaining = () => (this.#lost || this.#release ? 0 : Math.max(0, this.#left()) / 1e3);
     /** Whether the lease lasts for so long, and not only until the work would be told: for loops that never wait. */
-    stillMine = (forNext = 0) => !this.#lost && !this.#release && this.#left() > Math.max(this.#margin, millis('stillMine', forNext));
+    stillMine = (forNext = 0) => this.remaining() * 1e3 > Math.max(this.#margin, millis('stillMine', forNext));
     /** Releases the lease. Rejects with LeaseLost if it has ended before, or the work was told that it would. */
     release = () => (this.#release ??= this.#giveBack());
     /** @internal Waits for the grant. Rejects with the signal's reason once it is aborted, and nothing is left. */
@@ -104,6 +104,8 @@ export class Lease {
                 return; // Its release is reported next.
             const { fencingToken, slot } = report.grant;
             Object.assign(this, { fencingToken, slot });
+            // In the middle of a short lease, which a max_hold may have cut, at the latest.
+            this.#margin = Math.min(this.#margin, report.grant.ttl / 2);
             this.#watch();
         }
         else {

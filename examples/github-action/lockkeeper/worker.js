@@ -4,8 +4,8 @@ import { backoff, now, sleep, suspended } from './clock.js';
 import { didNothing, failureOf, holdsNothing, keyPath, send } from './http.js';
 const SLICE = 25_000; // The longest wait of one request: the service's limit. A longer wait keeps its place.
 const GRACE = 5000; // The time beyond the wait in which a lost answer is repeated.
-const ANSWER_TIME = 5000; // The time limit of an answer, besides its wait.
-const LONG_ANSWER_TIME = 10_000; // The same within a wait, where there is time for another attempt.
+const ANSWER_TIME = 5000; // The time limit of the answer to a renewal.
+const LONG_ANSWER_TIME = 10_000; // That of an answer to a claim, besides its wait.
 const PAUSE = 250; // The least time between two requests of one wait.
 const LEAVE_TIME = 2000; // How long a request that is given up is heard out, and the limit of a DELETE.
 const RELEASE_TIME = 5000; // How long a release is repeated; each may take most of it: a late answer tells more.
@@ -46,6 +46,8 @@ class Keeping {
         if ('kind' in grant)
             return tell({ id, is: 'failed', failure: grant });
         this.#note(grant.end);
+        if (grant.isCapped)
+            tell({ id, is: 'troubled', why: CAPPED });
         tell({ id, is: 'granted', grant });
         const why = await this.#renew(grant);
         if (why === undefined)
@@ -62,12 +64,13 @@ class Keeping {
     async #acquire() {
         const { service, key, ttl, until, options } = this.#claim;
         let isUnsure = false; // A lease may exist, of an answer that was lost or late.
-        for (let tries = 1, failures = 0;; tries++) {
+        for (let failures = 0;;) {
             const sent = now();
             const wait = Math.floor(Math.min(SLICE, Math.max(0, until - sent)));
-            const hasTime = sent + wait + LONG_ANSWER_TIME <= until + GRACE;
+            // Two thirds of the rest: only the answer may have been lost, so there is time for a repeat.
+            const within = Math.max(500, Math.min(LONG_ANSWER_TIME, ((until + GRACE - sent - wait) * 2) / 3));
             const body = { ttl_ms: ttl, wait_ms: wait, ...options };
-            const request = this.#request('POST', wait + (hasTime ? LONG_ANSWER_TIME : ANSWER_TIME), '', body);
+            const request = this.#request('POST', wait + within, '', body);
             const call = send(service, request);
             const answer = await this.#unlessDropped(call.answer);
             if (!answer)
@@ -80,10 +83,10 @@ class Keeping {
             const failure = failureOf(service, request, answer);
             if (grant)
                 failure.message = `'${key}': the answers take longer than half of the TTL; use a longer one`;
-            const isBusy = failure.kind === 'LockBusy';
+            const isBusy = answer.code === 'lock_held';
             const isTold = isBusy || (answer.code !== '' && answer.status === 429); // Nothing was lost.
-            const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE && tries > 1;
-            if (isOver || !(isBusy || failure.kind === 'ServiceUnavailable')) {
+            const isOver = isTold ? now() >= until - 1 : now() >= until + GRACE;
+            if (isOver || !['LockBusy', 'ServiceUnavailable'].includes(failure.kind)) {
                 if (isUnsure)
                     await this.#leave();
                 return failure;
