@@ -194,8 +194,8 @@ async fn a_refresh_and_a_release_outlive_lost_answers_and_tell_of_lost_leases() 
             (vec![Mode::Instead(BAD_GATEWAY)], "refreshed, anew, released"),
             // A repeat that finds no lease cannot know whether it had lasted.
             (vec![Mode::Pass, Mode::LoseAnswer], "refreshed, anew, not released"),
-            (vec![Mode::Pass, Mode::Answer(UNKNOWN)], "refreshed, anew, not released"),
-            (vec![Mode::Pass, Mode::Instead(BAD_GATEWAY)], "refreshed, anew, released"),
+            (vec![Mode::Pass, Mode::Instead(BAD_GATEWAY)], "refreshed, anew, not released"),
+            (vec![Mode::Pass, Mode::Answer(UNKNOWN)], "refreshed, anew, released"),
             (vec![Mode::Pass, Mode::Answer(lost)], "refreshed, anew, not released"),
             (vec![Mode::Answer(lost)], "LockkeeperLost, not released"),
             (vec![Mode::Answer(NOT_OURS)], "LockkeeperRefused, released"),
