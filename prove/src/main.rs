@@ -107,6 +107,9 @@ fn judged_outside(lines: &[Line]) -> bool {
     for window in verdict.rejected.iter().take(SHOWN) {
         eprintln!("{window}");
     }
+    if verdict.rejected.is_empty() && !verdict.passed() {
+        eprintln!("refused: less than half of the operations could be judged");
+    }
     println!("{verdict} seconds={:.1}", began.elapsed().as_secs_f64());
     verdict.passed()
 }
