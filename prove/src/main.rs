@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io;
 use std::io::BufReader;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use prove::campaign::recovery::measure;
 use prove::campaign::seeded::hunt_all;
@@ -12,9 +12,14 @@ use prove::campaign::trial::Trial;
 use prove::campaign::{Campaign, Outcome, binary, directory, show, wanted};
 use prove::check::{check, check_wanted};
 use prove::history::{Line, read};
+use prove::outside;
 use prove::servers::Store;
 
+/// How many rejected windows are shown.
+const SHOWN: usize = 3;
+
 const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED
+       | prove outside STORE SECONDS SEED | prove outside FILE
        | prove check FILE | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_SHRINK=1, PROVE_KEEP=1 and
 LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
@@ -26,6 +31,8 @@ fn main() -> ExitCode {
         [] => campaign(),
         ["run", store, seconds, seed] => run(store, seconds, seed),
         ["differ", store, seconds, seed] => differ(store, seconds, seed),
+        ["outside", store, seconds, seed] => lasting(store, seconds, seed),
+        ["outside", file] => outside_file(file),
         ["check", file] => check_file(file),
         ["recovery", rounds] => recovery(rounds),
         ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
@@ -85,6 +92,28 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
     Ok(report.passed())
 }
 
+/// Runs one trial for the judge from outside; whether it found nothing.
+fn lasting(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
+    let trial = trial(store, seconds, seed)?;
+    std::fs::create_dir_all(&trial.directory)?;
+    let lines = runtime()?.block_on(trial.lasting())?;
+    Ok(judged_outside(&lines))
+}
+
+/// Prints what the judge from outside says of a history; whether it found nothing.
+fn judged_outside(lines: &[Line]) -> bool {
+    let began = Instant::now();
+    let verdict = outside::judge(lines);
+    for window in verdict.rejected.iter().take(SHOWN) {
+        eprintln!("{window}");
+    }
+    if verdict.rejected.is_empty() && !verdict.passed() {
+        eprintln!("refused: less than half of the operations could be judged");
+    }
+    println!("{verdict} seconds={:.1}", began.elapsed().as_secs_f64());
+    verdict.passed()
+}
+
 /// Hunts seeded bugs; whether each was found.
 fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
     let usage = || io::Error::other(USAGE);
@@ -115,11 +144,19 @@ fn told(outcome: &Outcome, seed: u64) {
 
 /// Checks a stored history; whether it is in order.
 fn check_file(file: &str) -> io::Result<bool> {
-    let lines: io::Result<Vec<Line>> = read(BufReader::new(File::open(file)?)).collect();
-    let lines = lines?;
+    let lines = stored(file)?;
     let report = check(&lines);
     show::report(&report, &lines);
     Ok(report.passed())
+}
+
+/// Judges a stored history from outside; whether it found nothing.
+fn outside_file(file: &str) -> io::Result<bool> {
+    Ok(judged_outside(&stored(file)?))
+}
+
+fn stored(file: &str) -> io::Result<Vec<Line>> {
+    read(BufReader::new(File::open(file)?)).collect()
 }
 
 /// Processes under test end with the thread that started them, which is this one.

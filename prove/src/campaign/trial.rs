@@ -24,6 +24,9 @@ const ROUNDS: u32 = 6;
 /// How many clients share keys: about a fifth of all operations are theirs.
 const SHARERS: u32 = 36;
 
+/// The longest lease on Redlock where leases are to outlast the run.
+const LASTING: &str = "31s";
+
 /// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
 
@@ -95,6 +98,27 @@ impl Trial {
         }
         load.stop().await;
         nemesis.leftovers(amount.all_keys()).await?;
+        recording.finish()
+    }
+
+    /// Has clients take exclusive leases that outlast the run, without faults, and returns the history.
+    ///
+    /// # Errors
+    /// Something under test did not start, or the history could not be written.
+    pub async fn lasting(&self) -> io::Result<Vec<Line>> {
+        let logs = self.logs();
+        if logs.exists() {
+            std::fs::remove_dir_all(&logs)?;
+        }
+        std::fs::create_dir_all(&logs)?;
+        let site = Site::start_with(self.store, &self.binary, &logs, LASTING).await?;
+        let (recorder, recording) = Recorder::start(&self.history())?;
+        recorder.write(Line::Run(self.about()));
+        let keys = fastrand::Rng::with_seed(self.seed).u32(48..97);
+        let amount = Amount { clients: 24, keys, sharers: 0, far: false };
+        let load = Load::start_lasting(amount, &site.routes(), &recorder, self.seed);
+        tokio::time::sleep(self.lasts).await;
+        load.stop().await;
         recording.finish()
     }
 

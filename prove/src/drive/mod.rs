@@ -2,13 +2,15 @@
 //!
 //! `plain` takes, refreshes and gives back, `line` waits, leaves and asks twice, `stream` holds
 //! by a connection, `elsewhere` gives requests up and goes on over another instance, `shared` has keys
-//! that several leases hold together. Every write to what a key
+//! that several leases hold together. `lasting` has leases of one holder that
+//! outlast the run. Every write to what a key
 //! guards goes through `resource`. `sequence` is one client alone, whose answers are held against the
 //! specification.
 
 mod asker;
 mod client;
 mod elsewhere;
+mod lasting;
 mod line;
 mod plain;
 mod resource;
@@ -85,18 +87,42 @@ struct Shared {
 impl Load {
     /// Starts clients whose choices follow from a seed.
     pub fn start(amount: Amount, routes: &Routes, recorder: &Arc<Recorder>, seed: u64) -> Self {
-        let shared = Arc::new(Shared {
+        let mut load = Self::new(amount, recorder);
+        for number in 0..amount.clients + amount.sharers {
+            let client = load.client(number, routes, seed);
+            load.clients.spawn(client.run());
+        }
+        load
+    }
+
+    /// Starts clients whose leases are exclusive and outlast the run, which reach the instances directly.
+    pub fn start_lasting(
+        amount: Amount,
+        routes: &Routes,
+        recorder: &Arc<Recorder>,
+        seed: u64,
+    ) -> Self {
+        let mut load = Self::new(amount, recorder);
+        for number in 0..amount.clients {
+            let client = load.client(number * 2, routes, seed); // Every other one is proxied.
+            load.clients.spawn(client.run_lasting());
+        }
+        load
+    }
+
+    fn new(amount: Amount, recorder: &Arc<Recorder>) -> Self {
+        let shared = Shared {
             recorder: recorder.clone(),
             resources: Resources::new(amount.keys),
             amount,
             stopped: AtomicBool::new(false),
-        });
-        let mut clients = JoinSet::new();
-        for number in 0..amount.clients + amount.sharers {
-            let chance = fastrand::Rng::with_seed(seed ^ (u64::from(number) << 32));
-            clients.spawn(Client::new(number, chance, routes, shared.clone()).run());
-        }
-        Self { shared, clients }
+        };
+        Self { shared: Arc::new(shared), clients: JoinSet::new() }
+    }
+
+    fn client(&self, number: u32, routes: &Routes, seed: u64) -> Client {
+        let chance = fastrand::Rng::with_seed(seed ^ (u64::from(number) << 32));
+        Client::new(number, chance, routes, self.shared.clone())
     }
 
     /// Tells all clients to stop, and waits until the last of them has.

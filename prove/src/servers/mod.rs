@@ -139,6 +139,8 @@ pub struct Site {
     pub links: Vec<Link>,
     library: PathBuf,
     directory: PathBuf,
+    /// The longest lease on Redlock.
+    longest_lease: &'static str,
 }
 
 /// Where clients reach the instances.
@@ -156,6 +158,19 @@ impl Site {
     /// # Errors
     /// A part does not start.
     pub async fn start(store: Store, binary: &Path, directory: &Path) -> io::Result<Self> {
+        Self::start_with(store, binary, directory, LONGEST_LEASE).await
+    }
+
+    /// Starts a site whose longest lease on Redlock is so long; the nodes do not vote before.
+    ///
+    /// # Errors
+    /// A part does not start.
+    pub async fn start_with(
+        store: Store,
+        binary: &Path,
+        directory: &Path,
+        longest_lease: &'static str,
+    ) -> io::Result<Self> {
         let library = shim::build(directory)?;
         let mut site = Self {
             store,
@@ -166,6 +181,7 @@ impl Site {
             links: Vec::new(),
             library,
             directory: directory.to_owned(),
+            longest_lease,
         };
         site.start_servers().await?;
         site.start_instances(binary).await?;
@@ -235,7 +251,7 @@ impl Site {
             ("LOCKKEEPER_EMBEDDED_COMMAND_TIMEOUT", "1s"),
             ("LOCKKEEPER_REDIS_COMMAND_TIMEOUT", "1s"),
             ("LOCKKEEPER_REDLOCK_NODE_TIMEOUT", "150ms"),
-            ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", LONGEST_LEASE),
+            ("LOCKKEEPER_REDLOCK_LONGEST_LEASE", self.longest_lease),
             // Its allocator asks for memory when it needs it, so that a limit is felt.
             ("MIMALLOC_ARENA_EAGER_COMMIT", "0"),
         ];

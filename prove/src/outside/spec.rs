@@ -1,0 +1,200 @@
+//! What a key is to the judge from outside: a holder or none, and the greatest number so far.
+//!
+//! An answer is a step of this specification or it is not. A question without a certain answer is
+//! invoked by the tester whenever it likes, or never. A lease that nobody was told of may have been
+//! taken back, so the next answer decides whether it is there.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use stateright::semantics::SequentialSpec;
+
+use crate::history::Token;
+
+/// The lease of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Holder {
+    pub(super) token: Token,
+    /// Its number, once an answer has said it.
+    pub(super) number: Option<u64>,
+    /// Whether its client was told of it.
+    pub(super) told: bool,
+}
+
+/// A key.
+#[derive(Clone, Debug)]
+pub(super) struct Key {
+    holder: Option<Holder>,
+    /// The greatest number that an answer has said.
+    greatest: u64,
+    /// Whether a question that was left open was invoked and changed nothing: the same history without
+    /// it is searched as well.
+    idle: bool,
+    /// How many more steps the search may take, on all its ways together.
+    steps: Rc<Cell<u64>>,
+}
+
+/// A question about a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asks {
+    /// For the lease, by this token.
+    Acquire(Token),
+    /// For more time of this token's lease, by its number if there is one.
+    Refresh(Token, Option<u64>),
+    /// For the end of this token's lease, by its number if there is one.
+    Release(Token, Option<u64>),
+    /// Who holds the key.
+    Look(Token),
+}
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// The token has the lease of this number.
+    Lease(u64),
+    /// The lease that was meant has ended by this release.
+    Released,
+    /// The lease that was meant is not there.
+    Lost,
+    /// Another token has the key.
+    Held,
+    /// Nobody has the key.
+    Free,
+    /// Somebody has the key, by this number, and it is the token that asked.
+    Seen(Option<u64>, Option<bool>),
+    /// Whatever it was, it was not received.
+    Nothing,
+}
+
+impl Key {
+    /// A key with this holder, for a search of so many steps.
+    pub(super) fn new(holder: Option<Holder>, greatest: u64, steps: Rc<Cell<u64>>) -> Self {
+        Self { holder, greatest, idle: false, steps }
+    }
+
+    /// Gives the key to a token whose client knows it, if that is a grant or a repeat.
+    fn take(&mut self, token: Token, number: u64) -> bool {
+        if let Some(holder) = self.holder {
+            let same = holder.token == token && self.may_be(holder, number);
+            if holder.told && !same {
+                return false;
+            }
+            if same {
+                return self.know(holder, number, Told::Yes);
+            }
+        }
+        let rises = number > self.greatest;
+        if rises {
+            self.greatest = number;
+            self.holder = Some(Holder { token, number: Some(number), told: true });
+        }
+        rises
+    }
+
+    /// Whether a holder's number may be this one.
+    fn may_be(&self, holder: Holder, number: u64) -> bool {
+        holder.number.map_or(number > self.greatest, |own| own == number)
+    }
+
+    fn know(&mut self, holder: Holder, number: u64, told: Told) -> bool {
+        let told = holder.told || told == Told::Yes;
+        self.greatest = self.greatest.max(number);
+        self.holder = Some(Holder { number: Some(number), told, ..holder });
+        true
+    }
+
+    /// Returns the holder if it is this token, by this number if one is named.
+    fn meant(&self, token: Token, named: Option<u64>) -> Option<Holder> {
+        let own = self.holder.filter(|holder| holder.token == token)?;
+        named.is_none_or(|number| self.may_be(own, number)).then_some(own)
+    }
+
+    /// Whether the holder, if there is one, may have been taken back; if so, it was.
+    fn vanish(&mut self, holder: Option<Holder>) -> bool {
+        let gone = holder.is_none_or(|holder| !holder.told);
+        if gone && holder.is_some() {
+            self.holder = None;
+        }
+        gone
+    }
+
+    fn refresh(&mut self, token: Token, named: Option<u64>, number: u64) -> bool {
+        let named = named.unwrap_or(number);
+        let Some(own) = self.meant(token, Some(named)) else { return false };
+        named == number && self.know(own, number, Told::Yes)
+    }
+
+    fn release(&mut self, token: Token, named: Option<u64>) -> bool {
+        let meant = self.meant(token, named);
+        if let Some(own) = meant {
+            self.greatest = self.greatest.max(named.or(own.number).unwrap_or(0));
+            self.holder = None;
+        }
+        meant.is_some()
+    }
+
+    fn see(&mut self, token: Token, number: Option<u64>, mine: Option<bool>) -> bool {
+        let Some(holder) = self.holder else { return false };
+        if mine.is_some_and(|mine| mine != (holder.token == token)) {
+            return false;
+        }
+        match number {
+            None => true,
+            Some(number) => self.may_be(holder, number) && self.know(holder, number, Told::No),
+        }
+    }
+}
+
+/// Whether an answer tells a lease to its client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    Yes,
+    No,
+}
+
+impl SequentialSpec for Key {
+    type Op = Asks;
+    type Ret = Says;
+
+    /// A question whose answer nobody has.
+    fn invoke(&mut self, asks: &Asks) -> Says {
+        let acts = match *asks {
+            Asks::Acquire(token) => {
+                let free = self.holder.is_none_or(|holder| !holder.told && holder.token != token);
+                if free {
+                    self.holder = Some(Holder { token, number: None, told: false });
+                }
+                free
+            }
+            Asks::Release(token, named) => self.release(token, named),
+            Asks::Refresh(..) | Asks::Look(_) => false,
+        };
+        self.idle |= !acts;
+        Says::Nothing
+    }
+
+    fn is_valid_step(&mut self, asks: &Asks, says: &Says) -> bool {
+        let left = self.steps.get();
+        self.steps.set(left.saturating_sub(1));
+        if left == 0 || self.idle {
+            return false;
+        }
+        match (*asks, *says) {
+            (Asks::Acquire(token), Says::Lease(number)) => self.take(token, number),
+            (Asks::Acquire(token), Says::Held) => {
+                self.holder.is_some_and(|holder| holder.token != token)
+            }
+            (Asks::Refresh(token, named), Says::Lease(number)) => {
+                self.refresh(token, named, number)
+            }
+            (Asks::Refresh(token, named) | Asks::Release(token, named), Says::Lost) => {
+                let meant = self.meant(token, named);
+                self.vanish(meant)
+            }
+            (Asks::Release(token, named), Says::Released) => self.release(token, named),
+            (Asks::Look(_), Says::Free) => self.vanish(self.holder),
+            (Asks::Look(token), Says::Seen(number, mine)) => self.see(token, number, mine),
+            _ => false,
+        }
+    }
+}
