@@ -35,7 +35,7 @@ impl RedlockStore {
         let needed = self.quorum().needed();
         let known = |poll: &Poll| {
             let free = poll.how_many(|said| *said == Says::Free);
-            free >= needed || poll.rival().is_some_and(|(_, nodes)| nodes >= needed)
+            free >= needed || poll.names_one_lease()
         };
         let poll = self.nodes.poll(&question, known).await;
         if poll.answered() < needed {

@@ -328,6 +328,15 @@ impl Poll {
         self.holdings().filter(move |one| one.holder == holder)
     }
 
+    /// Returns true if a majority names one lease. Votes of a repeat have another number, and are
+    /// none.
+    pub(super) fn names_one_lease(&self) -> bool {
+        self.holdings().any(|one| {
+            let same = self.of_holder(&one.holder).filter(|other| other.number == one.number);
+            same.count() >= self.quorum.needed()
+        })
+    }
+
     /// The lease of a holder, as far as the nodes that name it know, and their number. It is over
     /// when too few of them are left.
     pub(super) fn lease_of(&self, holder: &[u8]) -> Option<(Holding, usize)> {
@@ -542,6 +551,15 @@ mod tests {
         assert_eq!(lease(&[first.clone(), second, held("b", 900, 7)]), Some((5, 200, 2)));
         assert_eq!(lease(&[first, held("b", 900, 7)]), Some((5, 300, 1)));
         assert_eq!(lease(&[held("b", 900, 7)]), None);
+    }
+
+    #[test]
+    fn votes_of_a_repeat_are_not_the_lease_that_a_look_tells() {
+        let [lease, same, vote] = [held("a", 300, 5), held("a", 200, 5), held("a", 900, 7)];
+        assert!(!poll(3, &[lease.clone(), vote.clone()]).names_one_lease());
+        let all = poll(3, &[lease, vote, same]);
+        assert!(all.names_one_lease());
+        assert_eq!(all.lease_of(b"a").map(|(lease, _)| lease.number), Some(5));
     }
 
     #[test]
