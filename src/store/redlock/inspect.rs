@@ -35,7 +35,7 @@ impl RedlockStore {
         let needed = self.quorum().needed();
         let known = |poll: &Poll| {
             let free = poll.how_many(|said| *said == Says::Free);
-            free >= needed || poll.names_one_lease()
+            free >= needed || poll.holdings().any(|one| poll.has_majority(one))
         };
         let poll = self.nodes.poll(&question, known).await;
         if poll.answered() < needed {

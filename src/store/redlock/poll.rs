@@ -328,13 +328,10 @@ impl Poll {
         self.holdings().filter(move |one| one.holder == holder)
     }
 
-    /// Returns true if a majority names one lease. Votes of a repeat have another number, and are
-    /// none.
-    pub(super) fn names_one_lease(&self) -> bool {
-        self.holdings().any(|one| {
-            let same = self.of_holder(&one.holder).filter(|other| other.number == one.number);
-            same.count() >= self.quorum.needed()
-        })
+    /// Returns true if a majority has this lease. A vote of a repeat has another number.
+    pub(super) fn has_majority(&self, one: &Holding) -> bool {
+        let same = self.of_holder(&one.holder).filter(|other| other.number == one.number);
+        same.count() >= self.quorum.needed()
     }
 
     /// The lease of a holder, as far as the nodes that name it know, and their number. It is over
@@ -344,11 +341,7 @@ impl Poll {
         // A lock without a TTL comes last.
         parts.sort_by_key(|part| part.left.unwrap_or(Duration::MAX));
         let left = parts.get(parts.len().saturating_sub(self.quorum.needed()))?.left;
-        let alike = |one: &&Holding| {
-            let nodes = parts.iter().filter(|other| other.number == one.number).count();
-            (nodes >= self.quorum.needed(), one.number)
-        };
-        let one = parts.iter().max_by_key(alike)?;
+        let one = parts.iter().max_by_key(|one| (self.has_majority(one), one.number))?;
         // The node that completed the majority; one that was added later knows of a smaller age.
         let mut ages: Vec<_> = parts.iter().filter_map(|part| part.held).collect();
         ages.sort_unstable_by_key(|age| std::cmp::Reverse(*age));
@@ -556,9 +549,10 @@ mod tests {
     #[test]
     fn votes_of_a_repeat_are_not_the_lease_that_a_look_tells() {
         let [lease, same, vote] = [held("a", 300, 5), held("a", 200, 5), held("a", 900, 7)];
-        assert!(!poll(3, &[lease.clone(), vote.clone()]).names_one_lease());
+        let two = poll(3, &[lease.clone(), vote.clone()]);
+        assert!(!two.holdings().any(|one| two.has_majority(one)));
         let all = poll(3, &[lease, vote, same]);
-        assert!(all.names_one_lease());
+        assert!(all.holdings().any(|one| all.has_majority(one)));
         assert_eq!(all.lease_of(b"a").map(|(lease, _)| lease.number), Some(5));
     }
 

@@ -229,7 +229,7 @@ impl RedlockStore {
         let Some(lease) = looks.most_held(named) else { return Ok(Vec::new()) };
         // A value that is no text is that of a direct Redis client.
         let whose = String::from_utf8(lease.holder.clone()).unwrap_or_default();
-        let number = named.or_else(|| looks.has_majority(&lease, self.quorum()));
+        let number = named.or_else(|| looks.number_of(&lease));
         let args = release_args(&whose, number, false, "");
         let ends =
             self.nodes.question(&RELEASE, key, args, patience).until(self.deadline(patience));
@@ -285,9 +285,8 @@ impl Poll {
     }
 
     /// The number of a lease, if a majority has it.
-    fn has_majority(&self, lease: &Holding, quorum: Quorum) -> Option<u64> {
-        let its = self.of_holder(&lease.holder).filter(|one| one.number == lease.number).count();
-        (its >= quorum.needed() && lease.number > 0).then_some(lease.number)
+    fn number_of(&self, lease: &Holding) -> Option<u64> {
+        (self.has_majority(lease) && lease.number > 0).then_some(lease.number)
     }
 }
 
