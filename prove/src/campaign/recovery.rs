@@ -10,7 +10,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::{AUTHORIZED, Connection};
 use crate::servers::instance::Errors;
-use crate::servers::{Site, Store};
+use crate::servers::{LONGEST_LEASE, Site, Store};
 
 /// How many leases the embedded store has when its process is killed.
 const LEASES: usize = 100_000;
@@ -85,7 +85,7 @@ pub async fn measure(binary: &Path, below: &Path, rounds: usize) -> io::Result<(
 }
 
 async fn one(killed: Killed, binary: &Path, directory: &Path) -> io::Result<Duration> {
-    let mut site = Site::start(killed.store(), binary, directory).await?;
+    let mut site = Site::start(killed.store(), binary, directory, LONGEST_LEASE).await?;
     let address = site.instances[0].address();
     if killed == Killed::Instance {
         fill(address).await?;

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -11,8 +12,8 @@ use crate::drive::{Amount, Load};
 use crate::history::{Line, Run};
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::Kind;
-use crate::record::Recorder;
-use crate::servers::{Site, Store};
+use crate::record::{Recorder, Recording};
+use crate::servers::{LONGEST_LEASE, Site, Store};
 use crate::spec::Settings;
 
 /// How long nothing is made to fail, at first and after so many rounds of faults, and the part of a short
@@ -66,14 +67,7 @@ impl Trial {
     /// Something under test did not start, or the history could not be written.
     pub async fn run(&self) -> io::Result<Vec<Line>> {
         std::fs::create_dir_all(&self.directory)?;
-        let logs = self.logs();
-        if logs.exists() {
-            std::fs::remove_dir_all(&logs)?;
-        }
-        std::fs::create_dir_all(&logs)?;
-        let mut site = Site::start(self.store, &self.binary, &logs).await?;
-        let (recorder, recording) = Recorder::start(&self.history())?;
-        recorder.write(Line::Run(self.about()));
+        let (mut site, recorder, recording) = self.begin(LONGEST_LEASE).await?;
         let routes = site.routes();
         let amount = self.amount(site.shares().await?);
         let mut nemesis = Nemesis::new(&mut site, &recorder, self.seed, &self.kinds);
@@ -101,19 +95,28 @@ impl Trial {
         recording.finish()
     }
 
-    /// Has clients take exclusive leases that outlast the run, without faults, and returns the history.
-    ///
-    /// # Errors
-    /// Something under test did not start, or the history could not be written.
-    pub async fn lasting(&self) -> io::Result<Vec<Line>> {
+    /// Starts what is under test, without the logs of before, and the record of it.
+    async fn begin(
+        &self,
+        longest_lease: &'static str,
+    ) -> io::Result<(Site, Arc<Recorder>, Recording)> {
         let logs = self.logs();
         if logs.exists() {
             std::fs::remove_dir_all(&logs)?;
         }
         std::fs::create_dir_all(&logs)?;
-        let site = Site::start_with(self.store, &self.binary, &logs, LASTING).await?;
+        let site = Site::start(self.store, &self.binary, &logs, longest_lease).await?;
         let (recorder, recording) = Recorder::start(&self.history())?;
         recorder.write(Line::Run(self.about()));
+        Ok((site, recorder, recording))
+    }
+
+    /// Has clients take exclusive leases that outlast the run, without faults, and returns the history.
+    ///
+    /// # Errors
+    /// Something under test did not start, or the history could not be written.
+    pub async fn lasting(&self) -> io::Result<Vec<Line>> {
+        let (site, recorder, recording) = self.begin(LASTING).await?;
         let keys = fastrand::Rng::with_seed(self.seed).u32(48..97);
         let amount = Amount { clients: 24, keys, sharers: 0, far: false };
         let load = Load::start_lasting(amount, &site.routes(), &recorder, self.seed);
@@ -128,14 +131,7 @@ impl Trial {
     /// # Errors
     /// An answer is not what the specification allows, or something did not start.
     pub async fn differ(&self) -> io::Result<u64> {
-        let logs = self.logs();
-        if logs.exists() {
-            std::fs::remove_dir_all(&logs)?;
-        }
-        std::fs::create_dir_all(&logs)?;
-        let site = Site::start(self.store, &self.binary, &logs).await?;
-        let (recorder, recording) = Recorder::start(&self.history())?;
-        recorder.write(Line::Run(self.about()));
+        let (site, recorder, recording) = self.begin(LONGEST_LEASE).await?;
         let drift_ppm = self.drift_ppm();
         let settings = Settings { drift_ppm, shortens: drift_ppm > 0, ..Settings::default() };
         let mut sequence = Sequence::new(&site.routes(), &recorder, self.seed, settings);

@@ -3,11 +3,11 @@
 use super::*;
 use crate::history::{Asked, Fault, Left, NO_TOKEN, Nanos, Run, Said, Token, Write};
 
-pub(super) const MS: Nanos = 1_000_000;
+pub(crate) const MS: Nanos = 1_000_000;
 
 /// A question of the client with the number of its token, chosen by the client, sent and answered at
 /// these milliseconds.
-pub(super) fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operation {
+pub(crate) fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operation {
     Operation {
         client: token as u32,
         instance: 0,

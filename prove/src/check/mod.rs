@@ -11,7 +11,7 @@ mod file;
 mod key;
 mod lease;
 #[cfg(test)]
-mod little;
+pub(crate) mod little;
 mod report;
 mod rules;
 mod share;

@@ -1,33 +1,12 @@
 //! Little histories that an order explains, and others that none does.
 
 use super::*;
+use crate::check::little::{MS, ask};
 use crate::history::{Asked, NO_TOKEN, Outcome, Run, Said, Token};
-
-const MS: Nanos = 1_000_000;
-
-/// A question and a certain answer, between these milliseconds.
-fn ask(kind: Kind, token: Token, (sent, answered): (u64, u64)) -> Operation {
-    Operation {
-        client: token as u32,
-        instance: 0,
-        kind,
-        key: 1,
-        sent: sent * MS,
-        answered: Some(answered * MS),
-        gone: None,
-        outcome: Outcome::Yes,
-        status: 200,
-        code: String::new(),
-        token,
-        chosen: true,
-        asked: Asked::default(),
-        said: Said::default(),
-    }
-}
 
 fn grant(token: Token, number: u64, times: (u64, u64)) -> Operation {
     let said = Said { fencing_token: Some(number), ttl_ms: Some(60_000), ..Said::default() };
-    Operation { said, ..ask(Kind::Acquire, token, times) }
+    Operation { said, ..ask(Kind::Acquire, token, times.0, times.1) }
 }
 
 fn refresh(token: Token, number: u64, times: (u64, u64)) -> Operation {
@@ -37,12 +16,12 @@ fn refresh(token: Token, number: u64, times: (u64, u64)) -> Operation {
 
 fn release(token: Token, number: u64, times: (u64, u64)) -> Operation {
     let asked = Asked { fencing_token: Some(number), ..Asked::default() };
-    Operation { asked, ..ask(Kind::Release, token, times) }
+    Operation { asked, ..ask(Kind::Release, token, times.0, times.1) }
 }
 
 fn look(number: Option<u64>, times: (u64, u64)) -> Operation {
     let said = Said { held: Some(number.is_some()), fencing_token: number, ..Said::default() };
-    Operation { said, ..ask(Kind::Look, NO_TOKEN, times) }
+    Operation { said, ..ask(Kind::Look, NO_TOKEN, times.0, times.1) }
 }
 
 fn no(operation: Operation, code: &str) -> Operation {
@@ -129,7 +108,7 @@ fn a_look_that_says_free_while_the_key_is_held_is_rejected() {
     rejected(vec![grant(1, 10, (0, 10)), look(None, (11, 12))]);
     accepted(vec![grant(1, 10, (0, 10)), look(None, (9, 12))]);
     rejected(vec![grant(1, 10, (0, 10)), look(Some(11), (11, 12))]);
-    let mut not_mine = ask(Kind::Look, 1, (11, 12));
+    let mut not_mine = ask(Kind::Look, 1, 11, 12);
     not_mine.said = Said { held: Some(true), mine: Some(false), ..Said::default() };
     rejected(vec![grant(1, 10, (0, 10)), not_mine]);
 }

@@ -28,7 +28,7 @@ use crate::servers::redis::Server;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest lease on Redlock: short, so that a run can contain nodes that forget and vote again.
-const LONGEST_LEASE: &str = "3s";
+pub const LONGEST_LEASE: &str = "3s";
 
 /// How long a message takes to a Redis that is far away: a client may go long before it can be answered.
 const FAR: Duration = Duration::from_millis(20);
@@ -153,19 +153,12 @@ pub struct Routes {
 }
 
 impl Site {
-    /// Starts a site in this directory, once it grants and releases.
+    /// Starts a site in this directory, once it grants and releases. On Redlock the longest lease is so
+    /// long, and the nodes do not vote before.
     ///
     /// # Errors
     /// A part does not start.
-    pub async fn start(store: Store, binary: &Path, directory: &Path) -> io::Result<Self> {
-        Self::start_with(store, binary, directory, LONGEST_LEASE).await
-    }
-
-    /// Starts a site whose longest lease on Redlock is so long; the nodes do not vote before.
-    ///
-    /// # Errors
-    /// A part does not start.
-    pub async fn start_with(
+    pub async fn start(
         store: Store,
         binary: &Path,
         directory: &Path,
