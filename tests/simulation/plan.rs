@@ -19,9 +19,6 @@ pub(super) const RULES: Rules = Rules {
     longest_lease: Ttl::from_millis(LONGEST_TTL_MS),
 };
 
-/// The time by which a lease with `max_hold` may last longer where nodes were brought it.
-const BROUGHT_LATE_MS: u64 = 0;
-
 /// A run. Faults come at random, at these intervals in milliseconds on average; 0 is never.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
@@ -215,11 +212,10 @@ impl Plan {
         Duration::from_millis(LONGEST_TTL_MS * 6 / 5 + steps)
     }
 
-    /// Returns true if a lease of the key may not last as long. A node that is brought the lease counts
-    /// from a call later; steps of clocks are time for `max_hold`, too.
+    /// Returns true if a lease of the key may not last as long. Steps of clocks are time for
+    /// `max_hold`, too.
     pub(super) fn outlasts(&self, key: usize, lasts: u64) -> bool {
-        let most = self.max_hold + BROUGHT_LATE_MS;
-        key == 0 && self.max_hold > 0 && self.steps_every == 0 && lasts > most
+        key == 0 && self.max_hold > 0 && self.steps_every == 0 && lasts > self.max_hold
     }
 
     /// Returns true if no refreshed lease may end early.
