@@ -187,11 +187,9 @@ impl StoreUrl {
     fn parse(text: &str) -> Result<Self, String> {
         let (scheme, rest) = text.split_once(':').unwrap_or((text, ""));
         if text.matches("://").count() > 1 {
-            return Err(
-                "give each node of Redlock apart: --store URL --store URL, in the variable \
-                        with a blank between them, in the file as a list"
-                    .to_owned(),
-            );
+            let how = "give each node of Redlock apart: --store URL --store URL, in the variable \
+                       with a blank between them, in the file as a list";
+            return Err(how.to_owned());
         }
         match scheme {
             "embedded" if rest.is_empty() => Err("name a directory: embedded:DIRECTORY".to_owned()),

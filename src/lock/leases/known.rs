@@ -120,8 +120,8 @@ impl Known {
         }
     }
 
-    /// Notes which TTLs have passed, for this reason unless another is known: these leases count no more, though one of them may have been
-    /// renewed elsewhere. The oldest are forgotten.
+    /// Notes which TTLs have passed, for this reason unless another is known: these leases count no
+    /// more, though one of them may have been renewed elsewhere. The oldest are forgotten.
     pub(super) fn expire(&mut self, now: Instant, why: Why) {
         while let Some(due) = self.running.first().filter(|(ends_at, ..)| *ends_at <= now).cloned()
         {
