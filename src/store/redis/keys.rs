@@ -55,12 +55,11 @@ pub(in crate::store) struct Keys {
 impl Keys {
     /// The names of `key` under the configured prefix.
     pub(in crate::store) fn of(key_prefix: &str, key: &LockKey) -> Self {
-        let lock = format!("{key_prefix}{key}");
-        let beside = format!("{SIDE_PREFIX}{{{}}}", TAGS[slot(lock.as_bytes())]);
-        let record = format!("{beside}{lock}");
-        let (line, crew) = (format!("{beside}/line//{lock}"), format!("{beside}/crew//{lock}"));
-        let who = format!("{beside}/who//{lock}");
-        let (share, facts) = (format!("{beside}/share//{lock}"), format!("{beside}/facts//{lock}"));
+        let lock = [key_prefix, key.as_str()].concat();
+        let beside = [SIDE_PREFIX, "{", &TAGS[slot(lock.as_bytes())], "}"].concat();
+        let named = |kind| [beside.as_str(), kind, &lock].concat();
+        let [record, line, crew, who, share, facts] =
+            ["", "/line//", "/crew//", "/who//", "/share//", "/facts//"].map(named);
         Self { lock, record, line, crew, who, share, facts, beside }
     }
 
