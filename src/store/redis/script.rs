@@ -76,8 +76,10 @@ impl Script {
 }
 
 fn command(name: &str, script: &str, keys: &[&str], args: &[&str]) -> Cmd {
-    let mut command = redis::cmd(name);
-    command.arg(script).arg(keys.len()).arg(keys).arg(args);
+    let texts = [name, script].into_iter().chain(keys.iter().copied()).chain(args.iter().copied());
+    let bytes = texts.map(str::len).sum::<usize>() + size_of::<u64>(); // The number of keys is short.
+    let mut command = Cmd::with_capacity(3 + keys.len() + args.len(), bytes);
+    command.arg(name).arg(script).arg(keys.len()).arg(keys).arg(args);
     command
 }
 
