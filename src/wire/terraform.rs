@@ -1,12 +1,12 @@
 //! The holder of a key, in the form that Terraform and OpenTofu show.
 
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use humantime::format_rfc3339_seconds;
 use serde::Serialize;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Owner};
-use crate::lock::time::wall_clock_micros;
 
 /// A `LockInfo` of Terraform. Its members stand beside those of a problem; no reader confuses them.
 #[derive(Clone, Debug, Serialize)]
@@ -32,14 +32,14 @@ impl LockInfo {
         let (who, operation) = parts.unwrap_or((owner, ""));
         let fencing_token = holder.fencing_token.map(|token| token.to_string()).unwrap_or_default();
         let id = [&fencing_token, operation, who].map(|part| part.replace(' ', "_"));
-        let now = wall_clock_micros() / 1_000_000;
+        let since = holder.held.and_then(|held| SystemTime::now().checked_sub(held));
         Self {
             id: id.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"),
             operation: operation.to_owned(),
             info: info.to_owned(),
             who: who.to_owned(),
             version: "",
-            created: holder.held.and_then(|held| rfc_3339(now.saturating_sub(held.as_secs()))),
+            created: since.map(|since| format_rfc3339_seconds(since.max(UNIX_EPOCH)).to_string()),
             path: key.as_str().to_owned(),
         }
     }
@@ -52,12 +52,6 @@ impl LockInfo {
         let owner: String = [who, operation].concat().chars().filter(shown).collect();
         Owner::parse(&owner[..owner.floor_char_boundary(Owner::MAX_BYTES)]).unwrap_or_default()
     }
-}
-
-/// A moment in seconds since 1970, in UTC.
-fn rfc_3339(seconds: u64) -> Option<String> {
-    let moment = OffsetDateTime::from_unix_timestamp(seconds.try_into().ok()?).ok()?;
-    moment.format(&Rfc3339).ok()
 }
 
 #[cfg(test)]

@@ -2,14 +2,15 @@
 //! `tracing_subscriber` writes every fragment by itself, which takes half as long again.
 
 use std::fmt;
+use std::time::SystemTime;
 
+use humantime::format_rfc3339_micros;
 use serde::Serializer as _;
 use serde::ser::SerializeMap;
 use serde_json::Serializer;
 use tracing::{Event, Subscriber};
 use tracing_serde::SerdeMapVisitor;
 use tracing_subscriber::fmt::format::Writer;
-use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
@@ -31,18 +32,16 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let mut time = String::new();
-        SystemTime.format_time(&mut Writer::new(&mut time))?;
-        let line = line(&time, event).map_err(|_| fmt::Error)?;
+        let line = line(SystemTime::now(), event).map_err(|_| fmt::Error)?;
         writer.write_str(std::str::from_utf8(&line).map_err(|_| fmt::Error)?)
     }
 }
 
-fn line(time: &str, event: &Event<'_>) -> serde_json::Result<Vec<u8>> {
+fn line(time: SystemTime, event: &Event<'_>) -> serde_json::Result<Vec<u8>> {
     let mut line = Vec::with_capacity(USUAL_BYTES);
     let mut serializer = Serializer::new(&mut line);
     let mut object = serializer.serialize_map(None)?;
-    object.serialize_entry("timestamp", time)?;
+    object.serialize_entry("timestamp", &format_rfc3339_micros(time).to_string())?;
     object.serialize_entry("level", event.metadata().level().as_str())?;
     let mut fields = SerdeMapVisitor::new(object);
     event.record(&mut fields);
