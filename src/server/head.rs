@@ -4,46 +4,53 @@ use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderMap, TRANSFER_ENCODING};
 use hyper::{Request, Version};
 
-/// The position in a head, to find what hyper lets pass: a `#` in the request line, and a line that
+/// The lines of a head, to find what hyper lets pass: a `#` in the request line, and a line that
 /// ends without a CR. A proxy may take such a line and the next one for one header. Heads that a
 /// client sends ahead of an answer are not looked at.
 #[derive(Default)]
 pub(super) struct Head {
     part: Part,
+    /// Set once the current line has more than line breaks.
+    has_text: bool,
     last: u8,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Part {
+    /// The request line, and empty lines before it.
     #[default]
-    Before,
     RequestLine,
-    /// The begin of a header.
-    NewLine,
-    Header,
+    Headers,
     Behind,
 }
 
 impl Head {
     pub(super) fn has_fault(&mut self, bytes: &[u8]) -> bool {
-        bytes.iter().any(|&byte| {
-            let bare = byte == b'\n' && self.last != b'\r';
-            self.last = byte;
-            let part = self.part;
-            self.part = match (part, byte) {
-                (Part::Before | Part::NewLine, b'\r') | (Part::Before, b'\n') => part,
-                (Part::Before, _) => Part::RequestLine,
-                (Part::NewLine, b'\n') => Part::Behind,
-                (Part::NewLine, _) => Part::Header,
-                (Part::RequestLine | Part::Header, b'\n') => Part::NewLine,
-                (Part::RequestLine | Part::Header | Part::Behind, _) => part,
+        bytes.split_inclusive(|byte| *byte == b'\n').any(|line| self.has_line_fault(line))
+    }
+
+    /// The same for a line, or the part of one that has come.
+    fn has_line_fault(&mut self, line: &[u8]) -> bool {
+        self.has_text |= line.iter().any(|byte| !matches!(byte, b'\r' | b'\n'));
+        let ends = line.ends_with(b"\n");
+        let before = line.len().checked_sub(2).map_or(self.last, |place| line[place]);
+        self.last = line.last().copied().unwrap_or(self.last);
+        let is_bare = ends && before != b'\r';
+        let (part, has_text) = (self.part, self.has_text);
+        if ends {
+            self.has_text = false;
+            self.part = match part {
+                Part::RequestLine if !has_text => part,
+                Part::Headers if !has_text => Part::Behind,
+                Part::RequestLine => Part::Headers,
+                Part::Headers | Part::Behind => part,
             };
-            match part {
-                Part::Before | Part::Behind => false,
-                Part::RequestLine => bare || byte == b'#',
-                Part::NewLine | Part::Header => bare,
-            }
-        })
+        }
+        match part {
+            Part::RequestLine => has_text && (is_bare || line.contains(&b'#')),
+            Part::Headers => is_bare,
+            Part::Behind => false,
+        }
     }
 }
 
