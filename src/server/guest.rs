@@ -98,6 +98,11 @@ impl Guest {
         }
     }
 
+    /// Returns whether a request is under way.
+    pub(super) fn is_busy(&self) -> bool {
+        self.with(|state| state.idle_since.is_none())
+    }
+
     /// The time without a request under way; `None` during one.
     pub(super) fn idle(&self) -> Option<Duration> {
         self.with(|state| state.idle_since.map(|since| since.elapsed()))

@@ -123,7 +123,7 @@ impl AsyncRead for Timed {
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         let read = &buffer.filled()[filled..];
         self.has_read |= !read.is_empty();
-        if self.guest.idle().is_none() {
+        if self.guest.is_busy() {
             if self.has_read && read.is_empty() && polled.is_ready() {
                 context.waker().wake_by_ref(); // The end is found again at the next run.
                 return Poll::Pending;
@@ -157,7 +157,7 @@ impl AsyncWrite for Timed {
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         // hyper flushes at the end of every run.
-        if self.guest.idle().is_none() && self.is_gone(context) {
+        if self.guest.is_busy() && self.is_gone(context) {
             return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
         }
         let polled = Pin::new(&mut self.stream).poll_flush(context);
