@@ -15,10 +15,9 @@ use crate::cli::remote::duration;
 use crate::cli::voice::Voice;
 use crate::client::{Client, ClientError, Granted, LeaseId, Wish};
 use crate::lock::key::LockKey;
-use crate::lock::lease::Owner;
 use crate::lock::slots::Slots;
-use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
+use crate::wire::Code;
 
 /// The pause between failed attempts.
 pub(super) const PAUSE: Duration = Duration::from_millis(250);
@@ -83,11 +82,7 @@ pub(super) struct Claimant {
     pub(super) key: LockKey,
     /// Unique, so that a repeated request is the same claim.
     pub(super) token: LeaseToken,
-    pub(super) owner: Option<Owner>,
-    /// The service's default if absent.
-    pub(super) ttl: Option<Ttl>,
-    /// An exclusive lease if absent.
-    pub(super) slots: Option<Slots>,
+    pub(super) wish: Wish,
     pub(super) voice: Voice,
 }
 
@@ -122,11 +117,9 @@ impl Claimant {
         let mut unsure = false;
         let why = loop {
             let left = || wait.map_or(SLICE, |wait| began.after(wait).left());
-            let (ttl, owner, slots) = (self.ttl, self.owner.clone(), self.slots);
             let slice = left().min(SLICE);
-            let wish = Wish { ttl, wait: slice, owner, slots };
             let sent = Moment::now();
-            let why = match self.client.acquire(&self.key, &self.token, &wish).await {
+            let why = match self.client.acquire(&self.key, &self.token, &self.wish, slice).await {
                 Ok(granted) => {
                     let began = sent.after(granted.waited);
                     if !began.after(granted.ttl / 2).has_come() {
@@ -136,7 +129,7 @@ impl Claimant {
                     "answers take longer than half of the TTL".to_owned()
                 }
                 Err(ClientError::Refused(refusal))
-                    if refusal.is_busy() || refusal.is_of_quota() =>
+                    if refusal.is_busy() || refusal.is(Code::QuotaExceeded) =>
                 {
                     let busy = refusal.is_busy();
                     // Busy is definite: this token holds nothing, or no more than it knows of.
@@ -153,7 +146,7 @@ impl Claimant {
                     sleep(sent.after(PAUSE).left()).await;
                     continue;
                 }
-                Err(ClientError::Refused(refusal)) if refusal.is_cancelled() => {
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::WaitCancelled) => {
                     let why = format!("the claim on '{}' was released while it waited", self.key);
                     break Failure { code: exit::LOST, why };
                 }
@@ -203,7 +196,7 @@ impl Claimant {
         let until = Moment::now().after(ON_ITS_WAY);
         let leave = async || timeout(LEAVE_TIME, self.client.release(self.lease(None))).await;
         while let Ok(Err(ClientError::Refused(refusal))) = leave().await
-            && refusal.is_lost()
+            && refusal.is(Code::LockLost)
             && !until.has_come()
         {
             sleep(PAUSE).await;

@@ -5,6 +5,7 @@ use std::io;
 
 use crate::cli::voice::Voice;
 use crate::client::ClientError;
+use crate::wire::Code;
 
 /// A command of the service itself failed, or `serve` cannot start.
 const FAILURE: u8 = 1;
@@ -83,7 +84,7 @@ impl From<io::Error> for Failure {
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         let code = match &error {
-            ClientError::Refused(refusal) if refusal.is_lost() => LOST,
+            ClientError::Refused(refusal) if refusal.is(Code::LockLost) => LOST,
             ClientError::Refused(refusal) if refusal.is_busy() => BUSY,
             error if error.may_pass() => UNREACHABLE,
             _ => INTERNAL,

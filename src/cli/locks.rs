@@ -21,11 +21,12 @@ use crate::cli::remote::{Remote, duration, key};
 use crate::cli::signals::Signals;
 use crate::cli::table::json_line;
 use crate::cli::{exit, runtime, voice};
-use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId};
+use crate::client::{ANSWER_TIME, Client, ClientError, LeaseId, Wish};
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::Ttl;
 use crate::lock::token::{FencingToken, LeaseToken};
+use crate::wire::Code;
 
 /// The most attempts of a request without an answer.
 const ATTEMPTS: usize = 3;
@@ -153,7 +154,7 @@ impl LockCommand {
                 let token = held.token()?;
                 match insist(|| client.release(held.lease(&token))).await {
                     // An earlier attempt, whose answer was lost, may have released it.
-                    (Err(ClientError::Refused(refusal)), 1..) if refusal.is_lost() => (),
+                    (Err(ClientError::Refused(refusal)), 1..) if refusal.is(Code::LockLost) => (),
                     (released, _) => released?,
                 }
                 None
@@ -187,9 +188,11 @@ impl Acquire {
             client,
             key: self.named.key.clone(),
             token,
-            owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
-            ttl: self.ttl.map(Ttl::lasting),
-            slots: self.contention.slots(),
+            wish: Wish {
+                ttl: self.ttl.map(Ttl::lasting),
+                owner: Owner::parse(&self.owner).map_err(|error| error.to_string())?,
+                slots: self.contention.slots(),
+            },
             voice: self.named.shown.remote.voice(),
         };
         let signals = Signals::catch()?;

@@ -33,7 +33,8 @@ pub(crate) enum ClientError {
 }
 
 /// A refusal by the service, or by a proxy in front of it.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 pub(crate) struct Refusal {
     #[serde(skip)]
     pub(crate) status: u16,
@@ -43,7 +44,6 @@ pub(crate) struct Refusal {
     urn: String,
     pub(crate) detail: String,
     /// The token itself shares the key, and is not given more of it.
-    #[serde(default)]
     pub(crate) mine: bool,
     /// The longest TTL that the service allows, if it refused a longer one.
     pub(crate) max_ttl_ms: Option<u64>,
@@ -95,23 +95,14 @@ impl ClientError {
 }
 
 impl Refusal {
+    /// Returns whether the service has refused with this code.
+    pub(crate) fn is(&self, code: Code) -> bool {
+        self.code == code.row().0
+    }
+
     /// Returns whether another client holds the key, or there is no room to wait for it.
     pub(crate) fn is_busy(&self) -> bool {
-        [Code::LockHeld, Code::TooManyWaiters].iter().any(|code| self.code == code.row().0)
-    }
-
-    /// Returns whether the caller has used up what it may have.
-    pub(crate) fn is_of_quota(&self) -> bool {
-        self.code == Code::QuotaExceeded.row().0
-    }
-
-    pub(crate) fn is_lost(&self) -> bool {
-        self.code == Code::LockLost.row().0
-    }
-
-    /// Returns whether the claim was released while it waited.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        self.code == Code::WaitCancelled.row().0
+        self.is(Code::LockHeld) || self.is(Code::TooManyWaiters)
     }
 
     /// Returns whether a retry may be answered differently.
@@ -121,7 +112,7 @@ impl Refusal {
 
     /// The same, where an API key is missing or wrong with what to do on a command line.
     pub(super) fn for_people(self, has_key: bool) -> Self {
-        if self.code != Code::Unauthenticated.row().0 {
+        if !self.is(Code::Unauthenticated) {
             return self;
         }
         let detail = match has_key {
@@ -136,16 +127,11 @@ impl Refusal {
 
     /// Parses the refusal in an answer. Gateways have a `code` too, but not this type.
     pub(super) fn of(status: u16, body: &str) -> Self {
-        let read = serde_json::from_str(body).ok();
-        let ours = read.filter(|read: &Self| read.urn == urn(&read.code));
-        let read = ours.unwrap_or_else(|| Self {
-            status,
-            code: String::new(),
-            urn: String::new(),
-            detail: format!("the answer is {status} and not from lockkeeper"),
-            mine: false,
-            max_ttl_ms: None,
-        });
-        Self { status, ..read }
+        let read: Self = serde_json::from_str(body).unwrap_or_default();
+        if read.urn == urn(&read.code) {
+            return Self { status, ..read };
+        }
+        let detail = format!("the answer is {status} and not from lockkeeper");
+        Self { status, detail, ..Self::default() }
     }
 }

@@ -7,7 +7,6 @@
 mod answer;
 mod connect;
 mod tls;
-mod wish;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -23,7 +22,7 @@ use hyper::{Method, Request, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use rustls::ClientConfig;
-use serde_json::Value;
+use serde_json::json;
 use tokio::net::{UnixStream, lookup_host};
 use tokio::time::timeout;
 
@@ -31,14 +30,15 @@ use crate::client::connect::first_to_accept;
 use crate::client::tls::{Transport, lives_without};
 use crate::lock::error::chain;
 use crate::lock::key::LockKey;
-use crate::lock::time::Ttl;
+use crate::lock::lease::Owner;
+use crate::lock::slots::Slots;
+use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::{FencingToken, LeaseToken};
 use crate::wire::{LOCK_TOKEN, key_path};
 
 use crate::client::answer::Refusal;
 pub(crate) use crate::client::answer::{ClientError, Granted};
 pub(crate) use crate::client::tls::Trust;
-pub(crate) use crate::client::wish::Wish;
 
 /// The time limit of an answer without waiting: above the deadlines of the stores.
 pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
@@ -67,6 +67,17 @@ pub(crate) struct Client {
     /// For https.
     tls: Option<Arc<ClientConfig>>,
     authorization: Option<HeaderValue>,
+}
+
+/// The wishes for a lease.
+#[derive(Debug)]
+pub(crate) struct Wish {
+    /// The service's default if absent.
+    pub(crate) ttl: Option<Ttl>,
+    /// The name of the holder, shown to others.
+    pub(crate) owner: Option<Owner>,
+    /// With how many it shares the key at most; an exclusive lease if absent.
+    pub(crate) slots: Option<Slots>,
 }
 
 /// A lease as its holder names it.
@@ -134,16 +145,31 @@ impl Client {
         self.authority.host().trim_start_matches('[').trim_end_matches(']')
     }
 
-    /// Acquires the lease, and waits in line as long as `wish` says.
+    /// Acquires the lease, and waits in line for at most `wait`, which the service may cut.
     pub(crate) async fn acquire(
         &self,
         key: &LockKey,
         token: &LeaseToken,
         wish: &Wish,
+        wait: Duration,
     ) -> Result<Granted, ClientError> {
-        let call = HttpCall::new(Method::POST, key_path(key)).token(token).body(wish.body());
-        let (_, body) = self.call(call.within(wish.wait.saturating_add(ANSWER_TIME))).await?;
-        Granted::of(body, key, token)
+        let mut body = json!({
+            "ttl_ms": wish.ttl.map(Ttl::as_millis),
+            "wait_ms": millis_down(wait),
+            "owner": wish.owner.as_ref().map(Owner::as_str),
+        });
+        match wish.slots {
+            None => (),
+            Some(Slots::SHARED) => body["shared"] = true.into(),
+            Some(slots) => body["slots"] = slots.number().into(),
+        }
+        let call = HttpCall {
+            token: Some(token),
+            body: body.to_string(),
+            within: wait.saturating_add(ANSWER_TIME),
+            ..HttpCall::new(Method::POST, key_path(key))
+        };
+        Granted::of(self.call(call).await?.1, key, token)
     }
 
     /// Restarts the TTL of the lease.
@@ -153,14 +179,15 @@ impl Client {
         ttl: Option<Ttl>,
         patience: Duration,
     ) -> Result<Granted, ClientError> {
-        let mut body = serde_json::Map::new();
-        body.extend(ttl.map(|ttl| ("ttl_ms".to_owned(), ttl.as_millis().into())));
-        let number = lease.fencing_token.map(|number| number.number().into());
-        body.extend(number.map(|number| ("fencing_token".to_owned(), number)));
-        let call = HttpCall::new(Method::PUT, format!("{}/refresh", key_path(lease.key)));
-        let call = call.token(lease.token).body(Value::from(body).to_string());
-        let (_, body) = self.call(call.within(patience)).await?;
-        let granted = Granted::of(body, lease.key, lease.token)?;
+        let number = lease.fencing_token.map(FencingToken::number);
+        let body = json!({ "ttl_ms": ttl.map(Ttl::as_millis), "fencing_token": number });
+        let call = HttpCall {
+            token: Some(lease.token),
+            body: body.to_string(),
+            within: patience,
+            ..HttpCall::new(Method::PUT, format!("{}/refresh", key_path(lease.key)))
+        };
+        let granted = Granted::of(self.call(call).await?.1, lease.key, lease.token)?;
         match lease.fencing_token {
             Some(number) if number != granted.fencing_token => Err(ClientError::strange()),
             _ => Ok(granted),
@@ -173,7 +200,8 @@ impl Client {
         if let Some(number) = lease.fencing_token {
             path.push_str(&format!("?fencing_token={number}"));
         }
-        match self.call(HttpCall::new(Method::DELETE, path).token(lease.token)).await? {
+        let call = HttpCall { token: Some(lease.token), ..HttpCall::new(Method::DELETE, path) };
+        match self.call(call).await? {
             (204, _) => Ok(()),
             // A proxy's page means that nothing was released.
             _ => Err(ClientError::strange()),
@@ -313,21 +341,9 @@ struct HttpCall<'a> {
     within: Duration,
 }
 
-impl<'a> HttpCall<'a> {
+impl HttpCall<'_> {
     fn new(method: Method, path: String) -> Self {
         Self { method, path, token: None, body: String::new(), within: ANSWER_TIME }
-    }
-
-    fn token(self, token: &'a LeaseToken) -> Self {
-        Self { token: Some(token), ..self }
-    }
-
-    fn body(self, body: String) -> Self {
-        Self { body, ..self }
-    }
-
-    fn within(self, within: Duration) -> Self {
-        Self { within, ..self }
     }
 }
 

@@ -67,12 +67,12 @@ impl Progress<'_> {
 
     /// The state of the key while the claim waits for it, and a line about it.
     async fn look(&self, key_columns: usize) -> Option<(Facts, String)> {
-        let Claimant { client, key, owner, .. } = self.claimant;
+        let Claimant { client, key, wish, .. } = self.claimant;
         let body = client.inspect(key, Some(MAX_PLACES)).await.ok()?;
         let status: StatusBody = serde_json::from_str(&body).ok()?;
         // Nobody is in line: the claim has not arrived yet, or was granted meanwhile.
         let is_waiting = status.held && status.waiters > 0;
-        let place = place(&status, owner.as_ref());
+        let place = place(&status, wish.owner.as_ref());
         let left = self.until.map(Moment::left);
         is_waiting.then(|| {
             let line = line(&status, key_columns, place, left);

@@ -15,6 +15,7 @@ use crate::cli::table::span;
 use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::FencingToken;
+use crate::wire::Code;
 
 /// The shortest and the longest pause between attempts to refresh.
 const REFRESH_PAUSE: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(500));
@@ -208,7 +209,7 @@ impl LeaseKeeper {
                     // Also if the service grants a much shorter TTL than requested.
                     (why, unanswered) = ("the answer leaves too little time".to_owned(), false);
                 }
-                Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
                     return Ok(Err(LossReason::Told(refusal.detail)));
                 }
                 Err(error) => (why, unanswered) = (error.to_string(), error.may_pass()),
@@ -247,7 +248,7 @@ impl LeaseKeeper {
                     }
                     return true;
                 }
-                Err(ClientError::Refused(refusal)) if refusal.is_lost() => {
+                Err(ClientError::Refused(refusal)) if refusal.is(Code::LockLost) => {
                     // An earlier attempt, whose answer was lost, may have released it.
                     if !again {
                         voice.complain(|| format!("'{key}': {GONE}"));

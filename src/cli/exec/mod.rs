@@ -42,6 +42,7 @@ use crate::cli::remote::{API_KEY, Remote, duration, key};
 use crate::cli::signals::{Signals, parse_signal};
 use crate::cli::table::span;
 use crate::cli::{exit, runtime};
+use crate::client::Wish;
 use crate::lock::key::LockKey;
 use crate::lock::lease::Owner;
 use crate::lock::time::millis_down;
@@ -190,9 +191,11 @@ impl<'a> Prepared<'a> {
                 client: exec.remote.client()?,
                 key,
                 token,
-                owner: owner.clone(),
-                ttl: Some(terms.ttl()),
-                slots: exec.contention.slots(),
+                wish: Wish {
+                    ttl: Some(terms.ttl()),
+                    owner: owner.clone(),
+                    slots: exec.contention.slots(),
+                },
                 voice: exec.remote.voice(),
             };
             Ok::<_, String>(LeaseKeeper { claimant, terms })
