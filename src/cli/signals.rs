@@ -25,7 +25,8 @@ const ENDING: [Signal; 4] = [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUI
 #[derive(Debug)]
 pub(super) struct Signals {
     arriving: Arrivals,
-    inherited: Inherited,
+    /// The signals that were blocked at our start, one bit each.
+    pub(super) blocked: u64,
 }
 
 /// The signals to a service; read by the runtime, because a service has many threads.
@@ -35,24 +36,16 @@ pub(super) struct Orders {
     on_terminal: bool,
 }
 
-/// The signals that were blocked at our start, of those that we block or unblock.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Inherited(u64);
-
 impl Signals {
     /// Catches the signals. Ignored ones (`nohup`, `&`) stay ignored, here and in COMMAND.
     pub(super) fn catch() -> io::Result<Self> {
-        let inherited = Inherited::now()?;
+        let mask = SigSet::thread_get_mask()?;
+        let blocked = mask.iter().map(|kind| bit(kind as i32)).sum();
         let ignored = ignored_signals();
-        let caught = FORWARDED.into_iter().filter(|kind| ignored & bit(*kind) == 0);
+        let caught = FORWARDED.into_iter().filter(|kind| ignored & bit(kind.as_raw()) == 0);
         let arriving = Arrivals::of(&caught.collect::<Vec<_>>())?;
-        set([Signal::CHILD])?.thread_unblock()?;
-        Ok(Self { arriving, inherited })
-    }
-
-    /// The signal mask for COMMAND.
-    pub(super) fn inherited(&self) -> Inherited {
-        self.inherited
+        SigSet::from(NamedSignal::SIGCHLD).thread_unblock()?;
+        Ok(Self { arriving, blocked })
     }
 
     pub(super) async fn next(&self) -> (Signal, Sender) {
@@ -81,7 +74,8 @@ impl Orders {
     pub(super) fn catch() -> io::Result<Self> {
         let ignored = ignored_signals();
         let always = |kind| matches!(kind, Signal::TERM | Signal::INT);
-        let caught = ENDING.into_iter().filter(|kind| always(*kind) || ignored & bit(*kind) == 0);
+        let caught = ENDING.into_iter();
+        let caught = caught.filter(|kind| always(*kind) || ignored & bit(kind.as_raw()) == 0);
         let caught = caught.map(|kind| Ok((kind, signal(SignalKind::from_raw(kind.as_raw()))?)));
         let arriving = caught.collect::<io::Result<_>>()?;
         Ok(Self { arriving, on_terminal: has_terminal() })
@@ -107,35 +101,17 @@ impl Orders {
     }
 }
 
-impl Inherited {
-    fn now() -> io::Result<Self> {
-        let mask = SigSet::thread_get_mask()?;
-        let mut blocked = 0;
-        for kind in FORWARDED.into_iter().chain([Signal::CHILD]) {
-            if mask.contains(kind.as_raw().try_into()?) {
-                blocked |= bit(kind);
-            }
+/// Blocks these signals in this thread, and no others.
+pub(super) fn block_only(blocked: u64) -> io::Result<()> {
+    // Signals without a name stay as they were inherited.
+    let mut mask = SigSet::thread_get_mask()?;
+    for kind in NamedSignal::iterator() {
+        match blocked & bit(kind as i32) {
+            0 => mask.remove(kind),
+            _ => mask.add(kind),
         }
-        Ok(Self(blocked))
     }
-
-    /// Parses the output of `Display`.
-    pub(super) fn from_bits(bits: u64) -> Self {
-        Self(bits)
-    }
-
-    /// Restores the signal mask of our start in this thread.
-    pub(super) fn restore(self) -> io::Result<()> {
-        let ours = || FORWARDED.into_iter().chain([Signal::CHILD]);
-        set(ours().filter(|kind| self.0 & bit(*kind) != 0))?.thread_block()?;
-        Ok(set(ours().filter(|kind| self.0 & bit(*kind) == 0))?.thread_unblock()?)
-    }
-}
-
-impl std::fmt::Display for Inherited {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}", self.0)
-    }
+    Ok(mask.thread_set_mask()?)
 }
 
 pub(super) fn parse_signal(text: &str) -> Result<Signal, String> {
@@ -152,16 +128,8 @@ pub(super) fn name(signal: Signal) -> String {
     named.map_or_else(|_| signal.as_raw().to_string(), |named| named.as_str()[3..].to_owned())
 }
 
-fn set(kinds: impl IntoIterator<Item = Signal>) -> io::Result<SigSet> {
-    let mut set = SigSet::empty();
-    for kind in kinds {
-        set.add(kind.as_raw().try_into()?);
-    }
-    Ok(set)
-}
-
-fn bit(kind: Signal) -> u64 {
-    1 << (kind.as_raw() - 1)
+fn bit(number: i32) -> u64 {
+    1 << (number - 1)
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use crate::cli::exec::reach::Reach;
 use crate::cli::exec::warden::{Bequest, ROUND, Warden, WardenOrder};
 use crate::cli::exec::{change_environment, marks, ourselves};
 use crate::cli::exit;
-use crate::cli::signals::Inherited;
+use crate::cli::signals::block_only;
 use crate::cli::voice::last_words;
 use crate::platform::{Sender, processes};
 
@@ -32,7 +32,8 @@ pub(super) struct Start<'a> {
     pub(super) words: &'a [OsString],
     /// Variables to set, or with `None` to remove.
     pub(super) changes: &'a [(&'a str, Option<String>)],
-    pub(super) mask: Inherited,
+    /// The signals to block.
+    pub(super) blocked: u64,
     /// The latest moment to begin.
     pub(super) latest: Option<Moment>,
     /// The moment at which the warden kills it.
@@ -65,7 +66,7 @@ impl Running {
         let mark = format!("{}-{}", us.as_raw_pid(), Moment::now().as_micros());
         let mut command = ourselves(BECOME)?;
         let latest = start.latest.map_or(0, Moment::as_micros).to_string();
-        command.arg(us.as_raw_pid().to_string()).arg(latest).arg(start.mask.to_string());
+        command.arg(us.as_raw_pid().to_string()).arg(latest).arg(start.blocked.to_string());
         command.args(start.words);
         change_environment(&mut command, start.changes);
         command.env(marks::MARKS, marks::with_mark(std::env::var(marks::MARKS).ok(), &mark));
@@ -154,10 +155,10 @@ pub(super) fn code(status: ExitStatus) -> u8 {
 }
 
 /// Becomes COMMAND, which dies with its parent: the steps that need the new process. The arguments
-/// are the parent, the latest moment to begin, the signal mask, and COMMAND's.
+/// are the parent, the latest moment to begin, the signals to block, and COMMAND's.
 pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     let mut number = || words.next()?.to_str()?.parse::<u64>().ok();
-    let (Some(parent), Some(latest), Some(mask)) = (number(), number(), number()) else {
+    let (Some(parent), Some(latest), Some(blocked)) = (number(), number(), number()) else {
         return exit::INTERNAL;
     };
     let Some(program) = words.next() else { return exit::INTERNAL };
@@ -172,7 +173,7 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
         // The machine was suspended since the grant, or the service allows no longer lease.
         return cannot(&"COMMAND is not started: the lease leaves it no time", exit::LOST);
     }
-    if let Err(error) = Inherited::from_bits(mask).restore() {
+    if let Err(error) = block_only(blocked) {
         return cannot(&format_args!("cannot restore the signals: {error}"), exit::INTERNAL);
     }
     let error = Command::new(&program).args(words).exec();

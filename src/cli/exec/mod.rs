@@ -259,7 +259,7 @@ impl<'a> Prepared<'a> {
         let started = Running::start(Start {
             words: &self.command,
             changes: &changes,
-            mask: signals.inherited(),
+            blocked: signals.blocked,
             latest: leases.earliest(|lease| lease.terminate),
             end: supervisor.last_moment(),
             bequest: self.bequest(&changes),
