@@ -11,31 +11,16 @@ use std::thread;
 
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry::Registry;
 use tracing_subscriber::reload;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use crate::cli::log::json::JsonLine;
 use crate::cli::stderr;
-use crate::config::{Level, LogFormat, LogSection};
+use crate::config::{LogFormat, LogSection};
 use crate::lock::watched;
 
-/// Sets the lowest level that is logged.
-#[derive(Clone)]
-pub(super) struct LogFilter {
-    filter: reload::Handle<Targets, Registry>,
-    audit: LevelFilter,
-}
-
-impl LogFilter {
-    pub(super) fn set(&self, level: Level) {
-        // It fails only once the log is gone.
-        let _ = self.filter.reload(targets(level, self.audit));
-    }
-}
-
-/// Starts the log of this process, panics included.
-pub(super) fn start(log: &LogSection) -> LogFilter {
+/// Starts the log of this process, panics included. Returns a function that sets its lowest level.
+pub(super) fn start(log: &LogSection) -> impl Fn(LevelFilter) + Send + use<> {
     let terminal = io::stderr().is_terminal();
     // Its own errors would go to standard error directly, and panic if that fails.
     let log_lines =
@@ -54,7 +39,8 @@ pub(super) fn start(log: &LogSection) -> LogFilter {
     let (filter, handle) = reload::Layer::new(targets(log.level, audit));
     tracing_subscriber::registry().with(log_lines.with_filter(filter)).init();
     std::panic::set_hook(Box::new(log_panic));
-    LogFilter { filter: handle, audit }
+    // It fails only once the log is gone.
+    move |lowest| _ = handle.reload(targets(lowest, audit))
 }
 
 /// Replaces the standard library's hook, which writes to standard error itself.
@@ -89,18 +75,6 @@ impl Write for Line {
 }
 
 /// Lines from the lowest level on; those of the audit from its own, if that is lower.
-fn targets(lowest: Level, audit: LevelFilter) -> Targets {
-    let lowest = level(lowest);
+fn targets(lowest: LevelFilter, audit: LevelFilter) -> Targets {
     Targets::new().with_default(lowest).with_target("audit", audit.max(lowest))
-}
-
-fn level(level: Level) -> LevelFilter {
-    match level {
-        Level::Off => LevelFilter::OFF,
-        Level::Error => LevelFilter::ERROR,
-        Level::Warn => LevelFilter::WARN,
-        Level::Info => LevelFilter::INFO,
-        Level::Debug => LevelFilter::DEBUG,
-        Level::Trace => LevelFilter::TRACE,
-    }
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 
-use crate::server::Controls;
+use crate::cli::live::{Live, reload_certificate};
 
 /// The largest file that is read again; settings and certificates take a few kilobytes.
 const MAX_BYTES: u64 = 4 << 20;
@@ -30,6 +30,8 @@ pub(super) struct WatchedFiles {
     paths: Vec<PathBuf>,
     read: Vec<Option<Stamp>>,
     seen: Vec<Option<Stamp>>,
+    /// The last attempt to read them failed.
+    failed: bool,
 }
 
 /// The outside of a file, which changes with its content: device, inode, size, and the times of the
@@ -41,7 +43,28 @@ impl WatchedFiles {
     pub(super) fn new(paths: impl IntoIterator<Item = PathBuf>) -> Self {
         let paths: Vec<_> = paths.into_iter().collect();
         let read = stamps(&paths);
-        Self { seen: read.clone(), read, paths }
+        Self { seen: read.clone(), read, paths, failed: false }
+    }
+
+    /// Has the files read by `reload` if they have changed, or for a signal. Returns the outcome; a
+    /// failure has changed nothing.
+    fn read_again(
+        &mut self,
+        what: &str,
+        cause: &str,
+        reload: impl FnOnce() -> Result<(), String>,
+    ) -> Option<&'static str> {
+        if !self.have_changed() && cause == FILE {
+            return None;
+        }
+        // Before they are read: a change during that is a change.
+        self.are_read();
+        let done = self.endless().map_or_else(reload, Err);
+        self.failed = done.is_err();
+        if let Err(error) = done {
+            tracing::error!(what, cause, error, "reload failed; what was in force stays in force");
+        }
+        Some(if self.failed { "failed" } else { "ok" })
     }
 
     /// Returns whether the files have to be read again: they differ from those that were read, and
@@ -72,78 +95,40 @@ impl WatchedFiles {
 
 /// Everything that is read again.
 pub(super) struct Reloads {
-    parts: Arc<Mutex<Vec<Part>>>,
-    asked: Notify,
-    controls: Controls,
-}
-
-/// Files, and the function that reads them.
-pub(super) struct Part {
-    what: &'static str,
-    files: WatchedFiles,
-    reload: Box<Reload>,
-    failed: bool,
-}
-
-/// Reads files, checks all, and then replaces what they were before. The argument is the cause. An
-/// error is one sentence, and has changed nothing.
-type Reload = dyn Fn(&str) -> Result<(), String> + Send;
-
-impl Part {
-    /// A part of the service, as the log names it.
-    pub(super) fn new(
-        what: &'static str,
-        files: WatchedFiles,
-        reload: impl Fn(&str) -> Result<(), String> + Send + 'static,
-    ) -> Self {
-        Self { what, files, reload: Box::new(reload), failed: false }
-    }
+    pub(super) settings: WatchedFiles,
+    pub(super) tls: WatchedFiles,
+    pub(super) live: Live,
 }
 
 impl Reloads {
-    pub(super) fn new(parts: Vec<Part>, controls: Controls) -> Self {
-        Self { parts: Arc::new(Mutex::new(parts)), asked: Notify::new(), controls }
-    }
-
-    /// Reads all files again soon.
-    pub(super) fn ask(&self) {
-        self.asked.notify_one();
-    }
-
-    /// Reads files again for as long as the future is polled.
-    pub(super) async fn run(&self) -> Infallible {
+    /// Reads files again for as long as the future is polled: those that have changed, and all of
+    /// them when `asked`.
+    pub(super) async fn run(self, asked: &Notify) -> Infallible {
+        let reloads = Arc::new(Mutex::new(self));
         loop {
             let cause = tokio::select! {
-                () = self.asked.notified() => SIGNAL,
+                () = asked.notified() => SIGNAL,
                 () = tokio::time::sleep(PAUSE) => FILE,
             };
-            let (parts, controls) = (self.parts.clone(), self.controls.clone());
+            let reloads = reloads.clone();
             // A panic is in the log; the next look is a new try.
             let _ = tokio::task::spawn_blocking(move || {
-                let mut parts = parts.lock().unwrap_or_else(PoisonError::into_inner);
-                look(&mut parts, cause, &controls);
+                reloads.lock().unwrap_or_else(PoisonError::into_inner).look(cause);
             })
             .await;
         }
     }
-}
 
-fn look(parts: &mut [Part], cause: &str, controls: &Controls) {
-    for at in 0..parts.len() {
-        let part = &mut parts[at];
-        if !part.files.have_changed() && cause == FILE {
-            continue;
+    fn look(&mut self, cause: &str) {
+        let Self { settings, tls, live } = self;
+        let read = settings.read_again("settings", cause, || live.reload_settings(cause));
+        let certificate = live.certificate.as_ref().and_then(|certificate| {
+            tls.read_again("tls", cause, || reload_certificate(certificate, cause))
+        });
+        let failed = [&*settings, &*tls].into_iter().filter(|files| files.failed).count();
+        for outcome in [read, certificate].into_iter().flatten() {
+            live.controls.reloaded(outcome, failed);
         }
-        // Before they are read: a change during that is a change.
-        part.files.are_read();
-        let done = part.files.endless().map_or_else(|| (part.reload)(cause), Err);
-        part.failed = done.is_err();
-        let outcome = if part.failed { "failed" } else { "ok" };
-        if let Err(error) = done {
-            let what = part.what;
-            tracing::error!(what, cause, error, "reload failed; what was in force stays in force");
-        }
-        controls.reloaded(outcome, parts.iter().filter(|part| part.failed).count());
     }
 }
 

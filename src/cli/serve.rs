@@ -1,12 +1,12 @@
 //! `lockkeeper serve`: binds, serves, reads settings again, and shuts down on a signal.
 
 use tokio::runtime::Builder;
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use crate::cli::exit::{Failure, failed};
 use crate::cli::listen::{Bound, bind};
-use crate::cli::live::{reload_certificate, reload_settings};
-use crate::cli::reload::{Part, Reloads, WatchedFiles};
+use crate::cli::live::Live;
+use crate::cli::reload::{Reloads, WatchedFiles};
 use crate::cli::signals::Orders;
 use crate::cli::{exit, log, settings, stderr};
 use crate::config::{Config, Flags};
@@ -20,19 +20,12 @@ pub(super) fn serve(flags: Flags) -> Result<u8, Failure> {
     // Files are watched since before they are read.
     let file = WatchedFiles::new(flags.config.clone());
     let (sources, config) = settings(&flags).map_err(failed)?;
-    let filter = log::start(&config.log);
+    let set_level = Box::new(log::start(&config.log));
     let tls = WatchedFiles::new(config.tls.files());
     let watched = |server: &Server| {
-        let controls = server.controls();
-        let part_controls = controls.clone();
-        let settings =
-            move |cause: &str| reload_settings(&flags, &sources, &part_controls, &filter, cause);
-        let mut parts = vec![Part::new("settings", file, settings)];
-        if let Some(certificate) = server.certificate() {
-            let certificate = move |cause: &str| reload_certificate(&certificate, cause);
-            parts.push(Part::new("tls", tls, certificate));
-        }
-        Reloads::new(parts, controls)
+        let (controls, certificate) = (server.controls(), server.certificate());
+        let live = Live { flags, at_start: sources, set_level, controls, certificate };
+        Reloads { settings: file, tls, live }
     };
     let runtime = Builder::new_multi_thread().enable_all().build();
     let runtime = runtime.map_err(|error| failed(format!("cannot start the runtime: {error}")))?;
@@ -77,7 +70,7 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
         dashboard,
         "serving locks on {main}"
     );
-    let reloads = watched(&server);
+    let (reloads, hup) = (watched(&server), Notify::new());
     let (begin_end, end_begun) = oneshot::channel::<()>();
     let mut ended = Box::pin(server.run(listeners, async {
         // An error means that the sender is dropped, which means shutdown as well.
@@ -88,17 +81,17 @@ async fn run(config: Config, watched: impl FnOnce(&Server) -> Reloads) -> Result
             ended.map_err(|error| Failure { code: exit::FAILED, why: error.to_string() })
         }
         () = async {
-            let signal = orders.end(|| reloads.ask()).await;
+            let signal = orders.end(|| hup.notify_one()).await;
             tracing::info!(target: "audit", audit = "stop", signal, "told to shut down");
             let _ = begin_end.send(());
-            orders.end(|| reloads.ask()).await;
+            orders.end(|| hup.notify_one()).await;
         } => {
             tracing::warn!("second signal; shutdown cut short");
             // Dropping it would wait for the disk.
             std::mem::forget(ended);
             Ok(Ended::Early)
         }
-        never = reloads.run() => match never {},
+        never = reloads.run(&hup) => match never {},
     }
 }
 

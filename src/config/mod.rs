@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
+use tracing::level_filters::LevelFilter;
 
 use crate::auth::{AllowedHosts, ApiKey, TrustedProxies, words};
 use crate::lock::time::{Ttl, TtlBounds, parse_duration};
@@ -142,21 +143,20 @@ pub(crate) struct RedlockSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct LogSection {
-    pub(crate) level: Level,
+    #[serde(deserialize_with = "level")]
+    pub(crate) level: LevelFilter,
     pub(crate) format: LogFormat,
     pub(crate) audit: bool,
 }
 
 /// The lowest level that is logged.
-#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-pub(crate) enum Level {
-    Off,
-    Error,
-    Warn,
-    Info,
-    Debug,
-    Trace,
+fn level<'de, D: Deserializer<'de>>(deserializer: D) -> Result<LevelFilter, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    // Not by its own parser, which takes an empty text for `error`.
+    let most = [LevelFilter::OFF, LevelFilter::ERROR, LevelFilter::WARN, LevelFilter::INFO];
+    let all = most.into_iter().chain([LevelFilter::DEBUG, LevelFilter::TRACE]);
+    let found = all.into_iter().find(|level| level.to_string() == text);
+    found.ok_or_else(|| D::Error::custom("expected off, error, warn, info, debug or trace"))
 }
 
 /// The format of the log.
