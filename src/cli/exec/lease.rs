@@ -35,9 +35,6 @@ const MARGIN_PART: u32 = 50;
 /// The longest rest that is waited out instead of refreshed: the service has a shortest TTL.
 const SHORT_REST: Duration = Duration::from_secs(1);
 
-/// The longest TTL if the service's refusal does not name it: the default of `ttl.max`.
-const USUAL_MAX_TTL: Ttl = Ttl::from_millis(86_400_000);
-
 /// Possible reasons why a lease is gone at its release; they cannot be told apart.
 const GONE: &str = "the lease was gone before its release: it was ended by force, or a proxy sent \
                     the release twice";
@@ -49,7 +46,8 @@ const RELEASES: usize = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Terms {
     ttl: Duration,
-    kill_after: Duration,
+    /// The time that COMMAND has to end before it is killed.
+    pub(super) kill_after: Duration,
 }
 
 impl Terms {
@@ -58,8 +56,8 @@ impl Terms {
     pub(super) fn new(ttl: Duration, kill_after: Option<Duration>) -> Result<Self, String> {
         let fitting = (ttl / 2).checked_sub(margin(ttl)).map(|most| most.min(USUAL_KILL_AFTER));
         let Some(kill_after) = kill_after.or(fitting) else {
-            let least = Seconds(LEAST_MARGIN.saturating_mul(2));
-            return Err(format!("a TTL of {} is too short: use {least} at least", Seconds(ttl)));
+            let least = seconds(LEAST_MARGIN.saturating_mul(2));
+            return Err(format!("a TTL of {} is too short: use {least} at least", seconds(ttl)));
         };
         let terms = Self { ttl, kill_after };
         let least = kill_after.saturating_add(margin(ttl)).saturating_mul(2);
@@ -67,16 +65,12 @@ impl Terms {
             return Err(format!(
                 "a TTL of {} is too short: COMMAND may take {} to end (--kill-after), so the \
                  TTL has to be at least {}",
-                Seconds(ttl),
-                Seconds(kill_after),
-                Seconds(least)
+                seconds(ttl),
+                seconds(kill_after),
+                seconds(least)
             ));
         }
         Ok(terms)
-    }
-
-    pub(super) fn kill_after(self) -> Duration {
-        self.kill_after
     }
 
     pub(super) fn ttl(self) -> Ttl {
@@ -89,12 +83,8 @@ fn margin(ttl: Duration) -> Duration {
     LEAST_MARGIN.max(ttl / MARGIN_PART)
 }
 
-struct Seconds(Duration);
-
-impl std::fmt::Display for Seconds {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} s", self.0.as_secs_f64())
-    }
+fn seconds(time: Duration) -> String {
+    format!("{} s", time.as_secs_f64())
 }
 
 /// A lease as far as this process knows it.
@@ -135,22 +125,16 @@ impl KnownLease {
 }
 
 /// The reason why a lease is no longer kept.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(super) enum LossReason {
     /// The service answered that it is lost.
+    #[error("{0}")]
     Told(String),
-    /// It could not be refreshed in time, because the service did not answer if `unanswered`.
+    /// The service did not answer if `unanswered`.
+    #[error("the lease could not be refreshed in time: {why}")]
     Late { why: String, unanswered: bool },
-    /// It lasts no longer, by the `max_hold` of its key.
+    #[error("the lease lasts no longer: the service has a max_hold for its key")]
     Capped,
-}
-
-/// The message about a lease that has lasted for as long as it may.
-pub(super) const CAPPED: &str = "the lease lasts no longer: the service has a max_hold for its key";
-
-/// The message about a lease that was not refreshed.
-pub(super) fn late(why: &str) -> String {
-    format!("the lease could not be refreshed in time: {why}")
 }
 
 /// Acquires, keeps and releases the lease.
@@ -235,10 +219,10 @@ impl LeaseKeeper {
             match self.give_back_once(number, earliest, rest).await {
                 Ok(kept) => {
                     if let Some(Granted { capped: true, ttl, .. }) = kept {
-                        let ttl = Seconds(ttl);
+                        let ttl = seconds(ttl);
                         voice.complain(|| format!("'{key}' is kept for {ttl}, by its max_hold"));
                     } else if rest == most {
-                        let most = Seconds(Duration::from_millis(most.as_millis()));
+                        let most = seconds(Duration::from_millis(most.as_millis()));
                         voice.complain(|| format!("'{key}' is kept for {most}, the longest TTL"));
                     } else if earliest.has_come() {
                         voice.tell(|| format!("released '{key}'"));
@@ -256,8 +240,8 @@ impl LeaseKeeper {
                     return again;
                 }
                 Err(ClientError::Refused(refusal)) if !refusal.may_pass() => {
-                    if rest < most && refusal.status == 400 {
-                        most = refusal.max_ttl_ms.map_or(USUAL_MAX_TTL, Ttl::from_millis);
+                    if let Some(ms) = refusal.max_ttl_ms.filter(|_| rest < most) {
+                        most = Ttl::from_millis(ms);
                         continue;
                     }
                     voice.complain(|| format!("'{key}': {}", refusal.detail));
@@ -312,8 +296,8 @@ mod tests {
             (400, 0),
         ] {
             let terms = Terms::new(ms(ttl), None).unwrap();
-            assert_eq!(terms.kill_after(), ms(kill_after), "{ttl}");
-            assert_eq!(Terms::new(ms(ttl), Some(terms.kill_after())), Ok(terms), "{ttl}");
+            assert_eq!(terms.kill_after, ms(kill_after), "{ttl}");
+            assert_eq!(Terms::new(ms(ttl), Some(terms.kill_after)), Ok(terms), "{ttl}");
         }
         assert!(Terms::new(ms(399), None).is_err());
         assert!(Terms::new(ms(30_000), Some(Duration::MAX)).is_err());

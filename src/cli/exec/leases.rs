@@ -11,7 +11,7 @@ use tokio::time::sleep;
 
 use crate::cli::claimant::{LEAVE_TIME, PAUSE};
 use crate::cli::clock::{Alarm, Moment};
-use crate::cli::exec::lease::{CAPPED, KnownLease, LeaseKeeper, LossReason, late};
+use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 use crate::cli::exit;
 use crate::cli::exit::Failure;
 
@@ -189,9 +189,7 @@ async fn without(keepers: &[LeaseKeeper], loss: LossReason) -> Failure {
     let answers = leave(keepers).await;
     let (code, why) = match loss {
         LossReason::Late { why, unanswered: true } if !answers => (exit::UNREACHABLE, why),
-        LossReason::Late { why, .. } => (exit::LOST, late(&why)),
-        LossReason::Told(why) => (exit::LOST, why),
-        LossReason::Capped => (exit::LOST, CAPPED.to_owned()),
+        loss => (exit::LOST, loss.to_string()),
     };
     Failure { code, why }
 }

@@ -183,12 +183,12 @@ impl<'a> Prepared<'a> {
         let owner = Owner::parse(&owner).map_err(|error| error.to_string())?;
         let others = exec.any_of.iter().chain(&exec.also).cloned();
         let keys: BTreeSet<_> = others.chain([key.clone()]).collect();
-        let token = exec.remote.new_token()?;
+        let (client, token) = (exec.remote.client()?, exec.remote.new_token()?);
         let keeper = |key| {
             // One for all that COMMAND needs; those of a pool give it a random order.
             let token = if exec.also.is_empty() { exec.remote.new_token()? } else { token.clone() };
             let claimant = Claimant {
-                client: exec.remote.client()?,
+                client: client.clone(),
                 key,
                 token,
                 wish: Wish {
@@ -254,7 +254,7 @@ impl<'a> Prepared<'a> {
     /// Runs COMMAND under its leases, and releases them.
     async fn supervise(&self, leases: &Leases<'_>, signals: &Signals) -> io::Result<u8> {
         let (exec, began) = (self.exec, Moment::now());
-        let supervisor = Supervisor { exec, leases, kill_after: self.terms.kill_after() };
+        let supervisor = Supervisor { exec, leases, kill_after: self.terms.kill_after };
         let changes = self.environment(leases);
         let started = Running::start(Start {
             words: &self.command,

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal};
 
 use crate::cli::clock::{Alarm, Moment};
 use crate::cli::exec::command::{Running, code};
-use crate::cli::exec::lease::{CAPPED, KnownLease, LossReason, late};
+use crate::cli::exec::lease::{KnownLease, LossReason};
 use crate::cli::exec::leases::Leases;
 use crate::cli::exec::warden::{BURIAL, ROUND};
 use crate::cli::exec::{Exec, OnLost};
@@ -29,7 +29,6 @@ const SUSPENDED: &str = "this process was suspended";
 pub(super) struct Supervisor<'a> {
     pub(super) exec: &'a Exec,
     pub(super) leases: &'a Leases<'a>,
-    /// The time that COMMAND has to end before it is killed.
     pub(super) kill_after: Duration,
 }
 
@@ -163,20 +162,21 @@ impl Supervisor<'_> {
 
     fn lose(&self, loss: LossReason, course: &mut Course, running: &Running) {
         let voice = self.voice();
-        let in_time = || self.leases.earliest(|lease| lease.kill).unwrap_or_else(Moment::now);
-        let (why, end) = match loss {
+        let end = match loss {
             // Another client may already hold the key.
-            LossReason::Told(why) => (why, Moment::now()),
-            LossReason::Late { why, .. } => (late(&why), in_time()),
-            LossReason::Capped => (CAPPED.to_owned(), in_time()),
+            LossReason::Told(_) => None,
+            LossReason::Late { .. } | LossReason::Capped => {
+                self.leases.earliest(|lease| lease.kill)
+            }
         };
+        let end = end.unwrap_or_else(Moment::now);
         course.lost = true;
         match self.exec.on_lost {
-            OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {why}")),
+            OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {loss}")),
             OnLost::Kill => {
                 course.code = Some(exit::LOST);
                 self.end(course, running, course.kill.map_or(end, |kill| kill.min(end)));
-                voice.complain(|| format!("COMMAND is ended: {why}"));
+                voice.complain(|| format!("COMMAND is ended: {loss}"));
             }
         }
     }
@@ -219,8 +219,8 @@ impl Supervisor<'_> {
             }
             self.leases.expire();
             (course.lost, course.code) = (true, Some(exit::LOST));
-            let why = late(SUSPENDED);
-            self.voice().complain(|| format!("COMMAND is ended: {why}"));
+            let loss = LossReason::Late { why: SUSPENDED.to_owned(), unanswered: false };
+            self.voice().complain(|| format!("COMMAND is ended: {loss}"));
         }
         course
     }
