@@ -10,7 +10,6 @@ use std::thread;
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, SigmaskHow};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The most lines that wait to be written: a few megabytes, or seconds of a busy service.
 const MAX_LINES: usize = 8_192;
@@ -34,11 +33,11 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 /// A line, and whoever waits until it is written.
 type Message = (Vec<u8>, Option<Sender<()>>);
 
-/// Has a line written soon; never blocks.
+/// Has a line written soon. Blocks only if there is no thread for it.
 pub(super) fn write(line: Vec<u8>) {
     let written = match WRITER.get_or_init(start) {
         Some(writer) => writer.try_send((line, None)).is_ok(),
-        None => takes_a_line() && stderr().write_all(&line).is_ok(),
+        None => stderr().write_all(&line).is_ok(),
     };
     LOST.fetch_add(u64::from(!written), Ordering::Relaxed);
 }
@@ -93,13 +92,6 @@ fn write_all(messages: &Receiver<Message>, mut to: impl Write, lost: &AtomicU64)
         drop(waiting);
         thread::sleep(PAUSE);
     }
-}
-
-fn takes_a_line() -> bool {
-    let stderr = stderr();
-    let mut polled = [PollFd::new(&stderr, PollFlags::OUT)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    poll(&mut polled, Some(&now)).is_ok() && polled[0].revents().contains(PollFlags::OUT)
 }
 
 #[cfg(test)]
