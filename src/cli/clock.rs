@@ -1,7 +1,6 @@
 //! The clock by which a client judges its lease: like the service's, it runs on while the machine
-//! sleeps, and so do the alarms.
+//! sleeps.
 
-use std::io;
 use std::time::Duration;
 
 use crate::platform::clock;
@@ -11,6 +10,9 @@ use crate::platform::clock;
 pub(super) struct Moment(Duration);
 
 impl Moment {
+    /// Later than all others.
+    pub(super) const NEVER: Self = Self(Duration::MAX);
+
     pub(super) fn now() -> Self {
         Self(clock::since_boot())
     }
@@ -21,6 +23,10 @@ impl Moment {
 
     pub(super) fn as_micros(self) -> u64 {
         u64::try_from(self.0.as_micros()).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn since_boot(self) -> Duration {
+        self.0
     }
 
     pub(super) fn after(self, time: Duration) -> Self {
@@ -43,23 +49,5 @@ impl Moment {
 
     pub(super) fn has_come(self) -> bool {
         self.left().is_zero()
-    }
-}
-
-/// An alarm that rings at once if the machine slept past it, unlike the runtime's timers.
-#[derive(Debug)]
-pub(super) struct Alarm(clock::Alarm);
-
-impl Alarm {
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self(clock::Alarm::new()?))
-    }
-
-    /// Waits until `moment`; forever without one.
-    pub(super) async fn at(&self, moment: Option<Moment>) -> io::Result<()> {
-        match moment {
-            Some(Moment(since_boot)) => self.0.at(since_boot).await,
-            None => std::future::pending().await,
-        }
     }
 }

@@ -2,7 +2,6 @@
 //! descendants, and waits for them.
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::ffi::OsString;
 use std::future::poll_fn;
 use std::io;
@@ -35,9 +34,9 @@ pub(super) struct Start<'a> {
     /// The signals to block.
     pub(super) blocked: u64,
     /// The latest moment to begin.
-    pub(super) latest: Option<Moment>,
+    pub(super) latest: Moment,
     /// The moment at which the warden kills it.
-    pub(super) end: Option<Moment>,
+    pub(super) end: Moment,
     /// The leases that the warden gives back if the wrapper dies.
     pub(super) bequest: Bequest,
 }
@@ -65,9 +64,8 @@ impl Running {
         let us = getpid();
         let mark = format!("{}-{}", us.as_raw_pid(), Moment::now().as_micros());
         let mut command = ourselves(BECOME)?;
-        let latest = start.latest.map_or(0, Moment::as_micros).to_string();
-        command.arg(us.as_raw_pid().to_string()).arg(latest).arg(start.blocked.to_string());
-        command.args(start.words);
+        let numbers = [start.latest.as_micros(), start.blocked].map(|number| number.to_string());
+        command.arg(us.as_raw_pid().to_string()).args(numbers).args(start.words);
         change_environment(&mut command, start.changes);
         command.env(marks::MARKS, marks::with_mark(std::env::var(marks::MARKS).ok(), &mark));
         if !on_terminal {
@@ -114,21 +112,11 @@ impl Running {
         }
     }
 
-    /// Passes on a signal that was sent to us.
-    pub(super) fn forward(&self, signal: Signal, sender: Sender) {
-        self.warden.reach().send(signal, sender);
-    }
-
     /// Tells all processes to end; stopped ones are continued to hear it.
     pub(super) fn tell(&self, signal: Signal) {
         let reach = self.warden.reach();
         reach.send(signal, Sender::Process);
         reach.send(Signal::CONT, Sender::Process);
-    }
-
-    /// Kills all processes that are found, and returns those that were alive.
-    pub(super) fn kill(&self) -> HashSet<Pid> {
-        self.warden.reach().kill()
     }
 
     /// Reaps children: orphans are ours too, and nothing else waits for them.
@@ -169,7 +157,7 @@ pub(super) fn become_command(mut words: impl Iterator<Item = OsString>) -> u8 {
     if found != Some(parent) {
         return exit::INTERNAL; // The parent died before we were bound to it.
     }
-    if latest > 0 && Moment::from_micros(latest).has_come() {
+    if Moment::from_micros(latest).has_come() {
         // The machine was suspended since the grant, or the service allows no longer lease.
         return cannot(&"COMMAND is not started: the lease leaves it no time", exit::LOST);
     }

@@ -9,12 +9,13 @@ use std::time::Duration;
 use tokio::time::sleep;
 
 use crate::cli::claimant::{Claimant, PAUSE};
-use crate::cli::clock::{Alarm, Moment};
+use crate::cli::clock::Moment;
 use crate::cli::exit::Failure;
 use crate::cli::table::span;
 use crate::client::{ANSWER_TIME, ClientError, Granted};
 use crate::lock::time::{Ttl, millis_down};
 use crate::lock::token::FencingToken;
+use crate::platform::clock::Alarm;
 use crate::wire::Code;
 
 /// The shortest and the longest pause between attempts to refresh.
@@ -174,7 +175,7 @@ impl LeaseKeeper {
             let id = self.claimant.lease(Some(number));
             let answer = tokio::select! {
                 answer = self.claimant.client.refresh(id, ttl, patience) => answer,
-                rung = alarm.at(Some(end)) => {
+                rung = alarm.at(end.since_boot()) => {
                     rung?;
                     continue;
                 }

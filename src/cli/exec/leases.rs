@@ -10,10 +10,11 @@ use futures_util::stream::{FuturesUnordered, Stream, StreamExt};
 use tokio::time::sleep;
 
 use crate::cli::claimant::{LEAVE_TIME, PAUSE};
-use crate::cli::clock::{Alarm, Moment};
+use crate::cli::clock::Moment;
 use crate::cli::exec::lease::{KnownLease, LeaseKeeper, LossReason};
 use crate::cli::exit;
 use crate::cli::exit::Failure;
+use crate::platform::clock::Alarm;
 
 /// The moment up to which a lease is refreshed before COMMAND runs.
 const END: fn(&KnownLease) -> Moment = |lease| lease.end;
@@ -44,7 +45,7 @@ impl<'a> KeptLease<'a> {
         let alarm = Alarm::new()?;
         loop {
             let lease = self.lease.get();
-            alarm.at(Some(lease.renew.min(limit(&lease)))).await?;
+            alarm.at(lease.renew.min(limit(&lease)).since_boot()).await?;
             if let Some(loss) = self.renew(&alarm, limit).await? {
                 self.lost.set(true);
                 return Ok(loss);
@@ -118,9 +119,9 @@ impl<'a> Leases<'a> {
         self.0.iter().map(|held| (held.keeper, held.lease.get()))
     }
 
-    /// The earliest of a moment of the leases; `None` without a lease.
-    pub(super) fn earliest(&self, moment: fn(&KnownLease) -> Moment) -> Option<Moment> {
-        self.all().map(|(_, lease)| moment(&lease)).min()
+    /// The earliest of a moment of the leases; never, without a lease.
+    pub(super) fn earliest(&self, moment: fn(&KnownLease) -> Moment) -> Moment {
+        self.all().map(|(_, lease)| moment(&lease)).min().unwrap_or(Moment::NEVER)
     }
 
     /// Refreshes each lease until that has failed up to `limit`, a moment of the lease, and returns

@@ -137,13 +137,10 @@ pub(super) fn exec(exec: Exec) -> u8 {
 /// line does not list them.
 pub(super) fn as_part_of_exec() -> Option<u8> {
     let mut words = std::env::args_os().skip(1);
-    let first = words.next()?;
-    if first == command::BECOME {
-        Some(command::become_command(words))
-    } else if first == warden::WARDEN {
-        Some(warden::warden())
-    } else {
-        None
+    match words.next()?.to_str()? {
+        command::BECOME => Some(command::become_command(words)),
+        warden::WARDEN => Some(warden::warden()),
+        _ => None,
     }
 }
 

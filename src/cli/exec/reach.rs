@@ -18,7 +18,7 @@ use crate::platform::{Sender, processes};
 const SEARCHES: usize = 20;
 
 /// The processes that signals for COMMAND reach.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Reach {
     pub(super) wrapper: Pid,
     /// COMMAND's first process, until it is reaped.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use rustix::process::{Pid, Signal};
 
-use crate::cli::clock::{Alarm, Moment};
+use crate::cli::clock::Moment;
 use crate::cli::exec::command::{Running, code};
 use crate::cli::exec::lease::{KnownLease, LossReason};
 use crate::cli::exec::leases::Leases;
@@ -21,6 +21,7 @@ use crate::cli::exec::{Exec, OnLost};
 use crate::cli::exit;
 use crate::cli::signals::{Signals, name};
 use crate::cli::voice::Voice;
+use crate::platform::clock::Alarm;
 
 /// The reason of a loss without any attempt to refresh.
 const SUSPENDED: &str = "this process was suspended";
@@ -63,9 +64,11 @@ impl Supervisor<'_> {
     }
 
     /// The time when the warden kills COMMAND, unless this process did.
-    pub(super) fn last_moment(&self) -> Option<Moment> {
-        let end = self.leases.earliest(|lease| lease.kill);
-        end.filter(|_| self.exec.on_lost == OnLost::Kill)
+    pub(super) fn last_moment(&self) -> Moment {
+        match self.exec.on_lost {
+            OnLost::Kill => self.leases.earliest(|lease| lease.kill),
+            OnLost::Warn => Moment::NEVER,
+        }
     }
 
     pub(super) async fn run(&self, running: &Running, signals: &Signals) -> io::Result<Outcome> {
@@ -79,17 +82,17 @@ impl Supervisor<'_> {
     async fn attend(&self, running: &Running, signals: &Signals) -> io::Result<Course> {
         let alarm = Alarm::new()?;
         let most = self.exec.max_run.filter(|time| !time.is_zero());
-        let most = most.map(|time| Moment::now().after(time));
+        let most = most.map_or(Moment::NEVER, |time| Moment::now().after(time));
         let mut course = Course::default();
         let refreshed = || running.warden.watch(self.last_moment());
         let mut losses = pin!(self.leases.losses(self.limit(), &refreshed));
         loop {
             let next = match course.killed {
-                None => course.kill.or(most),
+                None => course.kill.unwrap_or(most),
                 // Catches processes started meanwhile. Processes that no signal reaches, because
                 // they wait for a disk or are another user's, must not keep us busy.
-                Some(since) if since.after(BURIAL).has_come() => Some(Moment::now().after(BURIAL)),
-                Some(_) => Some(Moment::now().after(ROUND)),
+                Some(since) if since.after(BURIAL).has_come() => Moment::now().after(BURIAL),
+                Some(_) => Moment::now().after(ROUND),
             };
             tokio::select! {
                 biased;
@@ -102,11 +105,11 @@ impl Supervisor<'_> {
                 }
                 (signal, sender) = signals.next() => {
                     course.told |= [Signal::TERM, Signal::INT].contains(&signal);
-                    running.forward(signal, sender);
+                    running.warden.reach().send(signal, sender);
                     self.limit_descendants(&mut course);
                 }
                 Some(loss) = losses.next() => self.lose(loss?, &mut course, running),
-                rung = alarm.at(next) => {
+                rung = alarm.at(next.since_boot()) => {
                     rung?;
                     self.ring(&mut course, running);
                     if course.status.is_some() && !course.left.is_empty() {
@@ -137,7 +140,7 @@ impl Supervisor<'_> {
         let voice = self.voice();
         match (course.killed, course.kill) {
             (Some(since), _) => {
-                let left = running.kill();
+                let left = running.warden.reach().kill();
                 if since.after(BURIAL).has_come() && course.left.is_empty() && !left.is_empty() {
                     let pids: Vec<_> =
                         left.iter().map(|pid| pid.as_raw_pid().to_string()).collect();
@@ -164,12 +167,11 @@ impl Supervisor<'_> {
         let voice = self.voice();
         let end = match loss {
             // Another client may already hold the key.
-            LossReason::Told(_) => None,
+            LossReason::Told(_) => Moment::now(),
             LossReason::Late { .. } | LossReason::Capped => {
                 self.leases.earliest(|lease| lease.kill)
             }
         };
-        let end = end.unwrap_or_else(Moment::now);
         course.lost = true;
         match self.exec.on_lost {
             OnLost::Warn => voice.complain(|| format!("COMMAND runs without its lease: {loss}")),
@@ -195,7 +197,7 @@ impl Supervisor<'_> {
 
     /// Kills COMMAND for the first time.
     fn kill(&self, course: &mut Course, running: &Running) {
-        if !running.kill().is_empty() {
+        if !running.warden.reach().kill().is_empty() {
             self.voice().tell(|| "sent KILL to COMMAND");
         }
         course.killed = Some(Moment::now());
@@ -207,13 +209,13 @@ impl Supervisor<'_> {
         if course.lost {
             return course;
         }
-        let past = self.last_moment().is_some_and(Moment::has_come);
+        let past = self.last_moment().has_come();
         let by_signal = course.status.and_then(|status| status.signal());
         let killed = by_signal == Some(Signal::KILL.as_raw()) && course.killed.is_none();
         // The answer to a refresh may have arrived during the suspension, but too late.
         if past || killed && running.warden.has_killed().await {
             let limit = Moment::now().after(BURIAL);
-            while !running.kill().is_empty() && !limit.has_come() {
+            while !running.warden.reach().kill().is_empty() && !limit.has_come() {
                 running.reap();
                 tokio::time::sleep(ROUND).await;
             }

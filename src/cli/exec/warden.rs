@@ -18,10 +18,11 @@ use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpi
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::cli::clock::{Alarm, Moment};
+use crate::cli::clock::Moment;
 use crate::cli::exec::reach::Reach;
 use crate::cli::exec::{change_environment, ourselves};
 use crate::cli::{exit, runtime};
+use crate::platform::clock::Alarm;
 
 /// The argument of the warden's process.
 pub(super) const WARDEN: &str = "exec:warden";
@@ -104,8 +105,8 @@ impl Warden {
         state.tell();
     }
 
-    /// Orders COMMAND to be dead by `end`, if there is one.
-    pub(super) fn watch(&self, end: Option<Moment>) {
+    /// Orders COMMAND to be dead by `end`.
+    pub(super) fn watch(&self, end: Moment) {
         let mut state = self.0.borrow_mut();
         state.order.end = end;
         state.replacements = REPLACEMENTS;
@@ -197,24 +198,23 @@ fn tell(orders: &OwnedFd, order: &str) {
     let _ = write(orders, format!("{order}\n").as_bytes());
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) struct WardenOrder {
     pub(super) reach: Reach,
-    pub(super) end: Option<Moment>,
+    pub(super) end: Moment,
 }
 
 impl std::fmt::Display for WardenOrder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.end.map_or(0, Moment::as_micros), self.reach)
+        write!(f, "{} {}", self.end.as_micros(), self.reach)
     }
 }
 
 impl WardenOrder {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split(' ');
-        let end = words.next()?.parse().ok()?;
-        let reach = Reach::parse(words)?;
-        Some(Self { reach, end: (end > 0).then(|| Moment::from_micros(end)) })
+        let end = Moment::from_micros(words.next()?.parse().ok()?);
+        Some(Self { reach: Reach::parse(words)?, end })
     }
 }
 
@@ -250,13 +250,13 @@ async fn watch() -> io::Result<u8> {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
             Err(_) => break 0,
         }
-        let end = order.as_ref().and_then(|order| order.end);
-        if end.is_some_and(Moment::has_come) {
+        let end = order.as_ref().map_or(Moment::NEVER, |order| order.end);
+        if end.has_come() {
             break exit::LOST;
         }
         tokio::select! {
             readable = input.readable() => readable?,
-            rung = alarm.at(end) => rung?,
+            rung = alarm.at(end.since_boot()) => rung?,
         }
     };
     if let Some(WardenOrder { reach, .. }) = order
@@ -288,27 +288,4 @@ async fn kill(reach: &Reach) -> bool {
         tokio::time::sleep(ROUND).await;
     }
     empty >= EMPTY_ROUNDS
-}
-
-#[cfg(test)]
-mod tests {
-    use rustix::process::Pid;
-
-    use super::{DISMISSED, WardenOrder};
-    use crate::cli::clock::Moment;
-    use crate::cli::exec::reach::Reach;
-
-    #[test]
-    fn an_order_is_read_as_it_was_given() {
-        let pid = Pid::from_raw(42);
-        for (group, end) in [(pid, Some(Moment::from_micros(7))), (None, None), (pid, None)] {
-            for spared in [vec![], vec![pid.unwrap(), Pid::INIT]] {
-                let wrapper = Pid::from_raw(41).unwrap();
-                let reach = Reach { wrapper, first: pid, group, spared, mark: "41-7".to_owned() };
-                let order = WardenOrder { reach, end };
-                assert_eq!(WardenOrder::parse(&order.to_string()), Some(order));
-            }
-        }
-        assert!(WardenOrder::parse(DISMISSED).is_none());
-    }
 }

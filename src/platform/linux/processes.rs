@@ -84,7 +84,7 @@ pub(crate) fn our_children() -> Vec<Pid> {
 /// Returns whether a thread of a process runs. The first one may have ended before others: then the
 /// process looks like a zombie.
 pub(crate) fn lives(pid: Pid) -> bool {
-    tasks(pid).filter_map(|task| stat(&task)).any(|stat| stat.state != "Z" && stat.state != "X")
+    tasks(pid).filter_map(|task| stat(&task)).any(|(state, _)| state != "Z" && state != "X")
 }
 
 /// The threads of a process, in /proc.
@@ -110,7 +110,7 @@ impl Children {
         let mut gathered: HashMap<Pid, Vec<Pid>> = HashMap::new();
         for pid in all() {
             let one = stat(&PathBuf::from(format!("/proc/{}", pid.as_raw_pid())));
-            if let Some(parent) = one.and_then(|stat| Pid::from_raw(stat.parent)) {
+            if let Some(parent) = one.and_then(|(_, parent)| Pid::from_raw(parent)) {
                 gathered.entry(parent).or_default().push(pid);
             }
         }
@@ -130,17 +130,12 @@ impl Children {
     }
 }
 
-struct Stat {
-    state: String,
-    parent: i32,
-}
-
-/// What /proc tells of a process, or of a thread.
-fn stat(of: &Path) -> Option<Stat> {
+/// The state and the parent of a process, or of a thread.
+fn stat(of: &Path) -> Option<(String, i32)> {
     let stat = fs::read_to_string(of.join("stat")).ok()?;
     // The name before it may contain anything.
     let mut fields = stat.rsplit_once(") ")?.1.split(' ');
-    Some(Stat { state: fields.next()?.to_owned(), parent: fields.next()?.parse().ok()? })
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
 }
 
 fn all() -> impl Iterator<Item = Pid> {
