@@ -7,7 +7,6 @@ use std::time::Duration;
 use clap::Args;
 use tokio::time::{sleep, timeout};
 
-use crate::cli::claimant::progress::Progress;
 use crate::cli::clock::Moment;
 use crate::cli::exit;
 use crate::cli::exit::Failure;
@@ -95,14 +94,13 @@ impl Claimant {
         wait: Option<Duration>,
     ) -> Result<(Moment, Granted), Failure> {
         let began = Moment::now();
-        let progress = Progress { claimant: self, until: wait.map(|wait| began.after(wait)) };
         tokio::select! {
             biased;
             acquired = self.attempts(began, wait) => {
                 self.voice.draw("");
                 acquired
             }
-            never = progress.report() => match never {},
+            never = self.report(wait.map(|wait| began.after(wait))) => match never {},
         }
     }
 

@@ -47,7 +47,7 @@ pub(crate) const ANSWER_TIME: Duration = Duration::from_secs(5);
 const HEALTH_TIME: Duration = Duration::from_secs(3);
 
 /// Keys per page of the list: the most that the service allows.
-pub(crate) const PAGE: usize = 1_000;
+const PAGE: usize = 1_000;
 
 /// The longest answer that is read: above the largest page of the list.
 const MAX_ANSWER_BYTES: usize = 8 * 1024 * 1024;
@@ -219,16 +219,14 @@ impl Client {
         Ok(self.call(HttpCall::new(Method::GET, path)).await?.1)
     }
 
-    /// A page of at most `limit` held keys that begin with `prefix`, the first or the one at
-    /// `cursor`.
+    /// A page of the held keys that begin with `prefix`, the first or the one at `cursor`.
     pub(crate) async fn list(
         &self,
         prefix: &str,
         cursor: Option<&str>,
-        limit: usize,
     ) -> Result<String, ClientError> {
         let encoded = |text| utf8_percent_encode(text, NON_ALPHANUMERIC);
-        let mut path = format!("/locks?limit={limit}&prefix={}", encoded(prefix));
+        let mut path = format!("/locks?limit={PAGE}&prefix={}", encoded(prefix));
         if let Some(cursor) = cursor {
             path.push_str(&format!("&cursor={}", encoded(cursor)));
         }

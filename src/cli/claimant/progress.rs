@@ -30,23 +30,14 @@ const DRAWN_KEY: usize = 20;
 /// The waiting requests that a look asks for: as many as the service allows.
 const MAX_PLACES: u64 = 100;
 
-/// A claim that waits.
-#[derive(Debug)]
-pub(super) struct Progress<'a> {
-    pub(super) claimant: &'a Claimant,
-    /// The end of the wait, if it has one.
-    pub(super) until: Option<Moment>,
-}
-
 /// The facts whose change is told: the owner and the fencing token of the holder, or the number of
 /// holders, and the place in line.
 type Facts = (Option<String>, Option<u64>, Option<usize>);
 
-impl Progress<'_> {
-    /// Reports until it is dropped.
-    pub(super) async fn report(&self) -> Infallible {
-        let voice = self.claimant.voice;
-        let draws = voice.draws();
+impl Claimant {
+    /// Reports on a wait that ends at `until`, if it has an end.
+    pub(super) async fn report(&self, until: Option<Moment>) -> Infallible {
+        let (voice, draws) = (self.voice, self.voice.draws());
         if !draws && !voice.tells() {
             return pending().await;
         }
@@ -54,7 +45,7 @@ impl Progress<'_> {
         sleep(FIRST).await;
         loop {
             let key_columns = if draws { DRAWN_KEY } else { usize::MAX };
-            let (facts, line) = self.look(key_columns).await.unzip();
+            let (facts, line) = self.look(key_columns, until).await.unzip();
             if draws {
                 voice.draw(&line.unwrap_or_default());
             } else if facts.is_some() && facts != told {
@@ -66,18 +57,14 @@ impl Progress<'_> {
     }
 
     /// The state of the key while the claim waits for it, and a line about it.
-    async fn look(&self, key_columns: usize) -> Option<(Facts, String)> {
-        let Claimant { client, key, wish, .. } = self.claimant;
-        let body = client.inspect(key, Some(MAX_PLACES)).await.ok()?;
+    async fn look(&self, key_columns: usize, until: Option<Moment>) -> Option<(Facts, String)> {
+        let body = self.client.inspect(&self.key, Some(MAX_PLACES)).await.ok()?;
         let status: StatusBody = serde_json::from_str(&body).ok()?;
         // Nobody is in line: the claim has not arrived yet, or was granted meanwhile.
         let is_waiting = status.held && status.waiters > 0;
-        let place = place(&status, wish.owner.as_ref());
-        let left = self.until.map(Moment::left);
-        is_waiting.then(|| {
-            let line = line(&status, key_columns, place, left);
-            ((whose(&status), status.fencing_token, place), line)
-        })
+        let place = place(&status, self.wish.owner.as_ref());
+        let line = line(&status, key_columns, place, until.map(Moment::left));
+        is_waiting.then(|| ((whose(&status), status.fencing_token, place), line))
     }
 }
 

@@ -10,7 +10,7 @@ use crate::cli::locks::watch::watch;
 use crate::cli::locks::{Named, Shown, insist, print};
 use crate::cli::table::{card, json_line, listing, row, rows};
 use crate::cli::terminal::Size;
-use crate::client::{Client, PAGE};
+use crate::client::Client;
 use crate::wire::{ListBody, StatusBody};
 
 /// The waiting requests that a terminal shows of a key.
@@ -68,22 +68,21 @@ impl List {
         if self.watch {
             return watch(async |size| self.frame(client, size).await).await;
         }
-        let mut cursors: Vec<String> = Vec::new();
+        let mut cursor = None;
         loop {
-            let cursor = cursors.last().map(|at| &**at);
-            let (page, _) = insist(|| client.list(&self.prefix, cursor, PAGE)).await;
+            let (page, _) = insist(|| client.list(&self.prefix, cursor.as_deref())).await;
             let page: ListBody = serde_json::from_str(&page?)?;
             // Later pages may be empty.
-            if cursors.is_empty() || !page.locks.is_empty() {
+            if cursor.is_none() || !page.locks.is_empty() {
                 self.print(&page)?;
             }
-            match page.cursor {
-                None => return Ok(0),
-                Some(cursor) if cursors.contains(&cursor) => {
-                    return Err("the service repeats a page of the list".to_owned().into());
-                }
-                Some(cursor) => cursors.push(cursor),
+            if page.cursor.is_none() {
+                return Ok(0);
             }
+            if page.cursor == cursor {
+                return Err("the service repeats a page of the list".to_owned().into());
+            }
+            cursor = page.cursor;
         }
     }
 
@@ -100,7 +99,7 @@ impl List {
 
     /// The held keys that fit on the terminal.
     async fn frame(&self, client: &Client, size: Size) -> Result<Vec<String>, Failure> {
-        let page: ListBody = serde_json::from_str(&client.list(&self.prefix, None, PAGE).await?)?;
+        let page: ListBody = serde_json::from_str(&client.list(&self.prefix, None).await?)?;
         let mut lines = listing(&page.locks, size.columns - 1);
         // The last row of the terminal stays empty.
         let most = size.rows.saturating_sub(2).max(1);
