@@ -1,10 +1,9 @@
 //! The options of every command that talks to a service: its URL, and the verbosity.
 
 use std::cell::OnceCell;
+use std::env::VarError;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -18,9 +17,6 @@ use crate::lock::token::{LeaseToken, TokenMaker};
 
 /// The variable with the API key; the process list would show a flag.
 pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
-
-/// The most bytes of an API key in a file.
-const MOST_OF_API_KEY: u64 = 4_096;
 
 /// The URL of a service with the default settings.
 const LOCAL: &str = "http://127.0.0.1:8080";
@@ -81,16 +77,22 @@ impl Remote {
         if let Some(known) = self.known_api_key.get() {
             return Ok(known.as_deref());
         }
-        let read = match &self.api_key_file {
-            Some(file) => Some(api_key_in(file)?),
+        let text = match &self.api_key_file {
+            Some(file) => std::fs::read_to_string(file).map_err(|error| {
+                format!("the API key in {} cannot be read: {error}", file.display())
+            })?,
             None => match std::env::var(API_KEY) {
-                Err(std::env::VarError::NotUnicode(_)) => {
+                Err(VarError::NotUnicode(_)) => {
                     return Err(format!("the variable {API_KEY} is not UTF-8"));
                 }
-                found => found.ok().map(|text| without_line_break(&text)),
+                found => found.unwrap_or_default(),
             },
         };
-        let api_key = read.filter(|text| !text.is_empty());
+        let text = text.trim_end_matches(['\r', '\n']);
+        if let (Some(file), "") = (&self.api_key_file, text) {
+            return Err(format!("{} has no API key", file.display()));
+        }
+        let api_key = (!text.is_empty()).then(|| text.to_owned());
         Ok(self.known_api_key.get_or_init(|| api_key).as_deref())
     }
 
@@ -125,28 +127,6 @@ impl Remote {
             _ => Voice::Usual,
         }
     }
-}
-
-/// The API key in a file.
-fn api_key_in(path: &Path) -> Result<String, String> {
-    let read = || {
-        let mut text = String::new();
-        File::open(path)?.take(MOST_OF_API_KEY + 1).read_to_string(&mut text)?;
-        Ok(text)
-    };
-    let unread =
-        |error: io::Error| format!("the API key in {} cannot be read: {error}", path.display());
-    match without_line_break(&read().map_err(unread)?) {
-        text if text.is_empty() => Err(format!("{} has no API key", path.display())),
-        text if text.len() as u64 > MOST_OF_API_KEY => {
-            Err(format!("{} is too long for an API key", path.display()))
-        }
-        text => Ok(text),
-    }
-}
-
-fn without_line_break(text: &str) -> String {
-    text.trim_end_matches(['\r', '\n']).to_owned()
 }
 
 /// Parses a key of the command line. A path is refused with a key in its place.

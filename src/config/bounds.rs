@@ -2,7 +2,6 @@
 
 use crate::config::{Config, Span};
 use crate::lock::time::parse_duration;
-use crate::lock::token::TokenMaker;
 
 /// More bytes than any request needs; each connection may cost as many.
 const MOST_BYTES: usize = 1 << 20;
@@ -74,7 +73,6 @@ impl Config {
         let twice = self.admin_listen.as_ref() == Some(&self.listen) && !self.listen.is_any_port();
         let covered = !self.is_redlock() || self.redlock.longest_lease.get() >= usual;
         let prefix = !redis.key_prefix.chars().any(char::is_control);
-        let token_prefix = TokenMaker::new(&redis.token_prefix).is_ok();
         let whole = tls.certificate.is_some() == tls.key.is_some();
         let signed = tls.client_ca.is_none() || tls.is_used();
         [
@@ -90,11 +88,6 @@ impl Config {
             ("ttl.default", (least..=most).contains(&usual), "must be within ttl.min and ttl.max"),
             ("redlock.longest_lease", covered, "must not be less than ttl.default"),
             ("redis.key_prefix", prefix, "must not have control characters"),
-            (
-                "redis.token_prefix",
-                token_prefix,
-                "must be at most 92 characters of A-Z a-z 0-9 . _ ~ + / = -",
-            ),
         ]
         .map(|(path, fits, what)| (path, fits, what.to_owned()))
         .into()

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use serde::de::Error as _;
+use serde::de::{Error as _, IntoDeserializer};
 use serde::{Deserialize, Deserializer};
 
 use crate::config::TlsSection;
@@ -67,15 +67,6 @@ impl<'de> Deserialize<'de> for ListenOn {
     }
 }
 
-/// A place, or nothing for an empty text.
-pub(super) fn unless_empty<'de, D: Deserializer<'de>>(
-    deserializer: D,
-) -> Result<Option<ListenOn>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    let place = (!text.is_empty()).then(|| ListenOn::parse(&text));
-    place.transpose().map_err(D::Error::custom)
-}
-
 impl<'de> Deserialize<'de> for SocketMode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
@@ -87,12 +78,12 @@ impl<'de> Deserialize<'de> for SocketMode {
     }
 }
 
-/// A file, or nothing for an empty text.
-pub(super) fn file_unless_empty<'de, D: Deserializer<'de>>(
+/// A value, or nothing for an empty text.
+pub(super) fn unless_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(
     deserializer: D,
-) -> Result<Option<PathBuf>, D::Error> {
+) -> Result<Option<T>, D::Error> {
     let text = String::deserialize(deserializer)?;
-    Ok((!text.is_empty()).then(|| text.into()))
+    (!text.is_empty()).then(|| T::deserialize(text.into_deserializer())).transpose()
 }
 
 impl TlsSection {

@@ -318,34 +318,9 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_comes_before_a_variable_before_a_file_before_a_default() {
-        let file = "listen = \"a:1\"\nstore = \"embedded:file\"\n[ttl]\ndefault = \"7s\"\n";
-        let environment = [
-            ("LOCKKEEPER_LISTEN", "b:2"),
-            ("LOCKKEEPER_STORE", "embedded:variable"),
-            ("LOCKKEEPER_LIMITS_BODY_BYTES", "99"),
-            ("LOCKKEEPER_ALLOW_ANONYMOUS", "true"),
-            ("LOCKKEEPER_REDIS_KEY_PREFIX", "7"),
-            ("LOCKKEEPER_PORT_8080_TCP", "tcp://10.0.0.1:8080"),
-            ("LOCKKEEPER_URL", "http://elsewhere"),
-            ("PATH", "/bin"),
-        ];
-        let sources = found(file, &environment).unwrap();
-        let config = Config::of(&sources).unwrap();
-        assert_eq!((&*config.listen.to_string(), config.redis.key_prefix.as_str()), ("b:2", "7"));
-        assert_eq!(config.ttl_bounds().default.as_millis(), 7_000);
-        assert_eq!((config.limits.body_bytes, config.allow_anonymous), (99, true));
-        let flags = Flags { listen: Some("c:3".into()), ..Flags::default() };
-        let pairs = environment.map(|(name, text)| (name.into(), text.into()));
-        let sources = Sources::find(&flags, pairs).unwrap();
-        assert_eq!(Config::of(&sources).unwrap().listen.to_string(), "c:3");
-    }
-
-    #[test]
     fn a_wrong_setting_is_named_with_its_source() {
         for (file, environment, expected) in [
             ("listen = 5", vec![], "/mine.toml): invalid type"),
-            ("[ttl]\nmin = \"1 day\"", vec![], "`1 day` is not a duration"),
             (
                 "[ttl]\ndefault = 30",
                 vec![],
@@ -433,12 +408,6 @@ mod tests {
 
     #[test]
     fn secrets_are_not_shown() {
-        let file = "store = \"redis://user:s3cret@host:6379/1\"\n\
-                    [[api_keys]]\nname = \"shop\"\nsha256 = \"abcdef\"\n";
-        let shown = found(file, &[]).unwrap().show();
-        assert!(shown.contains("redis://user:...@host:6379/1"), "{shown}");
-        assert!(shown.contains("name = \"shop\""), "{shown}");
-        assert!(!shown.contains("s3cret") && !shown.contains("abcdef"), "{shown}");
         for (url, expected) in [
             ("redis-sentinel://a:1,b:2/m?sentinel_password=s3cret", "//a:1,b:2/m?..."),
             ("redis-sentinel://u:s3c@a:1/m?sentinel_password=s3cret", "//u:...@a:1/m?..."),

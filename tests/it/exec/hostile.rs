@@ -123,6 +123,10 @@ fn an_api_key_that_goes_over_http_to_another_host_is_warned_of() {
     assert!(get(&[], "0").starts_with(told), "{}", get(&[], "0"));
     assert!(!get(&["--plain-http"], "").contains("unencrypted"));
     assert!(!get(&[], "1").contains("unencrypted"));
+    let mut exec = command(BINARY);
+    exec.args(["exec", "-n", "-u", nowhere, "--also", "l", "k", "true"]);
+    let ran = Ran::of(exec.env("LOCKKEEPER_API_KEY", "secret").output().unwrap());
+    assert_eq!(ran.err.matches("unencrypted").count(), 1, "{}", ran.err);
 }
 
 #[test]

@@ -17,6 +17,11 @@ fn config_prints_what_is_in_force_with_where_it_came_from_and_without_secrets() 
     let variables = [
         ("LOCKKEEPER_TTL_MAX", "2h"),
         ("LOCKKEEPER_STORE", "redis://user:s3cret@redis.internal:6379/3"),
+        ("LOCKKEEPER_LIMITS_BODY_BYTES", "99"),
+        ("LOCKKEEPER_ALLOW_ANONYMOUS", "true"),
+        ("LOCKKEEPER_REDIS_KEY_PREFIX", "7"),
+        ("LOCKKEEPER_LISTEN", "127.0.0.1:3"),
+        ("LOCKKEEPER_URL", "http://elsewhere"), // Of the command line as a client.
         ("LOCKKEEPER_CONFIG", path.as_str()),
     ];
     let output = run(&["config", "--listen", "127.0.0.1:2"], &variables);
@@ -29,13 +34,16 @@ fn config_prints_what_is_in_force_with_where_it_came_from_and_without_secrets() 
         ("default = \"7s\"", path.as_str()),
         ("max = \"2h\"", "LOCKKEEPER_TTL_MAX"),
         ("min = \"100ms\"", "default"),
-        ("key_prefix = \"lock:\"", "default"),
+        ("body_bytes = 99", "LOCKKEEPER_LIMITS_BODY_BYTES"),
+        ("allow_anonymous = true", "LOCKKEEPER_ALLOW_ANONYMOUS"),
+        ("key_prefix = \"7\"", "LOCKKEEPER_REDIS_KEY_PREFIX"),
         ("[[api_keys]]", path.as_str()),
     ] {
         let line = shown.lines().find(|line| line.starts_with(setting));
         let line = line.unwrap_or_else(|| panic!("no {setting} in {shown}"));
         assert!(line.ends_with(&format!("# {origin}")), "{line}");
     }
+    assert!(shown.contains("name = \"shop\""), "{shown}");
     assert!(!shown.contains("s3cret") && !shown.contains("d0c04f"), "{shown}");
 }
 
