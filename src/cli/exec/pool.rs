@@ -11,11 +11,11 @@ use crate::cli::exit::Failure;
 /// The longest wait in the line of one key before the next is tried.
 const TURN: Duration = Duration::from_secs(10);
 
-/// Acquires the lease of one of the keys. Each key is tried once, in
-/// a random order; then one after the other is waited for, with a share of the time that is left,
-/// and each is tried once more. One key alone is waited for in its line, forever without `wait`.
+/// Acquires the lease of one of the keys. Each key is tried once, in a random order; then one after
+/// the other is waited for, with a share of the time that is left, and each is tried once more. One
+/// key alone is waited for in its line, forever without `wait`.
 ///
-/// Dropping the future leaves the line, but may leave a lease: see [`leave`](crate::cli::exec::leases::leave).
+/// Dropping the future leaves the line, but may leave a lease: see `leases::leave`.
 pub(super) async fn acquire(
     keepers: &[LeaseKeeper],
     wait: Option<Duration>,

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use rustix::io::{ioctl_fionbio, write};
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, kill_process, waitpid};
+use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::net::unix::pipe::Receiver;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -228,35 +229,22 @@ async fn watch() -> io::Result<u8> {
     let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::hangup()];
     let _deaf = kinds.map(signal);
     let input = Receiver::from_owned_fd(io::stdin().as_fd().try_clone_to_owned()?)?;
+    let mut orders = BufReader::new(input).lines();
     let alarm = Alarm::new()?;
-    let mut order = None;
-    let mut unread = Vec::new();
+    let mut order: Option<WardenOrder> = None;
     let code = loop {
-        let mut buffer = [0; 4096];
-        match input.try_read(&mut buffer) {
-            Ok(0) => break 0,
-            Ok(read) => {
-                unread.extend_from_slice(&buffer[..read]);
-                while let Some(end) = unread.iter().position(|byte| *byte == b'\n') {
-                    let line: Vec<u8> = unread.drain(..=end).collect();
-                    let line = String::from_utf8_lossy(&line);
-                    if line.trim_end() == DISMISSED {
-                        return Ok(0);
-                    }
-                    order = WardenOrder::parse(line.trim_end());
-                }
-                continue;
-            }
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => (),
-            Err(_) => break 0,
-        }
         let end = order.as_ref().map_or(Moment::NEVER, |order| order.end);
-        if end.has_come() {
-            break exit::LOST;
-        }
         tokio::select! {
-            readable = input.readable() => readable?,
-            rung = alarm.at(end.since_boot()) => rung?,
+            biased;
+            line = orders.next_line() => match line {
+                Ok(Some(line)) if line == DISMISSED => return Ok(0),
+                Ok(Some(line)) => order = WardenOrder::parse(&line),
+                Ok(None) | Err(_) => break 0,
+            },
+            rung = alarm.at(end.since_boot()) => {
+                rung?;
+                break exit::LOST;
+            }
         }
     };
     if let Some(WardenOrder { reach, .. }) = order
