@@ -92,7 +92,7 @@ impl Acceptor {
     async fn receive(&self, socket: Socket, peer: IpAddr) {
         let Some(stay) = self.house.receive(peer).await else { return };
         // In a box of its own, because a task's future has room for what it is made of twice.
-        let served = Box::pin(self.serve(socket, stay.guest().clone()));
+        let served = Box::pin(self.serve(socket, stay.guest.clone()));
         let connected = self.metrics.connected();
         self.tasks.spawn(async move {
             tokio::select! {

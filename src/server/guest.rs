@@ -1,52 +1,42 @@
-//! A connection as the house, its stream and its requests know it: its place, and whether a request
-//! is under way. HTTP/1 has one at a time.
+//! A connection as the house, its stream and its requests know it: its place, the head that is
+//! being read, and whether a request is under way. HTTP/1 has one at a time.
 
 use std::net::{IpAddr, Ipv6Addr};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    /// It waits to get into the house; until then it gets answers to health checks only.
-    Hall,
-    /// It gets answers.
-    House,
-    /// It has to leave, and gets none.
-    Away,
-}
+use crate::server::head::Head;
 
 pub(super) struct Guest {
     peer: IpAddr,
     came: Instant,
     state: Mutex<State>,
-    moved: Notify,
+    seated: Notify,
+    dismissed: Notify,
 }
 
 struct State {
-    place: Place,
+    /// Set while it has a place in the house. Without one it gets answers to health checks only.
+    has_place: bool,
     /// The end of the last request; `None` during one.
     idle_since: Option<Instant>,
-    /// The first byte of the head that is being read.
-    head_since: Option<Instant>,
-    /// Set if that head has what hyper lets pass.
-    faulty: bool,
+    /// The head that is being read, from its first byte on.
+    head: Option<Head>,
 }
 
 /// A request under way, until dropped.
 pub(super) struct UnderWay(Arc<Guest>);
 
 impl Guest {
-    /// A new connection, in the hall.
+    /// A new connection, without a place.
     pub(super) fn new(peer: IpAddr) -> Arc<Self> {
         let came = Instant::now();
-        let (place, idle_since) = (Place::Hall, Some(came));
-        let state = State { place, idle_since, head_since: None, faulty: false };
-        let (peer, state) = (peer.to_canonical(), Mutex::new(state));
-        Arc::new(Self { peer, came, state, moved: Notify::new() })
+        let state = Mutex::new(State { has_place: false, idle_since: Some(came), head: None });
+        let (seated, dismissed) = (Notify::new(), Notify::new());
+        Arc::new(Self { peer: peer.to_canonical(), came, state, seated, dismissed })
     }
 
     /// The address of the client.
@@ -67,34 +57,20 @@ impl Guest {
         self.came.elapsed()
     }
 
-    pub(super) fn place(&self) -> Place {
-        self.with(|state| state.place)
+    pub(super) fn has_place(&self) -> bool {
+        self.with(|state| state.has_place)
     }
 
-    /// Has the connection leave, unless a request is under way.
-    pub(super) fn leave_if_idle(&self) {
-        self.with(|state| {
-            if state.idle_since.is_some() {
-                state.place = Place::Away;
-            }
-        });
-        self.moved.notify_waiters();
+    /// Gives the connection a place.
+    pub(super) fn seat(&self) {
+        self.with(|state| state.has_place = true);
+        self.seated.notify_one();
     }
 
-    pub(super) fn move_to(&self, place: Place) {
-        self.with(|state| state.place = place);
-        self.moved.notify_waiters();
-    }
-
-    /// Waits until the connection has this place.
-    pub(super) async fn comes_to(&self, place: Place) {
-        loop {
-            let mut moved = pin!(self.moved.notified());
-            moved.as_mut().enable();
-            if self.place() == place {
-                return;
-            }
-            moved.await;
+    /// Waits until the connection has a place.
+    pub(super) async fn is_seated(&self) {
+        while !self.has_place() {
+            self.seated.notified().await;
         }
     }
 
@@ -103,37 +79,50 @@ impl Guest {
         self.with(|state| state.idle_since.is_none())
     }
 
+    /// Has the connection leave. A request that begins now gets no answer.
+    pub(super) fn dismiss(&self) {
+        self.with(|state| state.has_place = false);
+        self.dismissed.notify_one();
+    }
+
+    /// The same, unless a request is under way.
+    pub(super) fn dismiss_if_idle(&self) {
+        let is_idle = self.with(|state| {
+            state.has_place &= state.idle_since.is_none();
+            state.idle_since.is_some()
+        });
+        if is_idle {
+            self.dismissed.notify_one();
+        }
+    }
+
+    /// Waits until the connection has to leave.
+    pub(super) async fn is_dismissed(&self) {
+        self.dismissed.notified().await;
+    }
+
     /// The time without a request under way; `None` during one.
     pub(super) fn idle(&self) -> Option<Duration> {
         self.with(|state| state.idle_since.map(|since| since.elapsed()))
     }
 
-    /// Returns whether a head begins with the bytes that were read.
-    pub(super) fn begins_head(&self) -> bool {
-        self.with(|state| {
-            let begins = state.head_since.is_none();
-            state.head_since.get_or_insert_with(Instant::now);
-            begins
-        })
+    /// Notes bytes that were read while no request is under way: they belong to a head.
+    pub(super) fn reads_head(&self, bytes: &[u8]) {
+        self.with(|state| state.head.get_or_insert_with(Head::new).read(bytes));
     }
 
     /// The first byte of the head that is being read.
     pub(super) fn head_since(&self) -> Option<Instant> {
-        self.with(|state| state.head_since)
-    }
-
-    /// Has the request of the head refused.
-    pub(super) fn refuse_head(&self) {
-        self.with(|state| state.faulty = true);
+        self.with(|state| state.head.as_ref().map(|head| head.since))
     }
 
     /// Begins a request, whose head was read; `true` if that head is to be refused.
     pub(super) fn begin(self: &Arc<Self>) -> (UnderWay, bool) {
-        let faulty = self.with(|state| {
-            (state.idle_since, state.head_since) = (None, None);
-            std::mem::take(&mut state.faulty)
+        let head = self.with(|state| {
+            state.idle_since = None;
+            state.head.take()
         });
-        (UnderWay(self.clone()), faulty)
+        (UnderWay(self.clone()), head.is_some_and(|head| head.has_fault))
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut State) -> T) -> T {

@@ -3,34 +3,44 @@
 use hyper::body::Incoming;
 use hyper::header::{HOST, HeaderMap, TRANSFER_ENCODING};
 use hyper::{Request, Version};
+use tokio::time::Instant;
 
-/// The lines of a head, to find what hyper lets pass: a `#` in the request line, and a line that
-/// ends without a CR. A proxy may take such a line and the next one for one header. Heads that a
-/// client sends ahead of an answer are not looked at.
-#[derive(Default)]
+/// A head that is being read, to find what hyper lets pass: a `#` in the request line, and a line
+/// that ends without a CR. A proxy may take such a line and the next one for one header. Heads that
+/// a client sends ahead of an answer are not looked at.
 pub(super) struct Head {
+    /// Its first byte.
+    pub(super) since: Instant,
+    /// Set if it is to be refused.
+    pub(super) has_fault: bool,
     part: Part,
     /// Set once the current line has more than line breaks.
     has_text: bool,
     last: u8,
 }
 
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Part {
     /// The request line, and empty lines before it.
-    #[default]
     RequestLine,
     Headers,
     Behind,
 }
 
 impl Head {
-    pub(super) fn has_fault(&mut self, bytes: &[u8]) -> bool {
-        bytes.split_inclusive(|byte| *byte == b'\n').any(|line| self.has_line_fault(line))
+    pub(super) fn new() -> Self {
+        let (since, part) = (Instant::now(), Part::RequestLine);
+        Self { since, has_fault: false, part, has_text: false, last: 0 }
     }
 
-    /// The same for a line, or the part of one that has come.
-    fn has_line_fault(&mut self, line: &[u8]) -> bool {
+    pub(super) fn read(&mut self, bytes: &[u8]) {
+        for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+            self.has_fault |= self.is_faulty(line);
+        }
+    }
+
+    /// Reads a line, or the part of one that has come.
+    fn is_faulty(&mut self, line: &[u8]) -> bool {
         self.has_text |= line.iter().any(|byte| !matches!(byte, b'\r' | b'\n'));
         let ends = line.ends_with(b"\n");
         let before = line.len().checked_sub(2).map_or(self.last, |place| line[place]);

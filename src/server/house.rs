@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::auth::TrustedProxies;
-use crate::server::guest::{Guest, Place};
+use crate::server::guest::Guest;
 
 /// The connections in the hall: those that wait for a place, and health checks.
 pub(super) const HALL: usize = 64;
@@ -51,8 +51,8 @@ struct Inside {
 
 /// A connection in the house or in the hall, until dropped.
 pub(super) struct Stay {
+    pub(super) guest: Arc<Guest>,
     house: Arc<House>,
-    guest: Arc<Guest>,
 }
 
 /// The reason why there is no place.
@@ -96,7 +96,7 @@ impl House {
             let Some(first) = inside.hall.pop_front_if(|first| first.age() >= PATIENCE) else {
                 return false;
             };
-            first.move_to(Place::Away);
+            first.dismiss();
         }
         inside.hall.push_back(guest.clone());
         true
@@ -117,32 +117,34 @@ impl House {
             let idle = inside.members.values().filter_map(|one| {
                 let idle = one.idle().filter(|idle| *idle >= IDLE_AFTER)?;
                 let fits = full == Full::House || one.network() == guest.network();
-                (fits && one.place() == Place::House).then(|| ((inside.neighbours(one), idle), one))
+                (fits && one.has_place()).then(|| ((inside.neighbours(one), idle), one))
             });
             if let Some((_, one)) = idle.max_by_key(|(rank, _)| *rank) {
-                one.leave_if_idle();
+                one.dismiss_if_idle();
             }
         });
     }
 
     /// Logs that there is no place, but not for each connection.
     fn notice(&self, guest: &Guest, full: Full) {
-        let news = self.with(|inside| {
-            let news = inside.noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY);
-            news.then(|| inside.noticed = Some(Instant::now())).map(|()| inside.members.len())
+        self.with(|inside| {
+            if inside.noticed.is_some_and(|last| last.elapsed() < NOTICE_EVERY) {
+                return;
+            }
+            inside.noticed = Some(Instant::now());
+            let connections = inside.members.len();
+            match full {
+                Full::House => tracing::warn!(
+                    connections,
+                    "no room for more connections; closing idle ones, others wait"
+                ),
+                Full::Address => tracing::warn!(
+                    connections,
+                    client.address = %guest.peer(),
+                    "too many connections from one address; closing new ones"
+                ),
+            }
         });
-        let Some(connections) = news else { return };
-        match full {
-            Full::House => tracing::warn!(
-                connections,
-                "no room for more connections; closing idle ones, others wait"
-            ),
-            Full::Address => tracing::warn!(
-                connections,
-                client.address = %guest.peer(),
-                "too many connections from one address; closing new ones"
-            ),
-        }
     }
 
     fn with<T>(&self, use_it: impl FnOnce(&mut Inside) -> T) -> T {
@@ -159,7 +161,7 @@ impl Inside {
     fn seat(&mut self, guest: &Arc<Guest>) {
         self.members.insert(Arc::as_ptr(guest).addr(), guest.clone());
         *self.networks.entry(guest.network()).or_default() += 1;
-        guest.move_to(Place::House);
+        guest.seat();
     }
 
     fn remove(&mut self, guest: &Arc<Guest>) {
@@ -177,20 +179,16 @@ impl Inside {
 }
 
 impl Stay {
-    pub(super) fn guest(&self) -> &Arc<Guest> {
-        &self.guest
-    }
-
-    /// Waits until the connection has to leave. While it is in the hall, idle ones are closed.
+    /// Waits until the connection has to leave. While it has no place, idle ones are closed.
     pub(super) async fn ends(&self) {
-        let mut away = pin!(self.guest.comes_to(Place::Away));
-        while self.guest.place() == Place::Hall {
+        let mut dismissed = pin!(self.guest.is_dismissed());
+        while !self.guest.has_place() {
             self.house.make_room(&self.guest);
-            if timeout(IDLE_AFTER, away.as_mut()).await.is_ok() {
+            if timeout(IDLE_AFTER, dismissed.as_mut()).await.is_ok() {
                 return;
             }
         }
-        away.await;
+        dismissed.await;
     }
 }
 
@@ -218,7 +216,6 @@ mod tests {
 
     use super::{HALL, House, IDLE_AFTER, Stay};
     use crate::auth::TrustedProxies;
-    use crate::server::guest::Place;
 
     async fn receive(house: &Arc<House>, address: &str) -> Option<Stay> {
         house.receive(address.parse().unwrap()).await
@@ -242,11 +239,11 @@ mod tests {
         inside.push(receive(&house, "192.0.2.2").await.unwrap());
         inside.remove(0);
         inside.push(receive(&house, "192.0.2.1").await.unwrap());
-        assert!(inside.iter().all(|stay| stay.guest().place() == Place::House));
+        assert!(inside.iter().all(|stay| stay.guest.has_place()));
         let own = [(); 3].map(|()| receive(&house, "127.0.0.1"));
         let own = futures_util::future::join_all(own).await;
-        let places = own.iter().map(|stay| stay.as_ref().unwrap().guest().place());
-        assert_eq!(Vec::from_iter(places), [Place::House, Place::House, Place::Hall]);
+        let seated = own.iter().map(|stay| stay.as_ref().unwrap().guest.has_place());
+        assert_eq!(Vec::from_iter(seated), [true, true, false]);
     }
 
     #[tokio::test(start_paused = true)]
@@ -255,18 +252,18 @@ mod tests {
         let honest = receive(&house, "192.0.2.1").await.unwrap();
         advance(IDLE_AFTER).await;
         let busy = receive(&house, "192.0.2.9").await.unwrap();
-        let _under_way = busy.guest().begin();
+        let _under_way = busy.guest.begin();
         let first = receive(&house, "192.0.2.9").await.unwrap();
         advance(IDLE_AFTER).await;
         let second = receive(&house, "192.0.2.9").await.unwrap();
         let newcomer = receive(&house, "192.0.2.2").await.unwrap();
-        assert_eq!(newcomer.guest().place(), Place::Hall);
+        assert!(!newcomer.guest.has_place());
         let mut waits = pin!(newcomer.ends());
         assert!(waits.as_mut().now_or_never().is_none());
         let leave = [&honest, &busy, &first, &second].map(has_to_leave);
         assert_eq!(leave, [false, false, true, false]);
         drop(first);
-        assert_eq!(newcomer.guest().place(), Place::House);
+        assert!(newcomer.guest.has_place());
     }
 
     #[tokio::test(start_paused = true)]

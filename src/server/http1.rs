@@ -15,7 +15,7 @@ use hyper_util::server::graceful::Watcher;
 
 use crate::api::Api;
 use crate::config::Limits;
-use crate::server::guest::{Guest, Place};
+use crate::server::guest::Guest;
 use crate::server::head::{has_one_host, has_one_length};
 use crate::server::timed::Timed;
 use crate::server::tls::Transport;
@@ -57,7 +57,7 @@ impl Http1 {
                     return Ok::<_, Infallible>(malformed());
                 }
                 if !HEALTH.contains(&request.uri().path()) {
-                    guest.comes_to(Place::House).await;
+                    guest.is_seated().await;
                 }
                 let answer = api.answer(request.map(Body::new), guest.peer()).await;
                 Ok(match answer.body().size_hint().exact() {

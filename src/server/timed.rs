@@ -11,7 +11,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep, sleep_until};
 
 use crate::server::guest::Guest;
-use crate::server::head::Head;
 use crate::server::socket::{LEAST_SENT, Sending, sending};
 use crate::server::tls::{Transport, socket};
 
@@ -36,7 +35,6 @@ pub(super) struct Timed {
     look: Option<Pin<Box<Sleep>>>,
     /// Set if hyper has read something since it last wrote or flushed, after it ran the handler.
     has_read: bool,
-    head: Head,
     /// The progress of a client that blocks sending.
     stall: Option<Stall>,
 }
@@ -48,8 +46,8 @@ struct Stall {
 
 impl Timed {
     pub(super) fn new(stream: Transport, guest: Arc<Guest>, head_time: Duration) -> Self {
-        let (late, look, head, stall) = (None, None, Head::default(), None);
-        Self { stream, guest, head_time, late, look, has_read: false, head, stall }
+        let (late, look, stall) = (None, None, None);
+        Self { stream, guest, head_time, late, look, has_read: false, stall }
     }
 
     /// Returns whether the current head takes too long; wakes the task when it does.
@@ -99,18 +97,6 @@ impl Timed {
         }
         Poll::Pending
     }
-
-    fn written(
-        &mut self,
-        context: &mut Context<'_>,
-        polled: Poll<io::Result<usize>>,
-    ) -> Poll<io::Result<usize>> {
-        self.has_read = false;
-        if let (Poll::Ready(Ok(length)), Some(stall)) = (&polled, &mut self.stall) {
-            stall.sent += length;
-        }
-        self.limited(context, polled)
-    }
 }
 
 impl AsyncRead for Timed {
@@ -123,23 +109,16 @@ impl AsyncRead for Timed {
         let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
         let read = &buffer.filled()[filled..];
         self.has_read |= !read.is_empty();
-        if self.guest.is_busy() {
-            if self.has_read && read.is_empty() && polled.is_ready() {
-                context.waker().wake_by_ref(); // The end is found again at the next run.
-                return Poll::Pending;
+        if !self.guest.is_busy() {
+            if polled.is_pending() && self.is_late(context) {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            return polled;
-        }
-        if polled.is_pending() && self.is_late(context) {
-            return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
-        }
-        if !read.is_empty() {
-            if self.guest.begins_head() {
-                self.head = Head::default();
+            if !read.is_empty() {
+                self.guest.reads_head(read);
             }
-            if self.head.has_fault(read) {
-                self.guest.refuse_head();
-            }
+        } else if self.has_read && read.is_empty() && polled.is_ready() {
+            context.waker().wake_by_ref(); // The end is found again at the next run.
+            return Poll::Pending;
         }
         polled
     }
@@ -147,12 +126,11 @@ impl AsyncRead for Timed {
 
 impl AsyncWrite for Timed {
     fn poll_write(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let polled = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.written(context, polled)
+        self.poll_write_vectored(context, &[io::IoSlice::new(bytes)])
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -181,7 +159,11 @@ impl AsyncWrite for Timed {
         context: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.has_read = false;
         let polled = Pin::new(&mut self.stream).poll_write_vectored(context, slices);
-        self.written(context, polled)
+        if let (Poll::Ready(Ok(length)), Some(stall)) = (&polled, &mut self.stall) {
+            stall.sent += length;
+        }
+        self.limited(context, polled)
     }
 }
