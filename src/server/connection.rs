@@ -1,9 +1,18 @@
-//! Connections: accepted up to a limit, served, closed gracefully.
+//! Connections: accepted up to a limit, served with HTTP/1, closed gracefully.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use axum::body::{Body, HttpBody};
+use http_body_util::BodyExt;
+use hyper::body::Incoming;
+use hyper::header::{CONNECTION, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use tokio::time::{sleep, timeout};
 use tokio_util::either::Either;
@@ -14,11 +23,15 @@ use crate::api::Api;
 use crate::config::Limits;
 use crate::metrics::Metrics;
 use crate::server::guest::Guest;
+use crate::server::head::{has_one_host, has_one_length};
 use crate::server::house::House;
-use crate::server::http1::Http1;
 use crate::server::listener::Listener;
 use crate::server::socket::Socket;
+use crate::server::timed::Timed;
 use crate::server::tls::Certificate;
+
+/// Health checks, which are answered without a place in the house too.
+const HEALTH: [&str; 2] = ["/healthz", "/readyz"];
 
 /// The pause between attempts to accept while descriptors are exhausted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -27,8 +40,8 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(super) struct Acceptor {
     api: Api,
     tls: Option<Arc<Certificate>>,
-    http1: Arc<Http1>,
-    /// The time limit of a handshake.
+    http: http1::Builder,
+    /// The time limit of a head, and of a handshake.
     head_time: Duration,
     house: Arc<House>,
     graceful: GracefulShutdown,
@@ -38,24 +51,22 @@ pub(super) struct Acceptor {
 }
 
 impl Acceptor {
-    pub(super) fn new(api: Api, limits: &Limits, house: Arc<House>, metrics: Arc<Metrics>) -> Self {
-        let (tasks, closing) = (TaskTracker::new(), CancellationToken::new());
-        Self {
-            api,
-            tls: None,
-            http1: Arc::new(Http1::new(limits)),
-            head_time: limits.head_time.get(),
-            house,
-            graceful: GracefulShutdown::new(),
-            closing,
-            tasks,
-            metrics,
-        }
-    }
-
-    /// The same over TLS, if there is a certificate.
-    pub(super) fn with_tls(self, tls: Option<Arc<Certificate>>) -> Self {
-        Self { tls, ..self }
+    /// Serves `api`, over TLS if there is a certificate.
+    pub(super) fn new(
+        api: Api,
+        limits: &Limits,
+        house: Arc<House>,
+        metrics: Arc<Metrics>,
+        tls: Option<Arc<Certificate>>,
+    ) -> Self {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new())
+            // hyper counts from the end of the previous answer, so this is the idle time.
+            .header_read_timeout(limits.idle_time.get())
+            .max_buf_size(limits.head_bytes);
+        let (graceful, closing) = (GracefulShutdown::new(), CancellationToken::new());
+        let (head_time, tasks) = (limits.head_time.get(), TaskTracker::new());
+        Self { api, tls, http, head_time, house, graceful, closing, tasks, metrics }
     }
 
     /// Accepts connections while it is polled. If the hall is full too, new clients wait in the
@@ -103,15 +114,14 @@ impl Acceptor {
         });
     }
 
-    /// Serves a connection, after the handshake of TLS.
+    /// Serves a connection to its end, after the handshake of TLS.
     fn serve(
         &self,
         socket: Socket,
         guest: Arc<Guest>,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
         let (tls, head_time, closing) = (self.tls.clone(), self.head_time, self.closing.clone());
-        let (http1, api) = (self.http1.clone(), self.api.clone());
-        let graceful = self.graceful.watcher();
+        let (http, api, graceful) = (self.http.clone(), self.api.clone(), self.graceful.watcher());
         async move {
             let transport = match tls {
                 None => Either::Left(socket),
@@ -127,7 +137,51 @@ impl Acceptor {
                     }
                 }
             };
-            http1.serve(transport, guest, api, graceful).await;
+            let io = TokioIo::new(Timed::new(transport, guest.clone(), head_time));
+            let service = service_fn(move |request| answer(api.clone(), guest.clone(), request));
+            let connection = graceful.watch(http.serve_connection(io, service));
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection ended early");
+            }
         }
     }
+}
+
+/// Answers a request, which is under way from this call on. Without a place in the house it gets an
+/// answer if it is a health check, else it waits.
+fn answer(
+    api: Api,
+    guest: Arc<Guest>,
+    request: Request<Incoming>,
+) -> impl Future<Output = Result<Response<Body>, Infallible>> + Send {
+    let (under_way, has_fault) = guest.begin();
+    let is_clear = has_one_host(&request) && has_one_length(request.headers());
+    // Boxed, because a connection keeps the room for this future while it is idle.
+    Box::pin(async move {
+        if has_fault || !is_clear {
+            return Ok(malformed());
+        }
+        if !HEALTH.contains(&request.uri().path()) {
+            guest.is_seated().await;
+        }
+        let answer = api.answer(request.map(Body::new), guest.peer()).await;
+        Ok(match answer.body().size_hint().exact() {
+            Some(_) => answer,
+            // A stream is under way until it ends.
+            None => answer.map(|body| {
+                Body::new(body.map_frame(move |frame| {
+                    let _ = &under_way;
+                    frame
+                }))
+            }),
+        })
+    })
+}
+
+/// The answer to a malformed request, as hyper's parser gives it.
+fn malformed() -> Response<Body> {
+    let mut answer = Response::new(Body::empty());
+    *answer.status_mut() = StatusCode::BAD_REQUEST;
+    answer.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    answer
 }

@@ -6,7 +6,6 @@ mod controls;
 mod guest;
 mod head;
 mod house;
-mod http1;
 mod listener;
 mod socket;
 mod stores;
@@ -249,7 +248,7 @@ impl Server {
         };
         let api = Api::new(self.app.clone()).behind(door);
         let tls = self.tls.clone().filter(|_| listener.is_network());
-        Acceptor::new(api, limits, house, self.app.metrics.clone()).with_tls(tls)
+        Acceptor::new(api, limits, house, self.app.metrics.clone(), tls)
     }
 
     /// Counts the leases on disk among those of the API keys that may have acquired them. Not on
