@@ -1,14 +1,13 @@
 //! Every metric of the service: name, help text, labels. A key, an owner or a token is never a
 //! label.
 
-mod callbacks;
 mod leases;
 mod stores;
 mod text;
 
 use std::fmt::Debug;
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
@@ -19,7 +18,6 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Metric, Registry, Unit};
 
-use crate::metrics::callbacks::Callbacks;
 use crate::metrics::leases::Leases;
 use crate::metrics::stores::{Embedded, Redis, Redlock};
 use crate::metrics::text::plain;
@@ -39,7 +37,8 @@ const WAITS: [f64; 13] =
 #[derive(Debug)]
 pub struct Metrics {
     registry: Registry,
-    callbacks: Arc<Callbacks>,
+    /// The log's counter of lost lines.
+    lost_lines: OnceLock<fn() -> u64>,
     requests: Requests,
     leases: Leases,
     embedded: Embedded,
@@ -61,6 +60,7 @@ struct Requests {
     hold_streams: Gauge,
     ui_streams: Gauge,
     connections: Gauge,
+    log_lines_dropped: Counter,
     limits: Family<OneLabel<&'static str>, Gauge>,
     reloads: Outcomes,
     last_reload: Gauge,
@@ -127,12 +127,12 @@ impl Drop for Unanswered {
     }
 }
 
-/// The lead of one node's clock over this machine's.
+/// A gauge of seconds.
 #[derive(Debug)]
-pub struct ClockLead(Gauge<f64, AtomicU64>);
+pub struct SecondsGauge(Gauge<f64, AtomicU64>);
 
-impl ClockLead {
-    /// Sets the lead in seconds; below 0 the node is behind.
+impl SecondsGauge {
+    /// Sets the gauge.
     pub fn set(&self, seconds: f64) {
         self.0.set(seconds);
     }
@@ -161,14 +161,14 @@ impl Metrics {
         let mut registry = Registry::with_prefix("lockkeeper");
         let requests = Requests::new(&mut registry);
         let leases = Leases::new(&mut registry);
-        let callbacks = Arc::<Callbacks>::default();
-        registry.register_collector(Box::new(callbacks.clone()));
         let (embedded, redis, redlock) = stores(&mut registry, &mut Registry::default());
-        Self { registry, callbacks, requests, leases, embedded, redis, redlock }
+        Self { registry, lost_lines: OnceLock::new(), requests, leases, embedded, redis, redlock }
     }
 
     /// The metrics as text.
     pub fn render(&self, form: MetricsForm) -> String {
+        let lost = self.lost_lines.get().map_or(0, |count| count());
+        self.requests.log_lines_dropped.inner().store(lost, Ordering::Relaxed);
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("writing to a String cannot fail");
         if form == MetricsForm::Plain { plain(&text) } else { text }
@@ -232,15 +232,16 @@ impl Metrics {
         self.requests.limits.get_or_create(&[("of", of)]).set(most);
     }
 
-    /// Sets the counter of lost log lines.
-    pub(crate) fn log_lines_dropped(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
-        // There is one log.
-        let _ = self.callbacks.lost_lines.set(Box::new(count));
+    /// Sets the counter of lost log lines. There is one log.
+    pub(crate) fn log_lines_dropped(&self, count: fn() -> u64) {
+        let _ = self.lost_lines.set(count);
     }
 
-    /// Sets the end of the certificate, in seconds since 1970.
-    pub fn certificate_ends(&self, end: impl Fn() -> u64 + Send + Sync + 'static) {
-        let _ = self.callbacks.certificate_end.set(Box::new(end));
+    /// Adds a gauge of the end of the TLS certificate, in seconds since 1970.
+    pub fn certificate_end(&mut self) -> SecondsGauge {
+        let help = "The end of the TLS certificate, in seconds since 1970";
+        let name = "tls_certificate_expiration_timestamp";
+        SecondsGauge(timed(&mut self.registry, name, help, Gauge::default()))
     }
 
     /// Counts a reload of settings or other files, and sets how many of them failed last time.
@@ -276,9 +277,9 @@ impl Metrics {
         self.redis.evicts.get_or_create(&label(node)).set(evicts.into());
     }
 
-    /// The gauge of a node's clock lead.
-    pub fn redis_clock_lead(&self, node: &str) -> ClockLead {
-        ClockLead(self.redis.clock_lead.get_or_create_owned(&label(node)))
+    /// The gauge of the lead of a node's clock over this machine's; below 0 the node is behind.
+    pub fn redis_clock_lead(&self, node: &str) -> SecondsGauge {
+        SecondsGauge(self.redis.clock_lead.get_or_create_owned(&label(node)))
     }
 
     /// Removes the metrics of a Redis node that is no longer in use.
@@ -331,6 +332,7 @@ impl Requests {
         let to_answer = "Time from a request's head to its answer, without waits in line";
         let in_line = "Time that acquires waited in line";
         let last = "1 if the last reload of every watched file succeeded";
+        let lost = "Log lines that were lost: the log was too slow, or could not be written";
         let gone = "Clients that disconnected while their requests could wait";
         let metrics = Self {
             answered: metric(registry, "http_requests", "Answered HTTP requests"),
@@ -345,6 +347,7 @@ impl Requests {
             hold_streams: metric(registry, "hold_streams", "Open hold streams"),
             ui_streams: metric(registry, "ui_streams", "Open streams of dashboards"),
             connections: metric(registry, "http_connections", "Connected clients"),
+            log_lines_dropped: metric(registry, "log_lines_dropped", lost),
             limits: metric(registry, "limit", "Limits of this instance"),
             reloads: metric(registry, "reloads", "Reloads by outcome"),
             last_reload: metric(registry, "config_last_reload_successful", last),

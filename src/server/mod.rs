@@ -27,6 +27,7 @@ use crate::lock::lease::LockStatus;
 use crate::lock::leases::Why;
 use crate::lock::locks::Locks;
 use crate::lock::watched;
+use crate::metrics::Metrics;
 use crate::server::connection::Acceptor;
 use crate::server::house::{HALL, House};
 use crate::server::stores::store_settings;
@@ -108,11 +109,12 @@ impl Server {
             true => Exposure::Loopback,
             false => Exposure::Network,
         };
-        let tls = certificate(&config)?;
         let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
         let connections = connections(config.limits.connections, operators)?;
         let settings = store_settings(&config);
-        let metrics = Arc::new(settings.metrics());
+        let mut metrics = settings.metrics();
+        let tls = certificate(&config, &mut metrics)?;
+        let metrics = Arc::new(metrics);
         let store = store::open(settings, metrics.clone())?;
         let held = metrics.clone();
         let observe =
@@ -145,9 +147,6 @@ impl Server {
                 max_wait: config.limits.max_wait.get(),
             },
         });
-        if let Some(tls) = tls.clone() {
-            app.metrics.certificate_ends(move || tls::seconds(tls.end()));
-        }
         Ok(Self { app, config, connections, tls })
     }
 
@@ -163,7 +162,7 @@ impl Server {
     }
 
     /// Adds the log's counter of lost lines to the metrics.
-    pub(crate) fn count_lost_log_lines(&self, count: impl Fn() -> u64 + Send + Sync + 'static) {
+    pub(crate) fn count_lost_log_lines(&self, count: fn() -> u64) {
         self.app.metrics.log_lines_dropped(count);
     }
 
@@ -295,15 +294,18 @@ fn quota(config: &Config, callers: usize) -> Quota {
 }
 
 /// The certificate of the settings, if there is one.
-fn certificate(config: &Config) -> Result<Option<Arc<Certificate>>, StartError> {
+fn certificate(
+    config: &Config,
+    metrics: &mut Metrics,
+) -> Result<Option<Arc<Certificate>>, StartError> {
     let TlsSection { certificate: Some(certificate), key: Some(key), client_ca } = &config.tls
     else {
         return Ok(None);
     };
     let (certificate, key, client_ca) = (certificate.clone(), key.clone(), client_ca.clone());
-    let certificate = Certificate::load(TlsFiles { certificate, key, client_ca });
-    let certificate = certificate.map_err(StartError::Setting)?;
-    Ok(Some(Arc::new(certificate)))
+    let files = TlsFiles { certificate, key, client_ca };
+    let certificate = Certificate::load(files, metrics.certificate_end());
+    Ok(Some(Arc::new(certificate.map_err(StartError::Setting)?)))
 }
 
 /// The name of this instance for people: its host, and its port or unix socket.

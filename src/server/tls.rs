@@ -19,6 +19,7 @@ use x509_cert::der::{DateTime, Decode};
 
 use crate::lock::error::chain;
 use crate::lock::time::wall_clock_micros;
+use crate::metrics::SecondsGauge;
 use crate::pem;
 use crate::server::socket::{LEAST_SENT, Socket, first_byte};
 
@@ -62,6 +63,8 @@ pub(crate) struct TlsFiles {
 pub(crate) struct Certificate {
     files: TlsFiles,
     current: RwLock<Loaded>,
+    /// The metric of its end.
+    end_metric: SecondsGauge,
     noticed: Mutex<Option<Instant>>,
 }
 
@@ -75,9 +78,10 @@ struct Loaded {
 
 impl Certificate {
     /// Reads and checks the files. The error names the setting and the remedy.
-    pub(super) fn load(files: TlsFiles) -> Result<Self, String> {
-        let current = RwLock::new(files.load()?);
-        Ok(Self { files, current, noticed: Mutex::default() })
+    pub(super) fn load(files: TlsFiles, end_metric: SecondsGauge) -> Result<Self, String> {
+        let loaded = files.load()?;
+        end_metric.set(seconds(loaded.end) as f64);
+        Ok(Self { files, current: RwLock::new(loaded), end_metric, noticed: Mutex::default() })
     }
 
     /// Reads the files again and uses them for new connections; returns whether they differ. If they
@@ -89,6 +93,7 @@ impl Certificate {
             if current.digest == loaded.digest {
                 return Ok(false);
             }
+            self.end_metric.set(seconds(loaded.end) as f64);
             *current = loaded;
         }
         self.remind();
@@ -207,7 +212,7 @@ impl TlsFiles {
 }
 
 /// A date in seconds since 1970.
-pub(super) fn seconds(date: DateTime) -> u64 {
+fn seconds(date: DateTime) -> u64 {
     date.unix_duration().as_secs()
 }
 

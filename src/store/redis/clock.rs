@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::lock::time::wall_clock_micros;
 use crate::lock::token::FencingToken;
-use crate::metrics::{ClockLead, Metrics};
+use crate::metrics::{Metrics, SecondsGauge};
 
 /// The lead over another clock up to which a clock proposes fencing tokens, the store's over the
 /// service's or the reverse: one an hour ahead would use up an hour of the protection against loss.
@@ -21,7 +21,7 @@ pub(in crate::store) struct StoreClock {
     /// fastest answer.
     offset: AtomicI64,
     node: String,
-    lead: ClockLead,
+    lead: SecondsGauge,
     /// True while the log says that the two clocks differ.
     apart: AtomicBool,
 }
