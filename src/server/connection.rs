@@ -132,7 +132,7 @@ impl Acceptor {
                     };
                     match secured {
                         Ok(Ok(transport)) => transport,
-                        Ok(Err(error)) => return tls.notice(guest.peer(), &error),
+                        Ok(Err(error)) => return tls.notice(guest.peer, &error),
                         Err(_) => return,
                     }
                 }
@@ -164,7 +164,7 @@ fn answer(
         if !HEALTH.contains(&request.uri().path()) {
             guest.is_seated().await;
         }
-        let answer = api.answer(request.map(Body::new), guest.peer()).await;
+        let answer = api.answer(request.map(Body::new), guest.peer).await;
         Ok(match answer.body().size_hint().exact() {
             Some(_) => answer,
             // A stream is under way until it ends.

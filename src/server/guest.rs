@@ -11,11 +11,13 @@ use tokio::time::Instant;
 use crate::server::head::Head;
 
 pub(super) struct Guest {
-    peer: IpAddr,
-    came: Instant,
+    /// The address of the client.
+    pub(super) peer: IpAddr,
+    pub(super) came: Instant,
     state: Mutex<State>,
     seated: Notify,
-    dismissed: Notify,
+    /// Tells the connection to leave.
+    pub(super) dismissed: Notify,
 }
 
 struct State {
@@ -39,22 +41,12 @@ impl Guest {
         Arc::new(Self { peer: peer.to_canonical(), came, state, seated, dismissed })
     }
 
-    /// The address of the client.
-    pub(super) fn peer(&self) -> IpAddr {
-        self.peer
-    }
-
     /// The network of the client's machine: with IPv6 the 64-bit prefix.
     pub(super) fn network(&self) -> IpAddr {
         match self.peer {
             IpAddr::V6(v6) => Ipv6Addr::from_bits(v6.to_bits() >> 64 << 64).into(),
             v4 @ IpAddr::V4(_) => v4,
         }
-    }
-
-    /// The time since the connection was accepted.
-    pub(super) fn age(&self) -> Duration {
-        self.came.elapsed()
     }
 
     pub(super) fn has_place(&self) -> bool {
@@ -94,11 +86,6 @@ impl Guest {
         if is_idle {
             self.dismissed.notify_one();
         }
-    }
-
-    /// Waits until the connection has to leave.
-    pub(super) async fn is_dismissed(&self) {
-        self.dismissed.notified().await;
     }
 
     /// The time without a request under way; `None` during one.

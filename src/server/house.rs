@@ -55,15 +55,6 @@ pub(super) struct Stay {
     house: Arc<House>,
 }
 
-/// The reason why there is no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Full {
-    /// The total limit is reached.
-    House,
-    /// The limit of this address is reached.
-    Address,
-}
-
 impl House {
     /// A house with `room` places, and `per_address` for each address that is not a trusted proxy.
     pub(super) fn new(room: usize, per_address: usize, proxies: TrustedProxies) -> Arc<Self> {
@@ -74,11 +65,18 @@ impl House {
     /// address has too many: only this machine's may wait, so that its health checks are answered.
     pub(super) async fn receive(self: &Arc<Self>, peer: IpAddr) -> Option<Stay> {
         let guest = Guest::new(peer);
-        if let Some(full) = self.with(|inside| self.full(inside, &guest)) {
-            self.notice(&guest, full);
-            if full == Full::Address && !guest.peer().is_loopback() {
-                return None;
+        let is_crowded = self.with(|inside| {
+            let is_crowded = self.is_crowded(inside, &guest);
+            if is_crowded {
+                inside.notice(&guest, "too many connections from one address; closing new ones");
+            } else if !self.has_room(inside, &guest) {
+                let what = "no room for more connections; closing idle ones, others wait";
+                inside.notice(&guest, what);
             }
+            is_crowded
+        });
+        if is_crowded && !guest.peer.is_loopback() {
+            return None;
         }
         while !self.with(|inside| self.admit(inside, &guest)) {
             sleep(LOOK_EVERY).await;
@@ -88,12 +86,13 @@ impl House {
 
     /// Gives a connection a place in the house or in the hall, if there is one.
     fn admit(&self, inside: &mut Inside, guest: &Arc<Guest>) -> bool {
-        if self.full(inside, guest).is_none() {
+        if self.has_room(inside, guest) {
             inside.seat(guest);
             return true;
         }
         if inside.hall.len() >= HALL {
-            let Some(first) = inside.hall.pop_front_if(|first| first.age() >= PATIENCE) else {
+            let Some(first) = inside.hall.pop_front_if(|first| first.came.elapsed() >= PATIENCE)
+            else {
                 return false;
             };
             first.dismiss();
@@ -102,47 +101,30 @@ impl House {
         true
     }
 
-    /// The reason why a connection finds no place in the house.
-    fn full(&self, inside: &Inside, guest: &Guest) -> Option<Full> {
-        if inside.neighbours(guest) >= self.per_address && !self.proxies.trust(guest.peer()) {
-            return Some(Full::Address);
-        }
-        (inside.members.len() >= self.room).then_some(Full::House)
+    /// Returns whether there is a place in the house for this connection.
+    fn has_room(&self, inside: &Inside, guest: &Guest) -> bool {
+        inside.members.len() < self.room && !self.is_crowded(inside, guest)
+    }
+
+    /// Returns whether the address of this connection has all that it may have.
+    fn is_crowded(&self, inside: &Inside, guest: &Guest) -> bool {
+        inside.neighbours(guest) >= self.per_address && !self.proxies.trust(guest.peer)
     }
 
     /// Closes an idle connection for one in the hall.
     fn make_room(&self, guest: &Guest) {
         self.with(|inside| {
-            let Some(full) = self.full(inside, guest) else { return };
+            if self.has_room(inside, guest) {
+                return;
+            }
+            let only_own = self.is_crowded(inside, guest);
             let idle = inside.members.values().filter_map(|one| {
                 let idle = one.idle().filter(|idle| *idle >= IDLE_AFTER)?;
-                let fits = full == Full::House || one.network() == guest.network();
+                let fits = !only_own || one.network() == guest.network();
                 (fits && one.has_place()).then(|| ((inside.neighbours(one), idle), one))
             });
             if let Some((_, one)) = idle.max_by_key(|(rank, _)| *rank) {
                 one.dismiss_if_idle();
-            }
-        });
-    }
-
-    /// Logs that there is no place, but not for each connection.
-    fn notice(&self, guest: &Guest, full: Full) {
-        self.with(|inside| {
-            if inside.noticed.is_some_and(|last| last.elapsed() < NOTICE_EVERY) {
-                return;
-            }
-            inside.noticed = Some(Instant::now());
-            let connections = inside.members.len();
-            match full {
-                Full::House => tracing::warn!(
-                    connections,
-                    "no room for more connections; closing idle ones, others wait"
-                ),
-                Full::Address => tracing::warn!(
-                    connections,
-                    client.address = %guest.peer(),
-                    "too many connections from one address; closing new ones"
-                ),
             }
         });
     }
@@ -156,6 +138,15 @@ impl Inside {
     /// The connections in the house from the network of this one.
     fn neighbours(&self, guest: &Guest) -> usize {
         self.networks.get(&guest.network()).copied().unwrap_or_default()
+    }
+
+    /// Logs that there is no place, but not for each connection.
+    fn notice(&mut self, guest: &Guest, what: &'static str) {
+        if self.noticed.is_none_or(|last| last.elapsed() >= NOTICE_EVERY) {
+            self.noticed = Some(Instant::now());
+            let connections = self.members.len();
+            tracing::warn!(connections, client.address = %guest.peer, "{what}");
+        }
     }
 
     fn seat(&mut self, guest: &Arc<Guest>) {
@@ -181,7 +172,7 @@ impl Inside {
 impl Stay {
     /// Waits until the connection has to leave. While it has no place, idle ones are closed.
     pub(super) async fn ends(&self) {
-        let mut dismissed = pin!(self.guest.is_dismissed());
+        let mut dismissed = pin!(self.guest.dismissed.notified());
         while !self.guest.has_place() {
             self.house.make_room(&self.guest);
             if timeout(IDLE_AFTER, dismissed.as_mut()).await.is_ok() {
@@ -196,7 +187,7 @@ impl Drop for Stay {
     fn drop(&mut self) {
         self.house.with(|inside| {
             inside.remove(&self.guest);
-            let fits = |one: &Arc<Guest>| self.house.full(inside, one).is_none();
+            let fits = |one: &Arc<Guest>| self.house.has_room(inside, one);
             if let Some(first) = inside.hall.iter().position(fits) {
                 let first = inside.hall.remove(first);
                 first.iter().for_each(|first| inside.seat(first));
@@ -240,10 +231,6 @@ mod tests {
         inside.remove(0);
         inside.push(receive(&house, "192.0.2.1").await.unwrap());
         assert!(inside.iter().all(|stay| stay.guest.has_place()));
-        let own = [(); 3].map(|()| receive(&house, "127.0.0.1"));
-        let own = futures_util::future::join_all(own).await;
-        let seated = own.iter().map(|stay| stay.as_ref().unwrap().guest.has_place());
-        assert_eq!(Vec::from_iter(seated), [true, true, false]);
     }
 
     #[tokio::test(start_paused = true)]
