@@ -24,23 +24,11 @@ pub enum HostNames {
     Only(AllowedHosts),
 }
 
-/// The reach of the address that the service listens on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Exposure {
-    /// Only this machine.
-    Loopback,
-    /// Other machines as well.
-    Network,
-}
-
 impl HostNames {
-    /// The allowed names for a service with this reach. In a network any DNS name may be in use, so
-    /// the setting counts there only if it is not empty.
-    pub fn of(allowed: AllowedHosts, reach: Exposure) -> Self {
-        match reach {
-            Exposure::Network if allowed.0.is_empty() => Self::Any,
-            Exposure::Network | Exposure::Loopback => Self::Only(allowed),
-        }
+    /// The allowed names for a service that other machines reach. In a network any DNS name may be
+    /// in use, so the setting counts there only if it is not empty.
+    pub fn in_network(allowed: AllowedHosts) -> Self {
+        if allowed.0.is_empty() { Self::Any } else { Self::Only(allowed) }
     }
 
     /// Returns whether a `Host` header may call: a name or an address, with or without a port.
@@ -80,15 +68,11 @@ fn without_port(host: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::{AllowedHosts, Exposure, HostNames};
-
-    fn allowed(names: &[&str]) -> AllowedHosts {
-        AllowedHosts(names.iter().map(|name| (*name).to_owned()).collect())
-    }
+    use super::{AllowedHosts, HostNames};
 
     #[test]
     fn a_loopback_service_is_called_by_address_or_by_a_name_that_it_knows() {
-        let hosts = HostNames::of(allowed(&["locks.example"]), Exposure::Loopback);
+        let hosts = HostNames::Only(AllowedHosts(vec!["locks.example".to_owned()]));
         let known = "127.0.0.1 127.0.0.1:8080 192.0.2.1:80 [::1] [::1]:8080 localhost \
                      LOCALHOST:8080 locks.example Locks.Example:443";
         for host in known.split(' ') {
@@ -100,14 +84,5 @@ mod tests {
         for host in unknown.split(' ').chain([""]) {
             assert!(!hosts.admit(host), "{host}");
         }
-    }
-
-    #[test]
-    fn in_a_network_any_name_will_do_unless_some_are_allowed() {
-        assert!(HostNames::of(allowed(&[]), Exposure::Network).admit("lockkeeper:8080"));
-        let hosts = HostNames::of(allowed(&["lockkeeper"]), Exposure::Network);
-        assert!(hosts.admit("lockkeeper:8080") && hosts.admit("10.0.0.7"));
-        assert!(!hosts.admit("evil.example"));
-        assert!(!HostNames::of(allowed(&[]), Exposure::Loopback).admit("lockkeeper"));
     }
 }

@@ -21,7 +21,7 @@ use rustix::system::uname;
 use tokio::sync::Semaphore;
 
 use crate::api::{Api, ApiLimits, App, Door, Lists, Pulse, Quota, Quotas};
-use crate::auth::{Exposure, HostNames, Keyring};
+use crate::auth::{HostNames, Keyring};
 use crate::config::{Config, StoreUrl, TlsSection};
 use crate::lock::lease::LockStatus;
 use crate::lock::leases::Why;
@@ -104,10 +104,10 @@ impl Server {
                  add some, listen on 127.0.0.1, or set `allow_anonymous = true`"
             )));
         }
-        let browsers_reach_it = addresses.iter().any(Address::is_loopback);
-        let reach = match browsers_reach_it || distant.is_none() {
-            true => Exposure::Loopback,
-            false => Exposure::Network,
+        // Web browsers of this machine reach a loopback address.
+        let hosts = match distant.is_none() || addresses.iter().any(Address::is_loopback) {
+            true => HostNames::Only(config.allowed_hosts.clone()),
+            false => HostNames::in_network(config.allowed_hosts.clone()),
         };
         let operators = if config.admin_listen.is_some() { OPERATORS } else { 0 };
         let connections = connections(config.limits.connections, operators)?;
@@ -133,7 +133,7 @@ impl Server {
             ),
             quotas: Arc::new(Quotas::new(quota(&config, keyring.callers()))),
             keyring,
-            hosts: HostNames::of(config.allowed_hosts.clone(), reach),
+            hosts,
             proxies: config.trusted_proxies.clone(),
             ttl: config.ttl_bounds(),
             tokens: config.token_maker(),
