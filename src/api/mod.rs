@@ -36,7 +36,7 @@ use tower_http::catch_panic::CatchPanic;
 
 use crate::api::error::ApiError;
 use crate::api::extract::{RequestId, refuse_method};
-use crate::api::refusals::{Asked, Refusals};
+use crate::api::refusals::Refusals;
 use crate::auth::{HostNames, Keyring, TrustedProxies};
 use crate::lock::locks::Locks;
 use crate::lock::time::TtlBounds;
@@ -122,7 +122,8 @@ impl Api {
     /// As the verbs: a store call that was begun runs to its end.
     pub async fn answer(&self, mut request: Request, peer: IpAddr) -> Response {
         let id = RequestId::of(request.headers(), self.client(&request, peer));
-        let (label, asked) = (edge::Label::of(&request), Asked::of(&request));
+        let label = edge::Label::of(&request);
+        let (method, uri) = (request.method().clone(), request.uri().clone());
         request.extensions_mut().insert(id.clone());
         request.extensions_mut().insert(self.door);
         let answer = match self.door.leads_to(request.uri().path()) {
@@ -132,9 +133,8 @@ impl Api {
             }
             false => edge::no_such_route().await.into_response(),
         };
-        match answer.extensions().get::<ApiError>() {
-            Some(error) => self.refusals.note(error, &asked, &id),
-            None => self.refusals.catch_up(),
+        if let Some(error) = answer.extensions().get::<ApiError>() {
+            self.refusals.note(error, &method, uri.path(), &id);
         }
         let answer = edge::complete(answer, &id);
         let took = id.began.elapsed().as_secs_f64();

@@ -1,11 +1,9 @@
 //! Audit lines of requests refused by API key, rights or origin: a few a second, so that an attack
 //! is seen and does not fill the disk.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use axum::extract::Request;
 use axum::http::Method;
 
 use crate::api::error::ApiError;
@@ -20,55 +18,37 @@ const SECOND: Duration = Duration::from_secs(1);
 /// The most characters of a path in a log line.
 const SHOWN_PATH_CHARS: usize = 200;
 
-/// The refusals of known callers, and of all others, who must not crowd those out.
+/// The lines about known callers, and about all others, who must not crowd those out.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    known: Lines,
-    unknown: Lines,
+    known: Mutex<Lines>,
+    unknown: Mutex<Lines>,
 }
 
 /// The lines of the current second.
 #[derive(Debug, Default)]
 struct Lines {
-    second: Mutex<Option<Second>>,
-    left_out: AtomicU64,
-}
-
-#[derive(Debug)]
-struct Second {
-    began: Instant,
-    lines: u32,
-}
-
-/// Method and path of a request, noted before it is answered.
-pub(super) struct Asked {
-    method: Method,
-    path: String,
-}
-
-impl Asked {
-    pub(super) fn of(request: &Request) -> Self {
-        let path = request.uri().path();
-        let path = path.char_indices().nth(SHOWN_PATH_CHARS).map_or(path, |(end, _)| &path[..end]);
-        Self { method: request.method().clone(), path: path.to_owned() }
-    }
+    began: Option<Instant>,
+    written: u32,
+    left_out: u64,
 }
 
 impl Refusals {
     /// Logs the error if it is a refusal.
-    pub(super) fn note(&self, error: &ApiError, asked: &Asked, id: &RequestId) {
+    pub(super) fn note(&self, error: &ApiError, method: &Method, path: &str, id: &RequestId) {
         let (code, ..) = match error.problem.code {
             code @ (Code::Unauthenticated | Code::Forbidden | Code::ForbiddenOrigin) => code.row(),
             _ => return,
         };
         let lines = if error.caller.is_some() { &self.known } else { &self.unknown };
-        let Some(left_out) = lines.admit(Instant::now()) else { return };
+        let admitted = lines.lock().unwrap_or_else(PoisonError::into_inner).admit(Instant::now());
+        let Some(left_out) = admitted else { return };
         tracing::warn!(
             target: "audit",
             audit = "refused",
             code,
-            method = asked.method.as_str(),
-            path = asked.path,
+            method = method.as_str(),
+            path = path.char_indices().nth(SHOWN_PATH_CHARS).map_or(path, |(end, _)| &path[..end]),
             client.address = %id.client,
             caller = error.caller.as_deref(),
             request_id = &*id.text,
@@ -77,42 +57,19 @@ impl Refusals {
             "request refused"
         );
     }
-
-    /// Logs the number of refusals left out, once their second is over.
-    pub(super) fn catch_up(&self) {
-        self.known.catch_up();
-        self.unknown.catch_up();
-    }
 }
 
 impl Lines {
-    fn catch_up(&self) {
-        if self.left_out.load(Ordering::Relaxed) == 0 {
-            return;
-        }
-        let over = self.with_second(|second| second.began.elapsed() >= SECOND);
-        if over && let Some(left_out @ 1..) = self.admit(Instant::now()) {
-            tracing::warn!(target: "audit", audit = "refused", left_out, "more requests refused");
-        }
-    }
-
     /// Admits a line, and returns the number of refusals left out before it.
-    fn admit(&self, now: Instant) -> Option<u64> {
-        self.with_second(|second| {
-            if now.duration_since(second.began) >= SECOND {
-                *second = Second { began: now, lines: 0 };
-            }
-            if second.lines >= LINES_A_SECOND {
-                self.left_out.fetch_add(1, Ordering::Relaxed);
-                return None;
-            }
-            second.lines += 1;
-            Some(self.left_out.swap(0, Ordering::Relaxed))
-        })
-    }
-
-    fn with_second<T>(&self, use_it: impl FnOnce(&mut Second) -> T) -> T {
-        let mut second = self.second.lock().unwrap_or_else(PoisonError::into_inner);
-        use_it(second.get_or_insert_with(|| Second { began: Instant::now(), lines: 0 }))
+    fn admit(&mut self, now: Instant) -> Option<u64> {
+        if self.began.is_none_or(|began| now.duration_since(began) >= SECOND) {
+            (self.began, self.written) = (Some(now), 0);
+        }
+        if self.written >= LINES_A_SECOND {
+            self.left_out += 1;
+            return None;
+        }
+        self.written += 1;
+        Some(std::mem::take(&mut self.left_out))
     }
 }
