@@ -331,7 +331,7 @@ pub(crate) fn urn(name: &str) -> String {
 }
 
 /// The slots of a lease that shares its key.
-fn shared_by(slots: Slots) -> Option<u16> {
+pub(crate) fn shared_by(slots: Slots) -> Option<u16> {
     (!slots.is_alone()).then(|| slots.limit())
 }
 

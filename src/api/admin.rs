@@ -40,7 +40,7 @@ pub(super) async fn end(
     named: Option<FencingToken>,
 ) -> Result<Vec<Holder>, ApiError> {
     let mut record = Record::of(app, call, Counted::ForceRelease, "force_release");
-    record.reason(reason);
+    record.reason = reason;
     let ended = app.locks.force_release(call.key.clone(), named).await;
     let ended = ended.map_err(|error| record.failed(error))?;
     if ended.is_empty() {
@@ -52,7 +52,8 @@ pub(super) async fn end(
         return Err(ApiError::new(Code::LockLost, detail));
     }
     for holder in &ended {
-        record.holder(holder).end("ok");
+        record.holder = holder.clone();
+        record.end("ok");
     }
     Ok(ended)
 }

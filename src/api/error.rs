@@ -114,23 +114,22 @@ impl ApiError {
             mine: status.mine.filter(|mine| *mine),
             ..More::default()
         };
-        let seconds = holder.left.map_or(1, |left| seconds_up(left).max(1));
+        let seconds = holder.left.map_or(1, |left| millis_up(left).div_ceil(1_000).max(1));
         Self::with(Code::LockHeld, format!("'{shown}' is {state}"), more)
             .header(RETRY_AFTER, seconds.into())
     }
 
-    /// A lease that the token no longer holds.
-    pub(super) fn lost() -> Self {
-        Self::new(
-            Code::LockLost,
-            "the lease is lost; work done under it may have overlapped with another holder",
-        )
-    }
-
-    /// A lease that the token no longer holds, of a key with this `max_hold`.
-    pub(super) fn lost_within(max_hold: Duration) -> Self {
-        let cause = format!("the lease is lost, maybe by max_hold ({max_hold:?})");
-        Self::new(Code::LockLost, format!("{cause}; your work may overlap with another's"))
+    /// A lease that the token no longer holds, of a key that may have a `max_hold`.
+    pub(super) fn lost(max_hold: Option<Duration>) -> Self {
+        let detail = match max_hold {
+            None => "the lease is lost; work done under it may have overlapped with another holder"
+                .to_owned(),
+            Some(most) => format!(
+                "the lease is lost, maybe by max_hold ({most:?}); your work may overlap with \
+                 another's"
+            ),
+        };
+        Self::new(Code::LockLost, detail)
     }
 
     /// The same error with more in its detail.
@@ -237,8 +236,4 @@ impl IntoResponse for ApiError {
         response.extensions_mut().insert(self);
         response
     }
-}
-
-fn seconds_up(left: Duration) -> u64 {
-    millis_up(left).div_ceil(1_000)
 }

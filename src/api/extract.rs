@@ -13,11 +13,9 @@ use percent_encoding::percent_decode_str;
 use uuid::Uuid;
 
 use crate::api::error::{ApiError, shown};
-use crate::api::quotas::Kind;
 use crate::api::{App, pages, trace};
 use crate::auth::{Caller, Permission};
 use crate::lock::key::LockKey;
-use crate::lock::permit::Permit;
 use crate::lock::token::LeaseToken;
 use crate::wire::{Code, LOCK_TOKEN, REQUEST_ID};
 
@@ -71,11 +69,6 @@ impl KeyCall {
             prefixes => format!("'{key}' has none of the prefixes of this API key: {prefixes}"),
         };
         Err(ApiError::forbidden(&self.caller, detail))
-    }
-
-    /// A permit for one more of what is limited per API key.
-    pub(super) fn permit(&self, app: &App, kind: Kind) -> Result<Option<Permit>, ApiError> {
-        app.quotas.permit(&self.caller, kind)
     }
 }
 

@@ -52,13 +52,13 @@ pub(super) async fn hold(
     let (patience, linger) = (options.endless_wait()?, options.linger()?);
     let claim = options.claim(&app, &call.key)?;
     let full = LockError::TooManyWaiters("this instance has too many hold streams");
-    let permit = call.permit(&app, Kind::Stream)?;
+    let permit = app.quotas.permit(&call.caller, Kind::Stream)?;
     let waits = patience != Some(Duration::ZERO);
-    let waiter = waits.then(|| call.permit(&app, Kind::Waiter)).transpose()?;
+    let waiter = waits.then(|| app.quotas.permit(&call.caller, Kind::Waiter)).transpose()?;
     let claim = counted(&app, &call.caller, claim).await?;
     let room = app.hold_streams.clone().try_acquire_owned().map_err(|_| full)?;
     let mut record = Record::of(&app, &call, Counted::Acquire, "hold");
-    record.owner(claim.owner.as_ref());
+    record.holder.owner = claim.owner.clone();
     let _answering = app.locks.answering(&claim);
     match app.locks.hold(HoldWish { claim, patience, linger }).await {
         Ok(HoldStart::Held(status)) => {
@@ -131,8 +131,9 @@ impl Stream {
         match event {
             HoldEvent::Waiting(_) | HoldEvent::Alive(_) => (),
             HoldEvent::Acquired(grant) => {
-                record.owner(grant.lease.owner.as_ref());
-                record.lease(&grant.lease).end("granted");
+                record.holder.owner = grant.lease.owner.clone();
+                record.lease(&grant.lease);
+                record.end("granted");
             }
             HoldEvent::Lost(_) => record.end("lost"),
             HoldEvent::TimedOut => record.end("timed_out"),

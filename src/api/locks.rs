@@ -52,7 +52,7 @@ pub(super) async fn acquire(
     let (patience, cut) = options.wait(app.limits.max_wait)?;
     let claim = options.claim(&app, &call.key)?;
     let waits = !patience.is_zero();
-    let _permit = waits.then(|| call.permit(&app, Kind::Waiter)).transpose()?;
+    let _permit = waits.then(|| app.quotas.permit(&call.caller, Kind::Waiter)).transpose()?;
     match claim_key(&app, &call, claim, patience).await? {
         Acquired::Granted(grant) => {
             let location = [(LOCATION, key_path(&call.key))];
@@ -93,8 +93,7 @@ pub(super) async fn refresh(
 
 /// The error of a lease that the token does not have.
 fn lost(app: &App, call: &KeyCall) -> ApiError {
-    let most = app.locks.leases().max_hold(&call.key);
-    most.map_or_else(ApiError::lost, ApiError::lost_within)
+    ApiError::lost(app.locks.leases().max_hold(&call.key))
 }
 
 /// `DELETE /locks/{key}`: releases a lease.
@@ -170,7 +169,7 @@ pub(super) async fn claim_key(
 ) -> Result<Acquired, ApiError> {
     let claim = counted(app, &call.caller, claim).await?;
     let mut record = Record::of(app, call, Counted::Acquire, "acquire");
-    record.owner(claim.owner.as_ref());
+    record.holder.owner = claim.owner.clone();
     let _answering = app.locks.answering(&claim);
     let in_line = (!patience.is_zero()).then(|| app.metrics.in_line());
     let acquired = app.locks.acquire(claim, patience).await;
@@ -180,7 +179,8 @@ pub(super) async fn claim_key(
     match &acquired {
         Ok(Acquired::Granted(Grant { lease, .. }) | Acquired::Again(Grant { lease, .. })) => {
             let is_new = matches!(acquired, Ok(Acquired::Granted(_)));
-            record.lease(lease).end(if is_new { "granted" } else { "again" });
+            record.lease(lease);
+            record.end(if is_new { "granted" } else { "again" });
         }
         Ok(Acquired::Held(_, waited)) => {
             record.end(if waited.is_zero() { "held" } else { "timed_out" });
@@ -202,7 +202,8 @@ pub(super) async fn give_up(
     let released = app.locks.release(Target::of(&call.key, &token, named)).await;
     match released.map_err(|error| record.failed(error))? {
         Ended::Lease(holder) => {
-            record.holder(&holder).end("ok");
+            record.holder = holder;
+            record.end("ok");
             Ok(())
         }
         Ended::Place => {
@@ -211,7 +212,7 @@ pub(super) async fn give_up(
         }
         Ended::Nothing => {
             record.end("lost");
-            Err(ApiError::lost())
+            Err(ApiError::lost(None))
         }
     }
 }

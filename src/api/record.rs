@@ -6,9 +6,9 @@ use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::lock::error::LockError;
 use crate::lock::lease::{Holder, Lease, Owner};
-use crate::lock::slots::Share;
 use crate::lock::token::FencingToken;
 use crate::metrics::Counted;
+use crate::wire::shared_by;
 
 /// The record of a verb under way.
 #[derive(Debug)]
@@ -17,10 +17,10 @@ pub(super) struct Record<'a> {
     call: &'a KeyCall,
     verb: Counted,
     op: &'static str,
-    owner: Option<Owner>,
-    fencing_token: Option<FencingToken>,
-    share: Share,
-    reason: Option<String>,
+    /// The lease, as far as it is known.
+    pub(super) holder: Holder,
+    /// The reason of a forced release.
+    pub(super) reason: Option<String>,
 }
 
 /// A line for [`Record::end`], with these fields first.
@@ -31,10 +31,10 @@ macro_rules! line {
             op = $record.op,
             outcome = $outcome,
             lock.key = $record.call.key.as_str(),
-            lock.owner = $record.owner.as_ref().map(Owner::as_str),
-            lock.fencing_token = $record.fencing_token.map(FencingToken::number),
-            lock.slots = (!$record.share.slots.is_alone()).then(|| $record.share.slots.limit()),
-            lock.slot = $record.share.slot,
+            lock.owner = $record.holder.owner.as_ref().map(Owner::as_str),
+            lock.fencing_token = $record.holder.fencing_token.map(FencingToken::number),
+            lock.slots = shared_by($record.holder.share.slots),
+            lock.slot = $record.holder.share.slot,
             duration_ms = $record.call.id.began.elapsed().as_micros() as f64 / 1_000.0,
             caller = $record.call.caller.name(),
             client.address = %$record.call.id.client,
@@ -46,37 +46,12 @@ macro_rules! line {
 
 impl<'a> Record<'a> {
     pub(super) fn of(app: &'a App, call: &'a KeyCall, verb: Counted, op: &'static str) -> Self {
-        Self {
-            app,
-            call,
-            verb,
-            op,
-            owner: None,
-            fencing_token: None,
-            share: Share::ALONE,
-            reason: None,
-        }
+        Self { app, call, verb, op, holder: Holder::default(), reason: None }
     }
 
-    pub(super) fn owner(&mut self, owner: Option<&Owner>) -> &mut Self {
-        self.owner = owner.cloned();
-        self
-    }
-
-    pub(super) fn lease(&mut self, lease: &Lease) -> &mut Self {
-        (self.fencing_token, self.share) = (Some(lease.fencing_token), lease.share);
-        self
-    }
-
-    pub(super) fn reason(&mut self, reason: Option<String>) -> &mut Self {
-        self.reason = reason;
-        self
-    }
-
-    pub(super) fn holder(&mut self, holder: &Holder) -> &mut Self {
-        self.owner = holder.owner.clone();
-        (self.fencing_token, self.share) = (holder.fencing_token, holder.share);
-        self
+    /// Notes the number and the share of a lease.
+    pub(super) fn lease(&mut self, lease: &Lease) {
+        (self.holder.fencing_token, self.holder.share) = (Some(lease.fencing_token), lease.share);
     }
 
     /// Counts and logs the failure of the verb, and returns its answer.
