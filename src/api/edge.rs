@@ -32,6 +32,16 @@ pub(super) fn complete(mut answer: Response, id: &RequestId) -> Response {
     answer
 }
 
+/// A stream whose parts have to go out at once: proxies must neither buffer nor compress it.
+pub(super) fn streamed(media_type: &'static str, parts: Body) -> Response {
+    let headers = [
+        (CONTENT_TYPE, media_type),
+        (CACHE_CONTROL, "no-store, no-transform"),
+        (HeaderName::from_static("x-accel-buffering"), "no"),
+    ];
+    (headers, parts).into_response()
+}
+
 /// The methods and the routes without a key, as labels in the metrics.
 const METHODS: [&str; 7] = ["GET", "HEAD", "POST", "PUT", "DELETE", "LOCK", "UNLOCK"];
 const ROUTES: [&str; 12] = [

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderName, Version};
-use axum::response::{IntoResponse, Response};
+use axum::http::Version;
+use axum::response::Response;
 use futures_util::stream::unfold;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::api::App;
+use crate::api::edge::streamed;
 use crate::api::error::ApiError;
 use crate::api::extract::KeyCall;
 use crate::api::locks::{counted, names_no_lease};
@@ -33,13 +33,6 @@ const HOLD: Known = Known {
 
 /// The right that a stream needs, from its first event to its last.
 const RIGHT: &[Permission] = &[Permission::Acquire];
-
-/// Each event has to go out at once: proxies must neither buffer nor compress it.
-const HEADERS: [(HeaderName, &str); 3] = [
-    (CONTENT_TYPE, "application/x-ndjson"),
-    (CACHE_CONTROL, "no-store, no-transform"),
-    (HeaderName::from_static("x-accel-buffering"), "no"),
-];
 
 /// `POST /hold/{key}`: acquires the key, and keeps it while the client reads.
 pub(super) async fn hold(
@@ -73,8 +66,8 @@ pub(super) async fn hold(
             let waiter = waiter.map(|permit| (permit, app.metrics.in_line()));
             let open = (app.metrics.hold_stream(), room, permit);
             let stream = Stream { hold, app, call, waiter, _open: open };
-            let mut answer =
-                (HEADERS, Body::from_stream(unfold(stream, Stream::next))).into_response();
+            let events = Body::from_stream(unfold(stream, Stream::next));
+            let mut answer = streamed("application/x-ndjson", events);
             // Not chunked: PHP's fopen would wait for 8 KiB of chunks.
             *answer.version_mut() = Version::HTTP_10;
             Ok(answer)

@@ -35,9 +35,8 @@ pub(super) struct StatusReport<'a> {
     held: Option<u64>,
     waiting: usize,
     holds: u64,
-    granted: u64,
-    refused: u64,
-    refused_lately: u64,
+    #[serde(flatten)]
+    counts: Counts,
     /// Told once: the page goes on from it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     past: Vec<PastPoint>,
@@ -52,12 +51,6 @@ struct StoreReport {
     name: &'static str,
     #[serde(flatten)]
     look: StoreLook,
-    /// The time of a usual write.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    write_ms: Option<f64>,
-    /// The cause of the last failed call, if no call has succeeded since.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failing: Option<String>,
     nodes: Vec<NodeLine>,
 }
 
@@ -94,7 +87,6 @@ struct EndReport {
 impl<'a> StatusReport<'a> {
     /// The state for this caller, with the ends after this number.
     pub(super) fn of(app: &'a App, caller: &Caller, look: StoreLook, after: u64) -> Self {
-        let Counts { granted, refused, refused_lately, write_ms, failing } = app.pulse.counts();
         let (ends, last_end) = app.locks.leases().ended_after(after);
         let visible = |end: &&End| caller.may(&[Permission::Read], end.key.as_str());
         let sees_all = caller.may(&[Permission::Read], "");
@@ -107,16 +99,12 @@ impl<'a> StatusReport<'a> {
             store: StoreReport {
                 name: app.locks.guarantees().store,
                 look,
-                write_ms,
-                failing,
                 nodes: app.locks.nodes().into_iter().map(NodeLine::from).collect(),
             },
             held: (sees_all && app.locks.leases().are_complete()).then(|| app.metrics.locks_held()),
             waiting: app.locks.waiting(),
             holds: app.metrics.hold_streams(),
-            granted,
-            refused,
-            refused_lately,
+            counts: app.pulse.counts(),
             past: if after == 0 { app.pulse.past() } else { Vec::new() },
             caller: CallerReport {
                 name: caller.name().to_owned(),

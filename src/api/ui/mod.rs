@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
-use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE};
-use axum::http::{HeaderName, Uri};
+use axum::http::Uri;
+use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
@@ -24,6 +24,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
 use crate::api::App;
+use crate::api::edge::streamed;
 use crate::api::error::ApiError;
 use crate::api::extract::Reader;
 use crate::api::options::{find, query};
@@ -37,31 +38,19 @@ use crate::metrics::Counting;
 
 pub use crate::api::ui::pulse::Pulse;
 
-/// The parts of the page, in files of kinds that editors know.
-const HEAD: &str = include_str!("head.html");
-const STYLE: &str = include_str!("style.css");
-const BODY: &str = include_str!("body.html");
-const SCRIPT: &str = include_str!("script.js");
-
-static PAGE: LazyLock<Page> = LazyLock::new(|| Page::new(&HTML));
-
-/// The page, without indentation and comments.
-static HTML: LazyLock<String> = LazyLock::new(|| {
-    let lines = |text: &'static str| -> String {
-        let lines = text.lines().map(str::trim_start).filter(|line| !line.starts_with("//"));
-        lines.flat_map(|line| [line, "\n"]).collect()
-    };
-    let style = lines(STYLE).replace("; ", ";").replace(": ", ":").replace(" { ", "{");
-    let (head, body, script) = (lines(HEAD), lines(BODY), lines(SCRIPT));
-    format!("{head}<style>{style}</style>\n{body}<script>{script}</script>\n</html>\n")
+/// The page; its parts are files of kinds that editors know.
+static PAGE: LazyLock<Page> = LazyLock::new(|| {
+    Page::new(concat!(
+        include_str!("head.html"),
+        "<style>\n",
+        include_str!("style.css"),
+        "</style>\n",
+        include_str!("body.html"),
+        "<script>\n",
+        include_str!("script.js"),
+        "</script>\n</html>\n"
+    ))
 });
-
-/// Each event has to go out at once: proxies must neither buffer nor compress it.
-const HEADERS: [(HeaderName, &str); 3] = [
-    (CONTENT_TYPE, "text/event-stream"),
-    (CACHE_CONTROL, "no-store, no-transform"),
-    (HeaderName::from_static("x-accel-buffering"), "no"),
-];
 
 /// The pause between two looks for changes, and the longest silence of a stream.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
@@ -113,7 +102,7 @@ async fn events(
     let places = (permit, room, app.metrics.ui_stream());
     let (began, told) = (Instant::now(), None);
     let stream = Some(Events { app, caller, began, told, _places: places });
-    Ok((HEADERS, Body::from_stream(unfold(stream, Events::next))).into_response())
+    Ok(streamed("text/event-stream", Body::from_stream(unfold(stream, Events::next))))
 }
 
 /// A dashboard's stream.

@@ -86,14 +86,18 @@ pub(super) struct PastPoint {
     write_ms: Option<f64>,
 }
 
-/// The counts since the start.
-#[derive(Debug)]
+/// The counts since the start, and the last calls of the store.
+#[derive(Debug, Serialize)]
 pub(super) struct Counts {
-    pub(super) granted: u64,
-    pub(super) refused: u64,
-    pub(super) refused_lately: u64,
-    pub(super) write_ms: Option<f64>,
-    pub(super) failing: Option<String>,
+    granted: u64,
+    refused: u64,
+    refused_lately: u64,
+    /// The time of a usual write.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    write_ms: Option<f64>,
+    /// The cause of the last failed call, if no call has succeeded since.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    failing: Option<String>,
 }
 
 /// A look at the store.

@@ -416,10 +416,10 @@ const health = () => {
   if (store.nodes.length && voting <= store.nodes.length / 2) return ['bad', `${name}: only ${voting} of ${store.nodes.length} vote, so nothing is granted. ${silent}. ${wait ? 'All answer: wait' : 'Start the missing nodes'}; do not restart lockkeeper.`];
   if (!store.up) return ['bad', `${name} does not answer: nothing is granted, and leases end by their TTL. Bring the store back; lockkeeper recovers by itself, do not restart it. (${store.problem})`];
   if (live === 'draining') return ['warn', 'This instance is shutting down: it grants nothing. Leases stay; use another instance.'];
-  if (store.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${store.failing})`];
+  if (status.failing) return ['bad', `${name}: the last call failed, and none has succeeded since. (${status.failing})`];
   if (silent) return ['warn', `${name}: ${voting} of ${store.nodes.length} vote; ${silent}`];
   if (store.nodes.length) return ['ok', `${name}: ${voting} of ${store.nodes.length} vote, answers in ${fine(store.latency_ms)}`];
-  return ['ok', store.name === 'embedded' ? `${name}, ${store.write_ms === undefined ? 'on disk' : `writes in ${fine(store.write_ms)}`}` : `${name}, answers in ${fine(store.latency_ms)}`];
+  return ['ok', store.name === 'embedded' ? `${name}, ${status.write_ms === undefined ? 'on disk' : `writes in ${fine(status.write_ms)}`}` : `${name}, answers in ${fine(store.latency_ms)}`];
 };
 let lastHealth = '';
 const renderHealth = () => {
@@ -743,7 +743,7 @@ const CHARTS = [
 const sample = () => {
   if (!status || offlineSince || document.hidden) { before = undefined; return; }
   const at = now(), held = recent.map(end => end.held_ms).filter(ms => ms !== undefined), waits = recent.map(end => end.waited_ms).filter(ms => ms !== undefined);
-  const point = { at, look: status.store.up ? status.store.latency_ms : undefined, write: status.store.write_ms, hold50: quantile(held, .5), hold99: quantile(held, .99), wait50: quantile(waits, .5), wait99: quantile(waits, .99) };
+  const point = { at, look: status.store.up ? status.store.latency_ms : undefined, write: status.write_ms, hold50: quantile(held, .5), hold99: quantile(held, .99), wait50: quantile(waits, .5), wait99: quantile(waits, .99) };
   if (before && before.run === run && status.granted >= before.granted) {
     const seconds = (at - before.at) / 1000;
     point.grants = (status.granted - before.granted) / seconds;

@@ -314,7 +314,7 @@ async fn a_store_that_does_not_answer_is_told_with_its_reason() {
     assert!(!told["store"]["problem"].as_str().unwrap().is_empty(), "{told}");
     assert_eq!(service.http.post("/locks/k", "").await.status, 503);
     let told = status(&service.http.0).await;
-    assert!(told["store"]["failing"].as_str().unwrap().starts_with("try_acquire"), "{told}");
+    assert!(told["failing"].as_str().unwrap().starts_with("try_acquire"), "{told}");
     assert_eq!(told["refused_lately"], 1);
 }
 
