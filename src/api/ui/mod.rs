@@ -19,7 +19,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Json, Router};
 use futures_util::stream::unfold;
-use serde_json::Value;
+use serde_json::{Value, json};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep};
 
@@ -30,7 +30,7 @@ use crate::api::extract::Reader;
 use crate::api::options::{find, query};
 use crate::api::page::Page;
 use crate::api::quotas::Kind;
-use crate::api::ui::body::{AccessBody, StatusReport};
+use crate::api::ui::body::report;
 use crate::auth::Caller;
 use crate::lock::error::LockError;
 use crate::lock::permit::Permit;
@@ -52,9 +52,8 @@ static PAGE: LazyLock<Page> = LazyLock::new(|| {
     ))
 });
 
-/// The pause between two looks for changes, and the longest silence of a stream.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
-const SILENCE: Duration = Duration::from_secs(1);
+/// The pause between two events.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The longest stream: the page begins a new one, for which its API key is checked again.
 const LONGEST_STREAM: Duration = Duration::from_secs(600);
@@ -70,9 +69,9 @@ pub(super) fn routes() -> Router<Arc<App>> {
 
 /// `GET /ui/access`: whether an API key is needed, so that the page asks for one before it is
 /// refused.
-async fn access(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<AccessBody>, ApiError> {
+async fn access(State(app): State<Arc<App>>, uri: Uri) -> Result<Json<Value>, ApiError> {
     query(uri.query(), &[])?;
-    Ok(Json(AccessBody { api_keys: !app.keyring.is_open() }))
+    Ok(Json(json!({ "api_keys": !app.keyring.is_open() })))
 }
 
 /// `GET /ui/status`: the state of the instance, and the ends `after` a number.
@@ -85,8 +84,8 @@ async fn status(
     let after = find(&query, "after").and_then(Value::as_str).unwrap_or("0");
     let after = after.parse().map_err(|_| ApiError::invalid("after", "`after` is a number"))?;
     let look = app.pulse.look(&app.locks).await;
-    let report = StatusReport::of(&app, &caller, look, after);
-    Ok(([(CONTENT_TYPE, "application/json")], report.json()).into_response())
+    let (report, _) = report(&app, &caller, look, after);
+    Ok(([(CONTENT_TYPE, "application/json")], report).into_response())
 }
 
 /// `GET /ui/events`: the same as a stream of server-sent events.
@@ -100,8 +99,7 @@ async fn events(
     let full = || LockError::TooManyWaiters("this instance has too many dashboard streams");
     let room = app.pulse.streams.clone().try_acquire_owned().map_err(|_| full())?;
     let places = (permit, room, app.metrics.ui_stream());
-    let (began, told) = (Instant::now(), None);
-    let stream = Some(Events { app, caller, began, told, _places: places });
+    let stream = Some(Events { app, caller, began: Instant::now(), told: None, _places: places });
     Ok(streamed("text/event-stream", Body::from_stream(unfold(stream, Events::next))))
 }
 
@@ -110,15 +108,9 @@ struct Events {
     app: Arc<App>,
     caller: Caller,
     began: Instant,
-    told: Option<Told>,
+    /// The number of the last end, once an event was told.
+    told: Option<u64>,
     _places: (Option<Permit>, OwnedSemaphorePermit, Counting),
-}
-
-/// The last event.
-struct Told {
-    at: Instant,
-    changes: u64,
-    last_end: u64,
 }
 
 impl Events {
@@ -140,20 +132,15 @@ impl Events {
         }
     }
 
-    /// Waits for news, and tells them.
+    /// Looks at once for the first event, and later after a pause.
     async fn look(&mut self) -> String {
-        while let Some(told) = &self.told {
-            sleep(LOOK_PAUSE).await;
-            let changed = self.app.locks.leases().changes() != told.changes;
-            if changed || told.at.elapsed() >= SILENCE {
-                break;
-            }
+        if self.told.is_some() {
+            sleep(PAUSE).await;
         }
-        let (at, changes) = (Instant::now(), self.app.locks.leases().changes());
-        let after = self.told.as_ref().map_or(0, |told| told.last_end);
         let look = self.app.pulse.look(&self.app.locks).await;
-        let report = StatusReport::of(&self.app, &self.caller, look, after);
-        self.told = Some(Told { at, changes, last_end: report.last_end() });
-        format!("data: {}\n\n", report.json())
+        let after = self.told.unwrap_or_default();
+        let (report, last_end) = report(&self.app, &self.caller, look, after);
+        self.told = Some(last_end);
+        format!("data: {report}\n\n")
     }
 }

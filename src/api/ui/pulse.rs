@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use uuid::Uuid;
@@ -44,9 +44,10 @@ const SHOWN_CAUSE_CHARS: usize = 300;
 /// The state of this instance.
 #[derive(Debug)]
 pub struct Pulse {
-    instance: String,
-    run: String,
-    began: Instant,
+    pub(super) instance: String,
+    /// Another text after each start.
+    pub(super) run: String,
+    pub(super) began: Instant,
     tally: Mutex<PulseTally>,
     look: tokio::sync::Mutex<Option<(Instant, StoreLook)>>,
     probe: LockKey,
@@ -74,44 +75,28 @@ struct PulseStep {
     longest_write: Option<f64>,
 }
 
-/// A step of the past, for the charts.
-#[derive(Debug, Serialize)]
-pub(super) struct PastPoint {
-    ago_ms: u64,
-    /// Acquires a second.
-    grants: f64,
-    refusals: f64,
-    /// The longest write.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    write_ms: Option<f64>,
-}
-
 /// The counts since the start, and the last calls of the store.
-#[derive(Debug, Serialize)]
 pub(super) struct Counts {
-    granted: u64,
-    refused: u64,
-    refused_lately: u64,
-    /// The time of a usual write.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    write_ms: Option<f64>,
+    pub(super) granted: u64,
+    pub(super) refused: u64,
+    pub(super) refused_lately: u64,
+    /// Milliseconds of a usual write.
+    pub(super) write_ms: Option<f64>,
     /// The cause of the last failed call, if no call has succeeded since.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    failing: Option<String>,
+    pub(super) failing: Option<String>,
 }
 
 /// A look at the store.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug)]
 pub(super) struct StoreLook {
-    up: bool,
-    /// The time of the answer.
-    latency_ms: f64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    problem: Option<String>,
+    /// Milliseconds until its answer.
+    pub(super) latency_ms: f64,
+    /// The reason why it is no answer.
+    pub(super) problem: Option<String>,
 }
 
 impl Pulse {
-    /// Dashboards at a time: each asks twice a second for changes.
+    /// Dashboards at a time: each asks once a second.
     pub const STREAMS: usize = 64;
 
     /// The pulse of an instance of this name.
@@ -166,18 +151,6 @@ impl Pulse {
         }
     }
 
-    pub(super) fn instance(&self) -> &str {
-        &self.instance
-    }
-
-    pub(super) fn run(&self) -> &str {
-        &self.run
-    }
-
-    pub(super) fn uptime(&self) -> Duration {
-        self.began.elapsed()
-    }
-
     pub(super) fn counts(&self) -> Counts {
         let step = self.step();
         self.with(|tally| {
@@ -193,20 +166,21 @@ impl Pulse {
         })
     }
 
-    /// The past, from the first step that is kept to the last that is over.
-    pub(super) fn past(&self) -> Vec<PastPoint> {
+    /// The past, from the first step that is kept to the last that is over: acquires a second, and
+    /// the longest write.
+    pub(super) fn past(&self) -> Vec<Value> {
         let (step, seconds) = (self.step(), STEP.as_secs_f64());
         let nothing = PulseStep::default();
         self.with(|tally| {
             let point = |number| {
                 let found = tally.steps.iter().find(|one| one.number == number);
                 let found = found.unwrap_or(&nothing);
-                PastPoint {
-                    ago_ms: millis_down(STEP * (step - number)),
-                    grants: found.granted as f64 / seconds,
-                    refusals: found.refused as f64 / seconds,
-                    write_ms: found.longest_write,
-                }
+                json!({
+                    "ago_ms": millis_down(STEP * (step - number)),
+                    "grants": found.granted as f64 / seconds,
+                    "refusals": found.refused as f64 / seconds,
+                    "write_ms": found.longest_write,
+                })
             };
             (step.saturating_sub(STEPS)..step).map(point).collect()
         })
@@ -221,7 +195,7 @@ impl Pulse {
             return look.clone();
         }
         let look = self.probe(locks).await;
-        if look.up {
+        if look.problem.is_none() {
             // What was not looked at in time is looked at the next time.
             let _ = timeout(PATIENCE, look_for_ends(locks)).await;
         }
@@ -239,7 +213,7 @@ impl Pulse {
         };
         let latency_ms = began.elapsed().as_secs_f64() * 1_000.0;
         let problem = problem.map(|cause| cause.chars().take(SHOWN_CAUSE_CHARS).collect());
-        StoreLook { up: problem.is_none(), latency_ms, problem }
+        StoreLook { latency_ms, problem }
     }
 
     fn step(&self) -> u32 {
