@@ -92,12 +92,6 @@ impl ApiError {
         Self::new(Code::QuotaExceeded, detail).header(RETRY_AFTER, HeaderValue::from_static("1"))
     }
 
-    /// A store that cannot share keys.
-    pub(super) fn cannot_share(field: &str) -> Self {
-        let detail = "this store has exclusive leases only: claim one of KEY/1 to KEY/N";
-        Self::invalid(field, detail)
-    }
-
     /// A key with another holder.
     pub(super) fn held(status: &LockStatus, waited: Duration) -> Self {
         let state = state(status);

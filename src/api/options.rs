@@ -12,10 +12,10 @@ use axum::http::HeaderMap;
 use axum::http::header::{CONTENT_ENCODING, CONTENT_TYPE};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::Deserialize;
-use serde::de::{MapAccess, Visitor};
+use serde::de::{Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor};
 use serde_json::Value;
 
-use crate::api::error::ApiError;
+use crate::api::error::{ApiError, shown};
 use crate::api::extract::{header_token, parse_token, two_tokens};
 use crate::api::{ApiLimits, App};
 use crate::lock::key::LockKey;
@@ -39,11 +39,10 @@ const GZIP: &[u8] = b"\x1f\x8b";
 
 const FORM: &str = "application/x-www-form-urlencoded";
 
-/// The options of a request, each name once.
+/// The options of a request: those of the body, then those of the query.
 #[derive(Debug)]
 pub(super) struct Options {
-    query: Vec<(String, Value)>,
-    body: Vec<(String, Value)>,
+    fields: Vec<(String, Value)>,
     header_token: Option<LeaseToken>,
 }
 
@@ -64,14 +63,15 @@ impl Options {
         let (parts, body) = request.into_parts();
         let header_token = header_token(&parts.headers)?;
         let query = query(parts.uri.query(), known.query)?;
-        let body = fields(&parts.headers, &collect(body, limits).await?)?;
-        refuse_others(&body, known.body)?;
-        Ok(Self { query, body, header_token })
+        let mut fields = fields(&parts.headers, &collect(body, limits).await?)?;
+        refuse_others(&fields, known.body)?;
+        fields.extend(query);
+        Ok(Self { fields, header_token })
     }
 
     /// The lease token, from the header or the body.
     pub(super) fn token(&self) -> Result<Option<LeaseToken>, ApiError> {
-        let body = match find(&self.body, "token") {
+        let body = match self.find("token") {
             Some(Value::String(text)) => Some(parse_token(text)?),
             Some(_) => return Err(ApiError::invalid("token", "a token has to be a string")),
             None => None,
@@ -91,7 +91,11 @@ impl Options {
 
     /// The fencing token of the lease, if the request names one.
     pub(super) fn fencing_token(&self) -> Result<Option<FencingToken>, ApiError> {
-        Ok(fencing_token(&self.body)?.or(fencing_token(&self.query)?))
+        const NAME: &str = "fencing_token";
+        let bad =
+            || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
+        let number = |value| whole(value).and_then(FencingToken::from_number).ok_or_else(bad);
+        self.find(NAME).map(number).transpose()
     }
 
     /// The reason of a forced release: a text like an owner.
@@ -99,8 +103,7 @@ impl Options {
         const NAME: &str = "reason";
         let bad =
             || ApiError::invalid(NAME, "a reason has at most 256 bytes and no control characters");
-        let text = find(&self.body, NAME).or_else(|| find(&self.query, NAME));
-        let text = text.map_or(Some(""), Value::as_str).ok_or_else(bad)?;
+        let text = self.find(NAME).map_or(Some(""), Value::as_str).ok_or_else(bad)?;
         let reason = Owner::parse(text).map_err(|_| bad())?;
         Ok(reason.map(|reason| reason.as_str().to_owned()))
     }
@@ -120,9 +123,9 @@ impl Options {
 
     /// The wait in line without a limit; `None` means forever.
     pub(super) fn endless_wait(&self) -> Result<Option<Duration>, ApiError> {
-        let forever = match find(&self.body, "wait_ms") {
+        let forever = match self.find("wait_ms") {
             Some(wish) => *wish == -1 || *wish == "-1",
-            None => find(&self.query, "wait").is_some_and(|wish| wish == "forever"),
+            None => self.find("wait").is_some_and(|wish| wish == "forever"),
         };
         if forever { Ok(None) } else { self.wait(Duration::MAX).map(|(wait, _)| Some(wait)) }
     }
@@ -151,14 +154,12 @@ impl Options {
 
     /// The slots, if the request names some.
     fn slots(&self, most: Slots) -> Result<Option<Slots>, ApiError> {
-        let named = |name| find(&self.body, name).or_else(|| find(&self.query, name));
-        let (number, shared) = (named("slots"), named("shared"));
-        let shared = match shared.map(truth) {
+        let shared = match self.find("shared").map(truth) {
             None => false,
             Some(Some(shared)) => shared,
             Some(None) => return Err(ApiError::invalid("shared", "`shared` is true or false")),
         };
-        let (name, slots) = match number {
+        let (name, slots) = match self.find("slots") {
             Some(_) if shared => {
                 let detail = "`shared` is for any number of holders: name it or `slots`, not both";
                 return Err(ApiError::invalid("shared", detail));
@@ -173,14 +174,15 @@ impl Options {
             None => return Ok(None),
         };
         if most.is_alone() && !slots.is_alone() {
-            return Err(ApiError::cannot_share(name));
+            let detail = "this store has exclusive leases only: claim one of KEY/1 to KEY/N";
+            return Err(ApiError::invalid(name, detail));
         }
         Ok(Some(slots))
     }
 
     /// The owner, if the request names one.
     fn owner(&self) -> Result<Option<Owner>, ApiError> {
-        match find(&self.body, "owner").or_else(|| find(&self.query, "owner")) {
+        match self.find("owner") {
             Some(Value::String(text)) => {
                 Owner::parse(text).map_err(|error| ApiError::invalid("owner", error.to_string()))
             }
@@ -195,17 +197,21 @@ impl Options {
         body: &'static str,
         query: &'static str,
     ) -> Result<Option<(&'static str, u64)>, ApiError> {
-        if let Some(value) = find(&self.body, body) {
+        if let Some(value) = self.find(body) {
             let bad = || ApiError::invalid(body, format!("`{body}` has to be whole milliseconds"));
             return whole(value).map(|ms| Some((body, ms))).ok_or_else(bad);
         }
-        let Some(Value::String(text)) = find(&self.query, query) else { return Ok(None) };
+        let Some(Value::String(text)) = self.find(query) else { return Ok(None) };
         let bad = || {
             let detail = format!("`{query}` is a number and ms, s, m, h or d: `{query}=30s`");
             ApiError::invalid(query, detail)
         };
         let duration = parse_duration(text).ok_or_else(bad)?;
         Ok(Some((query, millis_down(duration))))
+    }
+
+    fn find(&self, name: &str) -> Option<&Value> {
+        find(&self.fields, name)
     }
 }
 
@@ -241,14 +247,6 @@ pub(super) async fn members(
 /// The value of a name; `null` counts as absent.
 pub(super) fn find<'a>(fields: &'a [(String, Value)], name: &str) -> Option<&'a Value> {
     fields.iter().find(|(known, value)| known == name && !value.is_null()).map(|(_, value)| value)
-}
-
-/// The fencing token of the lease, if one is named.
-fn fencing_token(fields: &[(String, Value)]) -> Result<Option<FencingToken>, ApiError> {
-    const NAME: &str = "fencing_token";
-    let Some(value) = find(fields, NAME) else { return Ok(None) };
-    let bad = || ApiError::invalid(NAME, "a fencing token is a whole number from 1 to 2^53 - 1");
-    whole(value).and_then(FencingToken::from_number).map(Some).ok_or_else(bad)
 }
 
 /// A truth value of JSON or of a form.
@@ -313,10 +311,8 @@ fn fields(headers: &HeaderMap, body: &[u8]) -> Result<Vec<(String, Value)>, ApiE
         return once(form(body));
     }
     match serde_json::from_slice(body) {
-        Ok(Json::Fields(Fields(fields))) => once(fields),
-        Ok(Json::Other(Value::Null)) => Ok(Vec::new()),
-        Ok(Json::Other(Value::Array(items))) if items.is_empty() => Ok(Vec::new()),
-        Ok(Json::Other(_)) => {
+        Ok(Fields(fields)) => once(fields),
+        Err(error) if error.is_data() => {
             Err(ApiError::new(Code::InvalidRequest, "the body has to be a JSON object"))
         }
         Err(error) => {
@@ -329,7 +325,7 @@ fn once(fields: Vec<(String, Value)>) -> Result<Vec<(String, Value)>, ApiError> 
     let mut names = HashSet::new();
     for (name, _) in &fields {
         if !names.insert(name) {
-            let shown: String = name.chars().take(60).collect();
+            let shown = shown(name);
             return Err(ApiError::invalid(&shown, format!("the request names `{shown}` twice")));
         }
     }
@@ -358,15 +354,8 @@ fn integral(float: f64) -> Option<u64> {
     ((0.0..EXACT).contains(&float) && float.fract() == 0.0).then_some(float as u64)
 }
 
-/// A JSON text: the members of an object, or any other value.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Json {
-    Fields(Fields),
-    Other(Value),
-}
-
-/// The members of an object, in order and with duplicates, which a map would hide.
+/// The members of a JSON object, in order and with duplicates, which a map would hide. Some clients
+/// send `[]` or `null` for an empty one.
 struct Fields(Vec<(String, Value)>);
 
 impl<'de> Deserialize<'de> for Fields {
@@ -387,8 +376,19 @@ impl<'de> Deserialize<'de> for Fields {
                 }
                 Ok(Fields(fields))
             }
+
+            fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Fields, A::Error> {
+                match items.next_element::<IgnoredAny>()? {
+                    None => Ok(Fields(Vec::new())),
+                    Some(_) => Err(A::Error::invalid_type(Unexpected::Seq, &self)),
+                }
+            }
+
+            fn visit_unit<E>(self) -> Result<Fields, E> {
+                Ok(Fields(Vec::new()))
+            }
         }
 
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_any(Members)
     }
 }
