@@ -205,12 +205,6 @@ impl AboutBody {
     }
 }
 
-/// The answer of the health checks.
-#[derive(Debug, Serialize)]
-pub(crate) struct HealthBody {
-    pub(crate) status: &'static str,
-}
-
 /// The error codes of the contract. New ones may be added; none changes its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {

@@ -16,11 +16,9 @@ pub enum Door {
 impl Door {
     /// Returns whether the listener has routes for this path.
     pub(super) fn leads_to(self, path: &str) -> bool {
-        let below = |root: &str| path.strip_prefix(root).is_some_and(is_end_or_below);
+        let below = |root: &str| {
+            path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
         self == Self::All || !OPERATORS.iter().any(|root| below(root))
     }
-}
-
-fn is_end_or_below(rest: &str) -> bool {
-    rest.is_empty() || rest.starts_with('/')
 }
