@@ -37,9 +37,9 @@ use crate::lock::token::{FencingToken, LeaseToken};
 use crate::lock::wakeup::Wakeup;
 use crate::lock::watched;
 use crate::metrics::Metrics;
-use crate::store::embedded::call::{Committed, Manner};
 use crate::store::embedded::committer::{Committer, Shared};
 use crate::store::embedded::error::LogError;
+use crate::store::embedded::queue::Order;
 use crate::store::embedded::view::Seen;
 
 pub use crate::store::embedded::settings::EmbeddedSettings;
@@ -108,13 +108,13 @@ impl EmbeddedStore {
         Ok(Self { shared, command_timeout, ended: Mutex::new(ended) })
     }
 
+    /// Runs `op` in turn.
     async fn call<T: Send + 'static>(
         &self,
         verb: Verb,
-        manner: Manner,
-        op: impl FnOnce(&mut Table, Timestamp) -> Committed<T> + Send + 'static,
-    ) -> Result<Committed<T>, StoreError> {
-        self.shared.call(verb, manner, self.command_timeout, op).await
+        op: impl FnOnce(&mut Table, Timestamp) -> T + Send + 'static,
+    ) -> Result<T, StoreError> {
+        self.shared.call(verb, Order::InTurn, self.command_timeout, op).await
     }
 
     /// Returns what was seen, or asks the committer if a part of it has expired meanwhile.
@@ -133,9 +133,8 @@ impl EmbeddedStore {
         if current {
             return Ok(on_disk);
         }
-        let look = move |table: &mut Table, now| Committed::plain(look(table, now));
-        let looked = self.shared.call(verb, Manner::Withdrawn, LOOK_PATIENCE, look).await;
-        Ok(looked.map_or(on_disk, |looked| looked.answer))
+        let looked = self.shared.call(verb, Order::InTurn, LOOK_PATIENCE, look).await;
+        Ok(looked.unwrap_or(on_disk))
     }
 }
 
@@ -172,6 +171,11 @@ fn proposal() -> u64 {
     if now < LATEST_CLOCK { now } else { 0 }
 }
 
+/// The end of the lease that a token has of a key.
+fn ends_at(table: &Table, key: &LockKey, token: &LeaseToken) -> Option<Timestamp> {
+    table.entry_of(key, token).map(|entry| entry.ends_at)
+}
+
 #[async_trait]
 impl Store for EmbeddedStore {
     async fn ask(&self, claim: &Claim, ask: Ask) -> Result<Answer, StoreError> {
@@ -180,14 +184,14 @@ impl Store for EmbeddedStore {
             Ask::InLine(_) => Verb::WaitTurn,
         };
         let (origin, claim) = (claim.origin, claim.clone());
-        let asked = self.call(verb, Manner::Withdrawn, move |table, now| {
+        let asked = self.call(verb, move |table, now| {
             let answer = table.ask(&claim, ask, now, proposal());
-            Committed::with_lease(table, (&claim.key, &claim.token), answer)
+            (answer, ends_at(table, &claim.key, &claim.token))
         });
-        let mut asked = asked.await.map_err(|error| error.of_claim(origin))?;
-        Ok(match asked.answer.take().ok_or_else(|| used_up(verb))? {
+        let (answer, ends_at) = asked.await.map_err(|error| error.of_claim(origin))?;
+        Ok(match answer.ok_or_else(|| used_up(verb))? {
             Answer::Won(win) => {
-                let lease = self.shared.tell(verb, win.lease, &asked)?;
+                let lease = self.shared.tell(verb, win.lease, ends_at)?;
                 Answer::Won(Win { lease, ..win })
             }
             Answer::Waiting(mut waiting) => {
@@ -200,37 +204,32 @@ impl Store for EmbeddedStore {
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
         let (verb, of) = (of.renewal(), of.clone());
-        let asked = self.call(verb, Manner::Withdrawn, move |table, now| {
+        let asked = self.call(verb, move |table, now| {
             let renewed = table.renew(&of, ttl, now);
-            Committed::with_lease(table, (&of.key, &of.token), renewed)
+            (renewed, ends_at(table, &of.key, &of.token))
         });
-        let asked = asked.await?;
-        Ok(match asked.answer.clone() {
-            Renewed::Lease(lease) => Renewed::Lease(self.shared.tell(verb, lease, &asked)?),
-            lost => lost,
+        Ok(match asked.await? {
+            (Renewed::Lease(lease), ends_at) => {
+                Renewed::Lease(self.shared.tell(verb, lease, ends_at)?)
+            }
+            (lost, _) => lost,
         })
     }
 
     async fn end(&self, of: &Target) -> Result<Ended, StoreError> {
         // An undo runs after all earlier calls with the token: they have run, or were withdrawn.
-        let manner = match of.only {
-            If::Unheard(_) | If::Ever => Manner::Undo,
-            If::Any | If::SameCare(_) | If::Unrenewed(_) => Manner::Withdrawn,
+        let order = match of.only {
+            If::Unheard(_) | If::Ever => Order::First,
+            If::Any | If::SameCare(_) | If::Unrenewed(_) => Order::InTurn,
         };
-        let target = of.clone();
-        let ended = self
-            .call(of.ending(), manner, move |table, now| Committed::plain(table.end(&target, now)));
-        ended.await.map(|ended| ended.answer)
+        let (verb, of) = (of.ending(), of.clone());
+        let end = move |table: &mut Table, now| table.end(&of, now);
+        self.shared.call(verb, order, self.command_timeout, end).await
     }
 
     async fn leave(&self, key: &LockKey, claims: &[(LeaseToken, Keep)]) -> Result<(), StoreError> {
         let (key, claims) = (key.clone(), claims.to_vec());
-        // Not withdrawn at the deadline: the claim does not leave a second time.
-        let left = self.call(Verb::Leave, Manner::Kept, move |table, now| {
-            table.leave(&key, &claims, now);
-            Committed::plain(())
-        });
-        left.await.map(|left| left.answer)
+        self.call(Verb::Leave, move |table, now| table.leave(&key, &claims, now)).await
     }
 
     fn listen(&self, key: &LockKey) -> Wakeup {
@@ -243,10 +242,8 @@ impl Store for EmbeddedStore {
         named: Option<FencingToken>,
     ) -> Result<Vec<Holder>, StoreError> {
         let key = key.clone();
-        let forced = self.call(Verb::ForceRelease, Manner::Withdrawn, move |table, now| {
-            Committed::plain(table.force_release(&key, named, now))
-        });
-        forced.await.map(|forced| forced.answer)
+        let force = move |table: &mut Table, now| table.force_release(&key, named, now);
+        self.call(Verb::ForceRelease, force).await
     }
 
     async fn look(

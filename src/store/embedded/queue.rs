@@ -13,6 +13,9 @@ use crate::lock::time::Timestamp;
 /// Undos come on top, limited by `Owed`.
 const MAX_WAITING: usize = 32_768;
 
+/// The failure of the calls that are left when the committer ends.
+pub(super) const ENDED: &str = "the committer has ended";
+
 /// An operation that waits for its batch.
 pub(super) trait Job: Send {
     /// Runs it on the table, in memory.
@@ -38,7 +41,7 @@ impl JobError {
 /// The order of a job among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Order {
-    /// First: it undoes an earlier job.
+    /// First, and as long as it takes: it undoes an earlier job.
     First,
     /// In the order of arrival.
     InTurn,
@@ -108,7 +111,7 @@ impl Queue {
         let left = std::mem::take(&mut waiting.jobs);
         drop(waiting);
         for job in left.into_values() {
-            job.reply(Err(JobError::new(Effect::None, "the committer has ended")));
+            job.reply(Err(JobError::new(Effect::None, ENDED)));
         }
     }
 
