@@ -28,6 +28,7 @@ impl DatabaseFile {
     }
 }
 
+// Of the locks only those of a single writer.
 impl StorageBackend for DatabaseFile {
     fn len(&self) -> io::Result<u64> {
         self.0.len()
@@ -59,27 +60,7 @@ impl StorageBackend for DatabaseFile {
         self.0.try_lock_range(start, end)
     }
 
-    fn try_lock_shared_range(
-        &self,
-        start: Bound<u64>,
-        end: Bound<u64>,
-    ) -> Result<bool, BackendError> {
-        self.0.try_lock_shared_range(start, end)
-    }
-
-    fn lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.lock_range(start, end)
-    }
-
-    fn lock_shared_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
-        self.0.lock_shared_range(start, end)
-    }
-
     fn unlock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<(), BackendError> {
         self.0.unlock_range(start, end)
-    }
-
-    fn query_lock_range(&self, start: Bound<u64>, end: Bound<u64>) -> Result<bool, BackendError> {
-        self.0.query_lock_range(start, end)
     }
 }
