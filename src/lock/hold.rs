@@ -8,13 +8,12 @@ use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
-use crate::lock::key_line::Stop;
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
 use crate::lock::leases::{Loss, Registered};
 use crate::lock::locks::Locks;
 use crate::lock::owed::Delivery;
 use crate::lock::store::{Answer, If, Renewed, Target};
-use crate::lock::ticket::{HEAR_OUT, Ticket};
+use crate::lock::ticket::Ticket;
 use crate::lock::time::{Ttl, Uptime};
 
 /// The heartbeat interval: below any proxy's idle timeout, and short enough that a proxy notices
@@ -90,9 +89,6 @@ enum Phase {
 struct InLine {
     ticket: Ticket,
     beat: Instant,
-    give_up_at: Option<Instant>,
-    /// The deadline of the store's last answer, once the wait is over.
-    stopping: Option<Instant>,
 }
 
 /// A lease that is being kept.
@@ -133,11 +129,10 @@ impl Locks {
             }
             Ok(Answer::Held(_)) => {
                 registered.waits();
-                let ticket = self.enter(claim.clone())?;
                 // A wait beyond the range of the clock has no limit.
                 let give_up_at = wish.patience.and_then(|patience| began.checked_add(patience));
-                let line = InLine { ticket, beat: began, give_up_at, stopping: None };
-                Phase::Waiting(Box::new(line))
+                let ticket = self.enter(claim.clone(), give_up_at)?;
+                Phase::Waiting(Box::new(InLine { ticket, beat: began }))
             }
         };
         let hold = Hold { locks: self.clone(), wish, began, phase, registered };
@@ -161,7 +156,7 @@ impl Hold {
             Phase::Waiting(line) => tokio::select! {
                 biased;
                 loss = self.registered.told() => self.end(HoldEvent::Lost(loss)),
-                waited = line.next(&self.locks) => match waited {
+                waited = line.next() => match waited {
                     ControlFlow::Continue(ahead) => HoldEvent::Waiting(ahead),
                     ControlFlow::Break(Some(delivery)) => self.delivered(delivery),
                     ControlFlow::Break(None) => self.end(HoldEvent::Draining),
@@ -243,17 +238,11 @@ impl Drop for Hold {
 
 impl InLine {
     /// The number of claims ahead, at each heartbeat, or the outcome of the wait.
-    async fn next(&mut self, locks: &Locks) -> ControlFlow<Option<Delivery>, u64> {
+    async fn next(&mut self) -> ControlFlow<Option<Delivery>, u64> {
         loop {
-            let waits = self.stopping.is_none();
             tokio::select! {
                 biased;
-                told = self.ticket.told() => return ControlFlow::Break(told),
-                () = until(self.stopping), if !waits => {
-                    return ControlFlow::Break(Some(self.ticket.unknown()));
-                }
-                () = locks.drained(), if waits => self.stop(Stop::Draining),
-                () = until(self.give_up_at), if waits => self.stop(Stop::LastQuestion),
+                outcome = self.ticket.outcome() => return ControlFlow::Break(outcome),
                 () = sleep_until(self.beat) => match self.ticket.ahead() {
                     Some(ahead) => {
                         self.beat = Instant::now() + HEARTBEAT;
@@ -264,11 +253,6 @@ impl InLine {
                 },
             }
         }
-    }
-
-    fn stop(&mut self, stop: Stop) {
-        self.ticket.stop(stop);
-        self.stopping = Some(Instant::now() + HEAR_OUT);
     }
 }
 
@@ -335,12 +319,5 @@ fn pause(asked: Ttl, lease: &Lease) -> Duration {
     match lease.capped {
         true => interval(asked).min(lease.ttl.as_duration()),
         false => interval(lease.ttl),
-    }
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => sleep_until(moment).await,
-        None => std::future::pending().await,
     }
 }

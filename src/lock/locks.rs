@@ -18,7 +18,6 @@ use tokio_util::task::TaskTracker;
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::key::LockKey;
-use crate::lock::key_line::Stop;
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus, Origin};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
@@ -100,17 +99,8 @@ impl Locks {
             Acquired::Held(status, _) if status.mine != Some(true) && !patience.is_zero() => (),
             _ => return Ok(first),
         }
-        let mut ticket = self.enter(claim.clone())?;
-        let in_line = async {
-            let stop = tokio::select! {
-                biased;
-                told = ticket.told() => return told,
-                () = self.draining.cancelled() => Stop::Draining,
-                () = tokio::time::sleep_until(began + patience) => Stop::LastQuestion,
-            };
-            ticket.stopped(stop).await
-        };
-        let Some(delivery) = in_line.await else {
+        let mut ticket = self.enter(claim.clone(), began.checked_add(patience))?;
+        let Some(delivery) = ticket.outcome().await else {
             // Another instance may have granted it.
             return self.try_acquire(claim).await;
         };
@@ -299,8 +289,13 @@ impl Locks {
         Answering::new(self.owed.clone(), claim.clone())
     }
 
-    pub(crate) fn enter(&self, claim: Claim) -> Result<Ticket, LockError> {
-        Ticket::enter(self.waiters.clone(), claim)
+    /// Waits in line, until this moment if it is given.
+    pub(crate) fn enter(
+        &self,
+        claim: Claim,
+        give_up_at: Option<Instant>,
+    ) -> Result<Ticket, LockError> {
+        Ticket::enter(self.waiters.clone(), claim, give_up_at, self.draining.clone())
     }
 
     /// The leases that this instance knows.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, sleep_until};
+use tokio_util::sync::CancellationToken;
 
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::Stop;
@@ -15,7 +16,7 @@ use crate::lock::waiting::Waiters;
 /// The time that a stopping request still waits for the store; a later grant was reported as
 /// unknown. Longer than a hiccup, and short enough for clients that allow their wait a few seconds
 /// more.
-pub(super) const HEAR_OUT: Duration = Duration::from_secs(3);
+const HEAR_OUT: Duration = Duration::from_secs(3);
 
 /// The right of a waiting request to be told its outcome.
 pub(crate) struct Ticket {
@@ -23,27 +24,49 @@ pub(crate) struct Ticket {
     claim: Claim,
     number: u64,
     told: oneshot::Receiver<Option<Delivery>>,
+    draining: CancellationToken,
+    give_up_at: Option<Instant>,
+    /// The time limit of the store's last answer, once the wait is over.
+    stopping: Option<Instant>,
 }
 
 impl Ticket {
-    /// Adds a request behind its claim. It waits until it is told or this ticket is dropped.
-    pub(super) fn enter(waiters: Arc<Waiters>, claim: Claim) -> Result<Self, LockError> {
+    /// Adds a request behind its claim. It waits until it is told, the moment to give up comes, the
+    /// instance drains, or this ticket is dropped.
+    pub(super) fn enter(
+        waiters: Arc<Waiters>,
+        claim: Claim,
+        give_up_at: Option<Instant>,
+        draining: CancellationToken,
+    ) -> Result<Self, LockError> {
         let (tell, told) = oneshot::channel();
         let number = waiters.enter(&claim, tell)?;
-        Ok(Self { waiters, claim, number, told })
+        Ok(Self { waiters, claim, number, told, draining, give_up_at, stopping: None })
     }
 
-    /// Waits for the outcome; `None` if the request left the line without an answer, because the
-    /// instance is shutting down. No question that is still under way can grant the claim
-    /// afterwards.
+    /// Waits for the outcome, once the wait is over for at most [`HEAR_OUT`]; `None` if the request
+    /// left the line without an answer, because the instance is shutting down. No question that is
+    /// still under way can grant the claim afterwards.
     ///
     /// # Cancel safety
     ///
     /// No outcome is lost.
-    pub(crate) async fn told(&mut self) -> Option<Delivery> {
-        match (&mut self.told).await {
-            Ok(told) => told,
-            Err(_) => Some(self.unknown()),
+    pub(crate) async fn outcome(&mut self) -> Option<Delivery> {
+        if self.stopping.is_none() {
+            let stop = tokio::select! {
+                biased;
+                told = &mut self.told => return told.unwrap_or_else(|_| Some(self.unknown())),
+                () = self.draining.cancelled() => Stop::Draining,
+                () = until(self.give_up_at) => Stop::LastQuestion,
+            };
+            self.stopping = Some(Instant::now() + HEAR_OUT);
+            let (token, number) = (&self.claim.token, self.number);
+            self.waiters.with_line(&self.claim.key, |line| line.stop(token, number, stop));
+        }
+        tokio::select! {
+            biased;
+            told = &mut self.told => told.unwrap_or_else(|_| Some(self.unknown())),
+            () = until(self.stopping) => Some(self.unknown()),
         }
     }
 
@@ -53,28 +76,8 @@ impl Ticket {
         self.waiters.with_line(&self.claim.key, |line| line.ahead(&self.claim.token)).flatten()
     }
 
-    /// Begins to stop waiting: [`Ticket::told`] returns the outcome within about [`HEAR_OUT`].
-    pub(crate) fn stop(&self, stop: Stop) {
-        let (token, number) = (&self.claim.token, self.number);
-        self.waiters.with_line(&self.claim.key, |line| line.stop(token, number, stop));
-    }
-
-    /// Stops waiting, with up to [`HEAR_OUT`] for the store's last answer. A no is definite: no
-    /// question for the claim is under way then.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`Ticket::told`]; the request still stops.
-    pub(crate) async fn stopped(&mut self, stop: Stop) -> Option<Delivery> {
-        self.stop(stop);
-        match timeout(HEAR_OUT, self.told()).await {
-            Ok(told) => told,
-            Err(_) => Some(self.unknown()),
-        }
-    }
-
     /// The outcome of a request if the store's answer is unknown.
-    pub(crate) fn unknown(&self) -> Delivery {
+    fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
         let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
         self.waiters.deliver(&self.claim, [Instant::now(); 2], Err(error))
@@ -87,5 +90,12 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let (token, number) = (&self.claim.token, self.number);
         self.waiters.with_line(&self.claim.key, |line| line.withdraw(token, number));
+    }
+}
+
+async fn until(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => sleep_until(moment).await,
+        None => std::future::pending().await,
     }
 }

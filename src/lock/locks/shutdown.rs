@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use crate::lock::error::LockError;
-use crate::lock::key_line::Stop;
 use crate::lock::lease::{Claim, Origin};
 use crate::lock::locks::Locks;
 use crate::lock::owed::Delivery;
@@ -49,7 +48,7 @@ impl Locks {
         let waits = self.waiters.with_line(&claim.key, |line| line.claim(&claim.token)).flatten();
         if waits.is_some() {
             // Another request waits with it; this one stops as that one does.
-            let told = self.enter(claim.clone())?.stopped(Stop::Draining).await;
+            let told = self.enter(claim.clone(), None)?.outcome().await;
             told.map(Delivery::hand_over).transpose()?;
         }
         self.has_lease(&claim.key, &claim.token, claim.origin).await
