@@ -118,21 +118,24 @@ impl Locks {
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let (began, claim) = (Instant::now(), &wish.claim);
         let registered = self.leases().register(&claim.key, &claim.token);
-        let delivery = self.ask(claim.clone()).await?.answered()?;
-        let phase = match delivery.answer() {
-            Ok(Answer::Won(_)) | Err(_) => Phase::Granted(Box::new(delivery)),
-            Ok(Answer::Gone | Answer::Waiting(_)) => return Ok(HoldStart::Lost),
-            Ok(Answer::Held(status))
-                if wish.patience == Some(Duration::ZERO) || status.mine == Some(true) =>
-            {
-                return Ok(HoldStart::Held(status.clone()));
-            }
-            Ok(Answer::Held(_)) => {
-                registered.waits();
-                // A wait beyond the range of the clock has no limit.
-                let give_up_at = wish.patience.and_then(|patience| began.checked_add(patience));
-                let ticket = self.enter(claim.clone(), give_up_at)?;
-                Phase::Waiting(Box::new(InLine { ticket, beat: began }))
+        let delivery = self.ask(claim.clone()).await?;
+        let phase = if let Ok(Answer::Won(_)) = delivery.answer() {
+            Phase::Granted(Box::new(delivery))
+        } else {
+            match delivery.hand_over()? {
+                Answer::Held(status)
+                    if wish.patience == Some(Duration::ZERO) || status.mine == Some(true) =>
+                {
+                    return Ok(HoldStart::Held(status));
+                }
+                Answer::Held(_) => {
+                    registered.waits();
+                    // A wait beyond the range of the clock has no limit.
+                    let give_up_at = wish.patience.and_then(|patience| began.checked_add(patience));
+                    let ticket = self.enter(claim.clone(), give_up_at)?;
+                    Phase::Waiting(Box::new(InLine { ticket, beat: began }))
+                }
+                Answer::Won(_) | Answer::Waiting(_) | Answer::Gone => return Ok(HoldStart::Lost),
             }
         };
         let hold = Hold { locks: self.clone(), wish, began, phase, registered };

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::mem::take;
 use std::sync::Arc;
 
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
 use crate::lock::lease::Claim;
 use crate::lock::owed::Delivery;
@@ -24,7 +24,6 @@ pub(super) struct KeyLine {
     stopping: Vec<LeaseToken>,
     /// The claims that are gone but that the store may still have in line.
     leaving: HashMap<LeaseToken, Keep>,
-    requests: usize,
     /// The number of claims of other instances ahead of the first claim of this one.
     before_head: u64,
     /// Rung when the task of the key has work.
@@ -53,6 +52,7 @@ pub(crate) struct WaitingRequest {
     number: u64,
     stop: Option<Stop>,
     tell: oneshot::Sender<Option<Delivery>>,
+    _room: OwnedSemaphorePermit,
 }
 
 /// The way in which a request stops waiting.
@@ -80,14 +80,9 @@ impl KeyLine {
             joining: VecDeque::new(),
             stopping: Vec::new(),
             leaving: HashMap::new(),
-            requests: 0,
             before_head: 0,
             bell,
         }
-    }
-
-    pub(super) fn requests(&self) -> usize {
-        self.requests
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -111,13 +106,7 @@ impl KeyLine {
     }
 
     /// Adds a request behind its claim, which joins the line if it is new.
-    pub(super) fn enter(
-        &mut self,
-        claim: Claim,
-        number: u64,
-        tell: oneshot::Sender<Option<Delivery>>,
-    ) {
-        self.requests += 1;
+    pub(super) fn enter(&mut self, claim: Claim, request: WaitingRequest) {
         let token = claim.token.clone();
         // The claim is back before the store was told that it left, so it never did.
         let stands = self.leaving.remove(&token).is_some();
@@ -136,7 +125,7 @@ impl KeyLine {
         });
         // The newest request sets TTL and owner, and the slots if it names some.
         waiting.claim = Claim { slots: claim.slots.or(waiting.claim.slots), ..claim };
-        waiting.requests.push(WaitingRequest { number, stop: None, tell });
+        waiting.requests.push(request);
         self.bell.notify_one();
     }
 
@@ -326,7 +315,6 @@ impl KeyLine {
     ) -> Vec<WaitingRequest> {
         let Some(waiting) = self.claims.get_mut(token) else { return Vec::new() };
         let taken: Vec<_> = waiting.requests.extract_if(.., which).collect();
-        self.requests -= taken.len();
         if waiting.requests.is_empty()
             && let Some(waiting) = self.claims.remove(token)
         {
@@ -374,24 +362,22 @@ impl WaitingClaim {
 }
 
 impl WaitingRequest {
+    pub(super) fn new(
+        number: u64,
+        tell: oneshot::Sender<Option<Delivery>>,
+        room: OwnedSemaphorePermit,
+    ) -> Self {
+        Self { number, stop: None, tell, _room: room }
+    }
+
     /// Tells the request. If it is gone, its part of the answer's guard is dropped.
     pub(super) fn tell(self, told: Option<Delivery>) {
         drop(self.tell.send(told));
     }
-}
 
-/// The requests of a claim being released. Dropped, they are told that the outcome is unknown.
-pub(crate) struct ReleasedRequests(pub(super) Vec<WaitingRequest>);
-
-impl ReleasedRequests {
-    /// Returns whether none waited.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-
-    /// Tells them that their claim was released.
-    pub(crate) fn told(self) {
-        self.0.into_iter().for_each(|request| request.tell(Some(Delivery::gone())));
+    /// Tells the request that its claim was released.
+    pub(crate) fn cancel(self) {
+        self.tell(Some(Delivery::gone()));
     }
 }
 
@@ -399,10 +385,10 @@ impl ReleasedRequests {
 mod tests {
     use std::sync::Arc;
 
-    use tokio::sync::{Notify, oneshot};
+    use tokio::sync::{Notify, Semaphore, oneshot};
 
     use crate::lock::key::LockKey;
-    use crate::lock::key_line::{KeyLine, Stop};
+    use crate::lock::key_line::{KeyLine, Stop, WaitingRequest};
     use crate::lock::lease::{Claim, Origin};
     use crate::lock::store::Ask;
     use crate::lock::time::Ttl;
@@ -422,7 +408,8 @@ mod tests {
     }
 
     fn enter(line: &mut KeyLine, number: u64) {
-        line.enter(claim(), number, oneshot::channel().0);
+        let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
+        line.enter(claim(), WaitingRequest::new(number, oneshot::channel().0, room));
     }
 
     /// The questions of the next round.
@@ -480,7 +467,6 @@ mod tests {
         enter(&mut line, 2);
         assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
         assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
-        assert_eq!(line.requests(), 1);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tokio_util::task::TaskTracker;
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::key::LockKey;
+use crate::lock::key_line::WaitingRequest;
 use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus, Origin};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
@@ -173,13 +174,11 @@ impl Locks {
             // Its waiting requests leave the line first: none of their questions may grant it
             // again.
             let waiting = match of.number {
-                Some(_) => None,
-                None => Some(waiters.release(&of.key, &of.token, Keep::Place).await),
+                Some(_) => Vec::new(),
+                None => waiters.release(&of.key, &of.token, Keep::Place).await,
             };
             let mut ended = store.end(&of).await;
-            if let (Ok(Ended::Nothing), Some(waiting)) = (&ended, &waiting)
-                && !waiting.is_empty()
-            {
+            if matches!(ended, Ok(Ended::Nothing)) && !waiting.is_empty() {
                 ended = Ok(Ended::Place); // The store has not kept it until now.
             }
             match &ended {
@@ -187,12 +186,13 @@ impl Locks {
                 Ok(Ended::Nothing) => leases.missed(&of),
                 _ => (),
             }
-            if let (Ok(_), Some(waiting)) = (&ended, waiting) {
-                waiting.told();
+            if ended.is_ok() {
+                waiting.into_iter().for_each(WaitingRequest::cancel);
             }
             // The place may have been that of a request which came meanwhile.
-            if let (Ok(Ended::Place), None) = (&ended, of.number) {
-                waiters.release(&of.key, &of.token, Keep::Nothing).await.told();
+            if matches!(ended, Ok(Ended::Place)) {
+                let late = waiters.release(&of.key, &of.token, Keep::Nothing).await;
+                late.into_iter().for_each(WaitingRequest::cancel);
             }
             ended
         };

@@ -49,25 +49,25 @@ impl Owed {
     /// Makes an answer ready for a request, with the moments of the question and of the answer. A
     /// grant in it is known from here on, and is taken back unless a request is handed it.
     pub(crate) fn deliver(
-        self: Arc<Self>,
+        self: &Arc<Self>,
         claim: &Claim,
         [asked, answered]: [Instant; 2],
-        answer: Result<Answer, StoreError>,
+        mut answer: Result<Answer, StoreError>,
     ) -> Delivery {
-        if let Ok(Answer::Won(win)) = &answer {
-            self.leases.granted(claim, win);
+        let mut guard = None;
+        match &mut answer {
+            Ok(Answer::Won(win)) => {
+                // Only this claim knows a token of the service: an earlier answer was lost.
+                win.fresh |= claim.origin == Origin::Service;
+                self.leases.granted(claim, win);
+                // Nobody but the requests of this answer knows of the lease.
+                if win.fresh && win.replaces.is_none() {
+                    guard = Some(Arc::new(Guard::of(self, claim, win)));
+                }
+            }
+            Err(StoreError { effect: Effect::Unknown, .. }) => self.undo(claim),
+            _ => (),
         }
-        let guard = match &answer {
-            Ok(Answer::Won(win)) if began_a_lease(claim, win) => {
-                let (grant, ttl) = (grant(claim, win), win.lease.ttl);
-                Some(Arc::new(Guard { owed: self, grant, ttl, handed: AtomicBool::new(false) }))
-            }
-            Err(StoreError { effect: Effect::Unknown, .. }) => {
-                self.undo(claim);
-                None
-            }
-            _ => None,
-        };
         Delivery { answer, guard, asked, answered, alone: true }
     }
 
@@ -109,20 +109,6 @@ impl Owed {
     }
 }
 
-/// Returns true if nobody but the requests of this answer can know of its lease: it is new, or its
-/// token is known to nobody else.
-fn began_a_lease(claim: &Claim, win: &Win) -> bool {
-    win.replaces.is_none() && (win.fresh || claim.origin == Origin::Service)
-}
-
-/// The lease of a grant, as long as nobody has heard of it.
-fn grant(claim: &Claim, Win { lease, place, by, .. }: &Win) -> Target {
-    let (origin, place, by) = (claim.origin, *place, *by);
-    let receipt = Receipt { renewals: lease.renewals, origin, place, by };
-    let named = Some(lease.fencing_token);
-    Target::of(&claim.key, &claim.token, named).only(If::Unheard(receipt))
-}
-
 /// The guard of a grant that began a lease.
 struct Guard {
     owed: Arc<Owed>,
@@ -130,6 +116,16 @@ struct Guard {
     ttl: Ttl,
     /// True once a request was handed the answer.
     handed: AtomicBool,
+}
+
+impl Guard {
+    fn of(owed: &Arc<Owed>, claim: &Claim, Win { lease, place, by, .. }: &Win) -> Self {
+        let (origin, place, by) = (claim.origin, *place, *by);
+        let receipt = Receipt { renewals: lease.renewals, origin, place, by };
+        let grant = Target::of(&claim.key, &claim.token, Some(lease.fencing_token));
+        let grant = grant.only(If::Unheard(receipt));
+        Self { owed: owed.clone(), grant, ttl: lease.ttl, handed: AtomicBool::new(false) }
+    }
 }
 
 impl Drop for Guard {
@@ -161,12 +157,6 @@ impl Delivery {
     /// The answer, before it is handed over.
     pub(crate) fn answer(&self) -> &Result<Answer, StoreError> {
         &self.answer
-    }
-
-    /// The same, or the error of a call without an answer.
-    pub(crate) fn answered(self) -> Result<Self, StoreError> {
-        let Self { answer, .. } = self;
-        Ok(Self { answer: Ok(answer?), ..self })
     }
 
     /// The same answer for another request of the claim: the lease is not new to it.

@@ -80,7 +80,7 @@ impl Ticket {
     fn unknown(&self) -> Delivery {
         let reason = "the store did not answer in time".into();
         let error = StoreError { verb: Verb::WaitTurn, effect: Effect::Unknown, reason };
-        self.waiters.deliver(&self.claim, [Instant::now(); 2], Err(error))
+        self.waiters.owed.deliver(&self.claim, [Instant::now(); 2], Err(error))
     }
 }
 

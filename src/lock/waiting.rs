@@ -8,18 +8,19 @@
 
 use std::collections::HashMap;
 use std::mem::take;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::lock::error::{LockError, StoreError};
+use crate::lock::error::LockError;
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{KeyLine, ReleasedRequests, WaitingRequest, Work};
-use crate::lock::lease::{Claim, Origin};
+use crate::lock::key_line::{KeyLine, WaitingRequest, Work};
+use crate::lock::lease::Claim;
 use crate::lock::next::{Answered, Next, after};
 use crate::lock::owed::{Delivery, Owed};
 use crate::lock::store::{Answer, Ask, Keep, Store, Waiting};
@@ -56,17 +57,13 @@ pub struct WaitLimits {
 /// The waiting requests of this instance.
 pub(crate) struct Waiters {
     store: Arc<dyn Store>,
-    owed: Arc<Owed>,
+    pub(super) owed: Arc<Owed>,
     tasks: TaskTracker,
     limits: WaitLimits,
-    lines: Mutex<Lines>,
-}
-
-#[derive(Default)]
-struct Lines {
-    keys: HashMap<LockKey, KeyLine>,
-    requests: usize,
-    next_request: u64,
+    /// Has a permit for each request that may wait.
+    room: Arc<Semaphore>,
+    last_request: AtomicU64,
+    lines: Mutex<HashMap<LockKey, KeyLine>>,
 }
 
 /// The pause until the head of one of so many lines asks again.
@@ -83,11 +80,13 @@ impl Waiters {
         tasks: TaskTracker,
         limits: WaitLimits,
     ) -> Self {
-        Self { store, owed, tasks, limits, lines: Mutex::default() }
+        let room = Arc::new(Semaphore::new(limits.per_instance.min(Semaphore::MAX_PERMITS)));
+        let (last_request, lines) = Default::default();
+        Self { store, owed, tasks, limits, room, last_request, lines }
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.with(|lines| lines.requests)
+        self.limits.per_instance - self.room.available_permits()
     }
 
     /// Adds a request behind its claim, and returns its number. It waits until it is told or is
@@ -97,24 +96,25 @@ impl Waiters {
         claim: &Claim,
         tell: oneshot::Sender<Option<Delivery>>,
     ) -> Result<u64, LockError> {
+        let full = || LockError::TooManyWaiters("this instance has too many waiters");
+        let room = self.room.clone().try_acquire_owned().map_err(|_| full())?;
         self.with(|lines| {
-            let Lines { keys, requests, next_request } = lines;
-            let room = keys.len() < self.limits.keys || keys.contains_key(&claim.key);
-            if *requests >= self.limits.per_instance || !room {
-                return Err(LockError::TooManyWaiters("this instance has too many waiters"));
+            if lines.len() >= self.limits.keys && !lines.contains_key(&claim.key) {
+                return Err(full());
             }
-            let line = keys.entry(claim.key.clone()).or_insert_with(|| self.begin_line(&claim.key));
+            let begin = || self.begin_line(&claim.key);
+            let line = lines.entry(claim.key.clone()).or_insert_with(begin);
             if !line.has_room_for(&claim.token, self.limits.per_key) {
                 return Err(LockError::TooManyWaiters("the line for this key is full"));
             }
-            (*next_request, *requests) = (*next_request + 1, *requests + 1);
-            line.enter(claim.clone(), *next_request, tell);
-            Ok(*next_request)
+            let number = self.last_request.fetch_add(1, Ordering::Relaxed);
+            line.enter(claim.clone(), WaitingRequest::new(number, tell, room));
+            Ok(number)
         })
     }
 
     /// Takes a released claim out of this instance's line, once no question for it is under way.
-    /// Its requests are told by [`ReleasedRequests::told`].
+    /// Returns its requests, which are told by the caller; dropped, that the outcome is unknown.
     ///
     /// # Cancel safety
     ///
@@ -124,10 +124,11 @@ impl Waiters {
         key: &LockKey,
         token: &LeaseToken,
         keep: Keep,
-    ) -> ReleasedRequests {
-        let taken_out = self.with_line(key, |line| line.release(token, keep)).flatten();
-        let Some(taken_out) = taken_out else { return ReleasedRequests(Vec::new()) };
-        ReleasedRequests(taken_out.await.unwrap_or_default())
+    ) -> Vec<WaitingRequest> {
+        match self.with_line(key, |line| line.release(token, keep)).flatten() {
+            Some(taken_out) => taken_out.await.unwrap_or_default(),
+            None => Vec::new(),
+        }
     }
 
     pub(super) fn with_line<T>(
@@ -135,26 +136,10 @@ impl Waiters {
         key: &LockKey,
         use_it: impl FnOnce(&mut KeyLine) -> T,
     ) -> Option<T> {
-        self.with(|lines| {
-            let line = lines.keys.get_mut(key)?;
-            let before = line.requests();
-            let used = use_it(line);
-            lines.requests = lines.requests + line.requests() - before;
-            Some(used)
-        })
+        self.with(|lines| lines.get_mut(key).map(use_it))
     }
 
-    /// See [`Owed::deliver`].
-    pub(super) fn deliver(
-        &self,
-        claim: &Claim,
-        at: [Instant; 2],
-        answer: Result<Answer, StoreError>,
-    ) -> Delivery {
-        self.owed.clone().deliver(claim, at, answer)
-    }
-
-    fn with<T>(&self, use_them: impl FnOnce(&mut Lines) -> T) -> T {
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, KeyLine>) -> T) -> T {
         use_them(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
@@ -198,11 +183,11 @@ impl Waiters {
     /// line if nothing waits.
     fn take_work(&self, key: &LockKey, leave_at: Instant) -> Option<Work> {
         let due = Instant::now() >= leave_at;
-        let work = self.with_line(key, |line| line.take_work(ROUND, due))?;
-        let idle = work.leaving.is_empty();
         self.with(|lines| {
-            if idle && lines.keys.get(key).is_some_and(KeyLine::is_over) {
-                lines.keys.remove(key);
+            let line = lines.get_mut(key)?;
+            let work = line.take_work(ROUND, due);
+            if work.leaving.is_empty() && line.is_over() {
+                lines.remove(key);
                 return None;
             }
             Some(work)
@@ -265,87 +250,70 @@ impl Waiters {
 
     /// Handles an answer: delivers a grant or a refusal, notes a place. Returns the moment to ask
     /// again, if the answer tells one.
-    fn note(&self, Answered { claim, ask, at, answer }: Answered) -> Option<Instant> {
-        let (key, token, [asked, _]) = (&claim.key, &claim.token, at);
-        match (answer, ask) {
+    fn note(&self, one: Answered) -> Option<Instant> {
+        let [asked, _] = one.at;
+        match (&one.answer, one.ask) {
             (Ok(Answer::Waiting(waiting)), _) => {
-                self.with_line(key, |line| line.note(token, &waiting));
-                let lines = self.with(|lines| lines.keys.len());
-                Some(Instant::now() + pause(&waiting, lines))
+                self.with_line(&one.claim.key, |line| line.note(&one.claim.token, waiting));
+                let lines = self.with(|lines| lines.len());
+                Some(Instant::now() + pause(waiting, lines))
             }
-            (Ok(Answer::Won(mut win)), _) => {
-                // Only this request knows a token of the service: an earlier answer was lost.
-                win.fresh |= claim.origin == Origin::Service;
+            (Ok(Answer::Won(win)), _) => {
                 let again = asked + AFTER_A_GRANT.min(win.lease.ttl.as_duration());
-                self.tell_all(&claim, at, Ok(Answer::Won(win)));
+                self.tell_all(one);
                 Some(again)
             }
-            (Ok(Answer::Gone), _) => {
-                self.tell_all(&claim, at, Ok(Answer::Gone));
+            (Ok(Answer::Gone), _) | (Ok(Answer::Held(_)), Ask::InLine(_)) => {
+                self.tell_all(one);
                 Some(asked)
             }
-            (Ok(held), Ask::InLine(_)) => {
-                self.tell_all(&claim, at, Ok(held));
-                Some(asked)
-            }
-            (refused, Ask::Once(_)) => {
-                self.tell_stopping(&claim, at, refused);
+            (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => {
+                self.tell_stopping(one);
                 None
             }
-            (Err(error), Ask::InLine(_)) => {
-                self.note_failure(&claim, at, error);
+            (Err(_), Ask::InLine(_)) => {
+                self.note_failure(one);
                 Some(asked + AFTER_A_FAILURE)
             }
         }
     }
 
     /// Tells those whose claim could not join. A claim in line keeps waiting.
-    fn note_failure(&self, claim: &Claim, at: [Instant; 2], error: StoreError) {
-        let (key, token) = (&claim.key, &claim.token);
+    fn note_failure(&self, one: Answered) {
+        let (key, token) = (&one.claim.key, &one.claim.token);
         if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
-            let told = self.with_line(key, |line| line.take_failed(claim));
-            self.tell(told.unwrap_or_default(), claim, at, Err(error));
+            let told = self.with_line(key, |line| line.take_failed(&one.claim));
+            self.tell(told.unwrap_or_default(), one);
         } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
             // It may have been granted, and no request waits for it any more.
-            drop(self.deliver(claim, at, Err(error)));
+            self.tell(Vec::new(), one);
         }
     }
 
     /// Tells the requests that asked for the last time, and takes them out.
-    fn tell_stopping(
-        &self,
-        claim: &Claim,
-        at: [Instant; 2],
-        mut answer: Result<Answer, StoreError>,
-    ) {
-        let taken = self.with_line(&claim.key, |line| line.take_stopping(&claim.token));
+    fn tell_stopping(&self, mut one: Answered) {
+        let taken = self.with_line(&one.claim.key, |line| line.take_stopping(&one.claim.token));
         let (told, left) = taken.unwrap_or_default();
-        if let Ok(Answer::Held(status)) = &mut answer {
+        if let Ok(Answer::Held(status)) = &mut one.answer {
             // The store still counts the claim that is about to leave.
             status.waiters = status.waiters.saturating_sub(left);
         }
-        self.tell(told, claim, at, answer);
+        self.tell(told, one);
     }
 
     /// Tells all requests of a claim that is over, and takes it out.
-    fn tell_all(&self, claim: &Claim, at: [Instant; 2], answer: Result<Answer, StoreError>) {
-        let told = self.with_line(&claim.key, |line| line.take_out(&claim.token));
-        self.tell(told.unwrap_or_default(), claim, at, answer);
+    fn tell_all(&self, one: Answered) {
+        let told = self.with_line(&one.claim.key, |line| line.take_out(&one.claim.token));
+        self.tell(told.unwrap_or_default(), one);
     }
 
     /// Tells requests the answer to their claim, under one guard: the others share the lease that
     /// the first was granted.
-    fn tell(
-        &self,
-        told: Vec<WaitingRequest>,
-        claim: &Claim,
-        at: [Instant; 2],
-        answer: Result<Answer, StoreError>,
-    ) {
-        let began = answer.as_ref().is_ok_and(|answer| answer.win().is_some_and(|win| win.fresh));
-        let mut first = self.deliver(claim, at, answer);
+    fn tell(&self, told: Vec<WaitingRequest>, Answered { claim, at, answer, .. }: Answered) {
+        let mut first = self.owed.deliver(&claim, at, answer);
         let others: Vec<_> = told.iter().skip(1).map(|_| first.again()).collect();
-        first.alone = began && others.is_empty();
+        let fresh = matches!(first.answer(), Ok(Answer::Won(win)) if win.fresh);
+        first.alone = fresh && others.is_empty();
         for (request, delivery) in told.into_iter().zip(std::iter::once(first).chain(others)) {
             request.tell(Some(delivery));
         }
