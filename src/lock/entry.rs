@@ -29,11 +29,6 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Returns true if this is the lease of `token`, and the one `named` if given.
-    pub(super) fn is_lease_of(&self, token: &LeaseToken, named: Option<FencingToken>) -> bool {
-        self.token == *token && named.is_none_or(|named| named == self.fencing_token)
-    }
-
     /// The time left, as its holder is told: the lease may last a little longer.
     pub(super) fn left(&self, now: Timestamp) -> Duration {
         self.ends_at.left(now).min(self.ttl.as_duration())

@@ -1,7 +1,8 @@
 //! The line of one key in the table: claims by their places, absent ones apart. Pure, as the table
 //! is.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use crate::lock::lease::{Claim, Owner, Waiter};
 use crate::lock::time::Timestamp;
@@ -14,9 +15,8 @@ pub(crate) struct Line {
     places: HashMap<LeaseToken, Joined>,
     /// Present claims, which may be handed the key.
     waiting: BTreeMap<u64, LeaseToken>,
-    /// Absent claims that keep a place until this moment; they are passed over.
-    away: BTreeMap<u64, (LeaseToken, Timestamp)>,
-    away_ends: BTreeSet<(Timestamp, u64)>,
+    /// Absent claims by the moments until which they keep their places; they are passed over.
+    away: BTreeMap<(Timestamp, u64), LeaseToken>,
     /// The claim that the key was handed to, and the deadline for its confirmation.
     handed: Option<(LeaseToken, Timestamp)>,
 }
@@ -27,6 +27,8 @@ struct Joined {
     place: u64,
     since: Timestamp,
     owner: Option<Owner>,
+    /// The moment until which it keeps its place, if it is absent.
+    away_until: Option<Timestamp>,
 }
 
 impl Line {
@@ -42,11 +44,13 @@ impl Line {
         let last = self.next;
         let joined = self.places.entry(claim.token.clone()).or_insert_with(|| {
             self.next += 1;
-            Joined { place: self.next, since: now, owner: None }
+            Joined { place: self.next, since: now, owner: None, away_until: None }
         });
         let place = joined.place;
         joined.owner = claim.owner.clone(); // The newest request sets it.
-        self.come_back(place);
+        if let Some(until) = joined.away_until.take() {
+            self.away.remove(&(until, place));
+        }
         self.waiting.insert(place, claim.token.clone());
         (place, place > last)
     }
@@ -63,12 +67,12 @@ impl Line {
 
     /// Keeps the place of an absent claim until `until`, and passes over it meanwhile.
     pub(crate) fn park(&mut self, token: &LeaseToken, until: Timestamp) {
-        if let Some(place) = self.place(token) {
-            self.come_back(place);
-            self.waiting.remove(&place);
-            self.away.insert(place, (token.clone(), until));
-            self.away_ends.insert((until, place));
+        let Some(joined) = self.places.get_mut(token) else { return };
+        match joined.away_until.replace(until) {
+            Some(before) => _ = self.away.remove(&(before, joined.place)),
+            None => _ = self.waiting.remove(&joined.place),
         }
+        self.away.insert((until, joined.place), token.clone());
     }
 
     /// Gives an absent claim the place back that it had, until `until`.
@@ -79,16 +83,19 @@ impl Line {
         (now, until): (Timestamp, Timestamp),
     ) {
         if self.place(token).is_none() {
-            self.places.insert(token.clone(), Joined { place, since: now, owner: None });
+            let joined = Joined { place, since: now, owner: None, away_until: None };
+            self.places.insert(token.clone(), joined);
             self.park(token, until);
         }
     }
 
     /// Takes a claim out of the line. Returns the place that it had.
     pub(crate) fn drop(&mut self, token: &LeaseToken) -> Option<u64> {
-        let Joined { place, .. } = self.places.remove(token)?;
-        self.come_back(place);
-        self.waiting.remove(&place);
+        let Joined { place, away_until, .. } = self.places.remove(token)?;
+        match away_until {
+            Some(until) => _ = self.away.remove(&(until, place)),
+            None => _ = self.waiting.remove(&place),
+        }
         Some(place)
     }
 
@@ -112,20 +119,23 @@ impl Line {
         self.waiting.len() as u64
     }
 
-    /// Hands the key to the head until `until`, keeping its place until `keep_until`. `None` if no
-    /// claim is present.
-    pub(crate) fn hand_on(&mut self, until: Timestamp, keep_until: Timestamp) -> Option<()> {
-        self.handed = None;
-        let (_, token) = self.head()?;
-        let token = token.clone();
+    /// Hands the key to the head until `until`, keeping its place until `keep_until`. Returns false
+    /// if no claim is present.
+    pub(crate) fn hand_on(&mut self, until: Timestamp, keep_until: Timestamp) -> bool {
+        self.handed = self.head().map(|(_, token)| (token.clone(), until));
+        let Some((token, _)) = self.handed.clone() else { return false };
         self.park(&token, keep_until);
-        self.handed = Some((token, until));
-        Some(())
+        true
     }
 
     /// The hand-off, unless it was confirmed or has lapsed.
     pub(crate) fn handed(&self) -> Option<&(LeaseToken, Timestamp)> {
         self.handed.as_ref()
+    }
+
+    /// The time left of the hand-off.
+    pub(crate) fn handed_for(&self, now: Timestamp) -> Option<Duration> {
+        self.handed.as_ref().map(|(_, until)| until.left(now))
     }
 
     pub(crate) fn take_handed(&mut self) {
@@ -135,14 +145,11 @@ impl Line {
     /// Ends expired places, and an unconfirmed hand-off whose time is up. Returns true if that
     /// lapsed.
     pub(crate) fn expire(&mut self, now: Timestamp) -> bool {
-        while let Some(&(until, place)) = self.away_ends.first() {
-            if until > now {
-                break;
-            }
-            if let Some((token, _)) = self.away.get(&place) {
-                let token = token.clone();
-                self.drop(&token);
-            }
+        while let Some((&(until, _), token)) = self.away.first_key_value()
+            && until <= now
+        {
+            let token = token.clone();
+            self.drop(&token);
         }
         let lapsed = self.handed.as_ref().is_some_and(|(_, until)| *until <= now);
         if lapsed {
@@ -154,11 +161,5 @@ impl Line {
     /// Returns true if the line has neither places nor a hand-off.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty() && self.handed.is_none()
-    }
-
-    fn come_back(&mut self, place: u64) {
-        if let Some((_, until)) = self.away.remove(&place) {
-            self.away_ends.remove(&(until, place));
-        }
     }
 }

@@ -37,10 +37,8 @@ pub struct Table {
     position_kept: Ttl,
     /// The longest time that a lease lasts.
     prefixes: Prefixes,
-    /// The keys whose first claims have to ask, since [`Table::take_rung`].
-    rung: Vec<LockKey>,
-    /// The places of claims that were granted to another request, since [`Table::take_ended`].
-    ended: Vec<(LockKey, u64)>,
+    /// See [`Table::take_hints`].
+    hints: Vec<(LockKey, Option<u64>)>,
     last_place: u64, // Over all keys.
     /// The same leases by their ends, to find expired ones without a search.
     ends: BTreeSet<(Timestamp, LeaseId)>,
@@ -72,8 +70,7 @@ impl Table {
             lines: HashMap::new(),
             position_kept: Ttl::from_millis(5_000),
             prefixes: Prefixes::default(),
-            rung: Vec::new(),
-            ended: Vec::new(),
+            hints: Vec::new(),
             last_place: 0,
             ends,
             last_fencing_token,
@@ -131,25 +128,26 @@ impl Table {
             (None, Ask::InLine(_)) => self.in_line(claim, now),
         };
         if let (Ask::Once(_), Answer::Won(Win { place: Some(place), .. })) = (ask, &answer) {
-            self.ended.push((claim.key.clone(), *place));
+            self.hints.push((claim.key.clone(), Some(*place)));
         }
         Some(answer)
     }
 
     /// Joins the line, or keeps the claim's place in it.
     fn in_line(&mut self, claim: &Claim, now: Timestamp) -> Answer {
-        let begin = || Line::after(self.last_place);
-        let line = self.lines.entry(claim.key.clone()).or_insert_with(begin);
+        let last = self.last_place;
+        let line = self.lines.entry(claim.key.clone()).or_insert_with(|| Line::after(last));
         let (place, new) = line.join(claim, now);
-        self.last_place = self.last_place.max(place);
+        self.last_place = last.max(place);
         self.hand_on_if_free(&claim.key, now);
-        let holder = self.refusal(claim, now).holder.unwrap_or_default();
-        let line = self.lines.entry(claim.key.clone()).or_default();
+        let line = &self.lines[&claim.key];
+        let held = holders::makes_room(self.entries(&claim.key), claim.slots());
+        let left = held.map(|entry| entry.left(now)).or_else(|| line.handed_for(now));
         Answer::Waiting(Waiting {
             place,
             ahead: line.ahead(place),
             new,
-            recheck_after: holder.left.unwrap_or_default(),
+            recheck_after: left.unwrap_or_default(),
             lasts: Duration::ZERO,
             handed: line.handed().map(|(token, _)| token.clone()),
         })
@@ -285,15 +283,10 @@ impl Table {
         std::mem::take(&mut self.changes)
     }
 
-    /// Takes the places of claims whose token was granted the key by a request that did not wait.
-    pub fn take_ended(&mut self) -> Vec<(LockKey, u64)> {
-        std::mem::take(&mut self.ended)
-    }
-
-    /// Takes the keys whose first claims have to ask: they were handed the key, or there may be room
-    /// for them.
-    pub fn take_rung(&mut self) -> Vec<LockKey> {
-        std::mem::take(&mut self.rung)
+    /// Takes the keys whose first claims have to ask, because they were handed the key or there may
+    /// be room; with a place, its claim was granted to a request that did not wait.
+    pub fn take_hints(&mut self) -> Vec<(LockKey, Option<u64>)> {
+        std::mem::take(&mut self.hints)
     }
 
     /// Ends expired leases of all keys, and expired places and hand-offs of this key, which is then
@@ -309,7 +302,7 @@ impl Table {
     /// The lease of a token; only the one that is named, if one is.
     fn lease(&self, of: &Target) -> Option<&Entry> {
         let own = self.entry_of(&of.key, &of.token)?;
-        own.is_lease_of(&of.token, of.number).then_some(own)
+        of.number.is_none_or(|number| number == own.fencing_token).then_some(own)
     }
 
     /// Returns true if a claim would get the key by asking: there is room, and the key was handed to
@@ -333,8 +326,8 @@ impl Table {
             return;
         }
         let until = now.after(CONFIRM_WITHIN);
-        if line.hand_on(until, until.after(self.position_kept)).is_some() {
-            self.rung.push(key.clone());
+        if line.hand_on(until, until.after(self.position_kept)) {
+            self.hints.push((key.clone(), None));
         }
     }
 
@@ -348,7 +341,7 @@ impl Table {
     fn ring(&mut self, key: &LockKey) {
         let shares = self.entries(key).first().is_some_and(|entry| !entry.share.slots.is_alone());
         if shares && self.lines.get(key).is_some_and(|line| line.head().is_some()) {
-            self.rung.push(key.clone());
+            self.hints.push((key.clone(), None));
         }
     }
 

@@ -275,7 +275,7 @@ impl World {
     fn serve(&mut self) {
         // An end that no call has met rings when the next one does.
         self.table.look(&key("a"), (None, 0), self.at());
-        while !self.table.take_rung().is_empty() {
+        while !self.table.take_hints().is_empty() {
             let Some((_, (who, claim))) = self.line.first_key_value() else { continue };
             self.wait(*who, claim.clone());
         }

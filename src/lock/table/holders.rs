@@ -14,11 +14,6 @@ const MOST_NAMED: usize = 100;
 /// The leases of a held key: nearly always one, which needs no memory of its own.
 pub(crate) type Holders = SmallVec<[Entry; 1]>;
 
-/// The lease of a token.
-pub(super) fn of_token<'a>(leases: &'a [Entry], token: &LeaseToken) -> Option<&'a Entry> {
-    leases.iter().find(|entry| entry.token == *token)
-}
-
 /// Returns true if all who would then hold the key, the token with its `slots` and the others, allow
 /// so many.
 pub(super) fn room(leases: &[Entry], token: &LeaseToken, slots: Slots) -> bool {

@@ -39,7 +39,7 @@ impl Table {
 
     /// The lease of a token.
     pub(crate) fn entry_of(&self, key: &LockKey, token: &LeaseToken) -> Option<&Entry> {
-        holders::of_token(self.entries(key), token)
+        self.entries(key).iter().find(|entry| entry.token == *token)
     }
 
     /// The leases from the start of a page, without its limit and regardless of the time.
@@ -59,7 +59,7 @@ impl Table {
         now: Timestamp,
     ) -> LockStatus {
         let line = self.lines.get(key);
-        let handed = line.and_then(Line::handed).map(|(_, until)| until.left(now));
+        let handed = line.and_then(|line| line.handed_for(now));
         let own = token.and_then(|token| leases.clone().find(|entry| entry.token == *token));
         LockStatus {
             key: key.clone(),

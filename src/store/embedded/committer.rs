@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::lock::error::Effect;
-use crate::lock::table::LeaseId;
+use crate::lock::table::{LeaseId, Table};
 use crate::lock::time::{Clock, Timestamp};
 use crate::lock::wakeup::Wakeups;
 use crate::lock::watched;
@@ -98,13 +98,13 @@ impl Committer {
             for job in batch {
                 job.reply(outcome.clone());
             }
-            let heard = {
-                let mut state = self.shared.view.state();
-                state.table.as_mut().map(|table| (table.take_rung(), table.take_ended()))
-            };
-            let (rung, ended) = heard.unwrap_or_default();
-            rung.iter().for_each(|key| self.shared.wakeups.ring(key));
-            ended.iter().for_each(|(key, place)| self.shared.wakeups.ended(key, *place));
+            let hints = self.shared.view.state().table.as_mut().map(Table::take_hints);
+            for (key, ended) in hints.unwrap_or_default() {
+                match ended {
+                    Some(place) => self.shared.wakeups.ended(&key, place),
+                    None => self.shared.wakeups.ring(&key),
+                }
+            }
         }
         if let Health::Serving = self.health {
             // With the clock on disk up to date, remaining leases last no longer than they must.
