@@ -17,9 +17,7 @@ use crate::store::embedded::error::LogError;
 use crate::store::embedded::file::DatabaseFile;
 use crate::store::embedded::home::Home;
 use crate::store::embedded::row::Sum;
-use crate::store::embedded::tables::{
-    Change, FORMAT, LeaseOfKey, Meta, contents, write, write_new,
-};
+use crate::store::embedded::tables::{Change, FORMAT, Meta, contents, write, write_new};
 
 /// All leases are in memory anyway; the database needs little more than its write buffer.
 const CACHE_BYTES: usize = 16 << 20;
@@ -30,12 +28,6 @@ pub(super) struct Log {
     database: Option<Database>,
     committed: u64,
     attempted: u64,
-    sum: Sum,
-}
-
-struct Contents {
-    meta: Meta,
-    leases: Vec<LeaseOfKey>,
     sum: Sum,
 }
 
@@ -119,46 +111,40 @@ impl Log {
     fn read(&mut self, check: Check) -> Result<(Table, Timestamp), LogError> {
         self.database = None; // Releases its lock on the file first.
         let file = self.home.open()?;
-        let damaged = |what: String| LogError::Damaged { path: self.home.path().to_owned(), what };
-        let opened = caught(|| self.open_and_read(file, check, &damaged));
-        let (database, found) =
-            opened.ok_or_else(|| damaged("the database cannot be read".to_owned()))??;
+        let read = caught(|| self.open_and_read(file, check));
+        let (database, meta, sum, table) =
+            read.ok_or_else(|| self.damaged("the database cannot be read"))??;
         let witnessed = self.home.witnessed();
         let witnessed =
             witnessed.map_err(|source| database_error(self.home.path(), source.into()))?;
-        let witnessed = witnessed.ok_or_else(|| damaged("its first page".to_owned()))?;
+        let witnessed = witnessed.ok_or_else(|| self.damaged("its first page"))?;
         self.home.expect(witnessed);
-        let expected = witnessed.max(self.committed);
-        if found.meta.commits < expected {
-            let (is, was) = (found.meta.commits, expected);
-            return Err(damaged(format!("its last commit is {is}, but {was} was answered")));
+        let (is, was) = (meta.commits, witnessed.max(self.committed));
+        if is < was {
+            return Err(self.damaged(format!("its last commit is {is}, but {was} was answered")));
         }
-        self.database = Some(database);
-        self.committed = found.meta.commits;
-        self.sum = found.sum;
-        let table = Table::restore(found.leases, found.meta.last_fencing_token);
-        Ok((table, Timestamp::from_micros(found.meta.clock)))
+        (self.database, self.committed, self.sum) = (Some(database), is, sum);
+        Ok((table, Timestamp::from_micros(meta.clock)))
     }
 
     fn open_and_read(
         &self,
         file: File,
         check: Check,
-        damaged: &dyn Fn(String) -> LogError,
-    ) -> Result<(Database, Contents), LogError> {
+    ) -> Result<(Database, Meta, Sum, Table), LogError> {
         let failed = |error: redb::Error| match error {
             redb::Error::DatabaseAlreadyOpen => LogError::InUse(self.home.path().to_owned()),
-            redb::Error::Corrupted(what) => damaged(what),
-            redb::Error::TableDoesNotExist(name) => damaged(format!("it has no table {name}")),
+            redb::Error::Corrupted(what) => self.damaged(what),
+            redb::Error::TableDoesNotExist(name) => self.damaged(format!("it has no table {name}")),
             redb::Error::Io(error)
                 if matches!(error.kind(), ErrorKind::InvalidData | ErrorKind::UnexpectedEof) =>
             {
-                damaged(error.to_string())
+                self.damaged(error.to_string())
             }
             error => database_error(self.home.path(), error),
         };
         if file.metadata().is_ok_and(|file| file.len() == 0) {
-            return Err(damaged("it is empty".to_owned()));
+            return Err(self.damaged("it is empty"));
         }
         let mut database = create(file, self.home.length()).map_err(failed)?;
         if check == Check::Pages {
@@ -170,7 +156,7 @@ impl Log {
             return Err(LogError::Format { path, format: meta.format });
         }
         let leases: Option<Vec<_>> = leases.into_iter().collect();
-        let leases = leases.ok_or_else(|| damaged("a lease cannot be read".to_owned()))?;
+        let leases = leases.ok_or_else(|| self.damaged("a lease cannot be read"))?;
         let mut sum = Sum::default();
         for (key, entry) in &leases {
             sum.replace(key, None, Some(entry));
@@ -178,14 +164,18 @@ impl Log {
         if !meta.fits(sum) {
             let (is, was) = (leases.len(), meta.leases);
             let what = format!("its {is} leases are not the {was} that were written");
-            return Err(damaged(what));
+            return Err(self.damaged(what));
         }
         let highest = leases.iter().map(|(_, entry)| entry.fencing_token.number()).max();
         let last = meta.last_fencing_token;
         if last < highest.unwrap_or(0) || (last > 0 && FencingToken::from_number(last).is_none()) {
-            return Err(damaged(format!("its last fencing token is {last}")));
+            return Err(self.damaged(format!("its last fencing token is {last}")));
         }
-        Ok((database, Contents { meta, leases, sum }))
+        Ok((database, meta, sum, Table::restore(leases, last)))
+    }
+
+    fn damaged(&self, what: impl Into<String>) -> LogError {
+        LogError::Damaged { path: self.home.path().to_owned(), what: what.into() }
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) struct Meta {
     pub(super) checksum: u64,
 }
 
-pub(super) type LeaseOfKey = (LockKey, Entry);
+type LeaseOfKey = (LockKey, Entry);
 type Row<'a> = (AccessGuard<'a, u64>, AccessGuard<'a, LeaseRow>);
 
 impl Meta {
