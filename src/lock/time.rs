@@ -148,8 +148,16 @@ pub fn wall_clock_micros() -> u64 {
 /// `d`; a bare number is seconds. Like `flock` and `timeout` it knows fractions (`0.2`, `1.5m`), and
 /// cuts what is too long. Fractions are rounded up to milliseconds: zero has a meaning of its own.
 pub fn parse_duration(text: &str) -> Option<Duration> {
-    let (number, unit) = split(text, |letter| letter.is_ascii_digit() || letter == '.');
-    let unit_ms = unit_ms(unit)?;
+    let is_unit = |letter: char| !letter.is_ascii_digit() && letter != '.';
+    let (number, unit) = text.split_at(text.find(is_unit).unwrap_or(text.len()));
+    let unit_ms = match unit {
+        "ms" => 1,
+        "" | "s" => 1_000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => 86_400_000,
+        _ => return None,
+    };
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     if whole.len() + fraction.len() == 0 || fraction.contains('.') {
         return None;
@@ -168,22 +176,6 @@ pub fn shortest(duration: Duration) -> String {
     let whole = units.find(|(_, unit)| ms > 0 && ms.is_multiple_of(*unit));
     let (name, unit) = whole.unwrap_or(("ms", 1));
     format!("{}{name}", ms / unit)
-}
-
-/// The longest beginning of such letters, and the rest.
-fn split(text: &str, is_ours: impl Fn(char) -> bool) -> (&str, &str) {
-    text.split_at(text.find(|letter| !is_ours(letter)).unwrap_or(text.len()))
-}
-
-fn unit_ms(unit: &str) -> Option<u64> {
-    Some(match unit {
-        "ms" => 1,
-        "" | "s" => 1_000,
-        "m" => 60_000,
-        "h" => 3_600_000,
-        "d" => 86_400_000,
-        _ => return None,
-    })
 }
 
 /// The digits behind the point, from the last to the first, in whole milliseconds.
