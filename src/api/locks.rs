@@ -224,8 +224,7 @@ pub(super) async fn counted(app: &App, caller: &Caller, claim: Claim) -> Result<
             let Some(name) = caller.counted_as() else { return Err(full) };
             // Another instance may have granted it, or this one before it was started.
             let is_no_more = app.locks.leases().one_makes_way(&claim, &app.quotas.leases(name))
-                || claim.origin == Origin::Client
-                    && app.locks.has_lease(&claim.key, &claim.token, claim.origin).await?;
+                || claim.origin == Origin::Client && app.locks.has_lease(&claim).await?;
             if !is_no_more {
                 return Err(full);
             }

@@ -19,7 +19,7 @@ use crate::lock::error::{LockError, StoreError};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::WaitingRequest;
-use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus, Origin};
+use crate::lock::lease::{Acquired, Claim, Grant, Holder, Lease, LockStatus};
 use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
@@ -116,7 +116,7 @@ impl Locks {
     }
 
     /// Acquires the key if it is free and no claim is ahead.
-    pub(crate) async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
+    async fn try_acquire(&self, claim: Claim) -> Result<Acquired, LockError> {
         Ok(match self.ask(claim.clone()).await?.hand_over()? {
             Answer::Won(win) => self.won(win, &claim, Duration::ZERO),
             Answer::Held(status) => Acquired::Held(status, Duration::ZERO),
@@ -242,15 +242,10 @@ impl Locks {
         Ok(self.store.look(key, token, most).await?)
     }
 
-    /// Returns whether `token` has a lease of a key, which decides about a claim of this origin.
-    pub(crate) async fn has_lease(
-        &self,
-        key: &LockKey,
-        token: &LeaseToken,
-        origin: Origin,
-    ) -> Result<bool, LockError> {
-        let status = self.store.look(key, Some(token), 0).await;
-        Ok(status.map_err(|error| error.before_claim(origin))?.mine == Some(true))
+    /// Returns whether the token of a claim has a lease of its key, which decides about the claim.
+    pub(crate) async fn has_lease(&self, claim: &Claim) -> Result<bool, LockError> {
+        let status = self.store.look(&claim.key, Some(&claim.token), 0).await;
+        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
     }
 
     /// The held keys under any of `prefixes` that come after `after`, at most `limit` of them.

@@ -51,6 +51,6 @@ impl Locks {
             let told = self.enter(claim.clone(), None)?.outcome().await;
             told.map(Delivery::hand_over).transpose()?;
         }
-        self.has_lease(&claim.key, &claim.token, claim.origin).await
+        self.has_lease(claim).await
     }
 }
