@@ -14,6 +14,7 @@ use crate::lock::store::{Ask, Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
+#[derive(Default)]
 pub(super) struct KeyLine {
     claims: HashMap<LeaseToken, WaitingClaim>,
     /// The claims with a known place.
@@ -74,15 +75,7 @@ pub(super) struct Work {
 
 impl KeyLine {
     pub(super) fn new(bell: Arc<Notify>) -> Self {
-        Self {
-            claims: HashMap::new(),
-            order: BTreeMap::new(),
-            joining: VecDeque::new(),
-            stopping: Vec::new(),
-            leaving: HashMap::new(),
-            before_head: 0,
-            bell,
-        }
+        Self { bell, ..Self::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -231,8 +224,10 @@ impl KeyLine {
         self.claims.get(token).map(|waiting| (waiting.claim.clone(), Ask::InLine(waiting.place)))
     }
 
-    pub(super) fn at(&self, place: u64) -> Option<(Claim, Ask)> {
-        self.claim(self.order.get(&place)?)
+    /// The questions of the claims at these places.
+    pub(super) fn at(&self, places: &[u64]) -> Vec<(Claim, Ask)> {
+        let there = places.iter().filter_map(|place| self.order.get(place));
+        there.filter_map(|token| self.claim(token)).collect()
     }
 
     /// The number of claims ahead, as far as this instance knows; `None` before the store has told
@@ -251,11 +246,14 @@ impl KeyLine {
     }
 
     /// Takes out a claim that could not join, and returns its requests. It leaves in the next round,
-    /// because it may have joined, or may still.
-    pub(super) fn take_failed(&mut self, claim: &Claim) -> Vec<WaitingRequest> {
-        let requests = self.take_requests(&claim.token, |_| true);
-        self.leaving.insert(claim.token.clone(), Keep::of(claim.origin));
-        requests
+    /// because it may have joined, or may still. `None` for a claim that had a place: it keeps
+    /// waiting, and joins again if it lost the place with the store's data.
+    pub(super) fn take_failed(&mut self, token: &LeaseToken) -> Option<Vec<WaitingRequest>> {
+        if self.claims.get(token).is_some_and(|waiting| waiting.joined) {
+            self.join(token);
+            return None;
+        }
+        Some(self.take_requests(token, |_| true))
     }
 
     /// Takes out the requests of a claim that asked the last question. Returns them, and the number
@@ -294,17 +292,6 @@ impl KeyLine {
         if self.order.first_key_value().is_some_and(|(_, head)| head == token) {
             self.before_head = answer.ahead;
         }
-    }
-
-    /// Returns true for a waiting claim that never had a place. A claim that lost its place with
-    /// the store's data joins again.
-    pub(super) fn is_joining(&mut self, token: &LeaseToken) -> bool {
-        let Some(waiting) = self.claims.get(token) else { return false };
-        let joined = waiting.joined;
-        if joined {
-            self.join(token);
-        }
-        !joined
     }
 
     /// Takes out some requests of a claim, and the claim with the last one.

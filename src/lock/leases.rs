@@ -127,14 +127,14 @@ impl Leases {
                 return;
             }
             known.changes += 1;
-            if let Some(before) = replaces.filter(|_| known.lease(key, number).is_none()) {
-                // The holder goes on under another number.
-                known.change(key, before, |known| {
-                    (known.fencing_token, known.renewals) = (number, lease.renewals);
-                });
-            }
-            if known.lease(key, number).is_some() {
-                return known.change(key, number, |known| {
+            // A holder whose lease was replaced goes on under another number.
+            let replaced = replaces.filter(|_| known.lease(key, number).is_none());
+            let before = replaced.unwrap_or(number);
+            if known.lease(key, before).is_some() {
+                return known.change(key, before, |known| {
+                    if replaced.is_some() {
+                        (known.fencing_token, known.renewals) = (number, lease.renewals);
+                    }
                     known.renew(lease, ends_at);
                     known.permit = permit.or_else(|| known.permit.take());
                 });

@@ -161,7 +161,8 @@ impl Waiters {
                 leave_at = Instant::now() + AFTER_A_FAILURE;
             }
             let mut asking = work.asking;
-            asking.extend(self.ended(&key, wakeup.take_ended()));
+            let ended = wakeup.take_ended(); // The places of claims that ended elsewhere.
+            asking.extend(self.with_line(&key, |line| line.at(&ended)).unwrap_or_default());
             for answered in self.ask_all(asking).await {
                 ask_at = self.note(answered).map_or(ask_at, |moment| moment.min(ask_at));
             }
@@ -203,12 +204,6 @@ impl Waiters {
         tracing::debug!(lock.key = %key, ?error, "claims could not leave the line; retrying");
         self.with_line(key, |line| line.leave_again(leaving));
         false
-    }
-
-    /// The claims at these places, which ended elsewhere.
-    fn ended(&self, key: &LockKey, places: Vec<u64>) -> Vec<(Claim, Ask)> {
-        let at = |line: &mut KeyLine| places.iter().filter_map(|place| line.at(*place)).collect();
-        self.with_line(key, at).unwrap_or_default()
     }
 
     /// Asks for these claims at once.
@@ -272,21 +267,13 @@ impl Waiters {
                 None
             }
             (Err(_), Ask::InLine(_)) => {
-                self.note_failure(one);
+                let (key, token) = (&one.claim.key, &one.claim.token);
+                // If no request waits any more, it may have been granted.
+                if let Some(told) = self.with_line(key, |line| line.take_failed(token)).flatten() {
+                    self.tell(told, one);
+                }
                 Some(asked + AFTER_A_FAILURE)
             }
-        }
-    }
-
-    /// Tells those whose claim could not join. A claim in line keeps waiting.
-    fn note_failure(&self, one: Answered) {
-        let (key, token) = (&one.claim.key, &one.claim.token);
-        if self.with_line(key, |line| line.is_joining(token)) == Some(true) {
-            let told = self.with_line(key, |line| line.take_failed(&one.claim));
-            self.tell(told.unwrap_or_default(), one);
-        } else if self.with_line(key, |line| line.claim(token)).flatten().is_none() {
-            // It may have been granted, and no request waits for it any more.
-            self.tell(Vec::new(), one);
         }
     }
 
