@@ -47,37 +47,9 @@ impl<T: Send + 'static> Drop for HeardOut<T> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-
-    use tokio::sync::Notify;
     use tokio_util::task::TaskTracker;
 
     use super::HeardOut;
-
-    #[tokio::test]
-    async fn a_call_whose_caller_is_gone_goes_on_to_its_end() {
-        let (tasks, go_on, done) = (TaskTracker::new(), Arc::new(Notify::new()), Arc::default());
-        let call = {
-            let (go_on, done): (_, Arc<AtomicU32>) = (go_on.clone(), Arc::clone(&done));
-            async move {
-                go_on.notified().await;
-                done.fetch_add(1, Ordering::SeqCst);
-            }
-        };
-        let mut heard_out = Box::pin(HeardOut::new(&tasks, call));
-        tokio::select! {
-            biased;
-            () = &mut heard_out => panic!("it waits"),
-            () = std::future::ready(()) => (),
-        }
-        drop(heard_out);
-        assert_eq!(tasks.len(), 1);
-        go_on.notify_one();
-        tasks.close();
-        tasks.wait().await;
-        assert_eq!(done.load(Ordering::SeqCst), 1);
-    }
 
     #[tokio::test]
     async fn a_call_that_panics_does_not_go_on() {

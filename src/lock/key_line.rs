@@ -374,24 +374,13 @@ mod tests {
 
     use tokio::sync::{Notify, Semaphore, oneshot};
 
-    use crate::lock::key::LockKey;
     use crate::lock::key_line::{KeyLine, Stop, WaitingRequest};
-    use crate::lock::lease::{Claim, Origin};
+    use crate::lock::lease::Claim;
+    use crate::lock::sample;
     use crate::lock::store::Ask;
-    use crate::lock::time::Ttl;
-    use crate::lock::token::LeaseToken;
 
     fn claim() -> Claim {
-        Claim {
-            key: LockKey::parse("key").unwrap(),
-            token: LeaseToken::parse("token-of-a-client-1").unwrap(),
-            origin: Origin::Client,
-            ttl: Ttl::from_millis(1_000),
-            owner: None,
-            slots: None,
-            named: None,
-            permit: None,
-        }
+        sample::claim("key", "one", 1_000)
     }
 
     fn enter(line: &mut KeyLine, number: u64) {

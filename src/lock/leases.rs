@@ -343,58 +343,28 @@ mod tests {
 
     use super::known::{KEPT_ENDS, MOST};
     use super::{Leases, Living, Why};
-    use crate::lock::key::LockKey;
-    use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Origin, Owner, Renewals};
+    use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner};
     use crate::lock::permit::Count;
     use crate::lock::prefixes::Prefixes;
+    use crate::lock::sample::{self, key, number, win};
     use crate::lock::slots::{Share, Slots};
     use crate::lock::store::{Target, Win};
-    use crate::lock::time::Ttl;
-    use crate::lock::token::{FencingToken, LeaseToken};
+    use crate::lock::token::LeaseToken;
 
     fn leases(unreported: Why) -> Leases {
         Leases::new(unreported == Why::Elsewhere, Prefixes::default(), Box::new(|_, _, _| ()))
     }
 
-    fn key(text: &str) -> LockKey {
-        LockKey::parse(text).unwrap()
-    }
-
-    fn number(number: u64) -> FencingToken {
-        FencingToken::from_number(number).unwrap()
-    }
-
     fn token() -> LeaseToken {
-        LeaseToken::parse("a-token-of-a-client").unwrap()
+        sample::token("one")
     }
 
     fn claim() -> Claim {
-        Claim {
-            key: key("a"),
-            token: token(),
-            origin: Origin::Client,
-            ttl: Ttl::from_millis(10_000),
-            owner: None,
-            slots: None,
-            named: None,
-            permit: None,
-        }
-    }
-
-    fn win(text: &str, fencing_token: u64) -> Win {
-        Win { lease: lease(text, fencing_token), fresh: true, replaces: None, place: None, by: 0 }
+        sample::claim("a", "one", 10_000)
     }
 
     fn lease(text: &str, fencing_token: u64) -> Lease {
-        Lease {
-            key: key(text),
-            owner: None,
-            fencing_token: number(fencing_token),
-            ttl: Ttl::from_millis(10_000),
-            renewals: Renewals::default(),
-            capped: false,
-            share: Share::ALONE,
-        }
+        win(text, fencing_token).lease
     }
 
     fn held(text: &str, by: Option<u64>) -> LockStatus {
@@ -586,7 +556,7 @@ mod tests {
         };
         let grant = |lease: Lease| {
             let token = format!("a-token-of-client-{}", lease.fencing_token);
-            let win = Win { lease, fresh: true, replaces: None, place: None, by: 0 };
+            let win = Win { lease, ..win("a", 1) };
             let token = LeaseToken::parse(&token).unwrap();
             leases.granted(&Claim { token, ..claim() }, &win);
         };
@@ -619,8 +589,7 @@ mod tests {
         advance(Duration::from_secs(2)).await;
         let share = Share { slots: Slots::SHARED, slot: None };
         let shared = Lease { share, ..lease("a", 2) };
-        let changed =
-            Win { lease: shared, fresh: true, replaces: Some(number(1)), place: None, by: 0 };
+        let changed = Win { lease: shared, replaces: Some(number(1)), ..win("a", 2) };
         leases.granted(&claim(), &changed);
         assert_eq!((leases.living()[0].1.count, told(&leases)), (1, vec![]));
         // An answer was lost: the token has another lease by now.

@@ -21,6 +21,8 @@ mod next;
 mod owed;
 pub mod permit;
 pub mod prefixes;
+#[cfg(test)]
+mod sample;
 pub mod slots;
 pub mod store;
 pub mod table;

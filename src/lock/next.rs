@@ -67,42 +67,25 @@ mod tests {
     use tokio::time::Instant;
 
     use crate::lock::error::{Effect, StoreError, Verb};
-    use crate::lock::key::LockKey;
-    use crate::lock::lease::{Claim, Lease, Origin, Renewals};
     use crate::lock::next::{Answered, Next, after};
-    use crate::lock::slots::{Share, Slots};
+    use crate::lock::sample::{claim, token, win};
+    use crate::lock::slots::Slots;
     use crate::lock::store::{Answer, Ask, Waiting, Win};
-    use crate::lock::time::Ttl;
-    use crate::lock::token::{FencingToken, LeaseToken};
-
-    fn token(name: &str) -> LeaseToken {
-        LeaseToken::parse(&format!("{name:-<16}")).unwrap()
-    }
 
     fn of(name: &str, answer: Option<Answer>) -> Answered {
-        let (key, ttl) = (LockKey::parse("key").unwrap(), Ttl::from_millis(1_000));
-        let (token, origin) = (token(name), Origin::Client);
-        let claim =
-            Claim { key, token, origin, ttl, owner: None, slots: None, named: None, permit: None };
         let failed = || {
             let (verb, effect) = (Verb::WaitTurn, Effect::Unknown);
             StoreError { verb, effect, reason: "on purpose".into() }
         };
-        let (ask, at) = (Ask::InLine(Some(1)), [Instant::now(); 2]);
-        Answered { claim, ask, at, answer: answer.ok_or_else(failed) }
+        let (claim, ask) = (claim("key", name, 1_000), Ask::InLine(Some(1)));
+        let answer = answer.ok_or_else(failed);
+        Answered { claim, ask, at: [Instant::now(); 2], answer }
     }
 
     fn won(fresh: bool, slots: Slots) -> Option<Answer> {
-        let lease = Lease {
-            key: LockKey::parse("key").unwrap(),
-            owner: None,
-            fencing_token: FencingToken::from_number(1).unwrap(),
-            ttl: Ttl::from_millis(1_000),
-            renewals: Renewals::default(),
-            capped: false,
-            share: Share { slots, slot: None },
-        };
-        Some(Answer::Won(Win { lease, fresh, replaces: None, place: None, by: 0 }))
+        let mut win = Win { fresh, ..win("key", 1) };
+        win.lease.share.slots = slots;
+        Some(Answer::Won(win))
     }
 
     fn waits(handed: Option<&str>) -> Option<Answer> {

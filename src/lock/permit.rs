@@ -35,22 +35,3 @@ impl Drop for Taken {
         self.0.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Count;
-
-    #[test]
-    fn a_permit_counts_until_its_last_clone_is_dropped() {
-        let count = Count::default();
-        let first = count.permit(1).unwrap();
-        let again = first.clone();
-        drop(first);
-        assert!(count.permit(1).is_none() && again.is_of(&count));
-        let beyond = count.permit(usize::MAX).unwrap();
-        drop(again);
-        assert!(count.permit(1).is_none() && !beyond.is_of(&Count::default()));
-        drop(beyond);
-        assert!(count.permit(1).is_some());
-    }
-}

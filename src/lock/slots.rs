@@ -91,22 +91,4 @@ mod tests {
         assert!(Slots::SHARED.allows(1_000) && !Slots::SHARED.allows(1_001));
         assert_eq!((slots(1), slots(1_000)), (Slots::ALONE, Slots::MOST));
     }
-
-    #[test]
-    fn an_exclusive_lease_and_a_reader_have_no_slot_of_their_own() {
-        assert!(!Slots::ALONE.is_numbered() && !Slots::SHARED.is_numbered());
-        assert!(slots(2).is_numbered() && Slots::MOST.is_numbered());
-    }
-
-    #[test]
-    fn a_lease_that_comes_into_a_slot_or_is_promoted_begins_anew() {
-        let anew = [(5, 1), (1_001, 1), (1_001, 5)];
-        for from in [1, 2, 5, 1_001] {
-            for to in [1, 2, 5, 1_001] {
-                let expected =
-                    anew.contains(&(from, to)) || (from, to) == (2, 1) || (from, to) == (1_001, 2);
-                assert_eq!(slots(from).begins_anew_as(slots(to)), expected, "{from} to {to}");
-            }
-        }
-    }
 }

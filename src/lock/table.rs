@@ -359,36 +359,14 @@ mod tests {
     use std::time::Duration;
 
     use super::Table;
-    use crate::lock::key::LockKey;
-    use crate::lock::lease::{Claim, Origin, Receipt};
-    use crate::lock::prefixes::{Prefix, Prefixes};
-    use crate::lock::store::{Answer, Ask, Ended, If, Page, Target, Win};
-    use crate::lock::time::{Timestamp, Ttl};
-    use crate::lock::token::{FencingToken, LeaseToken};
+    use crate::lock::lease::{Origin, Receipt};
+    use crate::lock::sample::{claim, key, token};
+    use crate::lock::store::{Answer, Ask, If, Target, Win};
+    use crate::lock::time::Timestamp;
+    use crate::lock::token::FencingToken;
 
     fn at(ms: u64) -> Timestamp {
         Timestamp::from_micros(ms * 1_000)
-    }
-
-    fn key(text: &str) -> LockKey {
-        LockKey::parse(text).unwrap()
-    }
-
-    fn token(name: &str) -> LeaseToken {
-        LeaseToken::parse(&format!("{name:-<16}")).unwrap()
-    }
-
-    fn claim(key_text: &str, name: &str, ttl: u64) -> Claim {
-        Claim {
-            key: key(key_text),
-            token: token(name),
-            origin: Origin::Client,
-            ttl: Ttl::from_millis(ttl),
-            owner: None,
-            slots: None,
-            named: None,
-            permit: None,
-        }
     }
 
     fn of(key_text: &str, name: &str, number: Option<FencingToken>) -> Target {
@@ -419,48 +397,6 @@ mod tests {
             Some(6)
         );
         assert_eq!(table.renew(&of("a", "one", None), None, at(1_000)).lease(), None);
-    }
-
-    fn limited(table: Table) -> Table {
-        let most = Some(Ttl::from_millis(1_000));
-        let prefix = Prefix { text: "c/".to_owned(), max_hold: most };
-        table.limiting_holds(Prefixes::new(vec![prefix]).unwrap())
-    }
-
-    #[test]
-    fn a_lease_lasts_no_longer_than_it_may_whatever_renews_it() {
-        let mut table = limited(table()).with_slack(Duration::from_millis(100));
-        let long = || claim("c/a", "one", 700);
-        let first = table.ask(&claim("c/a", "one", 5_000), Ask::Once(None), at(0), 5);
-        let Some(Answer::Won(Win { lease, .. })) = first else { panic!("{first:?}") };
-        assert!(lease.capped && lease.ttl == Ttl::from_millis(1_000), "{lease:?}");
-        let refreshed = table.renew(&of("c/a", "one", None), Some(long().ttl), at(1)).lease();
-        assert!(!refreshed.unwrap().capped, "it ends before the limit");
-        let refreshed = table.renew(&of("c/a", "one", None), None, at(400)).lease().unwrap();
-        assert!(refreshed.capped && refreshed.ttl == Ttl::from_millis(600), "{refreshed:?}");
-        let again = table.ask(&long(), Ask::Once(None), at(900), 5);
-        let Some(Answer::Won(Win { lease, fresh: false, .. })) = again else { panic!("{again:?}") };
-        assert_eq!((lease.ttl, lease.capped), (Ttl::from_millis(100), true));
-        let holder = |table: &mut Table, now| table.look(&key("c/a"), (None, 0), now).holder;
-        assert!(holder(&mut table, Timestamp::from_micros(999_999)).is_some());
-        assert_eq!(holder(&mut table, at(1_000)), None);
-        let next = table.ask(&long(), Ask::Once(None), at(1_000), 5);
-        assert!(matches!(next, Some(Answer::Won(Win { fresh: true, .. }))), "{next:?}");
-    }
-
-    #[test]
-    fn a_lease_that_has_lasted_for_longer_than_a_new_limit_keeps_its_ttl_and_is_not_renewed() {
-        let mut table = table();
-        table.ask(&claim("c/a", "one", 9_000), Ask::Once(None), at(0), 5);
-        let mut table = limited(table);
-        let refreshed = table.renew(&of("c/a", "one", None), None, at(2_000)).lease().unwrap();
-        assert_eq!((refreshed.ttl, refreshed.capped), (Ttl::from_millis(7_000), true));
-        assert_eq!(
-            fence(table.ask(&claim("c/a", "one", 9_000), Ask::Once(None), at(3_000), 5)),
-            Some(5)
-        );
-        assert!(table.look(&key("c/a"), (None, 0), at(8_999)).holder.is_some());
-        assert_eq!(table.look(&key("c/a"), (None, 0), at(9_000)).holder, None);
     }
 
     #[test]
@@ -509,24 +445,14 @@ mod tests {
     }
 
     #[test]
-    fn the_same_token_keeps_its_number_and_the_later_end() {
+    fn the_end_of_a_lease_is_a_change_that_has_to_be_kept() {
         let mut table = table();
-        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 9);
-        for (ttl, left) in [(50, 500), (600, 600)] {
-            let again = table.ask(&claim("a", "one", ttl), Ask::Once(None), at(500), 77).unwrap();
-            let Answer::Won(Win { lease, fresh: false, .. }) = &again else { panic!("{again:?}") };
-            assert_eq!(lease.ttl, Ttl::from_millis(left));
-            assert_eq!(fence(Some(again)), Some(9));
-        }
-        let end = |named, ttl| {
-            let ttl = Some(Ttl::from_millis(ttl));
-            move |table: &mut Table| table.renew(&of("a", "one", named), ttl, at(500)).lease()
-        };
-        let longer = end(None, 50)(&mut table).unwrap();
-        assert_eq!(longer.ttl, Ttl::from_millis(600), "the token alone does not shorten it");
-        let shorter = end(Some(longer.fencing_token), 50)(&mut table).unwrap();
-        assert_eq!(shorter.ttl, Ttl::from_millis(50), "its number does");
-        assert_eq!(table.look(&key("a"), (None, 0), at(550)).holder, None);
+        table.ask(&claim("a", "one", 10), Ask::Once(None), at(0), 1);
+        table.take_changes();
+        table.look(&key("b"), (None, 0), at(10));
+        let changed: Vec<_> = table.take_changes().into_keys().map(|(key, _)| key).collect();
+        assert_eq!(changed, [key("a")]);
+        assert!(table.is_empty());
     }
 
     #[test]
@@ -551,50 +477,5 @@ mod tests {
         assert_eq!((waiting.ahead, waiting.new), (0, false));
         table.end(&grant, at(8));
         assert!(table.entry_of(&key("a"), &token("two")).is_some(), "it ends no other");
-    }
-
-    #[test]
-    fn a_release_by_another_token_changes_nothing() {
-        let mut table = table();
-        table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 1);
-        table.take_changes();
-        assert_eq!(table.end(&of("a", "two", None), at(1)), Ended::Nothing);
-        assert_eq!(table.end(&of("b", "one", None), at(1)), Ended::Nothing);
-        assert!(table.take_changes().is_empty());
-        assert!(matches!(table.end(&of("a", "one", None), at(1)), Ended::Lease(_)));
-        assert_eq!(table.end(&of("a", "one", None), at(1)), Ended::Nothing);
-    }
-
-    #[test]
-    fn the_end_of_a_lease_is_a_change_that_has_to_be_kept() {
-        let mut table = table();
-        table.ask(&claim("a", "one", 10), Ask::Once(None), at(0), 1);
-        table.take_changes();
-        table.look(&key("b"), (None, 0), at(10));
-        let changed: Vec<_> = table.take_changes().into_keys().map(|(key, _)| key).collect();
-        assert_eq!(changed, [key("a")]);
-        assert!(table.is_empty());
-    }
-
-    #[test]
-    fn pages_follow_one_another_in_the_order_of_the_keys() {
-        let mut table = table();
-        for name in ["b/2", "a", "b/1", "b/3", "c", "b"] {
-            table.ask(&claim(name, "one", 10), Ask::Once(None), at(0), 1);
-        }
-        let mut names = |prefixes: &[&str], after: Option<&str>, limit| {
-            let prefixes = prefixes.iter().map(|&prefix| prefix.into()).collect();
-            let page = Page { prefixes, after: after.map(Into::into), limit };
-            let page = table.list(&page, at(1));
-            page.into_iter().map(|status| status.key.to_string()).collect::<Vec<_>>()
-        };
-        assert_eq!(names(&[""], None, 3), ["a", "b", "b/1"]);
-        assert_eq!(names(&[""], Some("b/1"), 9), ["b/2", "b/3", "c"]);
-        assert_eq!(names(&["b/"], None, 2), ["b/1", "b/2"]);
-        assert_eq!(names(&["b/"], Some("a"), 9), ["b/1", "b/2", "b/3"]);
-        assert!(names(&["b/"], Some("c"), 9).is_empty());
-        assert_eq!(names(&["c", "b/2", "b/", "a"], None, 9), ["a", "b/1", "b/2", "b/3", "c"]);
-        assert_eq!(names(&["c", "b/2", "a"], Some("a"), 1), ["b/2"]);
-        assert!(names(&[], None, 9).is_empty());
     }
 }

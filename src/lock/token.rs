@@ -151,20 +151,6 @@ mod tests {
     }
 
     #[test]
-    fn the_length_and_the_letters_of_a_token_are_bounded() {
-        assert!(LeaseToken::parse(&"a".repeat(15)).is_err());
-        assert!(LeaseToken::parse(&"a".repeat(16)).is_ok());
-        assert!(LeaseToken::parse(&"a".repeat(128)).is_ok());
-        assert!(LeaseToken::parse(&"a".repeat(129)).is_err());
-        assert!(LeaseToken::parse("AZaz09._~+/=-AZaz09").is_ok());
-        for other in
-            ["aaaaaaaaaaaaaaaa ", "aaaaaaaaaaaaaaaa\n", "aaaaaaaaaaaaaaaaé", "aaaaaaaaaaaaaaa<"]
-        {
-            assert!(LeaseToken::parse(other).is_err(), "{other:?}");
-        }
-    }
-
-    #[test]
     fn a_lease_token_is_never_printed() {
         let token = LeaseToken::parse("a-very-secret-token").unwrap();
         assert!(!format!("{token:?} {:?}", Some(&token)).contains("secret"));

@@ -113,19 +113,6 @@ mod tests {
     use super::Wakeups;
     use crate::lock::key::LockKey;
 
-    #[tokio::test(start_paused = true)]
-    async fn a_hint_before_the_wait_is_not_lost_and_rings_one_key_only() {
-        let wakeups = Arc::new(Wakeups::default());
-        let [one, two] = ["one", "two"].map(|text| LockKey::parse(text).unwrap());
-        let (first, second) = (wakeups.listen(&one), wakeups.listen(&two));
-        wakeups.ring(&one);
-        first.rung().await;
-        let silent = tokio::time::timeout(std::time::Duration::from_secs(1), second.rung()).await;
-        assert!(silent.is_err());
-        wakeups.ring_all();
-        second.rung().await;
-    }
-
     #[test]
     fn a_listener_that_is_gone_leaves_nothing_behind_and_takes_no_other_along() {
         let wakeups = Arc::new(Wakeups::default());
