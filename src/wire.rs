@@ -11,7 +11,6 @@ use crate::lock::error::Effect;
 use crate::lock::hold::HoldEvent;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Grant, Holder};
-use crate::lock::leases::Loss;
 use crate::lock::slots::{Share, Slots};
 use crate::lock::store::Guarantees;
 use crate::lock::time::millis_down;
@@ -103,16 +102,7 @@ impl<'a> EventBody<'a> {
             HoldEvent::Waiting(ahead) => Self::Waiting { ahead: *ahead },
             HoldEvent::Acquired(grant) => Self::Acquired(GrantBody::of(grant)),
             HoldEvent::Alive(left) => Self::Alive { ttl_ms: millis_down(*left) },
-            HoldEvent::Lost(loss) => Self::Lost {
-                reason: match loss {
-                    Loss::Expired => "expired",
-                    Loss::MaxHold => "max_hold",
-                    Loss::Released => "released",
-                    Loss::Forced => "forced",
-                    Loss::TakenOver => "taken_over",
-                    Loss::Revoked => "revoked",
-                },
-            },
+            HoldEvent::Lost(why) => Self::Lost { reason: why.name() },
             HoldEvent::TimedOut => Self::Timeout,
             HoldEvent::Draining => Self::Draining,
             HoldEvent::Cancelled => Self::Failed { code: Code::WaitCancelled, outcome: None },

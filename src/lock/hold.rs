@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep_until};
 
 use crate::lock::error::{LockError, StoreError};
 use crate::lock::lease::{Claim, Grant, Lease, LockStatus};
-use crate::lock::leases::{Loss, Registered};
+use crate::lock::leases::{Registered, Why};
 use crate::lock::locks::Locks;
 use crate::lock::owed::Delivery;
 use crate::lock::store::{Answer, If, Renewed, Target};
@@ -36,7 +36,7 @@ pub enum HoldEvent {
     /// The lease goes on, with this much time left.
     Alive(Duration),
     /// The lease is lost; the last event.
-    Lost(Loss),
+    Lost(Why),
     /// The wait timed out; the last event.
     TimedOut,
     /// The instance is shutting down; the last event. A lease stays until it expires.
@@ -80,7 +80,7 @@ pub struct Hold {
 
 enum Phase {
     /// A grant without a wait, until it is told.
-    Granted(Box<Delivery>),
+    Granted(Option<Box<Delivery>>),
     Waiting(Box<InLine>),
     Holding(Box<Care>),
     Ended,
@@ -120,7 +120,7 @@ impl Locks {
         let registered = self.leases().register(&claim.key, &claim.token);
         let delivery = self.ask(claim.clone()).await?;
         let phase = if let Ok(Answer::Won(_)) = delivery.answer() {
-            Phase::Granted(Box::new(delivery))
+            Phase::Granted(Some(Box::new(delivery)))
         } else {
             match delivery.hand_over()? {
                 Answer::Held(status)
@@ -150,15 +150,14 @@ impl Hold {
     ///
     /// No event is lost.
     pub async fn next(&mut self) -> Option<HoldEvent> {
-        if matches!(self.phase, Phase::Granted(_))
-            && let Phase::Granted(delivery) = std::mem::replace(&mut self.phase, Phase::Ended)
-        {
-            return Some(self.delivered(*delivery));
-        }
         Some(match &mut self.phase {
+            Phase::Granted(delivery) => {
+                let delivery = delivery.take()?;
+                self.delivered(*delivery)
+            }
             Phase::Waiting(line) => tokio::select! {
                 biased;
-                loss = self.registered.told() => self.end(HoldEvent::Lost(loss)),
+                why = self.registered.told() => self.end(HoldEvent::Lost(why)),
                 waited = line.next() => match waited {
                     ControlFlow::Continue(ahead) => HoldEvent::Waiting(ahead),
                     ControlFlow::Break(Some(delivery)) => self.delivered(delivery),
@@ -167,14 +166,14 @@ impl Hold {
             },
             Phase::Holding(care) => tokio::select! {
                 biased;
-                loss = self.registered.told() => self.end(HoldEvent::Lost(loss)),
+                why = self.registered.told() => self.end(HoldEvent::Lost(why)),
                 () = self.locks.drained() => self.end(HoldEvent::Draining),
                 kept = care.next(&self.locks) => match kept {
                     Ok(left) => HoldEvent::Alive(left),
-                    Err(loss) => self.end(HoldEvent::Lost(loss)),
+                    Err(why) => self.end(HoldEvent::Lost(why)),
                 },
             },
-            Phase::Granted(_) | Phase::Ended => return None,
+            Phase::Ended => return None,
         })
     }
 
@@ -185,7 +184,7 @@ impl Hold {
         if matches!(self.phase, Phase::Ended) {
             return None;
         }
-        Some(self.end(HoldEvent::Lost(Loss::Revoked)))
+        Some(self.end(HoldEvent::Lost(Why::Revoked)))
     }
 
     /// Takes the store's answer. The lease is registered before it is told: an end that was seen
@@ -199,8 +198,8 @@ impl Hold {
         let alone = delivery.alone;
         if let Ok(Answer::Won(win)) = delivery.answer() {
             self.registered.has(&win.lease);
-            if let Some(loss) = self.registered.was_told() {
-                return self.end(HoldEvent::Lost(loss));
+            if let Some(why) = self.registered.was_told() {
+                return self.end(HoldEvent::Lost(why));
             }
         }
         let win = match delivery.hand_over() {
@@ -274,7 +273,7 @@ impl Care {
     }
 
     /// Refreshes the lease at each heartbeat. Returns the time left.
-    async fn next(&mut self, locks: &Locks) -> Result<Duration, Loss> {
+    async fn next(&mut self, locks: &Locks) -> Result<Duration, Why> {
         sleep_until(self.beat).await;
         match locks.keep(self.lease.clone(), self.ttl).await {
             Ok(Renewed::Lease(lease)) => {
@@ -285,8 +284,8 @@ impl Care {
                 self.capped = lease.capped;
                 self.beat = Instant::now() + pause(self.ttl, &lease);
             }
-            Ok(Renewed::TakenOver) => return Err(Loss::TakenOver),
-            Ok(Renewed::Lost) if self.left() > Duration::ZERO => return Err(Loss::Released),
+            Ok(Renewed::TakenOver) => return Err(Why::TakenOver),
+            Ok(Renewed::Lost) if self.left() > Duration::ZERO => return Err(Why::Released),
             Ok(Renewed::Lost) => return Err(self.expired()),
             Err(_) => {
                 let pause = RETRY.min(interval(self.ttl)).min(self.left());
@@ -300,8 +299,8 @@ impl Care {
     }
 
     /// The reason why the lease has expired.
-    fn expired(&self) -> Loss {
-        if self.capped { Loss::MaxHold } else { Loss::Expired }
+    fn expired(&self) -> Why {
+        if self.capped { Why::MaxHold } else { Why::Expired }
     }
 
     /// The time left of the lease, as far as the store has confirmed it.

@@ -16,7 +16,6 @@ use tokio::time::Instant;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Holder, Lease, LockStatus, Owner, Renewals};
 use crate::lock::leases::holds::Holds;
-pub use crate::lock::leases::holds::Loss;
 pub(crate) use crate::lock::leases::holds::Registered;
 use crate::lock::leases::known::{GRACE, Known, KnownLease};
 use crate::lock::permit::{Count, Permit};
@@ -65,10 +64,11 @@ pub(crate) struct End {
     pub(crate) why: Why,
 }
 
-/// The reason of an end.
+/// The reason why a lease ended, or why a stream no longer has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Its holder released it, or closed its stream.
+    /// Its holder released it, or closed its stream. A stream is told so as well of an early end
+    /// that this instance cannot explain.
     Released,
     /// Its TTL passed.
     Expired,
@@ -76,9 +76,13 @@ pub enum Why {
     MaxHold,
     /// An administrator ended it by force.
     Forced,
-    /// This instance did not see it: it expired, or was ended through another instance or in the
-    /// store.
+    /// This instance did not see its end: it expired, or was ended through another instance or in
+    /// the store. No stream is told so.
     Elsewhere,
+    /// It goes on: its token acquired it elsewhere, and another request keeps it there.
+    TakenOver,
+    /// It goes on until it expires: the client of the stream has lost the right to it.
+    Revoked,
 }
 
 impl Why {
@@ -90,6 +94,8 @@ impl Why {
             Self::MaxHold => "max_hold",
             Self::Forced => "forced",
             Self::Elsewhere => "elsewhere",
+            Self::TakenOver => "taken_over",
+            Self::Revoked => "revoked",
         }
     }
 }
@@ -234,8 +240,7 @@ impl Leases {
     pub(crate) fn ended(&self, key: &LockKey, holder: &Holder, why: Why) {
         let (now, number) = (Instant::now(), holder.fencing_token);
         self.with(|known, holds| {
-            let loss = if why == Why::Forced { Loss::Forced } else { Loss::Released };
-            holds.ended(key, holder, loss);
+            holds.ended(key, holder, why);
             let is_it = |known: &KnownLease| Some(known.fencing_token) == number;
             let before = |known: &KnownLease| !is_it(known) && holder.ends(known.fencing_token);
             known.end_all(key, now, self.unreported, before);
@@ -367,12 +372,13 @@ mod tests {
         win(text, fencing_token).lease
     }
 
+    fn holder(fencing_token: u64) -> Holder {
+        Holder { fencing_token: Some(number(fencing_token)), ..Holder::default() }
+    }
+
     fn held(text: &str, by: Option<u64>) -> LockStatus {
-        let holder = by.map(|by| Holder {
-            fencing_token: Some(number(by)),
-            left: Some(Duration::from_secs(5)),
-            ..Holder::default()
-        });
+        let left = Some(Duration::from_secs(5));
+        let holder = by.map(|by| Holder { left, ..holder(by) });
         LockStatus {
             key: key(text),
             holder,
@@ -396,11 +402,10 @@ mod tests {
         leases.granted(&claim(), &win("a", 1));
         leases.waited(&win("a", 1), Duration::from_secs(3));
         advance(Duration::from_secs(2)).await;
-        let holder = Holder { fencing_token: Some(number(1)), ..Holder::default() };
         let owner = Owner::parse("cron").unwrap();
         let lease = Lease { owner: owner.clone(), ..lease("a", 1) };
         leases.granted(&claim(), &Win { lease, fresh: false, ..win("a", 1) });
-        leases.ended(&key("a"), &holder, Why::Released);
+        leases.ended(&key("a"), &holder(1), Why::Released);
         let (all, last) = leases.ended_after(0);
         assert_eq!(all[0].owner, owner, "the repeat may have named another one");
         assert_eq!(
@@ -482,11 +487,10 @@ mod tests {
         let leases = leases(Why::Expired);
         leases.granted(&claim(), &win("a", 2));
         leases.granted(&claim(), &win("a", 1));
-        let released = |number| Holder { fencing_token: Some(number), ..Holder::default() };
-        leases.ended(&key("a"), &released(number(1)), Why::Released);
+        leases.ended(&key("a"), &holder(1), Why::Released);
         assert_eq!(leases.living()[0].1.count, 1);
         advance(Duration::from_secs(1)).await;
-        leases.ended(&key("a"), &released(number(2)), Why::Released);
+        leases.ended(&key("a"), &holder(2), Why::Released);
         assert_eq!(leases.living()[0].1, Living::default());
         let released = |held| ("a".to_owned(), held, Why::Released);
         assert_eq!(told(&leases), [released(None), released(Some(1_000))]);
@@ -526,8 +530,7 @@ mod tests {
         }
         assert_eq!(known(), MOST);
         for lock in 0..MOST as u64 {
-            let holder = Holder { fencing_token: Some(number(lock + 1)), ..Holder::default() };
-            leases.ended(&key(&format!("k{lock}")), &holder, Why::Released);
+            leases.ended(&key(&format!("k{lock}")), &holder(lock + 1), Why::Released);
         }
         assert_eq!(told(&leases).len(), KEPT_ENDS);
         assert_eq!(known(), 0);
@@ -569,7 +572,7 @@ mod tests {
         }
         assert!(told(0).0.is_empty(), "they hold it together");
         let share = shared(2).share;
-        let second = Holder { fencing_token: Some(number(2)), share, ..Holder::default() };
+        let second = Holder { share, ..holder(2) };
         leases.ended(&key("a"), &second, Why::Released);
         let (ended, last) = told(0);
         assert_eq!(ended, [2]);
@@ -602,7 +605,6 @@ mod tests {
     async fn a_lease_whose_end_was_answered_first_or_that_reached_nobody_is_not_known() {
         let (leases, count) = (leases(Why::Expired), Count::default());
         let counted = || Claim { permit: count.permit(1), ..claim() };
-        let holder = |of| Holder { fencing_token: Some(number(of)), ..Holder::default() };
         leases.ended(&key("a"), &holder(1), Why::Released);
         for fresh in [true, false] {
             leases.granted(&counted(), &Win { fresh, ..win("a", 1) });
@@ -642,9 +644,8 @@ mod tests {
         leases.changes();
         leases.granted(&counted(), &win("b", 2));
         assert!(count.permit(1).is_none());
-        let holder = Holder { fencing_token: Some(number(2)), ..Holder::default() };
-        leases.ended(&key("b"), &holder, Why::Released);
-        leases.found(&key("c"), &Holder { left: Some(Duration::from_secs(1)), ..holder }, {
+        leases.ended(&key("b"), &holder(2), Why::Released);
+        leases.found(&key("c"), &Holder { left: Some(Duration::from_secs(1)), ..holder(2) }, {
             count.permit(1).unwrap()
         });
         assert!(count.permit(1).is_none());

@@ -7,25 +7,8 @@ use tokio::sync::mpsc;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease, Renewals};
-use crate::lock::leases::Leases;
+use crate::lock::leases::{Leases, Why};
 use crate::lock::token::{FencingToken, LeaseToken};
-
-/// The reason why a lease was lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
-    /// It expired.
-    Expired,
-    /// It has lasted for the `max_hold` of its key.
-    MaxHold,
-    /// Its token released it, or it ended early in another way that this instance cannot tell.
-    Released,
-    /// An administrator ended it by force.
-    Forced,
-    /// Its token acquired it elsewhere, and another request keeps it there.
-    TakenOver,
-    /// Its client has lost the right to it; it stays until it expires.
-    Revoked,
-}
 
 /// The most ends of a key that are remembered while a stream of it is open. Numbers rise, so these
 /// are the latest; a stream asks for its own as soon as its lease is known here.
@@ -40,13 +23,13 @@ pub(super) struct Holds(HashMap<LockKey, OfKey>);
 #[derive(Default)]
 struct OfKey {
     holds: Vec<OpenHold>,
-    ended: BTreeMap<FencingToken, (Holder, Loss)>,
+    ended: BTreeMap<FencingToken, (Holder, Why)>,
 }
 
 struct OpenHold {
     token: LeaseToken,
     stage: Stage,
-    tell: mpsc::UnboundedSender<Loss>,
+    tell: mpsc::UnboundedSender<Why>,
 }
 
 /// Of two leases of one token the greater stage is the newer.
@@ -65,8 +48,8 @@ pub(crate) struct Registered {
     leases: Arc<Leases>,
     key: LockKey,
     token: LeaseToken,
-    tell: mpsc::UnboundedSender<Loss>,
-    losses: mpsc::UnboundedReceiver<Loss>,
+    tell: mpsc::UnboundedSender<Why>,
+    reasons: mpsc::UnboundedReceiver<Why>,
 }
 
 impl Holds {
@@ -75,22 +58,22 @@ impl Holds {
         let holds = self.0.get(&lease.key).into_iter().flat_map(|of_key| &of_key.holds);
         let older = |hold: &&OpenHold| hold.token == *token && hold.stage <= taken_over;
         let older = holds.filter(|hold| hold.stage != Stage::Asks).filter(older);
-        older.for_each(|hold| hold.tell(Loss::TakenOver));
+        older.for_each(|hold| hold.tell(Why::TakenOver));
     }
 
     /// Tells the streams of the lease that ended, or of an earlier one. Without a fencing token, a
     /// direct Redis client's lock ended or the store lost its record; then the next refresh tells.
-    pub(super) fn ended(&mut self, key: &LockKey, ended: &Holder, loss: Loss) {
+    pub(super) fn ended(&mut self, key: &LockKey, ended: &Holder, why: Why) {
         let Some(number) = ended.fencing_token else { return };
         let Some(of_key) = self.0.get_mut(key) else { return };
         for hold in &of_key.holds {
             if let Stage::Has(lease, _) = hold.stage
                 && ended.ends(lease)
             {
-                hold.tell(loss);
+                hold.tell(why);
             }
         }
-        of_key.ended.insert(number, (ended.clone(), loss));
+        of_key.ended.insert(number, (ended.clone(), why));
         if of_key.ended.len() > MOST_ENDED {
             of_key.ended.pop_first();
         }
@@ -99,9 +82,9 @@ impl Holds {
 
 impl OfKey {
     /// The reason why a lease has ended, if that was seen.
-    fn loss_of(&self, lease: FencingToken) -> Option<Loss> {
+    fn reason_of(&self, lease: FencingToken) -> Option<Why> {
         let mut later = self.ended.range(lease..);
-        later.find(|(_, (ended, _))| ended.ends(lease)).map(|(_, (_, loss))| *loss)
+        later.find(|(_, (ended, _))| ended.ends(lease)).map(|(_, (_, why))| *why)
     }
 }
 
@@ -112,18 +95,18 @@ impl Stage {
 }
 
 impl OpenHold {
-    fn tell(&self, loss: Loss) {
+    fn tell(&self, why: Why) {
         // A stream that has ended meanwhile needs no message.
-        let _ = self.tell.send(loss);
+        let _ = self.tell.send(why);
     }
 }
 
 impl Registered {
     pub(super) fn new(leases: Arc<Leases>, key: LockKey, token: LeaseToken) -> Self {
-        let (tell, losses) = mpsc::unbounded_channel();
+        let (tell, reasons) = mpsc::unbounded_channel();
         let own = OpenHold { token: token.clone(), stage: Stage::Asks, tell: tell.clone() };
         leases.with(|_, holds| holds.0.entry(key.clone()).or_default().holds.push(own));
-        Self { leases, key, token, tell, losses }
+        Self { leases, key, token, tell, reasons }
     }
 
     /// Notes that the lease is waited for. Only the newest waiting stream under a token goes on.
@@ -135,8 +118,8 @@ impl Registered {
     pub(crate) fn has(&self, lease: &Lease) {
         self.with(|of_key| {
             self.advance(of_key, Stage::of(lease));
-            if let Some(loss) = of_key.loss_of(lease.fencing_token) {
-                let _ = self.tell.send(loss);
+            if let Some(why) = of_key.reason_of(lease.fencing_token) {
+                let _ = self.tell.send(why);
             }
         });
     }
@@ -148,28 +131,28 @@ impl Registered {
             if hold.tell.same_channel(&self.tell) {
                 hold.stage = stage;
             } else if hold.stage > stage && stage != Stage::Waits {
-                let _ = self.tell.send(Loss::TakenOver);
+                let _ = self.tell.send(Why::TakenOver);
             } else if hold.stage != Stage::Asks {
-                hold.tell(Loss::TakenOver);
+                hold.tell(Why::TakenOver);
             }
         }
     }
 
-    /// Waits until the loss of the lease is told.
+    /// Waits until the stream is told why it no longer has the lease.
     ///
     /// # Cancel safety
     ///
     /// No message is lost.
-    pub(crate) async fn told(&mut self) -> Loss {
-        match self.losses.recv().await {
-            Some(loss) => loss,
+    pub(crate) async fn told(&mut self) -> Why {
+        match self.reasons.recv().await {
+            Some(why) => why,
             None => std::future::pending().await,
         }
     }
 
-    /// A loss that was told and not received.
-    pub(crate) fn was_told(&mut self) -> Option<Loss> {
-        self.losses.try_recv().ok()
+    /// A reason that was told and not received.
+    pub(crate) fn was_told(&mut self) -> Option<Why> {
+        self.reasons.try_recv().ok()
     }
 
     fn with(&self, use_it: impl FnOnce(&mut OfKey)) {
@@ -179,7 +162,7 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.losses.close();
+        self.reasons.close();
         self.leases.with(|_, Holds(open)| {
             if let Some(of_key) = open.get_mut(&self.key) {
                 of_key.holds.retain(|hold| !hold.tell.same_channel(&self.tell));

@@ -15,7 +15,7 @@ mod tests {
     use lockkeeper::lock::error::StoreError;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::lease::{Claim, Lease};
-    use lockkeeper::lock::leases::Loss;
+    use lockkeeper::lock::leases::Why;
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::{Answer, Ask, Renewed, Target};
     use lockkeeper::lock::time::Ttl;
@@ -139,7 +139,7 @@ mod tests {
             }
             assert!(asked.elapsed() < PATIENCE, "it goes on");
         };
-        assert_eq!(reason, Loss::MaxHold);
+        assert_eq!(reason, Why::MaxHold);
         assert!(asked.elapsed() + ROUNDING >= MAX_HOLD.as_duration() * 9 / 10);
         eventually(PATIENCE, async || {
             let next = Claim { token: capped("next").token, ..capped("one") };

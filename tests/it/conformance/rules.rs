@@ -21,7 +21,7 @@ mod tests {
     use lockkeeper::lock::error::Verb;
     use lockkeeper::lock::hold::{HoldEvent, HoldStart, HoldWish};
     use lockkeeper::lock::lease::{Acquired, Claim, Origin, Receipt};
-    use lockkeeper::lock::leases::Loss;
+    use lockkeeper::lock::leases::Why;
     use lockkeeper::lock::locks::Locks;
     use lockkeeper::lock::store::{Answer, Ask, Ended, If, Target, Win};
     use lockkeeper::lock::time::Ttl;
@@ -186,7 +186,7 @@ mod tests {
         let started = asking.join_next().await.unwrap().unwrap();
         let Ok(HoldStart::Hold(mut hold)) = started else { panic!("no stream") };
         let event = hold.next().await;
-        assert!(matches!(event, Some(HoldEvent::Lost(Loss::Forced))), "{event:?}");
+        assert!(matches!(event, Some(HoldEvent::Lost(Why::Forced))), "{event:?}");
         assert!(hold.next().await.is_none());
     }
 }
