@@ -31,4 +31,4 @@ pub mod time;
 pub mod token;
 pub mod waiting;
 pub mod wakeup;
-pub mod watched;
+pub(crate) mod watched;

@@ -21,47 +21,35 @@ thread_local! {
 }
 
 /// Runs a task that must not end. Reports if it panics or returns.
-///
-/// # Cancel safety
-///
-/// Dropping the future ends the task without a report.
-pub async fn endless<T>(name: &'static str, task: impl Future<Output = T>) -> T {
+pub(crate) async fn endless<T>(name: &'static str, task: impl Future<Output = T>) -> T {
     let ended = sound(name, task).await;
     fail(format!("{name} ended by itself"));
     ended
 }
 
 /// Runs a task that may end but must not panic. Reports if it panics.
-///
-/// # Cancel safety
-///
-/// Dropping the future ends the task without a report.
-pub async fn sound<T>(name: &'static str, task: impl Future<Output = T>) -> T {
+pub(crate) async fn sound<T>(name: &'static str, task: impl Future<Output = T>) -> T {
     reporting(&PROCESS, name, task).await
 }
 
 /// Reports in one sentence why the service cannot go on. The first report counts.
-pub fn fail(reason: String) {
+pub(crate) fn fail(reason: String) {
     let _ = PROCESS.set(reason);
 }
 
 /// Waits until the service cannot go on, and returns the reason.
-///
-/// # Cancel safety
-///
-/// No report is lost.
-pub async fn failed() -> &'static str {
+pub(crate) async fn failed() -> &'static str {
     PROCESS.wait().await
 }
 
 /// The reported reason, if the service cannot go on.
-pub fn failure() -> Option<&'static str> {
+pub(crate) fn failure() -> Option<&'static str> {
     PROCESS.get().map(String::as_str)
 }
 
 /// Calls foreign code that panics where it should return an error, such as a parser of damaged
 /// data. `None` if it panicked.
-pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
+pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
     CAUGHT.set(true);
     let called = catch_unwind(AssertUnwindSafe(call)).ok();
     CAUGHT.set(false);
@@ -69,7 +57,7 @@ pub fn caught<T>(call: impl FnOnce() -> T) -> Option<T> {
 }
 
 /// Returns true if a panic of this thread is expected and not worth a log line.
-pub fn is_caught() -> bool {
+pub(crate) fn is_caught() -> bool {
     CAUGHT.get()
 }
 
