@@ -50,10 +50,10 @@ struct WaitingClaim {
 
 /// A waiting request.
 pub(crate) struct WaitingRequest {
-    number: u64,
-    stop: Option<Stop>,
-    tell: oneshot::Sender<Option<Delivery>>,
-    _room: OwnedSemaphorePermit,
+    pub(super) number: u64,
+    pub(super) stop: Option<Stop>,
+    pub(super) tell: oneshot::Sender<Option<Delivery>>,
+    pub(super) _room: OwnedSemaphorePermit,
 }
 
 /// The way in which a request stops waiting.
@@ -349,14 +349,6 @@ impl WaitingClaim {
 }
 
 impl WaitingRequest {
-    pub(super) fn new(
-        number: u64,
-        tell: oneshot::Sender<Option<Delivery>>,
-        room: OwnedSemaphorePermit,
-    ) -> Self {
-        Self { number, stop: None, tell, _room: room }
-    }
-
     /// Tells the request. If it is gone, its part of the answer's guard is dropped.
     pub(super) fn tell(self, told: Option<Delivery>) {
         drop(self.tell.send(told));
@@ -385,7 +377,10 @@ mod tests {
 
     fn enter(line: &mut KeyLine, number: u64) {
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        line.enter(claim(), WaitingRequest::new(number, oneshot::channel().0, room));
+        line.enter(
+            claim(),
+            WaitingRequest { number, stop: None, tell: oneshot::channel().0, _room: room },
+        );
     }
 
     /// The questions of the next round.

@@ -225,15 +225,7 @@ impl Locks {
     }
 
     /// The status of a key, whether `token` holds it, and the first `most` claims of its line.
-    ///
-    /// # Errors
-    ///
-    /// [`LockError::Store`] without an answer.
-    ///
-    /// # Cancel safety
-    ///
-    /// Changes nothing.
-    pub async fn inspect(
+    pub(crate) async fn inspect(
         &self,
         key: &LockKey,
         token: Option<&LeaseToken>,

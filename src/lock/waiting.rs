@@ -80,7 +80,7 @@ impl Waiters {
         tasks: TaskTracker,
         limits: WaitLimits,
     ) -> Self {
-        let room = Arc::new(Semaphore::new(limits.per_instance.min(Semaphore::MAX_PERMITS)));
+        let room = Arc::new(Semaphore::new(limits.per_instance));
         let (last_request, lines) = Default::default();
         Self { store, owed, tasks, limits, room, last_request, lines }
     }
@@ -108,7 +108,7 @@ impl Waiters {
                 return Err(LockError::TooManyWaiters("the line for this key is full"));
             }
             let number = self.last_request.fetch_add(1, Ordering::Relaxed);
-            line.enter(claim.clone(), WaitingRequest::new(number, tell, room));
+            line.enter(claim.clone(), WaitingRequest { number, stop: None, tell, _room: room });
             Ok(number)
         })
     }

@@ -157,13 +157,9 @@ impl Home {
         if record == [0; 24] {
             return Ok(Some(0));
         }
-        let [name, number, inverse] = [0, 8, 16].map(|at| {
-            let mut word = [0; 8];
-            word.copy_from_slice(&record[at..at + 8]);
-            word
-        });
-        let (number, inverse) = (u64::from_le_bytes(number), u64::from_le_bytes(inverse));
-        Ok((name == *WITNESS && number == !inverse).then_some(number))
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| record[at + byte]));
+        let is_whole = record.starts_with(WITNESS) && number(8) == !number(16);
+        Ok(is_whole.then(|| number(8)))
     }
 
     fn check(&self, found: &fs::Metadata) -> Result<(), LogError> {

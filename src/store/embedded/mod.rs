@@ -16,7 +16,6 @@ mod settings;
 mod tables;
 mod view;
 
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -147,12 +146,6 @@ impl Drop for EmbeddedStore {
         if let Err(mpsc::RecvTimeoutError::Timeout) = ended.recv_timeout(LAST_COMMIT) {
             tracing::warn!("the disk does not respond; shutting down without the last commit");
         }
-    }
-}
-
-impl fmt::Debug for EmbeddedStore {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("EmbeddedStore")
     }
 }
 
