@@ -46,11 +46,6 @@ impl StoreError {
         Self { effect, ..self }
     }
 
-    /// The error of a claim that the store was not asked for, because a look at it failed.
-    pub(crate) fn before_claim(self, origin: Origin) -> Self {
-        Self { verb: Verb::TryAcquire, effect: Effect::None, ..self }.of_claim(origin)
-    }
-
     /// The same error for another request that waited for the same answer.
     pub(crate) fn again(&self) -> Self {
         let Self { verb, effect, reason } = self;

@@ -52,7 +52,6 @@ pub(crate) struct Living {
 pub(crate) struct End {
     /// Its number; later reports have greater ones.
     pub(crate) number: u64,
-    /// The moment of the end.
     pub(crate) at: Instant,
     pub(crate) key: LockKey,
     pub(crate) owner: Option<Owner>,
@@ -227,7 +226,6 @@ impl Leases {
         self.with(|_, holds| holds.taken_over(token, lease));
     }
 
-    /// Notes that a lease was renewed.
     pub(crate) fn renewed(&self, lease: &Lease) {
         let ends_at = Instant::now() + lease.ttl.as_duration();
         self.with(|known, _| {
@@ -323,7 +321,10 @@ impl Leases {
 
     /// The ends after the one of this number, by their moments, and the number of the last.
     pub(crate) fn ended_after(&self, number: u64) -> (Vec<End>, u64) {
-        self.with(|known, _| (known.ended_after(number), known.last))
+        self.with(|known, _| {
+            let later = known.ended.iter().filter(|end| end.number > number);
+            (later.cloned().collect(), known.last)
+        })
     }
 
     /// A number that rises with each grant, renewal and end.

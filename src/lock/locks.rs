@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::lock::error::{LockError, StoreError};
+use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::heard_out::HeardOut;
 use crate::lock::key::LockKey;
 use crate::lock::key_line::WaitingRequest;
@@ -236,8 +236,10 @@ impl Locks {
 
     /// Returns whether the token of a claim has a lease of its key, which decides about the claim.
     pub(crate) async fn has_lease(&self, claim: &Claim) -> Result<bool, LockError> {
+        let (verb, effect) = (Verb::TryAcquire, Effect::None); // The claim was not tried.
+        let failed = |error| StoreError { verb, effect, ..error }.of_claim(claim.origin);
         let status = self.store.look(&claim.key, Some(&claim.token), 0).await;
-        Ok(status.map_err(|error| error.before_claim(claim.origin))?.mine == Some(true))
+        Ok(status.map_err(failed)?.mine == Some(true))
     }
 
     /// The held keys under any of `prefixes` that come after `after`, at most `limit` of them.

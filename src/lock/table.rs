@@ -188,10 +188,7 @@ impl Table {
         let renewals = if by_client { entry.renewals.refreshed() } else { entry.renewals };
         let entry = Entry { renewals, ..entry };
         let sets = of.number.is_some() && !matches!(of.only, If::SameCare(_));
-        Renewed::Lease(match sets {
-            true => self.set_end(&of.key, entry, ttl, now),
-            false => self.extend(&of.key, entry, ttl, now),
-        })
+        Renewed::Lease(self.extend(&of.key, entry, (ttl, sets), now))
     }
 
     /// Ends a lease, or gives up its token's place in line if no lease is named. The claim of a

@@ -25,7 +25,6 @@ pub(super) const MOST: usize = 100_000;
 /// The time after the end of a TTL before a lease is suspected to have expired.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 
-/// The leases and the ends.
 pub(super) struct Known {
     pub(super) prefixes: Prefixes,
     observe: ObserveHeld,
@@ -35,7 +34,7 @@ pub(super) struct Known {
     /// The leases whose TTL has passed.
     overdue: BTreeSet<Due>,
     /// The earliest end first.
-    ended: VecDeque<End>,
+    pub(super) ended: VecDeque<End>,
     /// The number of the last end.
     pub(super) last: u64,
     /// A count of grants, renewals and ends.
@@ -197,11 +196,6 @@ impl Known {
     /// Returns whether the end of a lease is among the last ones.
     pub(super) fn has_ended(&self, key: &LockKey, number: FencingToken) -> bool {
         self.ended.iter().any(|end| end.fencing_token == Some(number) && end.key == *key)
-    }
-
-    /// The ends after the one of this number, by their moments.
-    pub(super) fn ended_after(&self, number: u64) -> Vec<End> {
-        self.ended.iter().filter(|end| end.number > number).cloned().collect()
     }
 }
 

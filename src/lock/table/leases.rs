@@ -38,7 +38,7 @@ impl Table {
         let place = self.out_of_line(claim);
         let renewals = own.renewals.taken_over();
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
-        let lease = self.extend(&claim.key, entry, claim.ttl, now);
+        let lease = self.extend(&claim.key, entry, (claim.ttl, false), now);
         self.ring(&claim.key);
         Some(Answer::Won(Win { lease, fresh: false, replaces: None, place, by: 0 }))
     }
@@ -77,49 +77,33 @@ impl Table {
             renewals: Renewals::default(),
             share: holders::share(self.entries(&claim.key), claim.slots(), None),
         };
-        let lease = self.extend(&claim.key, entry, claim.ttl, now);
+        let lease = self.extend(&claim.key, entry, (claim.ttl, false), now);
         self.ring(&claim.key);
         let replaces = before.map(|before| before.fencing_token);
         Some(Win { lease, fresh: true, replaces, place, by: 0 })
     }
 
-    /// The latest end of a lease: when it has lasted for its `max_hold`. It ends no earlier than it
-    /// would.
-    fn limit(&self, key: &LockKey, entry: &Entry) -> Option<Timestamp> {
-        let limit = entry.since.after(self.prefixes.max_hold(key)?);
-        Some(limit.max(entry.ends_at))
-    }
-
-    /// Makes a lease last for `asked` from now, unless it lasts longer anyway.
+    /// Makes a lease last for `asked` from now. One that lasts longer anyway ends earlier only if it
+    /// may.
     pub(super) fn extend(
         &mut self,
         key: &LockKey,
         entry: Entry,
-        asked: Ttl,
+        (asked, earlier): (Ttl, bool),
         now: Timestamp,
     ) -> Lease {
         let (ttl, ends_at) = self.term(key, &entry, asked, now);
-        match entry.ends_at > ends_at {
+        match entry.ends_at > ends_at && !earlier {
             true => self.note(key, entry, false, now),
             false => self.note(key, Entry { ttl, ends_at, ..entry }, ttl < asked, now),
         }
     }
 
-    /// Makes a lease end `asked` from now.
-    pub(super) fn set_end(
-        &mut self,
-        key: &LockKey,
-        entry: Entry,
-        asked: Ttl,
-        now: Timestamp,
-    ) -> Lease {
-        let (ttl, ends_at) = self.term(key, &entry, asked, now);
-        self.note(key, Entry { ttl, ends_at, ..entry }, ttl < asked, now)
-    }
-
     /// The TTL of a lease, and its end, if it is renewed now for `asked`.
     fn term(&self, key: &LockKey, entry: &Entry, asked: Ttl, now: Timestamp) -> (Ttl, Timestamp) {
-        let limit = self.limit(key, entry);
+        // When it has lasted for its `max_hold`, but no earlier than it would end.
+        let most = self.prefixes.max_hold(key);
+        let limit = most.map(|most| entry.since.after(most).max(entry.ends_at));
         let ttl = limit.map_or(asked, |limit| asked.min(Ttl::until(limit, now)));
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
         let ends_at = now.after(ttl).plus(slack);

@@ -46,7 +46,7 @@ pub(super) struct Shared {
 /// The owner of the log, and the only writer of the table.
 pub(super) struct Committer {
     log: Log,
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     settings: EmbeddedSettings,
     metrics: Arc<Metrics>,
     health: Health,
@@ -85,10 +85,6 @@ impl Committer {
         });
         let (health, swept, looked) = (Health::Serving, clock_on_disk, Instant::now());
         Ok(Self { log, shared, settings, metrics, health, clock_on_disk, swept, looked })
-    }
-
-    pub(super) fn shared(&self) -> Arc<Shared> {
-        self.shared.clone()
     }
 
     /// Serves until the queue is closed.

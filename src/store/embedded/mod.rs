@@ -91,7 +91,7 @@ impl EmbeddedStore {
     ) -> Result<Self, OpenError> {
         let command_timeout = settings.command_timeout;
         let committer = Committer::open(directory, settings, metrics)?;
-        let shared = committer.shared();
+        let shared = committer.shared.clone();
         let (ending, ended) = mpsc::channel::<()>();
         let queue = shared.clone();
         std::thread::Builder::new()
@@ -107,7 +107,6 @@ impl EmbeddedStore {
         Ok(Self { shared, command_timeout, ended: Mutex::new(ended) })
     }
 
-    /// Runs `op` in turn.
     async fn call<T: Send + 'static>(
         &self,
         verb: Verb,
