@@ -136,11 +136,15 @@ impl Uptime {
     }
 }
 
-/// The wall clock in microseconds since 1970. It may step either way: it proposes fencing
-/// tokens and dates certificates, and no lease ends by it.
+/// The wall clock. It may step either way: it dates log lines, and no lease ends by it.
 #[expect(clippy::disallowed_methods, reason = "the one place that reads the wall clock")]
+pub(crate) fn wall_clock() -> SystemTime {
+    SystemTime::now()
+}
+
+/// The wall clock in microseconds since 1970, to propose fencing tokens and date certificates.
 pub fn wall_clock_micros() -> u64 {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let since = wall_clock().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
 }
 

@@ -1,12 +1,13 @@
 //! The holder of a key, in the form that Terraform and OpenTofu show.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::UNIX_EPOCH;
 
 use humantime::format_rfc3339_seconds;
 use serde::Serialize;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Owner};
+use crate::lock::time::wall_clock;
 
 /// A `LockInfo` of Terraform. Its members stand beside those of a problem; no reader confuses them.
 #[derive(Clone, Debug, Serialize)]
@@ -32,7 +33,7 @@ impl LockInfo {
         let (who, operation) = parts.unwrap_or((owner, ""));
         let fencing_token = holder.fencing_token.map(|token| token.to_string()).unwrap_or_default();
         let id = [&fencing_token, operation, who].map(|part| part.replace(' ', "_"));
-        let since = holder.held.and_then(|held| SystemTime::now().checked_sub(held));
+        let since = holder.held.and_then(|held| wall_clock().checked_sub(held));
         Self {
             id: id.into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("/"),
             operation: operation.to_owned(),

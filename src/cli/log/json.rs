@@ -14,6 +14,8 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::lock::time::wall_clock;
+
 /// Room for a usual line.
 const USUAL_BYTES: usize = 512;
 
@@ -32,7 +34,7 @@ where
         mut writer: Writer<'_>,
         event: &Event<'_>,
     ) -> fmt::Result {
-        let line = line(SystemTime::now(), event).map_err(|_| fmt::Error)?;
+        let line = line(wall_clock(), event).map_err(|_| fmt::Error)?;
         writer.write_str(std::str::from_utf8(&line).map_err(|_| fmt::Error)?)
     }
 }
