@@ -12,8 +12,8 @@ use tokio::task::JoinSet;
 use crate::report::{percentile, spread};
 use crate::servers::Server;
 
-/// The numbers of waiting requests whose hand-offs are measured.
-const LINES: [usize; 3] = [10, 1_000, 8_000];
+/// The numbers of waiting requests whose hand-offs are measured, and of the keys that they wait for.
+const LINES: [(usize, usize); 4] = [(10, 1), (1_000, 1), (8_000, 1), (4_000, 1_000)];
 
 /// The hand-offs of a run, and the acquires that they are compared with.
 const TURNS: usize = 300;
@@ -51,9 +51,10 @@ pub(crate) fn measure(rounds: u64, stores: [&'static str; 2], start: impl Fn(&st
         for store in stores {
             let times = runtime.block_on(acquires(&start(store)));
             note(store, "an acquire of a free key".to_owned(), times, None);
-            for waiters in LINES {
-                let (times, memory) = runtime.block_on(hand_offs(&start(store), waiters));
-                note(store, format!("a hand-off, {waiters} wait"), times, Some(memory));
+            for (waiters, keys) in LINES {
+                let (times, memory) = runtime.block_on(hand_offs(&start(store), waiters, keys));
+                let keys = if keys > 1 { &format!(" for {keys} keys") } else { "" };
+                note(store, format!("a hand-off, {waiters} wait{keys}"), times, Some(memory));
             }
             let times = runtime.block_on(writers(&start(store)));
             note(store, format!("a writer among {} readers", READERS.0), times, None);
@@ -100,42 +101,50 @@ async fn acquires(server: &Server) -> (f64, f64) {
     middle_and_end(times)
 }
 
-/// The times from a release to the answer of the next in line, and the memory of an idle and of a
-/// waiting connection.
-async fn hand_offs(server: &Server, waiters: usize) -> ((f64, f64), (f64, f64)) {
+/// The times from a release to the answer of the next in line, key after key, and the memory of an
+/// idle and of a waiting connection.
+async fn hand_offs(server: &Server, waiters: usize, keys: usize) -> ((f64, f64), (f64, f64)) {
     let mut driver = Client::new(server).await;
-    let mut token = driver.grant("/locks/line").await;
+    let names: Vec<_> = (0..keys).map(|key| format!("/locks/line-{key}")).collect();
+    let mut tokens = Vec::new();
+    for name in &names {
+        tokens.push(driver.grant(&format!("{name}?ttl=10m")).await);
+    }
     let at_first = server.resident_kb();
     let mut clients = Vec::new();
     for _ in 0..waiters {
         let mut client = Client::new(server).await;
-        client.ask("GET", "/locks/line", "").await;
+        client.ask("GET", &names[0], "").await;
         clients.push(client);
     }
     let idle = server.resident_kb();
     let (granted, mut grants) = mpsc::unbounded_channel();
     let mut line = JoinSet::new();
-    for mut client in clients {
-        let granted = granted.clone();
+    for (mut client, name) in clients.into_iter().zip(names.iter().cycle()) {
+        let (granted, claim) = (granted.clone(), format!("{name}?wait=25s&ttl=10m"));
         line.spawn(async move {
             loop {
-                let token = client.grant("/locks/line?wait=25s&ttl=10m").await;
+                let token = client.grant(&claim).await;
                 if granted.send((Instant::now(), token)).is_err() {
                     return;
                 }
             }
         });
     }
-    driver.until_waiters(waiters as u64).await;
+    let of_each = (waiters / keys) as u64;
+    for name in &names {
+        driver.until_waiters(name, of_each).await;
+    }
     let waiting = server.resident_kb();
     let mut times = Vec::new();
-    for _ in 0..TURNS {
+    for turn in 0..TURNS {
+        let (name, token) = (&names[turn % keys], &mut tokens[turn % keys]);
         let began = Instant::now();
-        let (_, grant) = tokio::join!(driver.ask("DELETE", "/locks/line", &token), grants.recv());
+        let (_, grant) = tokio::join!(driver.ask("DELETE", name, token), grants.recv());
         let (at, next) = grant.unwrap();
         times.push(at - began);
-        token = next;
-        driver.until_waiters(waiters as u64).await;
+        *token = next;
+        driver.until_waiters(name, of_each).await;
     }
     line.shutdown().await;
     let each = |kb: f64| if waiters < 1_000 { 0.0 } else { (kb - at_first) / waiters as f64 };
@@ -178,7 +187,7 @@ async fn readers(server: &Server) -> (f64, f64) {
             Instant::now()
         });
     }
-    writer.until_waiters(READERS.1 as u64).await;
+    writer.until_waiters("/locks/line", READERS.1 as u64).await;
     let began = Instant::now();
     writer.ask("DELETE", "/locks/line", &token).await;
     let answered = line.join_all().await;
@@ -208,8 +217,8 @@ impl Client {
         body["token"].as_str().unwrap().to_owned()
     }
 
-    async fn until_waiters(&mut self, waiters: u64) {
-        while self.ask("GET", "/locks/line", "").await.1["waiters"] != waiters {
+    async fn until_waiters(&mut self, path: &str, waiters: u64) {
+        while self.ask("GET", path, "").await.1["waiters"] != waiters {
             tokio::task::yield_now().await;
         }
     }

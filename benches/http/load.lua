@@ -1,7 +1,8 @@
 -- load.lua: what wrk sends: acquires of keys that nobody has used, or acquires and releases in turn.
--- Before it stand: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared), TTL.
+-- Before it stand: TAG (in every key of this run), PEER (a name of `peers`), CYCLE (releases as well), LAG, SHA, SHARED (all keys are TAG, and are shared), TTL,
+-- FRESH (each request has a connection of its own).
 
-local END = " HTTP/1.1\r\nHost: localhost\r\n"
+local END = " HTTP/1.1\r\nHost: localhost\r\n" .. (FRESH and "Connection: close\r\n" or "")
 
 local function key(n) return SHARED and TAG or TAG .. "-" .. id .. "-" .. n end
 local function token(n) return string.format("%08x-0000-4000-8000-%012x", id, n) end

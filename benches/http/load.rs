@@ -24,7 +24,9 @@ const SCRIPT: &str = include_str!("load.lua");
 pub(crate) enum Work {
     /// Each request takes a key that nobody has used.
     Acquire,
-    /// The same for ten minutes, so that none ends meanwhile.
+    /// The same over a new connection for each request, as PHP does.
+    Fresh,
+    /// Acquires for ten minutes, so that none ends meanwhile.
     Keep,
     /// Each key is given up again, over so many connections.
     Cycle(u64),
@@ -35,7 +37,7 @@ pub(crate) enum Work {
 impl Work {
     fn connections(self) -> u64 {
         match self {
-            Self::Acquire | Self::Keep => CONNECTIONS,
+            Self::Acquire | Self::Fresh | Self::Keep => CONNECTIONS,
             Self::Cycle(connections) => connections,
             Self::Beside(_) => 1,
         }
@@ -47,6 +49,11 @@ impl Work {
 
     fn lag(self) -> u64 {
         if self.connections() > 1 { LAG } else { 0 }
+    }
+
+    /// Returns whether each key is given up again.
+    fn gives_up(self) -> bool {
+        matches!(self, Self::Cycle(_) | Self::Beside(_))
     }
 }
 
@@ -200,11 +207,11 @@ impl<'a> Load<'a> {
     fn wrk(&mut self, port: u16, (peer, work): (Peer, Work), tag: &str, seconds: u64) -> Answered {
         self.runs += 1;
         let (name, sha, lag) = (peer.name(), self.redis.script(), work.lag());
-        let cycle = !matches!(work, Work::Acquire | Work::Keep);
+        let (cycle, fresh) = (work.gives_up(), work == Work::Fresh);
         let (shared, ttl) = (matches!(work, Work::Beside(_)), work.ttl());
         let head = format!(
             "TAG, PEER, CYCLE, LAG, SHA = {tag:?}, {name:?}, {cycle}, {lag}, {sha:?}\n\
-             SHARED, TTL = {shared}, {ttl:?}\n"
+             SHARED, TTL, FRESH = {shared}, {ttl:?}, {fresh}\n"
         );
         let script = self.directory.path().join("load.lua");
         fs::write(&script, head + SCRIPT).unwrap();
@@ -231,18 +238,14 @@ impl<'a> Load<'a> {
 /// What webdis has done, told by the keys that are left: it answers 200 whatever happened.
 fn webdis_operations(requests: u64, keys: u64, work: Work) -> u64 {
     let what = format!("webdis answered {requests} requests and left {keys} keys");
-    match work {
-        Work::Acquire => {
-            assert!(most_of(requests).contains(&keys), "{what}");
-            keys.min(requests)
-        }
-        _ => {
-            // What wrk gives up late, and what was under way.
-            assert!(keys <= work.lag() + 1 + CONNECTIONS, "{what}");
-            assert!(keys + CONNECTIONS >= work.lag().min(requests), "{what}");
-            requests.saturating_sub(keys) / 2
-        }
+    if !work.gives_up() {
+        assert!(most_of(requests).contains(&keys), "{what}");
+        return keys.min(requests);
     }
+    // What wrk gives up late, and what was under way.
+    assert!(keys <= work.lag() + 1 + CONNECTIONS, "{what}");
+    assert!(keys + CONNECTIONS >= work.lag().min(requests), "{what}");
+    requests.saturating_sub(keys) / 2
 }
 
 /// What webdis has done with the service's script: each grant leaves the lock and its record.
@@ -277,10 +280,7 @@ fn operations(
     let released = counts.remove(RELEASED).unwrap_or(0);
     assert!(counts.values().sum::<u64>() <= errors + CONNECTIONS, "{what}");
     assert!(settled(requests - errors).contains(&(granted + released)), "{what}");
-    match work {
-        Work::Acquire | Work::Keep => requests.min(granted),
-        _ => released,
-    }
+    if work.gives_up() { released } else { requests.min(granted) }
 }
 
 /// The same by webdis, which answers a few of 10 000 requests without asking Redis.

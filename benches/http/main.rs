@@ -2,8 +2,9 @@
 //!
 //! Each round loads every scenario in turn, so that what else the machine does falls on all of
 //! them; what counts is the ratio within a round. `LOCKKEEPER_BENCH_ROUNDS` and
-//! `LOCKKEEPER_BENCH_SECONDS` make it longer. It fails on a wrong answer and never on a figure.
-//! The service is the one that is built beside this program.
+//! `LOCKKEEPER_BENCH_SECONDS` make it longer; `LOCKKEEPER_BENCH_BEFORE` is the binary of an older
+//! build, which is measured beside it. It fails on a wrong answer and never on a figure. The
+//! service is the one that is built beside this program.
 
 #![expect(clippy::unwrap_used, reason = "it ends where something is not as it should be")]
 
@@ -62,9 +63,20 @@ enum Target {
     Embedded,
     /// A new service on three new Redis nodes for each run.
     Redlock,
+    /// The build before, on Redis.
+    RedisBefore,
+    /// The build before, on an empty directory for each run.
+    EmbeddedBefore,
 }
 
-const SCENARIOS: [Scenario; 26] = [
+impl Target {
+    /// Returns whether it is the service of an older build.
+    fn is_before(self) -> bool {
+        matches!(self, Self::RedisBefore | Self::EmbeddedBefore)
+    }
+}
+
+const SCENARIOS: [Scenario; 38] = [
     scenario("bare axum route", Target::Bare, Peer::Bare, Work::Acquire),
     scenario("webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Acquire),
     scenario("webdis, the service's script", Target::Webdis, Peer::Script, Work::Acquire),
@@ -72,6 +84,10 @@ const SCENARIOS: [Scenario; 26] = [
     scenario("  the same, log.level = warn", Target::RedisQuiet, Peer::Lockkeeper, Work::Acquire),
     scenario("lockkeeper/embedded acquire", Target::Embedded, Peer::Lockkeeper, Work::Acquire),
     scenario("lockkeeper/redlock acquire", Target::Redlock, Peer::Lockkeeper, Work::Acquire),
+    scenario("a new connection each, bare route", Target::Bare, Peer::Bare, Work::Fresh),
+    scenario("  webdis SET NX PX", Target::Webdis, Peer::Webdis, Work::Fresh),
+    scenario("  lockkeeper/redis", Target::Redis, Peer::Lockkeeper, Work::Fresh),
+    scenario("  lockkeeper/embedded", Target::Embedded, Peer::Lockkeeper, Work::Fresh),
     scenario("webdis SET + DEL, 64", Target::Webdis, Peer::Webdis, Work::Cycle(64)),
     scenario("lockkeeper/redis, 64", Target::Redis, Peer::Lockkeeper, Work::Cycle(64)),
     scenario("lockkeeper/embedded, 64", Target::Embedded, Peer::Lockkeeper, Work::Cycle(64)),
@@ -91,6 +107,14 @@ const SCENARIOS: [Scenario; 26] = [
     scenario("embedded, a reader beside 1", Target::Embedded, Peer::Lockkeeper, Work::Beside(1)),
     scenario("  beside 100", Target::Embedded, Peer::Lockkeeper, Work::Beside(100)),
     scenario("  beside 999", Target::Embedded, Peer::Lockkeeper, Work::Beside(999)),
+    scenario("before/redis acquire", Target::RedisBefore, Peer::Lockkeeper, Work::Acquire),
+    scenario("before/redis, 64", Target::RedisBefore, Peer::Lockkeeper, Work::Cycle(64)),
+    scenario("before/redis, 16", Target::RedisBefore, Peer::Lockkeeper, Work::Cycle(16)),
+    scenario("before/redis, 1", Target::RedisBefore, Peer::Lockkeeper, Work::Cycle(1)),
+    scenario("before/embedded acquire", Target::EmbeddedBefore, Peer::Lockkeeper, Work::Acquire),
+    scenario("before/embedded, 64", Target::EmbeddedBefore, Peer::Lockkeeper, Work::Cycle(64)),
+    scenario("before/embedded, 16", Target::EmbeddedBefore, Peer::Lockkeeper, Work::Cycle(16)),
+    scenario("before/embedded, 1", Target::EmbeddedBefore, Peer::Lockkeeper, Work::Cycle(1)),
 ];
 
 const fn scenario(name: &'static str, target: Target, peer: Peer, work: Work) -> Scenario {
@@ -103,6 +127,7 @@ struct Servers {
     webdis: Server,
     service: Server,
     quiet: Server,
+    before: Option<Server>,
     etcd: Server,
 }
 
@@ -130,7 +155,7 @@ fn on_disk() -> PathBuf {
 
 fn measure() {
     let rounds = number("LOCKKEEPER_BENCH_ROUNDS", 5);
-    let seconds = number("LOCKKEEPER_BENCH_SECONDS", 3);
+    let seconds = number("LOCKKEEPER_BENCH_SECONDS", 2);
     report::print_machine();
     println!(
         "{rounds} rounds of {seconds} s each after a warm-up, interleaved. Acquires are sent over {} \n\
@@ -143,8 +168,9 @@ fn measure() {
     let disk = tempfile::tempdir_in(on_disk()).unwrap();
     let servers = Servers::start(&redis, directory.path(), disk.path());
     let mut load = Load::new(&redis);
+    let measured = SCENARIOS.iter().filter(|one| before().is_some() || !one.target.is_before());
     let mut rows: Vec<Row<'_>> =
-        SCENARIOS.iter().map(|scenario| Row { scenario, samples: Vec::new() }).collect();
+        measured.map(|scenario| Row { scenario, samples: Vec::new() }).collect();
     for row in &rows {
         servers.load(row.scenario, &mut load, 1);
     }
@@ -202,7 +228,7 @@ fn on_each_store(measure: impl Fn(&[(&'static str, Server)], &mut Load<'_>)) {
 /// Measures latency at given rates.
 fn measure_rate() {
     let rounds = number("LOCKKEEPER_BENCH_ROUNDS", 5);
-    let seconds = number("LOCKKEEPER_BENCH_SECONDS", 3);
+    let seconds = number("LOCKKEEPER_BENCH_SECONDS", 1);
     report::print_machine();
     let redis = Redis::start();
     let (directory, disk) =
@@ -232,6 +258,7 @@ impl Servers {
             service: Server::lockkeeper(&[&redis.url()], &[]),
             etcd: Server::etcd(disk),
             quiet: Server::lockkeeper(&[&redis.url()], &[("LOCKKEEPER_LOG_LEVEL", "warn")]),
+            before: before().map(|program| Server::service(&program, &[&redis.url()], &[])),
         }
     }
 
@@ -243,10 +270,12 @@ impl Servers {
             Target::Redis => run(&self.service),
             Target::RedisQuiet => run(&self.quiet),
             Target::Etcd => run(&self.etcd),
-            Target::Embedded => {
+            Target::RedisBefore => run(self.before.as_ref().expect("it is measured")),
+            Target::Embedded | Target::EmbeddedBefore => {
                 let directory = tempfile::tempdir_in(on_disk()).unwrap();
                 let store = format!("embedded:{}", directory.path().display());
-                run(&Server::lockkeeper(&[&store], &[]))
+                let older = before().filter(|_| scenario.target.is_before());
+                run(&Server::service(&older.unwrap_or_else(servers::lockkeeper), &[&store], &[]))
             }
             Target::Redlock => {
                 let nodes = [Redis::start(), Redis::start(), Redis::start()];
@@ -257,6 +286,11 @@ impl Servers {
             }
         }
     }
+}
+
+/// The binary of an older build, to be measured as well.
+fn before() -> Option<PathBuf> {
+    std::env::var_os("LOCKKEEPER_BENCH_BEFORE").map(PathBuf::from)
 }
 
 /// A number from the environment, at least 1.

@@ -47,18 +47,23 @@ pub(crate) fn print(rows: &[Row<'_>]) {
         "server us",
         "Redis us"
     );
-    let bare = samples_of(rows, Peer::Bare, Work::Acquire);
     for row in rows {
         let Scenario { name, target, work, .. } = row.scenario;
         let of_webdis = if matches!(work, Work::Beside(_)) { Work::Cycle(1) } else { *work };
         let webdis = samples_of(rows, Peer::Webdis, of_webdis);
+        let bare =
+            samples_of(rows, Peer::Bare, if *work == Work::Fresh { *work } else { Work::Acquire });
         let over = |peers: &[Sample], figure: fn(&Sample) -> f64| {
             let pairs = row.samples.iter().zip(peers);
             spread(pairs.map(|(ours, theirs)| figure(ours) / figure(theirs)), 2)
         };
         let redis = match target {
-            Target::Bare | Target::Etcd | Target::Embedded | Target::Redlock => "-".to_owned(),
-            Target::Webdis | Target::Redis | Target::RedisQuiet => {
+            Target::Bare
+            | Target::Etcd
+            | Target::Embedded
+            | Target::EmbeddedBefore
+            | Target::Redlock => "-".to_owned(),
+            Target::Webdis | Target::Redis | Target::RedisQuiet | Target::RedisBefore => {
                 format!("{:.1}", median(row.samples.iter().map(|sample| sample.redis_micros)))
             }
         };
@@ -88,6 +93,24 @@ fn print_ratios(rows: &[Row<'_>]) {
     };
     let redis = of(rows, Target::Redis, Work::Acquire);
     println!();
+    let before = rows.iter().filter(|row| row.scenario.target.is_before());
+    for Row { scenario, samples } in before {
+        let target = match scenario.target {
+            Target::RedisBefore => Target::Redis,
+            _ => Target::Embedded,
+        };
+        let now = of(rows, target, scenario.work);
+        let over = |figure: fn(&Sample) -> f64| {
+            spread(now.iter().zip(samples).map(|(now, before)| figure(now) / figure(before)), 2)
+        };
+        println!(
+            "Now over {}: {}, processor time of the service {}, of Redis {}",
+            scenario.name,
+            over(|sample| sample.operations),
+            over(|sample| sample.server_micros),
+            over(|sample| sample.redis_micros),
+        );
+    }
     let script = samples_of(rows, Peer::Script, Work::Acquire);
     print("Acquires on Redis over webdis with the same script", redis, script);
     let embedded = of(rows, Target::Embedded, Work::Acquire);

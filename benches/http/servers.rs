@@ -39,8 +39,13 @@ pub(crate) struct Server {
 impl Server {
     /// The service on this store, with its log thrown away.
     pub(crate) fn lockkeeper(store: &[&str], variables: &[(&str, &str)]) -> Self {
+        Self::service(&lockkeeper(), store, variables)
+    }
+
+    /// The same of another build.
+    pub(crate) fn service(program: &Path, store: &[&str], variables: &[(&str, &str)]) -> Self {
         Self::start("/readyz", |port| {
-            let mut command = command(lockkeeper().to_str().unwrap());
+            let mut command = command(program.to_str().unwrap());
             command.args(["serve", "--listen"]).arg(format!("127.0.0.1:{port}"));
             command.args(store.iter().flat_map(|url| ["--store", url]));
             command.envs(variables.iter().copied());
