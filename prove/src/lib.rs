@@ -12,7 +12,6 @@ pub mod history;
 pub mod outside;
 #[cfg(test)]
 mod search;
-pub mod spec;
 
 pub mod http;
 pub mod record;

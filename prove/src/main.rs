@@ -18,9 +18,9 @@ use prove::servers::Store;
 /// How many rejected windows are shown.
 const SHOWN: usize = 3;
 
-const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove differ STORE SECONDS SEED
+const USAGE: &str = "usage: prove | prove run STORE SECONDS SEED | prove check FILE
        | prove outside STORE SECONDS SEED | prove outside FILE
-       | prove check FILE | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
+       | prove seeded SECONDS TRIALS [BUG...] | prove recovery ROUNDS
 PROVE_SECONDS (600), PROVE_SEED, PROVE_STORES, PROVE_KINDS, PROVE_SHRINK=1, PROVE_KEEP=1 and
 LOCKKEEPER_BIN are what a campaign follows; PROVE_JOBS (1) hunts for seeded bugs run at a time.";
 
@@ -30,7 +30,6 @@ fn main() -> ExitCode {
     let passed = match words[..] {
         [] => campaign(),
         ["run", store, seconds, seed] => run(store, seconds, seed),
-        ["differ", store, seconds, seed] => differ(store, seconds, seed),
         ["outside", store, seconds, seed] => lasting(store, seconds, seed),
         ["outside", file] => outside_file(file),
         ["check", file] => check_file(file),
@@ -69,15 +68,6 @@ fn trial(store: &str, seconds: &str, seed: &str) -> io::Result<Trial> {
     let lasts = Duration::from_secs(seconds.parse().map_err(|_| usage())?);
     let seed = seed.parse().map_err(|_| usage())?;
     Ok(Trial::new(store, lasts, seed, &binary()?, &directory()))
-}
-
-/// Holds one client's answers against the specification, one after another; whether all are allowed.
-fn differ(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
-    let trial = trial(store, seconds, seed)?;
-    std::fs::create_dir_all(&trial.directory)?;
-    let asked = runtime()?.block_on(trial.differ())?;
-    println!("{asked} answers as specified");
-    Ok(true)
 }
 
 /// Runs one trial; whether it found nothing.

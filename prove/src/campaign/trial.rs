@@ -7,14 +7,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::drive::sequence::Sequence;
 use crate::drive::{Amount, Load};
 use crate::history::{Line, Run};
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::Kind;
 use crate::record::{Recorder, Recording};
 use crate::servers::{LONGEST_LEASE, Site, Store};
-use crate::spec::Settings;
 
 /// How long nothing is made to fail, at first and after so many rounds of faults, and the part of a short
 /// trial that this is at most: what has to be prompt is judged where nothing has failed for seconds.
@@ -123,27 +121,6 @@ impl Trial {
         tokio::time::sleep(self.lasts).await;
         load.stop().await;
         recording.finish()
-    }
-
-    /// Has one client ask one thing after another, without faults, and holds each answer against the
-    /// specification; returns how many there were.
-    ///
-    /// # Errors
-    /// An answer is not what the specification allows, or something did not start.
-    pub async fn differ(&self) -> io::Result<u64> {
-        let (site, recorder, recording) = self.begin(LONGEST_LEASE).await?;
-        let drift_ppm = self.drift_ppm();
-        let settings = Settings { drift_ppm, shortens: drift_ppm > 0, ..Settings::default() };
-        let mut sequence = Sequence::new(&site.routes(), &recorder, self.seed, settings);
-        let asked = sequence.run(self.lasts).await;
-        recording.finish()?;
-        asked.map_err(io::Error::other)
-    }
-
-    /// Returns what a lease may lack. On Redlock the short leases of a sequence also lack two milliseconds
-    /// each and the time that the votes took.
-    fn drift_ppm(&self) -> u32 {
-        if self.store == Store::Redlock { 100_000 } else { 0 }
     }
 
     fn about(&self) -> Run {

@@ -4,8 +4,7 @@
 //! by a connection, `elsewhere` gives requests up and goes on over another instance, `shared` has keys
 //! that several leases hold together. `lasting` has leases of one holder that
 //! outlast the run. Every write to what a key
-//! guards goes through `resource`. `sequence` is one client alone, whose answers are held against the
-//! specification.
+//! guards goes through `resource`.
 
 mod asker;
 mod client;
@@ -14,7 +13,6 @@ mod lasting;
 mod line;
 mod plain;
 mod resource;
-pub mod sequence;
 mod shared;
 mod stream;
 
