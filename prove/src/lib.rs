@@ -10,8 +10,6 @@
 pub mod check;
 pub mod history;
 pub mod outside;
-#[cfg(test)]
-mod search;
 
 pub mod http;
 pub mod record;
