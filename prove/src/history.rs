@@ -4,29 +4,29 @@
 //! tokens and clients are numbers that are unique within the run; [`NO_TOKEN`] is no token.
 
 use std::io;
-use std::io::{BufRead, Write as Sink};
+use std::io::BufRead;
 
 use serde::{Deserialize, Serialize};
 
 /// Nanoseconds since the start of the run.
-pub type Nanos = u64;
+pub(crate) type Nanos = u64;
 
 /// A lease token, numbered by the recorder in the order in which it first saw it.
-pub type Token = u64;
+pub(crate) type Token = u64;
 
 /// In place of a token where the client neither sent nor learned one.
-pub const NO_TOKEN: Token = 0;
+pub(crate) const NO_TOKEN: Token = 0;
 
 /// The `slots` of a question for a lease that is `shared`: more than any number that it could name.
-pub const SHARED: u16 = 1_001;
+pub(crate) const SHARED: u16 = 1_001;
 
 /// The most leases that can share a key, which answers tell of a lease that is `shared`.
-pub const MOST_SLOTS: u16 = 1_000;
+pub(crate) const MOST_SLOTS: u16 = 1_000;
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
-pub enum Line {
+pub(crate) enum Line {
     /// How the run was made. The first line.
     Run(Run),
     /// A question of a client and its answer.
@@ -40,19 +40,8 @@ pub enum Line {
 }
 
 impl Line {
-    /// Returns the line as it is written, without its end.
-    ///
-    /// # Errors
-    /// The line is in a way that JSON cannot show, which no line of a recorder is.
-    pub fn to_json(&self) -> serde_json::Result<String> {
-        serde_json::to_string(self)
-    }
-
     /// Returns the line that is written so.
-    ///
-    /// # Errors
-    /// It is no line of a history.
-    pub fn from_json(text: &str) -> serde_json::Result<Self> {
+    pub(crate) fn from_json(text: &str) -> serde_json::Result<Self> {
         // A tag inside of the object costs serde a copy of all members, so operations, which are
         // nearly all lines, are told apart first.
         if text.starts_with(r#"{"line":"operation","#) {
@@ -65,7 +54,7 @@ impl Line {
 /// Returns the lines of a history, one after another.
 ///
 /// A last line without an end that is no line is left out: the recorder was killed while it wrote.
-pub fn read(from: impl BufRead) -> impl Iterator<Item = io::Result<Line>> {
+pub(crate) fn read(from: impl BufRead) -> impl Iterator<Item = io::Result<Line>> {
     let mut texts = (1..).zip(from.lines()).peekable();
     std::iter::from_fn(move || {
         let (number, text) = texts.next()?;
@@ -77,38 +66,26 @@ pub fn read(from: impl BufRead) -> impl Iterator<Item = io::Result<Line>> {
     })
 }
 
-/// Writes a history.
-///
-/// # Errors
-/// It cannot be written.
-pub fn write<'a>(mut to: impl Sink, lines: impl IntoIterator<Item = &'a Line>) -> io::Result<()> {
-    for line in lines {
-        serde_json::to_writer(&mut to, line)?;
-        to.write_all(b"\n")?;
-    }
-    to.flush()
-}
-
 /// How a run was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Run {
+pub(crate) struct Run {
     /// `embedded`, `redis`, `redis-3` (three instances), `redis-far`, `sentinel`, `cluster`,
     /// `cluster-replicas`, `redlock`.
-    pub store: String,
+    pub(crate) store: String,
     /// From which everything that was left to chance follows.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// How many instances of the service there were.
-    pub instances: u16,
+    pub(crate) instances: u16,
     /// The longest that a request to a store may take before its caller is told that nobody knows.
-    pub deadline: Nanos,
+    pub(crate) deadline: Nanos,
     /// What is taken off a lease for clocks of different speed, in parts per million; 10 000 on Redlock.
-    pub drift_ppm: u32,
+    pub(crate) drift_ppm: u32,
 }
 
 /// What a client asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kind {
+pub(crate) enum Kind {
     /// `POST /locks/{key}`, with or without a wait.
     Acquire,
     /// `POST /hold/{key}`: a line for the grant, then one [`Kind::Alive`] for each event `alive`, then
@@ -132,7 +109,7 @@ pub enum Kind {
 /// What the client knows after its question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub(crate) enum Outcome {
     /// 200, 201, 204.
     Yes,
     /// It certainly had no effect and will have none: refused before a byte was sent, 4xx, 503 with
@@ -144,137 +121,135 @@ pub enum Outcome {
 
 /// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Operation {
+pub(crate) struct Operation {
     /// Who asked. One client asks one thing after another.
-    pub client: u32,
+    pub(crate) client: u32,
     /// Which instance of the service was asked.
-    pub instance: u16,
+    pub(crate) instance: u16,
     /// What was asked for.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The key that was meant.
-    pub key: u32,
+    pub(crate) key: u32,
     /// Just before the first byte was sent.
-    pub sent: Nanos,
+    pub(crate) sent: Nanos,
     /// Just after the last byte of the answer was received; nothing if there was none.
-    pub answered: Option<Nanos>,
+    pub(crate) answered: Option<Nanos>,
     /// When the client hung up, if it did so before the answer.
-    pub gone: Option<Nanos>,
+    pub(crate) gone: Option<Nanos>,
     /// What the client knows since.
-    pub outcome: Outcome,
+    pub(crate) outcome: Outcome,
     /// The HTTP status; 0 without an answer.
-    pub status: u16,
+    pub(crate) status: u16,
     /// The problem's `code`, with `/` and its `outcome` if it has one.
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub code: String,
+    pub(crate) code: String,
     /// The token that was sent, or the one that was learned from the grant.
-    pub token: Token,
+    pub(crate) token: Token,
     /// Whether the client chose the token; otherwise the service made it.
-    pub chosen: bool,
+    pub(crate) chosen: bool,
     /// The options of the question.
-    pub asked: Asked,
+    pub(crate) asked: Asked,
     /// What was answered.
-    pub said: Said,
+    pub(crate) said: Said,
 }
 
 /// The options of a question.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Asked {
+pub(crate) struct Asked {
     /// The length of the lease; the default of the service (30 s), or that of the lease, if absent.
-    pub ttl_ms: Option<u64>,
+    pub(crate) ttl_ms: Option<u64>,
     /// Milliseconds; 0 does not wait, `u64::MAX` waits without an end.
-    pub wait_ms: u64,
+    pub(crate) wait_ms: u64,
     /// The number of the lease that is meant, in a refresh and a release.
-    pub fencing_token: Option<u64>,
+    pub(crate) fencing_token: Option<u64>,
     /// For how long a stream's lease stays after its end.
-    pub linger_ms: u64,
+    pub(crate) linger_ms: u64,
     /// With how many leases in all the lease may share its key; [`SHARED`] for `shared=true`, and
     /// exclusive, or as it is, if absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u16>,
+    pub(crate) slots: Option<u16>,
     /// Whether the question came without the right API key, on purpose.
-    pub unauthorized: bool,
+    pub(crate) unauthorized: bool,
 }
 
 /// The members of an answer that a rule speaks of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Said {
+pub(crate) struct Said {
     /// The number of the lease.
-    pub fencing_token: Option<u64>,
+    pub(crate) fencing_token: Option<u64>,
     /// What is left of the lease.
-    pub ttl_ms: Option<u64>,
+    pub(crate) ttl_ms: Option<u64>,
     /// How long the request waited, in the service.
-    pub waited_ms: Option<u64>,
-    /// When it is worth asking again.
-    pub retry_after_ms: Option<u64>,
+    pub(crate) waited_ms: Option<u64>,
     /// How many claims wait.
-    pub waiters: Option<u64>,
+    pub(crate) waiters: Option<u64>,
     /// How many leases share the key.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub holders: Option<u16>,
+    pub(crate) holders: Option<u16>,
     /// With how many in all the lease may share the key; of a key, the least that its leases allow.
     /// Absent for an exclusive lease.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slots: Option<u16>,
+    pub(crate) slots: Option<u16>,
     /// The number of the lease's slot, if it has one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub slot: Option<u16>,
+    pub(crate) slot: Option<u16>,
     /// Whether anybody holds the key.
-    pub held: Option<bool>,
+    pub(crate) held: Option<bool>,
     /// Whether the token that was sent holds the key.
-    pub mine: Option<bool>,
+    pub(crate) mine: Option<bool>,
     /// When a stream said that it waits in line (its event `waiting`).
-    pub queued_at: Option<Nanos>,
+    pub(crate) queued_at: Option<Nanos>,
     /// Whether the answer contained a token that its client neither sent nor was granted.
-    pub leaked: bool,
+    pub(crate) leaked: bool,
 }
 
 /// Something that was made to fail, from its start to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Fault {
+pub(crate) struct Fault {
     /// Its name, as in the table of faults.
-    pub kind: String,
+    pub(crate) kind: String,
     /// What it struck: an instance, a store, a link, a file.
     ///
     /// `client...` for a link between a client and the service, `instance...` for a process of the
     /// service, and anything else for what stands behind it.
-    pub target: String,
+    pub(crate) target: String,
     /// When it began.
-    pub from: Nanos,
+    pub(crate) from: Nanos,
     /// When all was as before.
-    pub until: Nanos,
+    pub(crate) until: Nanos,
     /// What the store may lose by it: leases that were granted before its end may be forgotten.
     #[serde(default)]
-    pub forgets: bool,
+    pub(crate) forgets: bool,
 }
 
 /// A write to the resource that a key guards.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Write {
+pub(crate) struct Write {
     /// The key that guards the resource.
-    pub key: u32,
+    pub(crate) key: u32,
     /// The token of the writer.
-    pub token: Token,
+    pub(crate) token: Token,
     /// The number of the lease under which it wrote.
-    pub fencing_token: u64,
+    pub(crate) fencing_token: u64,
     /// When the resource decided.
-    pub at: Nanos,
+    pub(crate) at: Nanos,
     /// Whether the resource took it.
-    pub taken: bool,
+    pub(crate) taken: bool,
     /// Whether the writer knew that its lease was over.
-    pub late: bool,
+    pub(crate) late: bool,
 }
 
 /// What was left at the end, after every lease and its bookkeeping should be over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Left {
+pub(crate) struct Left {
     /// What was counted: `waiters`, `held`, `redis keys without an end`, `descriptors`, `memory`.
-    pub what: String,
+    pub(crate) what: String,
     /// How many there were.
-    pub count: u64,
+    pub(crate) count: u64,
     /// The most that is no fault.
-    pub allowed: u64,
+    pub(crate) allowed: u64,
 }
 
 #[cfg(test)]
@@ -304,29 +279,32 @@ mod tests {
         vec![Line::Operation(operation), Line::Left(left)]
     }
 
+    fn written(line: &Line) -> String {
+        serde_json::to_string(line).unwrap()
+    }
+
     #[test]
     fn a_written_history_is_read() {
-        let mut bytes = Vec::new();
-        write(&mut bytes, &some_lines()).unwrap();
-        assert!(bytes.starts_with(br#"{"line":"operation","#), "or reading is slow");
-        let lines: Vec<Line> = read(bytes.as_slice()).map(Result::unwrap).collect();
+        let text = some_lines().iter().map(written).collect::<Vec<_>>().join("\n");
+        assert!(text.starts_with(r#"{"line":"operation","#), "or reading is slow");
+        let lines: Vec<Line> = read(text.as_bytes()).map(Result::unwrap).collect();
         assert_eq!(lines, some_lines());
     }
 
     #[test]
     fn a_share_is_written_where_there_is_one_and_an_older_history_is_read() {
         let Line::Operation(mut operation) = some_lines().remove(0) else { panic!("another line") };
-        let older = Line::Operation(operation.clone()).to_json().unwrap();
+        let older = written(&Line::Operation(operation.clone()));
         assert!(!older.contains("slot") && !older.contains("holders"), "{older}");
         operation.asked.slots = Some(SHARED);
         operation.said.slot = Some(3);
         let line = Line::Operation(operation);
-        assert_eq!(Line::from_json(&line.to_json().unwrap()).unwrap(), line);
+        assert_eq!(Line::from_json(&written(&line)).unwrap(), line);
     }
 
     #[test]
     fn half_a_line_at_the_end_is_left_out_and_anywhere_else_told() {
-        let [first, second] = [0, 1].map(|line| some_lines()[line].to_json().unwrap());
+        let [first, second] = [0, 1].map(|line| written(&some_lines()[line]));
         let cut = format!("{first}\n{}", &second[..second.len() - 3]);
         assert_eq!(read(cut.as_bytes()).map(Result::unwrap).count(), 1);
         let cut = format!("{first}\n{}\n{second}", &first[..9]);

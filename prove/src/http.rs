@@ -12,10 +12,10 @@ use tokio::net::TcpStream;
 const LARGEST: usize = 1 << 20;
 
 /// The API key of all clients, as a line of a head.
-pub const AUTHORIZED: &str = "authorization: Bearer key-of-the-proof\r\n";
+pub(crate) const AUTHORIZED: &str = "authorization: Bearer key-of-the-proof\r\n";
 
 /// The settings by which the service knows that key, and no other.
-pub const API_KEY: &str = "[[api_keys]]
+pub(crate) const API_KEY: &str = "[[api_keys]]
 name = \"proof\"
 sha256 = \"31e3bcf3cb4bcddf7e386f9c325e1669066093f20d908a7c7b34b7b9e330df1f\"
 prefixes = [\"\"]
@@ -24,7 +24,7 @@ permissions = [\"acquire\", \"read\", \"admin\"]
 
 /// A connection to the service.
 #[derive(Debug)]
-pub struct Connection {
+pub(crate) struct Connection {
     stream: TcpStream,
     /// What was received and not yet read.
     received: Vec<u8>,
@@ -32,39 +32,30 @@ pub struct Connection {
 
 /// The head of an answer.
 #[derive(Clone, Copy, Debug)]
-pub struct Head {
+pub(crate) struct Head {
     /// The status.
-    pub status: u16,
+    pub(crate) status: u16,
     /// The length of the body; `None` if it ends with the connection.
-    pub length: Option<usize>,
+    pub(crate) length: Option<usize>,
     /// Whether the service closes the connection after it.
-    pub closes: bool,
+    pub(crate) closes: bool,
 }
 
 impl Connection {
     /// Connects.
-    ///
-    /// # Errors
-    /// Nobody listens, or the connection was refused.
-    pub async fn open(address: SocketAddr) -> io::Result<Self> {
+    pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, received: Vec::with_capacity(1024) })
     }
 
     /// Sends these bytes.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
     /// Reads the head of an answer.
-    ///
-    /// # Errors
-    /// The connection is broken, or what came is no head.
-    pub async fn head(&mut self) -> io::Result<Head> {
+    pub(crate) async fn head(&mut self) -> io::Result<Head> {
         loop {
             if let Some((head, length)) = parsed(&self.received)? {
                 self.received.drain(..length);
@@ -79,10 +70,7 @@ impl Connection {
     }
 
     /// Reads a body of this length.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub async fn body(&mut self, length: usize) -> io::Result<Vec<u8>> {
+    pub(crate) async fn body(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.received.len() < length {
             self.more().await?;
         }
@@ -91,10 +79,7 @@ impl Connection {
     }
 
     /// Reads the next line of a stream, without its end.
-    ///
-    /// # Errors
-    /// The connection is broken, or the stream is over.
-    pub async fn line(&mut self) -> io::Result<Vec<u8>> {
+    pub(crate) async fn line(&mut self) -> io::Result<Vec<u8>> {
         loop {
             if let Some(end) = self.received.iter().position(|byte| *byte == b'\n') {
                 let rest = self.received.split_off(end + 1);
@@ -107,26 +92,15 @@ impl Connection {
     }
 
     /// Asks one question and reads its whole answer.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub async fn ask(&mut self, question: &[u8]) -> io::Result<(Head, Vec<u8>)> {
+    pub(crate) async fn ask(&mut self, question: &[u8]) -> io::Result<(Head, Vec<u8>)> {
         self.send(question).await?;
         let head = self.head().await?;
         let body = self.body(head.length.unwrap_or(0)).await?;
         Ok((head, body))
     }
 
-    /// Ends the client's own direction, and leaves the other open.
-    ///
-    /// # Errors
-    /// The connection is broken.
-    pub async fn half_close(&mut self) -> io::Result<()> {
-        self.stream.shutdown().await
-    }
-
     /// Breaks the connection with a reset, in place of an orderly end.
-    pub fn reset(self) {
+    pub(crate) fn reset(self) {
         // If it fails the connection is broken already.
         let _ = self.stream.set_zero_linger();
     }

@@ -1,4 +1,22 @@
-//! `prove`: a campaign, one trial of it, or the check of a stored history.
+//! The proof of lockkeeper: what clients are told while things fail, held against what is promised.
+//!
+//! `history` is the record, on one monotonic clock. `drive` asks and records, `servers` runs the
+//! service and its stores, `proxy` and `nemesis` make things fail, `campaign` puts them together,
+//! `check` judges, and `outside` judges a second time. All of it knows the HTTP contract and nothing
+//! of the service's code.
+
+#![cfg_attr(test, expect(clippy::unwrap_used, reason = "a test stops at the first surprise"))]
+
+mod campaign;
+mod check;
+mod drive;
+mod history;
+mod http;
+mod nemesis;
+mod outside;
+mod proxy;
+mod record;
+mod servers;
 
 use std::fs::File;
 use std::io;
@@ -6,14 +24,13 @@ use std::io::BufReader;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use prove::campaign::recovery::measure;
-use prove::campaign::seeded::hunt_all;
-use prove::campaign::trial::Trial;
-use prove::campaign::{Campaign, Outcome, binary, directory, show, wanted};
-use prove::check::{check, check_wanted};
-use prove::history::{Line, read};
-use prove::outside;
-use prove::servers::Store;
+use crate::campaign::recovery::measure;
+use crate::campaign::seeded::hunt_all;
+use crate::campaign::trial::Trial;
+use crate::campaign::{Campaign, Outcome, binary, directory, show, wanted};
+use crate::check::{check, check_wanted};
+use crate::history::{Line, read};
+use crate::servers::Store;
 
 /// How many rejected windows are shown.
 const SHOWN: usize = 3;
@@ -123,11 +140,8 @@ fn recovery(rounds: &str) -> io::Result<bool> {
 
 /// Prints what trials came to; the last line is for programs.
 fn told(outcome: &Outcome, seed: u64) {
-    for (kind, count) in &outcome.total.faults {
+    for (kind, count) in &outcome.faults {
         println!("{kind}: {count}");
-    }
-    if outcome.total.shared.keys > 0 {
-        println!("{}", outcome.total.shared);
     }
     println!("{}", outcome.line(seed));
 }

@@ -16,15 +16,15 @@ use tokio::task::JoinSet;
 
 /// Treatment of what passes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Flow {
+pub(crate) struct Flow {
     /// By how much each piece is late, at least.
-    pub delay: Duration,
+    pub(crate) delay: Duration,
     /// By how much it may be later than that.
-    pub jitter: Duration,
+    pub(crate) jitter: Duration,
     /// Whether nothing reaches the server.
-    pub swallow_there: bool,
+    pub(crate) swallow_there: bool,
     /// Whether nothing reaches the client.
-    pub swallow_back: bool,
+    pub(crate) swallow_back: bool,
     /// Counts the resets of all connections.
     cuts: u64,
     /// Counts the times when the client's direction of all connections was ended.
@@ -52,7 +52,7 @@ struct Shared {
 
 /// A proxy with a port of its own. It ends when it is dropped.
 #[derive(Debug)]
-pub struct Proxy {
+pub(crate) struct Proxy {
     port: u16,
     shared: Arc<Shared>,
     _running: JoinSet<()>,
@@ -60,18 +60,12 @@ pub struct Proxy {
 
 impl Proxy {
     /// Starts a proxy on this port of loopback, or on any if it is 0, to a server on another.
-    ///
-    /// # Errors
-    /// The port is taken.
-    pub async fn start(port: u16, server: u16) -> io::Result<Self> {
+    pub(crate) async fn start(port: u16, server: u16) -> io::Result<Self> {
         Self::start_far(port, server, Duration::ZERO).await
     }
 
     /// Starts one to a server that is so far away, in each direction, at least.
-    ///
-    /// # Errors
-    /// The port is taken.
-    pub async fn start_far(port: u16, server: u16, distance: Duration) -> io::Result<Self> {
+    pub(crate) async fn start_far(port: u16, server: u16, distance: Duration) -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", port)).await?;
         let port = listener.local_addr()?.port();
         let (flow, loss) = (watch::Sender::new(Flow::default()), Mutex::new(None));
@@ -82,51 +76,51 @@ impl Proxy {
     }
 
     /// Returns the port that it listens on.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Returns the address that it listens on.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     /// Delays everything in both directions.
-    pub fn delay(&self, delay: Duration, jitter: Duration) {
+    pub(crate) fn delay(&self, delay: Duration, jitter: Duration) {
         self.shared.flow.send_modify(|flow| (flow.delay, flow.jitter) = (delay, jitter));
     }
 
     /// Swallows what is sent to the server, to the client, or both.
-    pub fn swallow(&self, there: bool, back: bool) {
+    pub(crate) fn swallow(&self, there: bool, back: bool) {
         self.shared
             .flow
             .send_modify(|flow| (flow.swallow_there, flow.swallow_back) = (there, back));
     }
 
     /// Resets all connections.
-    pub fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.shared.flow.send_modify(|flow| flow.cuts += 1);
     }
 
     /// Ends the client's direction of all connections.
-    pub fn half_close(&self) {
+    pub(crate) fn half_close(&self) {
         self.shared.flow.send_modify(|flow| flow.half_closes += 1);
     }
 
     /// Ends the server's direction of all connections: the client takes them for broken, but what it
     /// has sent arrives.
-    pub fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         self.shared.flow.send_modify(|flow| flow.hang_ups += 1);
     }
 
     /// Forwards the next requests that contain these bytes, and resets their connections in place of
     /// the answers.
-    pub fn lose_answers(&self, contains: &[u8], times: u32) {
+    pub(crate) fn lose_answers(&self, contains: &[u8], times: u32) {
         self.set_loss(Some(Loss { contains: contains.to_vec(), left: times }));
     }
 
     /// Passes everything again, at once.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.set_loss(None);
         self.shared.flow.send_modify(|flow| {
             let Flow { cuts, half_closes, hang_ups, .. } = *flow;

@@ -19,7 +19,7 @@ const CHOSEN: &str = "token-of-the-proof-";
 
 /// The clock and the door to the history, shared by all who record.
 #[derive(Debug)]
-pub struct Recorder {
+pub(crate) struct Recorder {
     start: Instant,
     lines: mpsc::Sender<Option<Line>>,
     next_token: AtomicU64,
@@ -29,17 +29,14 @@ pub struct Recorder {
 
 /// The thread that writes a history.
 #[derive(Debug)]
-pub struct Recording {
+pub(crate) struct Recording {
     recorder: Arc<Recorder>,
     thread: JoinHandle<io::Result<Vec<Line>>>,
 }
 
 impl Recorder {
     /// Starts a history in a new file.
-    ///
-    /// # Errors
-    /// The file cannot be created.
-    pub fn start(path: &Path) -> io::Result<(Arc<Self>, Recording)> {
+    pub(crate) fn start(path: &Path) -> io::Result<(Arc<Self>, Recording)> {
         let file = File::create(path)?;
         let (lines, written) = mpsc::channel();
         let recorder = Arc::new(Self {
@@ -56,12 +53,12 @@ impl Recorder {
     }
 
     /// Returns the time since the start of the run.
-    pub fn now(&self) -> Nanos {
+    pub(crate) fn now(&self) -> Nanos {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(Nanos::MAX)
     }
 
     /// Adds a line to the history.
-    pub fn write(&self, line: Line) {
+    pub(crate) fn write(&self, line: Line) {
         if matches!(line, Line::Operation(_)) {
             self.operations.fetch_add(1, Ordering::Relaxed);
         }
@@ -70,17 +67,17 @@ impl Recorder {
     }
 
     /// Returns the number of operations so far.
-    pub fn operations(&self) -> u64 {
+    pub(crate) fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
 
     /// Returns a new token for a client to choose.
-    pub fn new_token(&self) -> Token {
+    pub(crate) fn new_token(&self) -> Token {
         self.next_token.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Returns the number of a token that an answer contained.
-    pub fn number(&self, text: &str) -> Token {
+    pub(crate) fn number(&self, text: &str) -> Token {
         if let Some(number) = text.strip_prefix(CHOSEN).and_then(|rest| rest.parse().ok()) {
             return number;
         }
@@ -96,17 +93,14 @@ impl Recorder {
 
 impl Recording {
     /// Waits until all lines are written, and returns them.
-    ///
-    /// # Errors
-    /// A line could not be written.
-    pub fn finish(self) -> io::Result<Vec<Line>> {
+    pub(crate) fn finish(self) -> io::Result<Vec<Line>> {
         let _ = self.recorder.lines.send(None);
         self.thread.join().map_err(|_| io::Error::other("the recorder panicked"))?
     }
 }
 
 /// Returns the text of a token that a client chooses.
-pub fn chosen_text(number: Token) -> String {
+pub(crate) fn chosen_text(number: Token) -> String {
     format!("{CHOSEN}{number:010}")
 }
 

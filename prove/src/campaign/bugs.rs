@@ -18,29 +18,26 @@ const LEFT_OUT: [&str; 5] = [".git", "target", "clients", "docs", "fuzz"];
 
 /// A bug.
 #[derive(Clone, Debug)]
-pub struct Bug {
+pub(crate) struct Bug {
     /// Its name.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// A store on which it shows.
-    pub store: Store,
+    pub(crate) store: Store,
     /// The kinds of faults under which it shows; all if there are none.
-    pub kinds: &'static str,
+    pub(crate) kinds: &'static str,
     /// Files with the right and the wrong lines.
     places: Vec<(&'static str, String, String)>,
 }
 
 impl Bug {
     /// Returns no bug: the sound service, on a store.
-    pub fn none(name: &'static str, store: Store) -> Self {
+    pub(crate) fn none(name: &'static str, store: Store) -> Self {
         Self { name, store, kinds: "", places: Vec::new() }
     }
 }
 
 /// Returns all bugs.
-///
-/// # Errors
-/// The list is not as its head says.
-pub fn bugs() -> io::Result<Vec<Bug>> {
+pub(crate) fn bugs() -> io::Result<Vec<Bug>> {
     let mut bugs: Vec<Bug> = Vec::new();
     for block in LIST.split("\n\n").skip(1) {
         let wrong = || io::Error::other(format!("not a seeded bug:\n{block}"));
@@ -68,7 +65,7 @@ pub fn bugs() -> io::Result<Vec<Bug>> {
 
 /// A copy of the tree that gets one bug after the other.
 #[derive(Debug)]
-pub struct SeededTree {
+pub(crate) struct SeededTree {
     root: PathBuf,
     /// The right text of each file that had a bug.
     right: BTreeMap<&'static str, String>,
@@ -76,10 +73,7 @@ pub struct SeededTree {
 
 impl SeededTree {
     /// Copies the tree.
-    ///
-    /// # Errors
-    /// A file cannot be read or written.
-    pub fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let root = directory().join("seeded");
         let _ = fs::remove_dir_all(&root); // There is none at first.
         copy(workspace(), &root, &LEFT_OUT)?;
@@ -87,10 +81,7 @@ impl SeededTree {
     }
 
     /// Builds the service with a bug, and returns the binary, which stays.
-    ///
-    /// # Errors
-    /// The right lines are not there exactly once, or it does not compile.
-    pub fn build(&mut self, bug: &Bug) -> io::Result<PathBuf> {
+    pub(crate) fn build(&mut self, bug: &Bug) -> io::Result<PathBuf> {
         for (file, right) in std::mem::take(&mut self.right) {
             fs::write(self.root.join(file), right)?;
         }

@@ -4,12 +4,12 @@
 //! faults that suffice for it, [`seeded`] shows that seeded [`bugs`] are found, and [`recovery`]
 //! measures.
 
-pub mod bugs;
-pub mod recovery;
-pub mod seeded;
-pub mod show;
-pub mod shrink;
-pub mod trial;
+pub(crate) mod bugs;
+pub(crate) mod recovery;
+pub(crate) mod seeded;
+pub(crate) mod show;
+pub(crate) mod shrink;
+pub(crate) mod trial;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -33,26 +33,26 @@ const SHORTEST: Duration = Duration::from_secs(5);
 
 /// A campaign.
 #[derive(Clone, Debug)]
-pub struct Campaign {
+pub(crate) struct Campaign {
     /// How long it lasts, about.
-    pub lasts: Duration,
+    pub(crate) lasts: Duration,
     /// From which everything that is left to chance follows.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The stores.
-    pub stores: Vec<Store>,
+    pub(crate) stores: Vec<Store>,
     /// The service.
-    pub binary: PathBuf,
+    pub(crate) binary: PathBuf,
     /// Where histories and logs go.
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// Whether the faults of a violation are to be narrowed down.
-    pub shrinks: Shrinks,
+    pub(crate) shrinks: Shrinks,
     /// Whether histories without a violation are kept.
-    pub keeps: Keeps,
+    pub(crate) keeps: Keeps,
 }
 
 /// Whether the faults of a violation are to be narrowed down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shrinks {
+pub(crate) enum Shrinks {
     /// They are, which takes as long again, several times.
     Yes,
     /// They are not.
@@ -61,7 +61,7 @@ pub enum Shrinks {
 
 /// Which histories are kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
+pub(crate) enum Keeps {
     /// All.
     All,
     /// Those with a violation of what is promised.
@@ -70,23 +70,20 @@ pub enum Keeps {
 
 /// What a campaign came to.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// What all trials had.
-    pub total: Counted,
+    pub(crate) total: Counted,
     /// How often what is promised was broken.
-    pub violations: u64,
+    pub(crate) violations: u64,
     /// How often each rule was broken that was not promised.
-    pub not_promised: BTreeMap<&'static str, u64>,
+    pub(crate) not_promised: BTreeMap<&'static str, u64>,
     /// Trials that had too little to say anything, or did not run to their end.
-    pub refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
 }
 
 impl Campaign {
     /// Reads a campaign from the environment.
-    ///
-    /// # Errors
-    /// A variable is wrong, or there is no binary.
-    pub fn from_env() -> io::Result<Self> {
+    pub(crate) fn from_env() -> io::Result<Self> {
         let seconds = variable("PROVE_SECONDS")?.unwrap_or(600);
         let names = std::env::var("PROVE_STORES").unwrap_or_default();
         let named = names.split([',', ' ']).filter(|name| !name.is_empty());
@@ -110,10 +107,7 @@ impl Campaign {
     }
 
     /// Runs it, and prints what there is to say on the way.
-    ///
-    /// # Errors
-    /// A history could not be written.
-    pub async fn run(&self) -> io::Result<Outcome> {
+    pub(crate) async fn run(&self) -> io::Result<Outcome> {
         let mut outcome = Outcome::default();
         let began = Instant::now();
         let stores = u32::try_from(self.stores.len()).unwrap_or(1);
@@ -174,12 +168,12 @@ impl Campaign {
 
 impl Outcome {
     /// Whether everything that is promised was kept, and every trial says enough.
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         self.violations == 0 && self.refused.is_empty()
     }
 
     /// Returns the last line of a campaign.
-    pub fn line(&self, seed: u64) -> String {
+    pub(crate) fn line(&self, seed: u64) -> String {
         let Counted { operations, grants, handoffs, ref faults, .. } = self.total;
         let faults: u64 = faults.values().sum();
         let violations = self.violations;
@@ -190,7 +184,7 @@ impl Outcome {
     }
 
     /// Adds what one trial came to.
-    pub fn add(&mut self, name: &str, report: &Report) {
+    pub(crate) fn add(&mut self, name: &str, report: &Report) {
         self.violations += report.broken().count() as u64;
         self.refused.extend(report.refused.iter().map(|why| format!("{name}: {why}")));
         for (rule, count) in &report.not_promised {
@@ -215,7 +209,7 @@ impl Outcome {
 }
 
 /// Returns the least that a trial of this length has to have, on a machine that is busy.
-pub fn wanted(store: Store, lasts: Duration) -> Wanted {
+pub(crate) fn wanted(store: Store, lasts: Duration) -> Wanted {
     let seconds = lasts.as_secs();
     // A far store answers less often.
     let full = if store == Store::RedisFar { seconds / 4 } else { seconds };
@@ -235,16 +229,13 @@ pub fn wanted(store: Store, lasts: Duration) -> Wanted {
 }
 
 /// Returns where histories go.
-pub fn directory() -> PathBuf {
+pub(crate) fn directory() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.unwrap_or_else(|| workspace().join("target")).join("prove")
 }
 
 /// Returns the binary of the service.
-///
-/// # Errors
-/// There is none.
-pub fn binary() -> io::Result<PathBuf> {
+pub(crate) fn binary() -> io::Result<PathBuf> {
     let named = std::env::var_os("LOCKKEEPER_BIN").map(PathBuf::from);
     let path = named.unwrap_or_else(|| workspace().join("target/release/lockkeeper"));
     std::fs::canonicalize(&path).map_err(|error| {

@@ -64,10 +64,7 @@ impl Killed {
 }
 
 /// Kills each of them so many times, and prints how long it was to the first 201.
-///
-/// # Errors
-/// Something does not start, or does not grant again.
-pub async fn measure(binary: &Path, below: &Path, rounds: usize) -> io::Result<()> {
+pub(crate) async fn measure(binary: &Path, below: &Path, rounds: usize) -> io::Result<()> {
     println!("| killed | median ms | least | most |\n|---|---|---|---|");
     for killed in Killed::ALL {
         let mut times = Vec::new();

@@ -24,15 +24,15 @@ const CONTROL: &str = "control";
 
 /// What became of the hunts for one bug.
 #[derive(Clone, Debug, Default)]
-pub struct Hunt {
+pub(crate) struct Hunt {
     /// How many hunts there were.
-    pub trials: usize,
+    pub(crate) trials: usize,
     /// After how many seconds of load the first violation was, in each hunt that had one.
-    pub found_at: Vec<f64>,
+    pub(crate) found_at: Vec<f64>,
     /// How often each rule was broken.
-    pub rules: BTreeMap<String, usize>,
+    pub(crate) rules: BTreeMap<String, usize>,
     /// How many trials did not run to their end.
-    pub broken_off: usize,
+    pub(crate) broken_off: usize,
 }
 
 /// The hunts that are to be made, and what came of them so far.
@@ -48,10 +48,12 @@ struct Hunts {
 /// Hunts each of these bugs, and the control on each store, so many times, for so many seconds at most,
 /// several at a time, and prints a row for each. Returns whether each bug was found in at least 19 of 20
 /// hunts, and nothing in the control.
-///
-/// # Errors
-/// A bug does not compile, or a trial could not be started.
-pub fn hunt_all(names: &[&str], seconds: u64, trials: usize, jobs: usize) -> io::Result<bool> {
+pub(crate) fn hunt_all(
+    names: &[&str],
+    seconds: u64,
+    trials: usize,
+    jobs: usize,
+) -> io::Result<bool> {
     let wanted = |bug: &Bug| names.is_empty() || names.contains(&bug.name);
     let mut copy = SeededTree::new()?;
     let mut built = Vec::new();

@@ -19,7 +19,7 @@ const AROUND: usize = 10;
 const BEFORE: Nanos = 3_000_000_000;
 
 /// Prints a report, and the first violations with what happened around them.
-pub fn report(report: &Report, lines: &[Line]) {
+pub(crate) fn report(report: &Report, lines: &[Line]) {
     eprint!("{report}");
     for rule in report.not_promised.keys() {
         let unpromised = report.violations.iter().filter(|one| !one.promised && one.rule == *rule);

@@ -9,7 +9,7 @@ use crate::nemesis::kinds::Kind;
 const MOST: u32 = 8;
 
 /// Runs a trial again with fewer kinds of faults, and prints the fewest with which it still fails.
-pub async fn shrink(trial: &Trial) {
+pub(crate) async fn shrink(trial: &Trial) {
     let mut kinds = trial.kinds.clone();
     let mut left = MOST;
     'smaller: while kinds.len() > 1 && left > 0 {

@@ -31,25 +31,31 @@ const PROGRESS: Duration = Duration::from_secs(10);
 
 /// One store, for so long, from a seed.
 #[derive(Clone, Debug)]
-pub struct Trial {
+pub(crate) struct Trial {
     /// The store.
-    pub store: Store,
+    pub(crate) store: Store,
     /// How long there are clients.
-    pub lasts: Duration,
+    pub(crate) lasts: Duration,
     /// From which everything that is left to chance follows.
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// The service.
-    pub binary: PathBuf,
+    pub(crate) binary: PathBuf,
     /// Where the history and the logs go.
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// What is made to fail.
-    pub kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<Kind>,
 }
 
 impl Trial {
     /// Prepares a trial with the kinds of faults of its seed, or with those that `PROVE_KINDS` names; its
     /// files go below this directory.
-    pub fn new(store: Store, lasts: Duration, seed: u64, binary: &Path, below: &Path) -> Self {
+    pub(crate) fn new(
+        store: Store,
+        lasts: Duration,
+        seed: u64,
+        binary: &Path,
+        below: &Path,
+    ) -> Self {
         let directory = below.join(seed.to_string());
         let mut kinds = Kind::of_run(store, seed);
         if let Ok(wanted) = std::env::var("PROVE_KINDS") {
@@ -60,10 +66,7 @@ impl Trial {
     }
 
     /// Runs it, and returns its history.
-    ///
-    /// # Errors
-    /// Something under test did not start, or the history could not be written.
-    pub async fn run(&self) -> io::Result<Vec<Line>> {
+    pub(crate) async fn run(&self) -> io::Result<Vec<Line>> {
         std::fs::create_dir_all(&self.directory)?;
         let (mut site, recorder, recording) = self.begin(LONGEST_LEASE).await?;
         let routes = site.routes();
@@ -110,10 +113,7 @@ impl Trial {
     }
 
     /// Has clients take exclusive leases that outlast the run, without faults, and returns the history.
-    ///
-    /// # Errors
-    /// Something under test did not start, or the history could not be written.
-    pub async fn lasting(&self) -> io::Result<Vec<Line>> {
+    pub(crate) async fn lasting(&self) -> io::Result<Vec<Line>> {
         let (site, recorder, recording) = self.begin(LASTING).await?;
         let keys = fastrand::Rng::with_seed(self.seed).u32(48..97);
         let amount = Amount { clients: 24, keys, sharers: 0, far: false };
@@ -134,12 +134,12 @@ impl Trial {
     }
 
     /// Returns where the logs and the data of what is under test are.
-    pub fn logs(&self) -> PathBuf {
+    pub(crate) fn logs(&self) -> PathBuf {
         self.directory.join(self.store.name())
     }
 
     /// Returns where its history is.
-    pub fn history(&self) -> PathBuf {
+    pub(crate) fn history(&self) -> PathBuf {
         self.directory.join(format!("{}.jsonl", self.store.name()))
     }
 

@@ -7,7 +7,6 @@ mod context;
 mod ends;
 #[cfg(test)]
 mod exceptions;
-mod file;
 mod key;
 mod lease;
 #[cfg(test)]
@@ -22,20 +21,19 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use file::{Judged, check_file};
-pub use report::{Counted, Report, SharedCounted, Violation, Wanted};
+pub(crate) use report::{Counted, Report, SharedCounted, Violation, Wanted};
 
 use crate::history::{Kind, Line, Operation, Outcome};
 use context::Context;
 use key::Key;
 
 /// Checks a history, whatever it has too little of.
-pub fn check(lines: &[Line]) -> Report {
+pub(crate) fn check(lines: &[Line]) -> Report {
     check_wanted(lines, &Wanted::default())
 }
 
 /// Checks a history, which is refused if it has less than what is wanted.
-pub fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
+pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     let mut report = Report::default();
     let context = Context::new(lines);
     if !matches!(lines.first(), Some(Line::Run(_))) {

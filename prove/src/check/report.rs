@@ -7,77 +7,77 @@ use crate::history::Nanos;
 
 /// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Violation {
+pub(crate) struct Violation {
     /// `I1` to `I12` of the invariants, `S1` to `S4` of those of shared keys, `no` (a definite no that was a yes), `fence` (the resource took a late
     /// write) or `left` (something remained at the end).
-    pub rule: &'static str,
+    pub(crate) rule: &'static str,
     /// The key; 0 for `left`.
-    pub key: u32,
+    pub(crate) key: u32,
     /// When it showed.
-    pub at: Nanos,
+    pub(crate) at: Nanos,
     /// What was seen, for people.
-    pub what: String,
+    pub(crate) what: String,
     /// Whether the store promises the rule under the faults of that time.
-    pub promised: bool,
+    pub(crate) promised: bool,
 }
 
 /// What a history had of that which it is about.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub(crate) struct Counted {
     /// Questions of clients; events of streams are none.
-    pub operations: u64,
+    pub(crate) operations: u64,
     /// Leases that somebody was told of.
-    pub grants: u64,
+    pub(crate) grants: u64,
     /// Leases that went to a request that had waited.
-    pub handoffs: u64,
+    pub(crate) handoffs: u64,
     /// Leases that nobody ended before their time.
-    pub expiries: u64,
+    pub(crate) expiries: u64,
     /// Questions whose effect nobody knew.
-    pub unknowns: u64,
+    pub(crate) unknowns: u64,
     /// Definite refusals.
-    pub refusals: u64,
+    pub(crate) refusals: u64,
     /// Tokens that had more than one lease of a key.
-    pub reused_tokens: u64,
+    pub(crate) reused_tokens: u64,
     /// Writes to a resource.
-    pub writes: u64,
+    pub(crate) writes: u64,
     /// Faults by their kind.
-    pub faults: BTreeMap<String, u64>,
+    pub(crate) faults: BTreeMap<String, u64>,
     /// Grants, one after the other by number, whose order in time the record does not show.
-    pub unordered_grants: u64,
+    pub(crate) unordered_grants: u64,
     /// Hand-overs of which the record does not show who stood in line before.
-    pub unordered_waiters: u64,
+    pub(crate) unordered_waiters: u64,
     /// What there was of leases that share keys.
-    pub shared: SharedCounted,
+    pub(crate) shared: SharedCounted,
 }
 
 /// What a history had of leases that share keys.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SharedCounted {
+pub(crate) struct SharedCounted {
     /// Keys that leases shared.
-    pub keys: u64,
+    pub(crate) keys: u64,
     /// Questions for them.
-    pub operations: u64,
+    pub(crate) operations: u64,
     /// Leases of them, of all kinds.
-    pub grants: u64,
+    pub(crate) grants: u64,
     /// Those that went to a request that had waited.
-    pub handoffs: u64,
+    pub(crate) handoffs: u64,
     /// Those that may be relied on beside another one.
-    pub together: u64,
+    pub(crate) together: u64,
     /// Answers at which a key had as many holders as one of them allows.
-    pub full: u64,
+    pub(crate) full: u64,
     /// Leases that got other slots and kept their numbers.
-    pub changes: u64,
+    pub(crate) changes: u64,
     /// Leases that became exclusive, or readers that got slots, under another number.
-    pub anew: u64,
+    pub(crate) anew: u64,
     /// Changes that the others did not allow.
-    pub refused_changes: u64,
+    pub(crate) refused_changes: u64,
     /// Leases of which the record does not show when they may be relied on.
-    pub unsure: u64,
+    pub(crate) unsure: u64,
 }
 
 impl SharedCounted {
     /// Adds what another history had.
-    pub fn add(&mut self, more: &Self) {
+    pub(crate) fn add(&mut self, more: &Self) {
         self.keys += more.keys;
         self.operations += more.operations;
         self.grants += more.grants;
@@ -106,58 +106,58 @@ impl fmt::Display for SharedCounted {
 
 /// The least that a run has to have to say anything. Everything is 0 unless asked for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wanted {
+pub(crate) struct Wanted {
     /// See [`Counted::operations`].
-    pub operations: u64,
+    pub(crate) operations: u64,
     /// See [`Counted::grants`].
-    pub grants: u64,
+    pub(crate) grants: u64,
     /// See [`Counted::handoffs`].
-    pub handoffs: u64,
+    pub(crate) handoffs: u64,
     /// See [`Counted::expiries`].
-    pub expiries: u64,
+    pub(crate) expiries: u64,
     /// Unknowns, if there was any fault.
-    pub unknowns: u64,
+    pub(crate) unknowns: u64,
     /// How many kinds of faults.
-    pub fault_kinds: u64,
+    pub(crate) fault_kinds: u64,
     /// How many faults of each kind that there was.
-    pub faults_each: u64,
+    pub(crate) faults_each: u64,
     /// See [`SharedCounted::grants`]; this and the next are asked of a
     /// history only if leases share keys in it.
-    pub shared_grants: u64,
+    pub(crate) shared_grants: u64,
     /// See [`SharedCounted::handoffs`].
-    pub shared_handoffs: u64,
+    pub(crate) shared_handoffs: u64,
     /// See [`SharedCounted::full`].
-    pub shared_full: u64,
+    pub(crate) shared_full: u64,
     /// See [`SharedCounted::changes`] and [`SharedCounted::anew`], each of which it has to have.
-    pub shared_changes: u64,
+    pub(crate) shared_changes: u64,
     /// The most of a hundred pairs of grants that may be without an order; 0 asks for nothing.
-    pub unordered_percent: u64,
+    pub(crate) unordered_percent: u64,
 }
 
 /// The judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub(crate) struct Report {
     /// All that is promised and was broken; of the rest no more than [`Report::SHOWN`] for each rule.
-    pub violations: Vec<Violation>,
+    pub(crate) violations: Vec<Violation>,
     /// How often each rule was broken that was not promised at that time.
-    pub not_promised: BTreeMap<&'static str, u64>,
+    pub(crate) not_promised: BTreeMap<&'static str, u64>,
     /// What there was.
-    pub counted: Counted,
+    pub(crate) counted: Counted,
     /// Why the run says too little; empty if it says enough.
-    pub refused: Vec<String>,
+    pub(crate) refused: Vec<String>,
 }
 
 impl Report {
     /// How many violations of what is not promised are kept for each rule.
-    pub const SHOWN: u64 = 100;
+    pub(crate) const SHOWN: u64 = 100;
 
     /// Returns whether all that is promised was kept, and the run says enough.
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         self.refused.is_empty() && self.broken().next().is_none()
     }
 
     /// Returns the violations of what is promised.
-    pub fn broken(&self) -> impl Iterator<Item = &Violation> {
+    pub(crate) fn broken(&self) -> impl Iterator<Item = &Violation> {
         self.violations.iter().filter(|violation| violation.promised)
     }
 

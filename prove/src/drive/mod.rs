@@ -32,15 +32,15 @@ const HOT: u32 = 2;
 
 /// How much load there is.
 #[derive(Clone, Copy, Debug)]
-pub struct Amount {
+pub(crate) struct Amount {
     /// How many clients.
-    pub clients: u32,
+    pub(crate) clients: u32,
     /// How many keys that all want; the first two are hot. Each client has one more of its own.
-    pub keys: u32,
+    pub(crate) keys: u32,
     /// How many more clients have leases that share their keys; none on a store that cannot share.
-    pub sharers: u32,
+    pub(crate) sharers: u32,
     /// Whether the store is so far away that no answer comes within 40 ms.
-    pub far: bool,
+    pub(crate) far: bool,
 }
 
 /// How many keys leases share.
@@ -48,7 +48,7 @@ const SHARED_KEYS: u32 = 6;
 
 impl Amount {
     /// Returns how many keys there are.
-    pub fn all_keys(self) -> u32 {
+    pub(crate) fn all_keys(self) -> u32 {
         let shared = if self.sharers > 0 { SHARED_KEYS } else { 0 };
         self.keys + self.clients + shared + self.sharers
     }
@@ -68,7 +68,7 @@ impl Amount {
 
 /// Clients that ask until they are told to stop.
 #[derive(Debug)]
-pub struct Load {
+pub(crate) struct Load {
     shared: Arc<Shared>,
     clients: JoinSet<()>,
 }
@@ -84,7 +84,12 @@ struct Shared {
 
 impl Load {
     /// Starts clients whose choices follow from a seed.
-    pub fn start(amount: Amount, routes: &Routes, recorder: &Arc<Recorder>, seed: u64) -> Self {
+    pub(crate) fn start(
+        amount: Amount,
+        routes: &Routes,
+        recorder: &Arc<Recorder>,
+        seed: u64,
+    ) -> Self {
         let mut load = Self::new(amount, recorder);
         for number in 0..amount.clients + amount.sharers {
             let client = load.client(number, routes, seed);
@@ -94,7 +99,7 @@ impl Load {
     }
 
     /// Starts clients whose leases are exclusive and outlast the run, which reach the instances directly.
-    pub fn start_lasting(
+    pub(crate) fn start_lasting(
         amount: Amount,
         routes: &Routes,
         recorder: &Arc<Recorder>,
@@ -124,7 +129,7 @@ impl Load {
     }
 
     /// Tells all clients to stop, and waits until the last of them has.
-    pub async fn stop(mut self) {
+    pub(crate) async fn stop(mut self) {
         self.shared.stopped.store(true, Ordering::Relaxed);
         while let Some(ended) = self.clients.join_next().await {
             ended.expect("a client does not panic");

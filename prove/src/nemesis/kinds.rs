@@ -5,7 +5,7 @@ use crate::servers::Store;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// An instance is stopped and goes on.
     InstanceStop,
     /// An instance runs for a fifth of the time.
@@ -132,7 +132,7 @@ pub enum Kind {
 
 /// What a fault strikes: no two faults of a round strike the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
+pub(crate) enum Target {
     /// The process of an instance.
     Instance(usize),
     /// All instances.
@@ -221,7 +221,7 @@ const SAFE: &[Kind] =
 
 impl Kind {
     /// Returns the kinds that are struck on a store.
-    pub fn of(store: Store) -> Vec<Self> {
+    pub(crate) fn of(store: Store) -> Vec<Self> {
         let own: &[&[Self]] = match store {
             Store::Embedded => &[EMBEDDED],
             Store::Redis | Store::Redis3 | Store::RedisFar => &[SERVERS, SAFE],
@@ -235,7 +235,7 @@ impl Kind {
 
     /// Returns the kinds that are struck on a store in a run of this seed: either those by which clocks
     /// step or those by which data is lost, since fencing is not promised through both.
-    pub fn of_run(store: Store, seed: u64) -> Vec<Self> {
+    pub(crate) fn of_run(store: Store, seed: u64) -> Vec<Self> {
         let mut kinds = Self::of(store);
         // A failover is a loss, and whatever lasts may cause one.
         let steady = store.fails_over() || seed & 1 == 1;
@@ -249,7 +249,7 @@ impl Kind {
     }
 
     /// Returns its name in a history.
-    pub fn name(self) -> String {
+    pub(crate) fn name(self) -> String {
         let mut name = String::new();
         for letter in format!("{self:?}").chars() {
             if letter.is_uppercase() && !name.is_empty() {
@@ -261,7 +261,7 @@ impl Kind {
     }
 
     /// Returns the name of what it strikes, in a history.
-    pub fn struck(self, target: Target) -> String {
+    pub(crate) fn struck(self, target: Target) -> String {
         match target {
             Target::Instance(_) if self.is_of_the_file() => "file".to_owned(),
             Target::Socket(number) if self == Self::InstanceTime => format!("instance-{number}"),
@@ -270,7 +270,7 @@ impl Kind {
     }
 
     /// Whether the store may lose leases by it.
-    pub fn forgets(self, store: Store) -> bool {
+    pub(crate) fn forgets(self, store: Store) -> bool {
         match self {
             Self::FileDeleted | Self::FileRolledBack => true,
             Self::Flushed | Self::ClockForward | Self::ClockBack => true,
@@ -283,7 +283,7 @@ impl Kind {
     }
 
     /// Returns what it strikes, by chance.
-    pub fn target(self, chance: &mut fastrand::Rng, counts: Counts) -> Target {
+    pub(crate) fn target(self, chance: &mut fastrand::Rng, counts: Counts) -> Target {
         let Counts { instances, servers, links } = counts;
         match self {
             Self::InstanceRoll | Self::ListChange => Target::Instances,
@@ -348,13 +348,13 @@ impl Kind {
 
 /// How many of each there are.
 #[derive(Clone, Copy, Debug)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Instances of the service.
-    pub instances: usize,
+    pub(crate) instances: usize,
     /// Servers of the store.
-    pub servers: usize,
+    pub(crate) servers: usize,
     /// Links to servers.
-    pub links: usize,
+    pub(crate) links: usize,
 }
 
 impl Target {
@@ -376,7 +376,7 @@ impl Target {
     }
 
     /// Whether two faults would be in each other's way.
-    pub fn clashes(self, other: Self) -> bool {
+    pub(crate) fn clashes(self, other: Self) -> bool {
         let instances = |target| matches!(target, Self::Instance(_) | Self::Instances | Self::Disk);
         let servers = |target| matches!(target, Self::Server(_) | Self::Servers | Self::Data(_));
         match (self, other) {

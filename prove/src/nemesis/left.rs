@@ -54,10 +54,7 @@ pub(super) fn baseline(site: &Site) -> Vec<Baseline> {
 
 impl Nemesis<'_> {
     /// Mends everything, waits until everything is over, and records what is left.
-    ///
-    /// # Errors
-    /// Something does not come back.
-    pub async fn leftovers(&mut self, keys: u32) -> io::Result<()> {
+    pub(crate) async fn leftovers(&mut self, keys: u32) -> io::Result<()> {
         self.revive().await?;
         self.site.until_it_serves().await?;
         sleep(ALL_OVER).await;

@@ -6,7 +6,7 @@
 
 mod data;
 mod disk;
-pub mod kinds;
+pub(crate) mod kinds;
 mod left;
 mod strike;
 
@@ -28,7 +28,7 @@ use crate::servers::{Site, Store};
 
 /// Makes things fail, and mends them.
 #[derive(Debug)]
-pub struct Nemesis<'a> {
+pub(crate) struct Nemesis<'a> {
     site: &'a mut Site,
     recorder: Arc<Recorder>,
     chance: fastrand::Rng,
@@ -56,7 +56,12 @@ struct Struck {
 
 impl<'a> Nemesis<'a> {
     /// Prepares faults of these kinds; their order and targets follow from a seed.
-    pub fn new(site: &'a mut Site, recorder: &Arc<Recorder>, seed: u64, kinds: &[Kind]) -> Self {
+    pub(crate) fn new(
+        site: &'a mut Site,
+        recorder: &Arc<Recorder>,
+        seed: u64,
+        kinds: &[Kind],
+    ) -> Self {
         let baseline = left::baseline(site);
         Self {
             site,
@@ -72,15 +77,12 @@ impl<'a> Nemesis<'a> {
     }
 
     /// Returns how often each kind was struck.
-    pub fn struck(&self) -> &BTreeMap<String, u64> {
+    pub(crate) fn struck(&self) -> &BTreeMap<String, u64> {
         &self.struck
     }
 
     /// Strikes one to three faults, mends them, and leaves everybody alone for a moment.
-    ///
-    /// # Errors
-    /// Something does not come back.
-    pub async fn round(&mut self, end: Instant) -> io::Result<()> {
+    pub(crate) async fn round(&mut self, end: Instant) -> io::Result<()> {
         let master = self.site.master();
         let mut faults: Vec<Struck> = Vec::new();
         let number = self.chance.usize(1..4);

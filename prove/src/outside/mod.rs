@@ -64,29 +64,29 @@ impl Ended {
 
 /// What the judge says.
 #[derive(Clone, Debug, Default)]
-pub struct Verdict {
+pub(crate) struct Verdict {
     /// How many operations are in a window that was searched.
-    pub operations: u64,
+    pub(crate) operations: u64,
     /// How many of them have no certain answer.
-    pub open: u64,
+    pub(crate) open: u64,
     /// How many windows were searched.
-    pub windows: u64,
+    pub(crate) windows: u64,
     /// How many operations the longest of them has.
-    pub longest: usize,
+    pub(crate) longest: usize,
     /// How many windows were too large.
-    pub too_large: u64,
+    pub(crate) too_large: u64,
     /// How many operations they have.
-    pub too_large_operations: u64,
+    pub(crate) too_large_operations: u64,
     /// How many operations had no effect and say nothing, or are of a key with other leases, or after its
     /// leases may have expired, or after too many rejected windows.
-    pub left_out: u64,
+    pub(crate) left_out: u64,
     /// The windows that no order explains.
-    pub rejected: Vec<String>,
+    pub(crate) rejected: Vec<String>,
 }
 
 impl Verdict {
     /// Whether every window that was searched is in order, and at least half of all operations were.
-    pub fn passed(&self) -> bool {
+    pub(crate) fn passed(&self) -> bool {
         let others = self.left_out + self.too_large_operations;
         self.rejected.is_empty() && self.operations >= others
     }
@@ -127,7 +127,7 @@ impl fmt::Display for Verdict {
 }
 
 /// Judges the exclusive leases of a history.
-pub fn judge(lines: &[Line]) -> Verdict {
+pub(crate) fn judge(lines: &[Line]) -> Verdict {
     let mut settings = Settings { acts_within: 0, forgets: Nanos::MAX, votes: false };
     let mut keys: BTreeMap<u32, Vec<&Operation>> = BTreeMap::new();
     for line in lines {

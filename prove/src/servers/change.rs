@@ -16,7 +16,7 @@ const BATCH: &str = "100";
 impl Site {
     /// Returns the address of the master that the sentinels name, or the epoch of a Cluster with replicas;
     /// it changes whenever a replica takes over.
-    pub fn master(&self) -> Option<String> {
+    pub(crate) fn master(&self) -> Option<String> {
         if self.store == Store::ClusterReplicas {
             return self.servers.iter().filter_map(epoch).max().map(|epoch| epoch.to_string());
         }
@@ -30,7 +30,7 @@ impl Site {
 
     /// Has the sentinels replace the master, or a replica of the Cluster, chosen by this number, its own;
     /// they may refuse.
-    pub fn fail_over(&self, chosen: usize) {
+    pub(crate) fn fail_over(&self, chosen: usize) {
         let _: RedisResult<Value> = if self.store == Store::ClusterReplicas {
             let replicas: Vec<_> = self.servers.iter().filter(is_replica).collect();
             let Some(replica) = replicas.get(chosen % replicas.len().max(1)) else { return };
@@ -42,10 +42,7 @@ impl Site {
     }
 
     /// Waits until there is one master, and the other server is its replica and in step.
-    ///
-    /// # Errors
-    /// There is none within a minute.
-    pub async fn until_replicated(&self) -> io::Result<()> {
+    pub(crate) async fn until_replicated(&self) -> io::Result<()> {
         self.until("the sentinels' servers do not come back", |site| {
             let roles = site.servers.iter().map(|server| {
                 let told: RedisResult<String> = server.run(&["INFO", "replication"]);
@@ -67,18 +64,12 @@ impl Site {
     }
 
     /// Waits until all nodes of the Cluster see it whole.
-    ///
-    /// # Errors
-    /// They do not within a minute.
-    pub async fn until_whole(&self) -> io::Result<()> {
+    pub(crate) async fn until_whole(&self) -> io::Result<()> {
         self.until("the Cluster does not come back", Self::is_whole).await
     }
 
     /// Moves the slot of a key to the next node.
-    ///
-    /// # Errors
-    /// It is left half moved, and a minute does not mend it.
-    pub async fn move_slot(&self, key: u32) -> io::Result<()> {
+    pub(crate) async fn move_slot(&self, key: u32) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
             match self.try_move_slot(&format!("lock:k{key}")) {
@@ -91,10 +82,7 @@ impl Site {
     }
 
     /// Returns the server that has a key's slot.
-    ///
-    /// # Errors
-    /// A node does not answer.
-    pub fn master_of(&self, key: &str) -> RedisResult<usize> {
+    pub(crate) fn master_of(&self, key: &str) -> RedisResult<usize> {
         self.slot_and_owner(key).map(|(_, owner, _)| owner)
     }
 

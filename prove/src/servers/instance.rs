@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the log of an instance goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Errors {
+pub(crate) enum Errors {
     /// Into a file that is kept.
     File,
     /// Into a pipe whose reader is gone.
@@ -32,7 +32,7 @@ pub enum Errors {
 
 /// An instance, on the same port whenever it restarts.
 #[derive(Debug)]
-pub struct Instance {
+pub(crate) struct Instance {
     process: Option<Process>,
     /// The end of a pipe that nobody reads.
     unread: Option<ChildStderr>,
@@ -42,28 +42,25 @@ pub struct Instance {
     variables: Vec<(String, String)>,
     log: PathBuf,
     /// Its disk, clock and connections.
-    pub shim: Shim,
+    pub(crate) shim: Shim,
 }
 
 /// How instances are started.
 #[derive(Clone, Copy, Debug)]
-pub struct Start<'a> {
+pub(crate) struct Start<'a> {
     /// The program.
-    pub binary: &'a Path,
+    pub(crate) binary: &'a Path,
     /// The shim.
-    pub library: &'a Path,
+    pub(crate) library: &'a Path,
     /// The directory for logs.
-    pub directory: &'a Path,
+    pub(crate) directory: &'a Path,
     /// More settings, by the names of their variables.
-    pub variables: &'a [(&'a str, &'a str)],
+    pub(crate) variables: &'a [(&'a str, &'a str)],
 }
 
 impl Instance {
     /// Starts an instance on this store, once it listens.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn start(start: Start<'_>, number: usize, store: String) -> io::Result<Self> {
+    pub(crate) async fn start(start: Start<'_>, number: usize, store: String) -> io::Result<Self> {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
         let shim =
             Shim::new(start.library, start.directory.join(format!("instance-{number}.shim")))?;
@@ -82,54 +79,51 @@ impl Instance {
     }
 
     /// Returns the port that it listens on.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Returns the address that it listens on.
-    pub fn address(&self) -> SocketAddr {
+    pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
     /// Returns its process, if it runs.
-    pub fn process(&self) -> Option<&Process> {
+    pub(crate) fn process(&self) -> Option<&Process> {
         self.process.as_ref()
     }
 
     /// Sends it a signal, unless it has ended.
-    pub fn signal(&mut self, signal: Signal) {
+    pub(crate) fn signal(&mut self, signal: Signal) {
         if let Some(process) = &mut self.process {
             process.signal(signal);
         }
     }
 
     /// Kills it.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
     /// Tells it to end, and kills it if it does not.
-    pub async fn end(&mut self) -> Option<ExitStatus> {
+    pub(crate) async fn end(&mut self) -> Option<ExitStatus> {
         self.signal(Signal::TERM);
         let mut process = self.process.take()?;
         process.wait(PATIENCE).await
     }
 
     /// Whether its process has not ended.
-    pub fn runs(&mut self) -> bool {
+    pub(crate) fn runs(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.ended().is_none())
     }
 
     /// Has it use another store from its next start on.
-    pub fn set_store(&mut self, store: String) {
+    pub(crate) fn set_store(&mut self, store: String) {
         self.store = store;
     }
 
     /// Starts it again, once it listens.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn restart(&mut self, errors: Errors) -> io::Result<()> {
+    pub(crate) async fn restart(&mut self, errors: Errors) -> io::Result<()> {
         self.kill();
         let mut starting = command(&self.binary);
         let listen = format!("127.0.0.1:{}", self.port);
@@ -162,10 +156,7 @@ impl Instance {
     }
 
     /// Starts it for as long as it lives by itself, and returns how it ended.
-    ///
-    /// # Errors
-    /// The program is not there.
-    pub async fn try_start(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
+    pub(crate) async fn try_start(&self, patience: Duration) -> io::Result<Option<ExitStatus>> {
         let mut starting = command(&self.binary);
         starting.args(["serve", "--listen", "127.0.0.1:0"]).env("LOCKKEEPER_STORE", &self.store);
         starting.envs(self.variables.iter().map(|(name, value)| (name, value)));
@@ -174,7 +165,7 @@ impl Instance {
     }
 
     /// Whether it answers this path with 200, within a second.
-    pub async fn answers(&self, path: &str) -> bool {
+    pub(crate) async fn answers(&self, path: &str) -> bool {
         let asked = async {
             let mut connection = Connection::open(self.address()).await?;
             let question = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");

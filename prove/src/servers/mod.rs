@@ -4,10 +4,10 @@
 //! [`Site`], also when a panic ends it.
 
 mod change;
-pub mod instance;
-pub mod process;
-pub mod redis;
-pub mod shim;
+pub(crate) mod instance;
+pub(crate) mod process;
+pub(crate) mod redis;
+pub(crate) mod shim;
 mod topology;
 
 use std::io;
@@ -28,14 +28,14 @@ use crate::servers::redis::Server;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The longest lease on Redlock: short, so that a run can contain nodes that forget and vote again.
-pub const LONGEST_LEASE: &str = "3s";
+pub(crate) const LONGEST_LEASE: &str = "3s";
 
 /// How long a message takes to a Redis that is far away: a client may go long before it can be answered.
 const FAR: Duration = Duration::from_millis(20);
 
 /// A store, and how many instances are on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Store {
+pub(crate) enum Store {
     /// One instance with its own file.
     Embedded,
     /// One Redis that syncs each write, one instance.
@@ -56,7 +56,7 @@ pub enum Store {
 
 impl Store {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Embedded,
         Self::Redis,
         Self::Redis3,
@@ -68,7 +68,7 @@ impl Store {
     ];
 
     /// Returns its name in a history.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
             Self::Redis => "redis",
@@ -82,12 +82,12 @@ impl Store {
     }
 
     /// Returns the store of this name.
-    pub fn of(name: &str) -> Option<Self> {
+    pub(crate) fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|store| store.name() == name)
     }
 
     /// Returns how many instances are on it.
-    pub fn instances(self) -> usize {
+    pub(crate) fn instances(self) -> usize {
         match self {
             Self::Embedded | Self::Redis | Self::RedisFar => 1,
             Self::Redis3 => 3,
@@ -96,47 +96,47 @@ impl Store {
     }
 
     /// Returns whether a replica may take over, and forget what it had not received.
-    pub fn fails_over(self) -> bool {
+    pub(crate) fn fails_over(self) -> bool {
         matches!(self, Self::Sentinel | Self::ClusterReplicas)
     }
 
     /// Returns the longest that a request to the store may take.
-    pub fn deadline(self) -> Nanos {
+    pub(crate) fn deadline(self) -> Nanos {
         1_000_000_000
     }
 
     /// Returns what is taken off a lease for clocks of different speed.
-    pub fn drift_ppm(self) -> u32 {
+    pub(crate) fn drift_ppm(self) -> u32 {
         if self == Self::Redlock { 10_000 } else { 0 }
     }
 }
 
 /// The network between an instance and a server, or in front of a server for all who use it.
 #[derive(Debug)]
-pub struct Link {
+pub(crate) struct Link {
     /// The instance that uses it; all if there is none.
-    pub instance: Option<usize>,
+    pub(crate) instance: Option<usize>,
     /// The server behind it.
-    pub server: usize,
+    pub(crate) server: usize,
     /// The network itself.
-    pub proxy: Proxy,
+    pub(crate) proxy: Proxy,
 }
 
 /// Everything that runs.
 #[derive(Debug)]
-pub struct Site {
+pub(crate) struct Site {
     /// The store.
-    pub store: Store,
+    pub(crate) store: Store,
     /// The instances of the service.
-    pub instances: Vec<Instance>,
+    pub(crate) instances: Vec<Instance>,
     /// The servers that have locks.
-    pub servers: Vec<Server>,
+    pub(crate) servers: Vec<Server>,
     /// The sentinels.
-    pub sentinels: Vec<Server>,
+    pub(crate) sentinels: Vec<Server>,
     /// The network between clients and each instance.
-    pub fronts: Vec<Proxy>,
+    pub(crate) fronts: Vec<Proxy>,
     /// The network between instances and servers.
-    pub links: Vec<Link>,
+    pub(crate) links: Vec<Link>,
     library: PathBuf,
     directory: PathBuf,
     /// The longest lease on Redlock.
@@ -145,20 +145,17 @@ pub struct Site {
 
 /// Where clients reach the instances.
 #[derive(Clone, Debug)]
-pub struct Routes {
+pub(crate) struct Routes {
     /// Each instance itself.
-    pub direct: Vec<SocketAddr>,
+    pub(crate) direct: Vec<SocketAddr>,
     /// The proxy in front of each.
-    pub proxied: Vec<SocketAddr>,
+    pub(crate) proxied: Vec<SocketAddr>,
 }
 
 impl Site {
     /// Starts a site in this directory, once it grants and releases. On Redlock the longest lease is so
     /// long, and the nodes do not vote before.
-    ///
-    /// # Errors
-    /// A part does not start.
-    pub async fn start(
+    pub(crate) async fn start(
         store: Store,
         binary: &Path,
         directory: &Path,
@@ -183,7 +180,7 @@ impl Site {
     }
 
     /// Returns where clients reach the instances.
-    pub fn routes(&self) -> Routes {
+    pub(crate) fn routes(&self) -> Routes {
         Routes {
             direct: self.instances.iter().map(Instance::address).collect(),
             proxied: self.fronts.iter().map(Proxy::address).collect(),
@@ -191,20 +188,17 @@ impl Site {
     }
 
     /// Returns the directory of everything.
-    pub fn directory(&self) -> &Path {
+    pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
     /// Returns the directory of the embedded store.
-    pub fn data(&self) -> PathBuf {
+    pub(crate) fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
 
     /// Waits until each instance grants and releases.
-    ///
-    /// # Errors
-    /// One of them does not.
-    pub async fn until_it_serves(&mut self) -> io::Result<()> {
+    pub(crate) async fn until_it_serves(&mut self) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         for number in 0..self.instances.len() {
             while !serves(self.instances[number].address()).await {
@@ -221,10 +215,7 @@ impl Site {
     }
 
     /// Returns whether leases can share a key on every instance.
-    ///
-    /// # Errors
-    /// One of them does not say so.
-    pub async fn shares(&self) -> io::Result<bool> {
+    pub(crate) async fn shares(&self) -> io::Result<bool> {
         let mut all = true;
         for instance in &self.instances {
             let asked = shares(instance.address());

@@ -18,24 +18,21 @@ const STEP: Duration = Duration::from_millis(5);
 
 /// A process that runs, or has ended by itself. It is killed when it is dropped.
 #[derive(Debug)]
-pub struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Process {
     /// Starts it.
-    ///
-    /// # Errors
-    /// The program is not there.
-    pub fn start(command: &mut Command) -> io::Result<Self> {
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         command.spawn().map(Self)
     }
 
     /// Returns its number.
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.0.id()
     }
 
     /// Sends it a signal, unless it has ended.
-    pub fn signal(&mut self, signal: Signal) {
+    pub(crate) fn signal(&mut self, signal: Signal) {
         if self.ended().is_none() {
             // It may end in this moment; its number stays its own until it is waited for.
             let _ = kill_process(Pid::from_child(&self.0), signal);
@@ -43,12 +40,12 @@ impl Process {
     }
 
     /// Returns its exit status if it has ended.
-    pub fn ended(&mut self) -> Option<ExitStatus> {
+    pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().ok().flatten()
     }
 
     /// Waits until it has ended, for at most this long.
-    pub async fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
+    pub(crate) async fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + patience;
         loop {
             let ended = self.ended();
@@ -60,33 +57,30 @@ impl Process {
     }
 
     /// Kills it, and returns once it has ended.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
 
     /// Takes its standard error, if that is a pipe.
-    pub fn take_errors(&mut self) -> Option<std::process::ChildStderr> {
+    pub(crate) fn take_errors(&mut self) -> Option<std::process::ChildStderr> {
         self.0.stderr.take()
     }
 
     /// Returns how many descriptors it has open.
-    pub fn descriptors(&self) -> u64 {
+    pub(crate) fn descriptors(&self) -> u64 {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
         entries.map_or(0, |entries| entries.count() as u64)
     }
 
     /// Returns how many KiB of memory it has.
-    pub fn memory_kib(&self) -> u64 {
+    pub(crate) fn memory_kib(&self) -> u64 {
         self.status("VmRSS:")
     }
 
     /// Lets it have so many KiB more than it has asked for by now, or as many as it likes.
-    ///
-    /// # Errors
-    /// It may not be limited.
-    pub fn limit_memory(&self, more_kib: Option<u64>) -> io::Result<()> {
+    pub(crate) fn limit_memory(&self, more_kib: Option<u64>) -> io::Result<()> {
         let most = more_kib.map(|more| (self.status("VmData:") + more) * 1_024);
         let limit = Rlimit { current: most, maximum: None };
         match prlimit(Some(Pid::from_child(&self.0)), Resource::Data, limit) {
@@ -112,7 +106,7 @@ impl Drop for Process {
 }
 
 /// Returns a command that dies with the thread that starts it, without variables of the service.
-pub fn command(program: impl AsRef<OsStr>) -> Command {
+pub(crate) fn command(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(program).stdin(Stdio::null()).stdout(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -125,7 +119,7 @@ pub fn command(program: impl AsRef<OsStr>) -> Command {
 
 /// Returns a port of loopback that no outgoing connection can take, and that is free with that of a
 /// Cluster bus above it. It is this process's until its end, also while its server is down.
-pub fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     static OURS: Mutex<Vec<UnixListener>> = Mutex::new(Vec::new());
     let free = |port: u16| TcpListener::bind(("127.0.0.1", port)).is_ok();
     loop {

@@ -23,21 +23,18 @@ const SETTINGS: &str = "redis.conf";
 
 /// A server of a store.
 #[derive(Debug)]
-pub struct Server {
+pub(crate) struct Server {
     process: Option<Process>,
     port: u16,
     arguments: Vec<String>,
     directory: PathBuf,
     /// Its disk and clock.
-    pub shim: Shim,
+    pub(crate) shim: Shim,
 }
 
 impl Server {
     /// Starts a server with these arguments, once it answers.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn start(
+    pub(crate) async fn start(
         directory: &Path,
         library: &Path,
         port: u16,
@@ -53,44 +50,40 @@ impl Server {
     }
 
     /// Starts a sentinel with these settings.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn sentinel(directory: &Path, library: &Path, settings: &str) -> io::Result<Self> {
+    pub(crate) async fn sentinel(
+        directory: &Path,
+        library: &Path,
+        settings: &str,
+    ) -> io::Result<Self> {
         std::fs::create_dir_all(directory)?;
         std::fs::write(directory.join(SETTINGS), settings)?;
         Self::start(directory, library, free_port(), &["--sentinel"]).await
     }
 
     /// Returns its own port.
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
     /// Returns its address.
-    pub fn address(&self) -> String {
+    pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
 
-    /// Returns where its data is.
-    pub fn directory(&self) -> &Path {
-        &self.directory
-    }
-
     /// Sends it a signal, unless it has ended.
-    pub fn signal(&mut self, signal: Signal) {
+    pub(crate) fn signal(&mut self, signal: Signal) {
         if let Some(process) = &mut self.process {
             process.signal(signal);
         }
     }
 
     /// Kills it.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.process = None;
     }
 
     /// Tells it to end, and kills it if it does not.
-    pub async fn end(&mut self) {
+    pub(crate) async fn end(&mut self) {
         self.signal(Signal::TERM);
         if let Some(process) = &mut self.process {
             process.wait(PATIENCE).await;
@@ -99,10 +92,7 @@ impl Server {
     }
 
     /// Takes the last bytes of the log of its writes, while it is down.
-    ///
-    /// # Errors
-    /// The log is not there.
-    pub fn truncate_log(&self, lost: u64) -> io::Result<()> {
+    pub(crate) fn truncate_log(&self, lost: u64) -> io::Result<()> {
         for entry in std::fs::read_dir(self.directory.join("appendonlydir"))? {
             let path = entry?.path();
             if path.to_string_lossy().ends_with(".incr.aof") {
@@ -114,15 +104,12 @@ impl Server {
     }
 
     /// Whether its process has not ended.
-    pub fn runs(&mut self) -> bool {
+    pub(crate) fn runs(&mut self) -> bool {
         self.process.as_mut().is_some_and(|process| process.ended().is_none())
     }
 
     /// Starts it again, once it answers.
-    ///
-    /// # Errors
-    /// It does not start.
-    pub async fn restart(&mut self) -> io::Result<()> {
+    pub(crate) async fn restart(&mut self) -> io::Result<()> {
         self.kill();
         let mut starting = command("redis-server");
         if self.directory.join(SETTINGS).exists() {
@@ -151,15 +138,12 @@ impl Server {
     }
 
     /// Runs a command.
-    ///
-    /// # Errors
-    /// The server did not answer in time, or refused the command.
-    pub fn run<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
+    pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         self.run_within(COMMAND, words)
     }
 
     /// Sends a command whose answer nobody waits for.
-    pub fn send(&self, words: &[&str]) {
+    pub(crate) fn send(&self, words: &[&str]) {
         let _: RedisResult<redis::Value> = self.run_within(Duration::from_millis(20), words);
     }
 

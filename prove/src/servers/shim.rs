@@ -13,7 +13,7 @@ const WORDS: u64 = 16;
 
 /// What can be set, in the order of the source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub(crate) enum Word {
     /// By how many milliseconds a sync takes longer.
     SlowSync,
     /// The errno with which syncs fail.
@@ -36,7 +36,7 @@ pub enum Word {
 
 /// The faults of one process, also when it has restarted.
 #[derive(Debug)]
-pub struct Shim {
+pub(crate) struct Shim {
     library: PathBuf,
     path: PathBuf,
     file: File,
@@ -44,10 +44,7 @@ pub struct Shim {
 
 impl Shim {
     /// Makes a process's own faults, all of them off.
-    ///
-    /// # Errors
-    /// The file cannot be made.
-    pub fn new(library: &Path, path: PathBuf) -> io::Result<Self> {
+    pub(crate) fn new(library: &Path, path: PathBuf) -> io::Result<Self> {
         let file =
             OpenOptions::new().read(true).write(true).create(true).truncate(true).open(&path)?;
         file.set_len(WORDS * 8)?;
@@ -55,27 +52,24 @@ impl Shim {
     }
 
     /// Has a command run under it.
-    pub fn preload(&self, command: &mut Command) {
+    pub(crate) fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("SHIM_FILE", &self.path);
     }
 
     /// Sets one of the faults.
-    pub fn set(&self, word: Word, value: i64) {
+    pub(crate) fn set(&self, word: Word, value: i64) {
         // The file is as long as it has to be; a write to it cannot fail for want of room.
         let _ = self.file.write_all_at(&value.to_ne_bytes(), word as u64 * 8);
     }
 
     /// Turns all faults off.
-    pub fn heal(&self) {
+    pub(crate) fn heal(&self) {
         let _ = self.file.write_all_at(&[0; WORDS as usize * 8], 0);
     }
 }
 
 /// Builds the library into this directory.
-///
-/// # Errors
-/// There is no C compiler.
-pub fn build(directory: &Path) -> io::Result<PathBuf> {
+pub(crate) fn build(directory: &Path) -> io::Result<PathBuf> {
     let (source, library) = (directory.join("shim.c"), directory.join("shim.so"));
     std::fs::write(&source, SOURCE)?;
     let built = Command::new("cc")

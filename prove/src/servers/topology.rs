@@ -81,10 +81,7 @@ impl Site {
 
     /// Restarts the instances of Redlock one after another with the first so many nodes; a fourth is
     /// started if it has to be.
-    ///
-    /// # Errors
-    /// Something does not start.
-    pub async fn use_nodes(&mut self, nodes: usize) -> io::Result<()> {
+    pub(crate) async fn use_nodes(&mut self, nodes: usize) -> io::Result<()> {
         if self.servers.len() < nodes {
             let server = self.servers.len();
             self.start_server(FORGETFUL, free_port()).await?;
@@ -218,7 +215,7 @@ impl Site {
     }
 
     /// Whether all nodes of the Cluster see it whole, and each master has its replica in step.
-    pub fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         let replicas = self.servers.len() - MASTERS;
         let infos = self.servers.iter().map(|node| node.run(&["INFO", "replication"]));
         let infos: Vec<String> = infos.map(RedisResult::unwrap_or_default).collect();
@@ -245,7 +242,7 @@ impl Site {
     }
 
     /// Returns the file of the embedded store.
-    pub fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         self.data().join("locks.redb")
     }
 }
