@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::campaign::trial::Trial;
-use crate::check::{Counted, Report, Wanted, check_wanted};
+use crate::check::{Counts, Report, Wanted, check_wanted};
 use crate::servers::Store;
 
 /// What a trial needs beside its load: its start, its end, and its check.
@@ -72,11 +72,13 @@ pub(crate) enum Keeps {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Outcome {
     /// What all trials had.
-    pub(crate) total: Counted,
+    pub(crate) counts: Counts,
+    /// How many faults of each kind there were.
+    pub(crate) faults: BTreeMap<String, u64>,
     /// How often what is promised was broken.
     pub(crate) violations: u64,
     /// How often each rule was broken that was not promised.
-    pub(crate) not_promised: BTreeMap<&'static str, u64>,
+    pub(crate) not_promised: Counts,
     /// Trials that had too little to say anything, or did not run to their end.
     pub(crate) refused: Vec<String>,
 }
@@ -174,9 +176,9 @@ impl Outcome {
 
     /// Returns the last line of a campaign.
     pub(crate) fn line(&self, seed: u64) -> String {
-        let Counted { operations, grants, handoffs, ref faults, .. } = self.total;
-        let faults: u64 = faults.values().sum();
-        let violations = self.violations;
+        let [operations, grants, handoffs] = ["operations", "grants", "handoffs"]
+            .map(|name| self.counts.get(name).copied().unwrap_or(0));
+        let (faults, violations) = (self.faults.values().sum::<u64>(), self.violations);
         format!(
             "operations={operations} grants={grants} handoffs={handoffs} faults={faults} \
              violations={violations} seed={seed}"
@@ -187,24 +189,15 @@ impl Outcome {
     pub(crate) fn add(&mut self, name: &str, report: &Report) {
         self.violations += report.broken().count() as u64;
         self.refused.extend(report.refused.iter().map(|why| format!("{name}: {why}")));
-        for (rule, count) in &report.not_promised {
-            *self.not_promised.entry(rule).or_default() += count;
-        }
-        let (total, more) = (&mut self.total, &report.counted);
-        total.operations += more.operations;
-        total.grants += more.grants;
-        total.handoffs += more.handoffs;
-        total.expiries += more.expiries;
-        total.unknowns += more.unknowns;
-        total.refusals += more.refusals;
-        total.reused_tokens += more.reused_tokens;
-        total.writes += more.writes;
-        total.unordered_grants += more.unordered_grants;
-        total.unordered_waiters += more.unordered_waiters;
-        total.shared.add(&more.shared);
-        for (kind, count) in &more.faults {
-            *total.faults.entry(kind.clone()).or_default() += count;
-        }
+        add(&mut self.not_promised, &report.not_promised);
+        add(&mut self.counts, &report.counts);
+        add(&mut self.faults, &report.faults);
+    }
+}
+
+fn add<N: Clone + Ord>(total: &mut BTreeMap<N, u64>, more: &BTreeMap<N, u64>) {
+    for (name, count) in more {
+        *total.entry(name.clone()).or_default() += count;
     }
 }
 
@@ -213,19 +206,19 @@ pub(crate) fn wanted(store: Store, lasts: Duration) -> Wanted {
     let seconds = lasts.as_secs();
     // A far store answers less often.
     let full = if store == Store::RedisFar { seconds / 4 } else { seconds };
-    Wanted {
-        operations: 100 * seconds,
-        grants: 20 * seconds,
-        handoffs: seconds,
-        expiries: seconds,
-        unknowns: seconds / 2,
-        shared_grants: 2 * seconds,
-        shared_handoffs: seconds / 2,
-        shared_full: full,
-        shared_changes: seconds / 4,
-        fault_kinds: 2,
-        ..Wanted::default()
-    }
+    vec![
+        ("operations", 100 * seconds),
+        ("grants", 20 * seconds),
+        ("handoffs", seconds),
+        ("expiries", seconds),
+        ("unknowns", seconds / 2),
+        ("shared_grants", 2 * seconds),
+        ("shared_handoffs", seconds / 2),
+        ("shared_full", full),
+        ("shared_changes", seconds / 4),
+        ("shared_anew", seconds / 4),
+        ("fault_kinds", 2),
+    ]
 }
 
 /// Returns where histories go.

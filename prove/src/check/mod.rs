@@ -21,7 +21,7 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use report::{Counted, Report, SharedCounted, Violation, Wanted};
+pub(crate) use report::{Counts, Report, Violation, Wanted};
 
 use crate::history::{Kind, Line, Operation, Outcome};
 use context::Context;
@@ -42,13 +42,18 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     let mut operations: Vec<&Operation> = Vec::with_capacity(lines.len());
     for line in lines {
         if let Line::Operation(operation) = line {
-            count(&mut report.counted, operation);
             operations.push(operation);
         }
     }
     for fault in context.faults() {
-        *report.counted.faults.entry(fault.kind.clone()).or_default() += 1;
+        *report.faults.entry(fault.kind.clone()).or_default() += 1;
     }
+    let asked = |one: &&&Operation| !matches!(one.kind, Kind::Alive | Kind::HoldEnd);
+    let asked = operations.iter().filter(asked);
+    let unknown = asked.clone().filter(|one| one.outcome == Outcome::Unknown);
+    report.count("operations", asked.count());
+    report.count("unknowns", unknown.count());
+    report.count("fault_kinds", report.faults.len());
     operations.sort_by_key(|operation| (operation.key, operation.sent));
     let mut writes = rules::resource::Writes::of(lines);
     for group in operations.chunk_by(|one, other| one.key == other.key) {
@@ -60,12 +65,4 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     report.violations.sort_by_key(|violation| (violation.at, violation.key, violation.rule));
     report.hold_against(wanted);
     report
-}
-
-fn count(counted: &mut Counted, operation: &Operation) {
-    if !matches!(operation.kind, Kind::Alive | Kind::HoldEnd) {
-        counted.operations += 1;
-        counted.unknowns += u64::from(operation.outcome == Outcome::Unknown);
-        counted.refusals += u64::from(operation.outcome == Outcome::No);
-    }
 }

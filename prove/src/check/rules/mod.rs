@@ -15,6 +15,7 @@ mod wakeup;
 
 use super::context::Context;
 use super::key::Key;
+use super::lease::Lease;
 use super::report::{Report, Violation};
 use crate::history::Nanos;
 
@@ -51,21 +52,15 @@ pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, report: &mut Report) {
 }
 
 fn count(court: &mut Court<'_>) {
-    let key = court.key;
-    let counted = &mut court.report.counted;
-    counted.grants += key.leases.len() as u64;
-    for lease in &key.leases {
+    let (key, report) = (court.key, &mut *court.report);
+    let first = |lease: &&Lease| {
         let first = key.operation(lease.first);
-        let waited = first.asked.wait_ms > 0 && first.said.waited_ms.is_some_and(|ms| ms > 0);
-        counted.handoffs += u64::from(waited);
-        counted.expiries += u64::from(lease.expires);
-    }
+        first.asked.wait_ms > 0 && first.said.waited_ms.is_some_and(|ms| ms > 0)
+    };
+    report.count("grants", key.leases.len());
+    report.count("handoffs", key.leases.iter().filter(first).count());
+    report.count("expiries", key.leases.iter().filter(|lease| lease.expires).count());
     // Leases that hold together need no order.
-    for pair in key.leases.windows(2).filter(|_| !key.shared) {
-        counted.unordered_grants += u64::from(pair[0].hi >= pair[1].lo);
-    }
-    let mut tokens: Vec<_> = key.leases.iter().map(|lease| lease.token).collect();
-    tokens.sort_unstable();
-    let reused = tokens.chunk_by(|one, other| one == other).filter(|leases| leases.len() > 1);
-    counted.reused_tokens += reused.count() as u64;
+    let pairs = key.leases.windows(2).filter(|pair| !key.shared && pair[0].hi >= pair[1].lo);
+    report.count("unordered_grants", pairs.count());
 }

@@ -41,7 +41,7 @@ pub(super) fn judge(court: &mut Court<'_>) {
     for pair in turns.windows(2) {
         let unordered = pair[1].waited && pair[1].in_line >= pair[0].not_before;
         let behind = pair[0].in_line <= pair[1].not_before;
-        court.report.counted.unordered_waiters += u64::from(unordered && !behind);
+        court.report.count("unordered_waiters", usize::from(unordered && !behind));
     }
     let mut found: Vec<(Turn, Turn)> = Vec::new();
     let mut first: Option<Turn> = None;

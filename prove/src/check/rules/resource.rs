@@ -32,7 +32,6 @@ impl<'a> Writes<'a> {
         let end = self.0.partition_point(|write| write.key <= key.key);
         let mut highest: Option<&Write> = None;
         for write in &self.0[start..end] {
-            report.counted.writes += 1;
             let at = write.at;
             let lower = highest.filter(|highest| {
                 (highest.fencing_token, highest.token) != (write.fencing_token, write.token)

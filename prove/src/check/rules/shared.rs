@@ -31,27 +31,23 @@ pub(super) fn judge(court: &mut Court<'_>) {
 }
 
 fn count(court: &mut Court<'_>, told: &[Vec<Share>]) {
-    let key = court.key;
-    let counted = &mut court.report.counted.shared;
-    counted.keys += 1;
-    let questions =
-        |operation: &&&Operation| !matches!(operation.kind, Kind::Alive | Kind::HoldEnd);
-    counted.operations += key.operations.iter().filter(questions).count() as u64;
+    let (key, report) = (court.key, &mut *court.report);
+    let asked = |one: &&&Operation| !matches!(one.kind, Kind::Alive | Kind::HoldEnd);
+    report.count("shared_keys", 1);
+    report.count("shared_operations", key.operations.iter().filter(asked).count());
     let refused = key.operations.iter().filter(|operation| is_refused_change(operation));
-    counted.refused_changes += refused.count() as u64;
-    counted.grants += key.leases.len() as u64;
+    report.count("shared_refused_changes", refused.count());
+    report.count("shared_grants", key.leases.len());
     for (lease, told) in key.leases.iter().zip(told) {
         let first = key.operation(lease.first);
         let waited = first.asked.wait_ms > 0 && first.said.waited_ms.is_some_and(|ms| ms > 0);
-        counted.handoffs += u64::from(waited);
-        let relied = key.evidence_of(lease).iter().any(|one| one.rely > one.to);
-        counted.unsure += u64::from(!relied);
+        report.count("shared_handoffs", usize::from(waited));
         let told: Vec<_> = told.iter().filter(|share| share.told).collect();
         let changed = told.windows(2).filter(|pair| pair[0].slots != pair[1].slots);
-        counted.changes += changed.count() as u64;
+        report.count("shared_changes", changed.count());
         let anew = successors(key, lease, lease.latest());
         let anew = anew.into_iter().any(|number| key.operation(number).outcome == Outcome::Yes);
-        counted.anew += u64::from(anew);
+        report.count("shared_anew", usize::from(anew));
     }
 }
 
@@ -77,7 +73,7 @@ fn together(court: &mut Court<'_>, told: &[Vec<Share>]) {
             seen.moment(court, at, index, &holders.collect::<Vec<_>>());
         }
     }
-    court.report.counted.shared.together += seen.together.len() as u64;
+    court.report.count("shared_together", seen.together.len());
 }
 
 /// What was counted and found already.
@@ -103,7 +99,7 @@ impl Seen {
         };
         let (count, most) = (holders.len(), usize::from(least.most));
         self.together.insert(index);
-        court.report.counted.shared.full += u64::from(count == most);
+        court.report.count("shared_full", usize::from(count == most));
         if count > most && self.many.insert(index) {
             let fence = |index: usize| court.key.leases[index].fence;
             let what = format!(
