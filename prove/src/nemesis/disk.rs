@@ -16,22 +16,6 @@ const ENOSPC: i64 = 28;
 /// How long a process may take to say that it does not serve a file or a directory.
 const REFUSAL: Duration = Duration::from_secs(5);
 
-impl Kind {
-    /// Whether it concerns the file of the embedded store.
-    pub(super) fn is_of_the_file(self) -> bool {
-        matches!(
-            self,
-            Self::FileMoved
-                | Self::DirectoryMoved
-                | Self::FileReplaced
-                | Self::FileDeleted
-                | Self::FileRolledBack
-                | Self::FileDamaged
-                | Self::SecondProcess
-        )
-    }
-}
-
 impl Nemesis<'_> {
     pub(super) fn strike_disk(&mut self, kind: Kind) {
         let shim = &self.site.instances[0].shim;
@@ -60,7 +44,7 @@ impl Nemesis<'_> {
         if instance.runs() { Ok(()) } else { instance.restart(Errors::File).await }
     }
 
-    pub(super) async fn strike_file(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+    pub(super) async fn strike_file(&mut self, kind: Kind) -> io::Result<()> {
         let (file, directory, aside) = (self.site.file(), self.site.data(), self.aside());
         match kind {
             Kind::FileMoved => fs::rename(&file, &aside)?,
@@ -70,7 +54,7 @@ impl Nemesis<'_> {
                 fs::copy(&aside, &file)?;
             }
             Kind::SecondProcess => {
-                let instance = &mut self.site.instances[number];
+                let instance = &mut self.site.instances[0];
                 let ended = instance.try_start(REFUSAL).await?;
                 if !instance.runs() {
                     // Its disk had failed, and the directory was nobody's.
@@ -82,19 +66,19 @@ impl Nemesis<'_> {
                 fs::remove_file(&file)?;
             }
             Kind::FileRolledBack => {
-                let instance = &mut self.site.instances[number];
+                let instance = &mut self.site.instances[0];
                 instance.end().await;
                 fs::copy(&file, &aside)?;
                 instance.restart(Errors::File).await?;
             }
-            _ => self.damage(number, &file, &aside).await?,
+            _ => self.damage(&file, &aside).await?,
         }
         Ok(())
     }
 
-    pub(super) async fn heal_file(&mut self, kind: Kind, number: usize) -> io::Result<()> {
+    pub(super) async fn heal_file(&mut self, kind: Kind) -> io::Result<()> {
         let (file, directory, aside) = (self.site.file(), self.site.data(), self.aside());
-        let instance = &mut self.site.instances[number];
+        let instance = &mut self.site.instances[0];
         match kind {
             Kind::FileMoved | Kind::FileReplaced => fs::rename(&aside, &file)?,
             Kind::DirectoryMoved => {
@@ -117,9 +101,9 @@ impl Nemesis<'_> {
     }
 
     /// Has the service refuse a damaged file, and then serve the right one.
-    async fn damage(&mut self, number: usize, file: &Path, aside: &Path) -> io::Result<()> {
+    async fn damage(&mut self, file: &Path, aside: &Path) -> io::Result<()> {
         let at = self.chance.f64();
-        let instance = &mut self.site.instances[number];
+        let instance = &mut self.site.instances[0];
         instance.end().await;
         fs::copy(file, aside)?;
         let damaged = fs::File::options().write(true).open(file)?;

@@ -141,10 +141,12 @@ pub(crate) enum Target {
     Front(usize),
     /// The network between instances and a server.
     Link(usize),
-    /// What an instance does with its own network.
+    /// What an instance does with its own network, or its clock.
     Socket(usize),
     /// The disk of the embedded store.
     Disk,
+    /// The file of the embedded store.
+    File,
     /// The process of a server.
     Server(usize),
     /// All servers.
@@ -155,82 +157,77 @@ pub(crate) enum Target {
     Sentinel(usize),
 }
 
-const EVERYWHERE: &[Kind] = &[
-    Kind::InstanceStop,
-    Kind::InstanceStarved,
-    Kind::InstanceMemory,
-    Kind::InstanceKill,
-    Kind::InstanceTerm,
-    Kind::InstanceRoll,
-    Kind::LogClosed,
-    Kind::LogFull,
-    Kind::LogUnread,
-    Kind::InstanceTime,
-    Kind::Flood,
-    Kind::FrontDelay,
-    Kind::FrontSwallow,
-    Kind::FrontSwallowThere,
-    Kind::FrontSwallowBack,
-    Kind::FrontCut,
-    Kind::FrontHalfClose,
-    Kind::FrontAnswerLost,
-];
+/// How many of each there are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Instances of the service.
+    pub(crate) instances: usize,
+    /// Servers of the store.
+    pub(crate) servers: usize,
+    /// Links to servers.
+    pub(crate) links: usize,
+}
 
-const EMBEDDED: &[Kind] = &[
-    Kind::DiskSlow,
-    Kind::DiskFailsOnce,
-    Kind::DiskFails,
-    Kind::DiskFull,
-    Kind::FileMoved,
-    Kind::DirectoryMoved,
-    Kind::FileReplaced,
-    Kind::FileDeleted,
-    Kind::FileRolledBack,
-    Kind::FileDamaged,
-    Kind::SecondProcess,
-];
+/// A target by chance.
+type Aim = fn(&mut fastrand::Rng, Counts) -> Target;
 
-const SERVERS: &[Kind] = &[
-    Kind::LinkDelay,
-    Kind::LinkHeld,
-    Kind::LinkSwallow,
-    Kind::LinkSwallowThere,
-    Kind::LinkSwallowBack,
-    Kind::LinkCut,
-    Kind::LinkHalfClose,
-    Kind::LinkHungUp,
-    Kind::LinkAnswerLost,
-    Kind::LinkWriteFails,
-    Kind::LinkReadFails,
-    Kind::ServerStop,
-    Kind::ServerKill,
-    Kind::ServerTerm,
-    Kind::ClientsKilled,
-    Kind::ScriptsFlushed,
-    Kind::Flushed,
-    Kind::Sleep,
-    Kind::Pause,
-    Kind::ClockForward,
-    Kind::ClockBack,
-    Kind::MemoryFull,
-];
+const INSTANCE: Aim = |chance, counts| Target::Instance(chance.usize(..counts.instances));
+const INSTANCES: Aim = |_, _| Target::Instances;
+const FRONT: Aim = |chance, counts| Target::Front(chance.usize(..counts.instances));
+const LINK: Aim = |chance, counts| Target::Link(chance.usize(..counts.links));
+const SOCKET: Aim = |chance, counts| Target::Socket(chance.usize(..counts.instances));
+const DISK: Aim = |_, _| Target::Disk;
+const FILE: Aim = |_, _| Target::File;
+const SERVER: Aim = |chance, counts| Target::Server(chance.usize(..counts.servers));
+const SERVERS: Aim = |_, _| Target::Servers;
+const DATA: Aim = |chance, counts| Target::Data(chance.usize(..counts.servers));
+const SENTINEL: Aim = |chance, _| Target::Sentinel(chance.usize(..3));
 
-/// Faults of servers that keep their data on disk.
-const SAFE: &[Kind] =
-    &[Kind::ServerDiskSlow, Kind::ServerDiskFails, Kind::ServerDiskFull, Kind::ServerLogTruncated];
+/// Whether a store has faults of a row.
+type On = fn(Store) -> bool;
+
+const ALL: On = |_| true;
+const EMBEDDED: On = |store| store == Store::Embedded;
+const SERVED: On = |store| store != Store::Embedded;
+/// Servers that keep their data on disk.
+const SAFE: On = |store| SERVED(store) && store != Store::Redlock;
+const REPLICAS: On = Store::fails_over;
+const CLUSTERS: On = |store| matches!(store, Store::Cluster | Store::ClusterReplicas);
+const REDLOCK: On = |store| store == Store::Redlock;
+
+/// The kinds by the stores on which they are struck, and by what they strike there.
+const KINDS: &[(On, Aim, &[Kind])] = {
+    use Kind::*;
+    &[
+        (ALL, INSTANCE, &[InstanceStop, InstanceStarved, InstanceMemory, InstanceKill]),
+        (ALL, INSTANCE, &[InstanceTerm, LogClosed, LogFull, LogUnread]),
+        (ALL, INSTANCES, &[InstanceRoll]),
+        (ALL, SOCKET, &[InstanceTime]),
+        (ALL, FRONT, &[Flood, FrontDelay, FrontSwallow, FrontSwallowThere, FrontSwallowBack]),
+        (ALL, FRONT, &[FrontCut, FrontHalfClose, FrontAnswerLost]),
+        (EMBEDDED, DISK, &[DiskSlow, DiskFailsOnce, DiskFails, DiskFull]),
+        (EMBEDDED, FILE, &[FileMoved, DirectoryMoved, FileReplaced, FileDeleted]),
+        (EMBEDDED, FILE, &[FileRolledBack, FileDamaged, SecondProcess]),
+        (SERVED, LINK, &[LinkDelay, LinkHeld, LinkSwallow, LinkSwallowThere, LinkSwallowBack]),
+        (SERVED, LINK, &[LinkCut, LinkHalfClose, LinkHungUp, LinkAnswerLost]),
+        (SERVED, SOCKET, &[LinkWriteFails, LinkReadFails]),
+        (SERVED, SERVER, &[ServerStop, ServerKill, ServerTerm]),
+        (SERVED, DATA, &[ClientsKilled, ScriptsFlushed, Flushed, Sleep, Pause]),
+        (SERVED, DATA, &[ClockForward, ClockBack, MemoryFull]),
+        (SAFE, SERVER, &[ServerDiskSlow, ServerDiskFails, ServerDiskFull, ServerLogTruncated]),
+        (REPLICAS, SERVERS, &[Failover]),
+        (|store| store == Store::Sentinel, SENTINEL, &[SentinelKill]),
+        (|store| store == Store::Cluster, SERVERS, &[SlotsMoved]),
+        (|store| CLUSTERS(store) || REDLOCK(store), SERVERS, &[ServersKill]),
+        (REDLOCK, SERVERS, &[ServerRoll]),
+        (REDLOCK, INSTANCES, &[ListChange]),
+    ]
+};
 
 impl Kind {
     /// Returns the kinds that are struck on a store.
     pub(crate) fn of(store: Store) -> Vec<Self> {
-        let own: &[&[Self]] = match store {
-            Store::Embedded => &[EMBEDDED],
-            Store::Redis | Store::Redis3 | Store::RedisFar => &[SERVERS, SAFE],
-            Store::Sentinel => &[SERVERS, SAFE, &[Self::Failover, Self::SentinelKill]],
-            Store::Cluster => &[SERVERS, SAFE, &[Self::SlotsMoved, Self::ServersKill]],
-            Store::ClusterReplicas => &[SERVERS, SAFE, &[Self::Failover, Self::ServersKill]],
-            Store::Redlock => &[SERVERS, &[Self::ServerRoll, Self::ServersKill, Self::ListChange]],
-        };
-        EVERYWHERE.iter().chain(own.iter().copied().flatten()).copied().collect()
+        KINDS.iter().filter(|row| row.0(store)).flat_map(|row| row.2).copied().collect()
     }
 
     /// Returns the kinds that are struck on a store in a run of this seed: either those by which clocks
@@ -260,16 +257,7 @@ impl Kind {
         name
     }
 
-    /// Returns the name of what it strikes, in a history.
-    pub(crate) fn struck(self, target: Target) -> String {
-        match target {
-            Target::Instance(_) if self.is_of_the_file() => "file".to_owned(),
-            Target::Socket(number) if self == Self::InstanceTime => format!("instance-{number}"),
-            target => target.name(),
-        }
-    }
-
-    /// Whether the store may lose leases by it.
+    /// Returns whether the store may lose leases by it.
     pub(crate) fn forgets(self, store: Store) -> bool {
         match self {
             Self::FileDeleted | Self::FileRolledBack => true,
@@ -284,90 +272,24 @@ impl Kind {
 
     /// Returns what it strikes, by chance.
     pub(crate) fn target(self, chance: &mut fastrand::Rng, counts: Counts) -> Target {
-        let Counts { instances, servers, links } = counts;
-        match self {
-            Self::InstanceRoll | Self::ListChange => Target::Instances,
-            Self::InstanceStop
-            | Self::InstanceStarved
-            | Self::InstanceMemory
-            | Self::InstanceKill
-            | Self::InstanceTerm
-            | Self::LogClosed
-            | Self::LogFull
-            | Self::LogUnread
-            | Self::FileMoved
-            | Self::DirectoryMoved
-            | Self::FileReplaced
-            | Self::FileDeleted
-            | Self::FileRolledBack
-            | Self::FileDamaged
-            | Self::SecondProcess => Target::Instance(chance.usize(..instances)),
-            Self::DiskSlow | Self::DiskFailsOnce | Self::DiskFails | Self::DiskFull => Target::Disk,
-            Self::InstanceTime | Self::LinkWriteFails | Self::LinkReadFails => {
-                Target::Socket(chance.usize(..instances))
-            }
-            Self::Flood
-            | Self::FrontDelay
-            | Self::FrontSwallow
-            | Self::FrontSwallowThere
-            | Self::FrontSwallowBack
-            | Self::FrontCut
-            | Self::FrontHalfClose
-            | Self::FrontAnswerLost => Target::Front(chance.usize(..instances)),
-            Self::LinkDelay
-            | Self::LinkHeld
-            | Self::LinkSwallow
-            | Self::LinkSwallowThere
-            | Self::LinkSwallowBack
-            | Self::LinkCut
-            | Self::LinkHalfClose
-            | Self::LinkHungUp
-            | Self::LinkAnswerLost => Target::Link(chance.usize(..links)),
-            Self::ServerStop | Self::ServerKill | Self::ServerTerm => {
-                Target::Server(chance.usize(..servers))
-            }
-            Self::ServerDiskSlow
-            | Self::ServerDiskFails
-            | Self::ServerDiskFull
-            | Self::ServerLogTruncated => Target::Server(chance.usize(..servers)),
-            Self::ServerRoll | Self::ServersKill | Self::SlotsMoved | Self::Failover => {
-                Target::Servers
-            }
-            Self::SentinelKill => Target::Sentinel(chance.usize(..3)),
-            Self::ClientsKilled
-            | Self::ScriptsFlushed
-            | Self::Flushed
-            | Self::Sleep
-            | Self::Pause
-            | Self::ClockForward
-            | Self::ClockBack
-            | Self::MemoryFull => Target::Data(chance.usize(..servers)),
-        }
+        let row = KINDS.iter().find(|row| row.2.contains(&self));
+        row.map_or(Target::Instances, |row| row.1(chance, counts))
     }
-}
-
-/// How many of each there are.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Counts {
-    /// Instances of the service.
-    pub(crate) instances: usize,
-    /// Servers of the store.
-    pub(crate) servers: usize,
-    /// Links to servers.
-    pub(crate) links: usize,
 }
 
 impl Target {
     /// Returns its name in a history: `client` for the way of clients to an instance, `instance` for its
-    /// process.
-    fn name(self) -> String {
+    /// process or its clock.
+    pub(crate) fn name(self, kind: Kind) -> String {
         match self {
+            Self::Socket(number) if kind == Kind::InstanceTime => format!("instance-{number}"),
             Self::Instance(number) => format!("instance-{number}"),
             Self::Instances => "instances".to_owned(),
             Self::Front(number) => format!("client-{number}"),
             Self::Link(number) => format!("link-{number}"),
             Self::Socket(number) => format!("socket-{number}"),
             Self::Disk => "disk".to_owned(),
+            Self::File => "file".to_owned(),
             Self::Server(number) => format!("server-{number}"),
             Self::Servers => "servers".to_owned(),
             Self::Data(number) => format!("data-{number}"),
@@ -375,9 +297,11 @@ impl Target {
         }
     }
 
-    /// Whether two faults would be in each other's way.
+    /// Returns whether two faults would be in each other's way.
     pub(crate) fn clashes(self, other: Self) -> bool {
-        let instances = |target| matches!(target, Self::Instance(_) | Self::Instances | Self::Disk);
+        let instances = |target| {
+            matches!(target, Self::Instance(_) | Self::Instances | Self::Disk | Self::File)
+        };
         let servers = |target| matches!(target, Self::Server(_) | Self::Servers | Self::Data(_));
         match (self, other) {
             (Self::Instance(one), Self::Instance(two)) => one == two,
@@ -403,10 +327,11 @@ mod tests {
     }
 
     #[test]
-    fn there_are_enough_kinds_of_faults() {
+    fn every_kind_of_fault_is_struck_on_some_store() {
         let mut kinds: Vec<_> = Store::ALL.into_iter().flat_map(Kind::of).collect();
         kinds.sort();
         kinds.dedup();
-        assert!(kinds.len() >= 25 && Store::ALL.iter().all(|store| Kind::of(*store).len() >= 12));
+        let last = Kind::ListChange as usize;
+        assert_eq!(kinds.len(), last + 1, "each kind is struck on some store");
     }
 }

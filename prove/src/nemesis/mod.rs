@@ -36,7 +36,6 @@ pub(crate) struct Nemesis<'a> {
     allowed: Vec<Kind>,
     /// Those that have not been struck since all were.
     due: Vec<Kind>,
-    struck: BTreeMap<String, u64>,
     floods: Vec<TcpStream>,
     /// What keeps instances from running, by instance.
     starving: BTreeMap<usize, JoinSet<()>>,
@@ -69,16 +68,10 @@ impl<'a> Nemesis<'a> {
             chance: fastrand::Rng::with_seed(!seed),
             allowed: kinds.to_vec(),
             due: Vec::new(),
-            struck: BTreeMap::new(),
             floods: Vec::new(),
             starving: BTreeMap::new(),
             baseline,
         }
-    }
-
-    /// Returns how often each kind was struck.
-    pub(crate) fn struck(&self) -> &BTreeMap<String, u64> {
-        &self.struck
     }
 
     /// Strikes one to three faults, mends them, and leaves everybody alone for a moment.
@@ -114,10 +107,9 @@ impl<'a> Nemesis<'a> {
     /// Records a fault.
     fn note(&mut self, fault: Struck, until: Nanos, replaced: bool) {
         let after = u64::try_from(fault.after.as_nanos()).unwrap_or(0);
-        *self.struck.entry(fault.kind.name()).or_default() += 1;
         self.recorder.write(Line::Fault(Fault {
             kind: fault.kind.name(),
-            target: fault.kind.struck(fault.target),
+            target: fault.target.name(fault.kind),
             from: fault.from,
             until: until + after,
             forgets: replaced || fault.kind.forgets(self.site.store),

@@ -36,9 +36,6 @@ impl Nemesis<'_> {
     /// Strikes a fault, and returns for how long it may be felt after its end.
     pub(super) async fn strike(&mut self, kind: Kind, target: Target) -> io::Result<Duration> {
         match target {
-            Target::Instance(number) if kind.is_of_the_file() => {
-                self.strike_file(kind, number).await?;
-            }
             Target::Instance(number) => self.strike_instance(kind, number).await?,
             Target::Instances if kind == Kind::ListChange => self.site.use_nodes(4).await?,
             Target::Instances => self.roll_instances().await?,
@@ -56,6 +53,7 @@ impl Nemesis<'_> {
             }
             Target::Socket(number) => self.strike_socket(kind, number),
             Target::Disk => self.strike_disk(kind),
+            Target::File => self.strike_file(kind).await?,
             Target::Server(_) | Target::Servers | Target::Sentinel(_) => {
                 self.strike_servers(kind, target).await?;
             }
@@ -67,7 +65,6 @@ impl Nemesis<'_> {
     /// Mends a fault.
     pub(super) async fn heal(&mut self, kind: Kind, target: Target) -> io::Result<()> {
         match target {
-            Target::Instance(number) if kind.is_of_the_file() => self.heal_file(kind, number).await,
             Target::Instance(number) => self.heal_instance(kind, number).await,
             Target::Instances if kind == Kind::ListChange => self.site.use_nodes(3).await,
             Target::Instances => Ok(()),
@@ -89,6 +86,7 @@ impl Nemesis<'_> {
                 Ok(())
             }
             Target::Disk => self.heal_disk().await,
+            Target::File => self.heal_file(kind).await,
             Target::Server(_) | Target::Servers | Target::Sentinel(_) => {
                 self.heal_servers(kind, target).await
             }
