@@ -15,6 +15,8 @@ const HANDED_LATE: Nanos = 150 * MS;
 const LATE_ON_REDLOCK: Nanos = SECOND;
 /// How long a place in line is kept for a claim that is away, with room for other settings.
 pub(super) const PLACE_KEPT: Nanos = 10 * SECOND;
+/// How long after a loss leases may be there again that were over: longer than any TTL of a driver.
+pub(super) const ROLLED_BACK: Nanos = 10 * SECOND;
 /// How long a request takes to stand in line where everything is fast.
 const ARRIVAL: Nanos = 50 * MS;
 /// How long a store or an instance may stand still until its waiters are passed over, less the time in
@@ -41,7 +43,6 @@ const HARMLESS: [&str; 2] = ["scripts_flushed", "second_process"];
 const STANDSTILLS: [&str; 5] =
     ["file_moved", "directory_moved", "file_replaced", "disk_full", "disk_fails_once"];
 
-/// The circumstances of a run.
 pub(super) struct Context<'a> {
     run: Run,
     faults: Vec<&'a Fault>,
@@ -233,11 +234,6 @@ impl<'a> Context<'a> {
     pub(super) fn promises_keeping(&self, from: Nanos, at: Nanos) -> bool {
         let from = from.saturating_sub(self.run.deadline);
         !self.faults_in(from, at).any(|fault| fault.forgets || self.is_clock(fault))
-    }
-
-    /// Returns whether the store's clock does not step in that time.
-    pub(super) fn promises_time(&self, from: Nanos, until: Nanos) -> bool {
-        !self.faults_in(from, until).any(|fault| self.is_clock(fault))
     }
 
     /// Returns whether what was lost in that time stays lost.

@@ -102,10 +102,15 @@ pub(super) fn lines_of(store: &str, operations: impl IntoIterator<Item = Operati
 }
 
 pub(super) fn rules(lines: &[Line]) -> Vec<&'static str> {
-    let mut rules: Vec<_> = check(lines).broken().map(|violation| violation.rule).collect();
+    let mut rules: Vec<_> = check(lines).broken().map(|violation| code(violation.rule)).collect();
     rules.sort_unstable();
     rules.dedup();
     rules
+}
+
+/// Returns a rule without its words.
+pub(super) fn code(rule: &'static str) -> &'static str {
+    rule.split(' ').next().unwrap()
 }
 
 /// The first history breaks the rule, and the second one none.
@@ -123,11 +128,6 @@ fn fault(kind: &str, target: &str, (from, until): (u64, u64)) -> Fault {
 
 pub(super) fn flush(at: u64) -> Line {
     Line::Fault(Fault { forgets: true, ..fault("flushall", "redis", (at, at + 1)) })
-}
-
-/// A step back of the store's clock.
-pub(super) fn stepped(at: u64) -> Line {
-    Line::Fault(fault("clock_back", "redis", (at, at + 1)))
 }
 
 /// A process of the service that stands still, and loses nothing.

@@ -3,6 +3,7 @@
 //! Every time in it is a bound that holds whatever happened while a question was under way, so what it
 //! calls a violation is one. What the record does not decide is counted, not guessed.
 
+mod bounds;
 mod context;
 mod ends;
 #[cfg(test)]
@@ -11,6 +12,7 @@ mod key;
 mod lease;
 #[cfg(test)]
 pub(crate) mod little;
+mod operation;
 mod report;
 mod rules;
 mod share;
@@ -18,6 +20,7 @@ mod share;
 mod sharing;
 #[cfg(test)]
 mod simulation;
+mod spans;
 #[cfg(test)]
 mod tests;
 
@@ -58,8 +61,9 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     let mut writes = rules::resource::Writes::of(lines);
     for group in operations.chunk_by(|one, other| one.key == other.key) {
         let key = Key::new(&context, group[0].key, group.to_vec());
-        rules::judge(&context, &key, &mut report);
-        writes.judge(&context, &key, &mut report);
+        let leases = bounds::leases(&context, &key);
+        rules::judge(&context, &key, &leases, &mut report);
+        writes.judge(&context, (key.key, &leases), &mut report);
     }
     rules::resource::left(lines, &mut report);
     report.violations.sort_by_key(|violation| (violation.at, violation.key, violation.rule));

@@ -5,16 +5,13 @@ use std::fmt;
 
 use crate::history::Nanos;
 
-/// A rule that was broken.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Violation {
     /// Its name among the [`rules`](super::rules).
     pub(crate) rule: &'static str,
     /// The key; 0 for `left`.
     pub(crate) key: u32,
-    /// When it showed.
     pub(crate) at: Nanos,
-    /// What was seen, for people.
     pub(crate) what: String,
     /// Whether the store promises the rule under the faults of that time.
     pub(crate) promised: bool,
@@ -26,16 +23,13 @@ pub(crate) type Counts = BTreeMap<&'static str, u64>;
 /// The least of each count that a run has to have to say anything.
 pub(crate) type Wanted = Vec<(&'static str, u64)>;
 
-/// The judgement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Report {
     /// All that is promised and was broken; of the rest no more than [`SHOWN`] for each rule.
     pub(crate) violations: Vec<Violation>,
     /// How often each rule was broken that was not promised at that time.
     pub(crate) not_promised: Counts,
-    /// What there was.
     pub(crate) counts: Counts,
-    /// How many faults of each kind there were.
     pub(crate) faults: BTreeMap<String, u64>,
     /// Why the run says too little; empty if it says enough.
     pub(crate) refused: Vec<String>,
@@ -50,7 +44,6 @@ impl Report {
         self.refused.is_empty() && self.broken().next().is_none()
     }
 
-    /// Returns the violations of what is promised.
     pub(crate) fn broken(&self) -> impl Iterator<Item = &Violation> {
         self.violations.iter().filter(|violation| violation.promised)
     }

@@ -3,9 +3,9 @@
 //! The token of a lease may ask for other slots at any time, by the number of the lease, so all of this
 //! is about a time in which one of several answers was the last one.
 
-use super::key::{Key, Number, is_claim};
-use super::lease::Lease;
-use crate::history::{Kind, MOST_SLOTS, Nanos, Outcome};
+use super::key::{Key, Number};
+use super::lease::{Evidence, Lease};
+use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
 
 /// A share that a lease had, or may have had, at some time in the window.
 #[derive(Clone, Copy, Debug)]
@@ -30,36 +30,21 @@ pub(super) struct Bounds {
     pub(super) slot: Option<u16>,
 }
 
-/// Returns the shares of a lease, as their questions were sent.
-pub(super) fn shares(key: &Key<'_>, lease: &Lease) -> Vec<Share> {
-    let mut shares = Vec::new();
-    for one in key.evidence_of(lease).iter().filter(|one| one.kind != Kind::Alive) {
-        let operation = key.operation(one.number);
-        shares.push(Share {
-            from: operation.sent,
-            to: one.to,
-            slots: operation.said.slots.unwrap_or(1),
-            slot: operation.said.slot,
-            told: true,
-        });
-    }
-    for number in key.near(lease.token, lease.lo, lease.latest()) {
-        let operation = key.operation(number);
-        if is_claim(operation)
-            && operation.outcome == Outcome::Unknown
-            && operation.asked.fencing_token == Some(lease.fence)
-            && let Some(slots) = operation.asked.slots
-        {
-            shares.push(Share {
-                from: operation.sent,
-                to: key.settled(number),
-                slots: slots.min(MOST_SLOTS),
-                slot: None,
-                told: false,
-            });
-        }
-    }
-    shares.sort_unstable_by_key(|share| share.from);
+/// Returns the shares of a lease with this evidence, as their questions were sent.
+pub(super) fn shares(key: &Key<'_>, lease: &Lease, evidence: &[Evidence]) -> Vec<Share> {
+    let told = evidence.iter().filter(|one| one.kind != Kind::Alive).map(|one| {
+        let Operation { sent, ref said, .. } = *key.operation(one.number);
+        let (slots, slot) = (said.slots.unwrap_or(1), said.slot);
+        Share { from: sent, to: one.to, slots, slot, told: true }
+    });
+    let perhaps = key.near(lease.token, lease.lo, lease.latest()).filter_map(|(number, one)| {
+        let changes = one.is_claim() && one.is_unknown() && one.asked.slots.is_some();
+        let meant = changes && one.asked.fencing_token == Some(lease.fence);
+        let (slots, to) = (one.asked_slots(), key.settled(number));
+        meant.then_some(Share { from: one.sent, to, slots, slot: None, told: false })
+    });
+    let mut shares: Vec<_> = told.chain(perhaps).collect();
+    shares.sort_by_key(|share| share.from);
     shares
 }
 
@@ -86,25 +71,26 @@ pub(super) fn bounds(shares: &[Share], from: Nanos, until: Nanos) -> Option<Boun
 
 /// Returns the questions with which a token may have begun another lease in place of this one: it
 /// became exclusive, or a reader came into a slot.
-pub(super) fn successors(key: &Key<'_>, lease: &Lease, reach: Nanos) -> Vec<Number> {
-    let claims: Vec<Number> = key
-        .near(lease.token, lease.lo, reach)
-        .filter(|&number| is_claim(key.operation(number)))
-        .collect();
-    let told = key.evidence_of(lease).iter().filter(|one| one.kind != Kind::Alive);
+pub(super) fn successors(
+    key: &Key<'_>,
+    lease: &Lease,
+    (evidence, reach): (&[Evidence], Nanos),
+) -> Vec<Number> {
+    let claims = key.near(lease.token, lease.lo, reach).filter(|(_, one)| one.is_claim());
+    let claims: Vec<_> = claims.collect();
+    let told = evidence.iter().filter(|one| one.kind != Kind::Alive);
     let told = told.map(|one| key.operation(one.number).said.slots.unwrap_or(1)).max();
-    let begins = |number: &Number| {
-        let operation = key.operation(*number);
-        let Some(slots) = operation.asked.slots else { return false };
-        if operation.asked.fencing_token.is_none() {
-            return false; // A lease keeps its share.
-        }
+    let begins = |&&(number, operation): &&(Number, &Operation)| {
+        // Without its number a lease keeps its share.
+        let (Some(slots), Some(_)) = (operation.asked.slots, operation.asked.fencing_token) else {
+            return false;
+        };
         let later = operation.said.fencing_token.is_none_or(|said| said > lease.fence);
-        let unknown = claims.iter().map(|&other| key.operation(other)).filter(|other| {
-            other.outcome == Outcome::Unknown && other.sent <= key.settled(*number)
-        });
-        let most = unknown.filter_map(|other| other.asked.slots).max().max(told);
+        let unknown = claims
+            .iter()
+            .filter(|(_, other)| other.is_unknown() && other.sent <= key.settled(number));
+        let most = unknown.filter_map(|(_, other)| other.asked.slots).max().max(told);
         operation.outcome != Outcome::No && later && most.is_some_and(|most| slots < most)
     };
-    claims.iter().copied().filter(begins).collect()
+    claims.iter().filter(begins).map(|(number, _)| *number).collect()
 }

@@ -1,28 +1,74 @@
-//! The rules, each with the name that it has among the invariants.
+//! The invariants, and where each is judged. `I` are those of all keys, and `S` those of keys that
+//! leases share. The [rules of a lease](../../../../docs/rules.md) say why they hold.
 
 mod answers;
-mod exclusion;
 mod fencing;
+mod holders;
 mod order;
 pub(super) mod resource;
-mod room;
-mod served;
-mod shared;
+mod revival;
+mod shares;
+mod succession;
+mod together;
 mod tokens;
-mod told;
-mod waiters;
-mod wakeup;
+mod waiting;
 
 use super::context::Context;
 use super::key::Key;
-use super::lease::Lease;
+use super::lease::Leases;
 use super::report::{Report, Violation};
+use super::share;
+use super::share::Share;
 use crate::history::Nanos;
+
+/// No two clients may rely on one key (`together`), nor on more than is safe (`succession`).
+const EXCLUSION: &str = "I1 exclusion";
+/// The number of a lease is its own, above those before it, and does not change (`fencing`).
+const NUMBERS: &str = "I2 numbers";
+/// First in line, first served (`order`).
+const ORDER: &str = "I3 order";
+/// A key that was given up goes to a claim that waits (`waiting`).
+const WAKE_UP: &str = "I4 wake-up";
+/// A client that has gone neither keeps a key (`waiting`) nor is counted as a waiter (`answers`).
+const GHOST: &str = "I5 ghost";
+/// A release ends the lease of its token, and no other (`tokens`, `succession`).
+const RELEASE: &str = "I6 release";
+/// A lease that is over does not come back (`revival`).
+const REVIVAL: &str = "I7 revival";
+/// A token is not refused its own lease, and has no second one (`tokens`, `together`).
+const REPEAT: &str = "I8 repeat";
+/// A lease ends neither early (`succession`, `tokens`, `answers`) nor late (`waiting`, `revival`).
+const END: &str = "I9 end";
+/// A refusal, and a look that says `held`, has a holder or a claim in line behind it (`answers`).
+const REFUSAL: &str = "I10 refusal";
+/// One sequence of leases explains all answers (`succession`).
+const SEQUENCE: &str = "I11 sequence";
+/// No answer without the right to it, and none that shows the token of another (`tokens`).
+const RIGHTS: &str = "I12 rights";
+/// All who hold a key allow so many (`together`), and each shares it as it asked for (`shares`).
+const SHARE: &str = "S1 share";
+/// A slot has one holder, and a lease keeps its slot (`together`, `shares`).
+const SLOT: &str = "S2 slot";
+/// As I2 and I8; a lease that becomes exclusive, or a reader that gets a slot, has another number.
+const SHARED_NUMBERS: &str = "S3 numbers";
+/// A change of share is refused for a reason (`shares`, `holders`), and a look counts all holders.
+const CHANGE: &str = "S4 change";
+/// Nobody waits for a key that has room for all who wait (`waiting`).
+const ROOM: &str = "S5 room";
+/// A definite refusal is one: its token has nothing (`tokens`).
+const DEFINITE: &str = "no definite refusal is a grant";
+/// The guarded resource takes no late write (`resource`).
+const FENCE: &str = "fence";
+/// Nothing remains when all leases are over (`resource`).
+const LEFT: &str = "left";
 
 /// One key, and where what is found goes.
 pub(super) struct Court<'c> {
     context: &'c Context<'c>,
     key: &'c Key<'c>,
+    leases: &'c Leases,
+    /// What each lease allowed.
+    shares: &'c [Vec<Share>],
     report: &'c mut Report,
 }
 
@@ -31,36 +77,46 @@ impl Court<'_> {
         let key = self.key.key;
         self.report.add(Violation { rule, key, at, what, promised });
     }
+
+    /// Returns the rule of exclusive keys or that of shared ones.
+    fn either(&self, exclusive: &'static str, shared: &'static str) -> &'static str {
+        if self.key.shared { shared } else { exclusive }
+    }
 }
 
 /// Holds one key against all rules.
-pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, report: &mut Report) {
-    let mut court = Court { context, key, report };
+pub(super) fn judge(context: &Context<'_>, key: &Key<'_>, leases: &Leases, report: &mut Report) {
+    let shares = leases.all.iter().map(|one| share::shares(key, one, leases.evidence_of(one)));
+    let shares: Vec<_> = shares.collect();
+    let mut court = Court { context, key, leases, shares: &shares, report };
     count(&mut court);
     fencing::judge(&mut court);
+    together::judge(&mut court);
     if key.shared {
-        shared::judge(&mut court);
+        shares::judge(&mut court);
+        holders::judge(&mut court);
     } else {
-        exclusion::judge(&mut court);
+        succession::judge(&mut court);
     }
     order::judge(&mut court);
-    told::judge(&mut court);
     tokens::judge(&mut court);
-    waiters::judge(&mut court);
-    let coverage = wakeup::judge(&mut court);
-    answers::judge(&mut court, &coverage);
+    revival::judge(&mut court);
+    let stretches = waiting::judge(&mut court);
+    answers::judge(&mut court, &stretches);
 }
 
 fn count(court: &mut Court<'_>) {
-    let (key, report) = (court.key, &mut *court.report);
-    let first = |lease: &&Lease| {
-        let first = key.operation(lease.first);
-        first.asked.wait_ms > 0 && first.said.waited_ms.is_some_and(|ms| ms > 0)
-    };
-    report.count("grants", key.leases.len());
-    report.count("handoffs", key.leases.iter().filter(first).count());
-    report.count("expiries", key.leases.iter().filter(|lease| lease.expires).count());
-    // Leases that hold together need no order.
-    let pairs = key.leases.windows(2).filter(|pair| !key.shared && pair[0].hi >= pair[1].lo);
-    report.count("unordered_grants", pairs.count());
+    let (key, leases, report) = (court.key, &court.leases.all, &mut *court.report);
+    let waited = leases.iter().filter(|lease| key.operation(lease.first).has_waited()).count();
+    report.count("grants", leases.len());
+    report.count("handoffs", waited);
+    report.count("expiries", leases.iter().filter(|lease| lease.expires).count());
+    if key.shared {
+        report.count("shared_keys", 1);
+        report.count("shared_grants", leases.len());
+        report.count("shared_handoffs", waited);
+        return; // Leases that hold together need no order.
+    }
+    let unordered = leases.windows(2).filter(|pair| pair[0].hi >= pair[1].lo);
+    report.count("unordered_grants", unordered.count());
 }

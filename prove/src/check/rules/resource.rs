@@ -1,7 +1,8 @@
 //! The guarded resource, which refuses late writers by their numbers; and what is left at the end.
 
+use super::{EXCLUSION, FENCE, LEFT};
 use crate::check::context::Context;
-use crate::check::key::Key;
+use crate::check::lease::Leases;
 use crate::check::report::{Report, Violation};
 use crate::history::{Line, Write};
 
@@ -25,11 +26,11 @@ impl<'a> Writes<'a> {
     pub(in crate::check) fn judge(
         &mut self,
         context: &Context<'_>,
-        key: &Key<'_>,
+        (key, leases): (u32, &Leases),
         report: &mut Report,
     ) {
-        let start = self.0.partition_point(|write| write.key < key.key);
-        let end = self.0.partition_point(|write| write.key <= key.key);
+        let start = self.0.partition_point(|write| write.key < key);
+        let end = self.0.partition_point(|write| write.key <= key);
         let mut highest: Option<&Write> = None;
         for write in &self.0[start..end] {
             let at = write.at;
@@ -40,13 +41,13 @@ impl<'a> Writes<'a> {
             if let Some(highest) = lower.filter(|_| write.taken) {
                 let (low, high) = (write.fencing_token, highest.fencing_token);
                 let what = format!("a write under lease {low} was taken after one under {high}");
-                report.add(Violation { rule: "fence", key: key.key, at, what, promised: true });
+                report.add(Violation { rule: FENCE, key, at, what, promised: true });
             }
-            if !write.taken && !write.late && relies(key, write) {
+            if !write.taken && !write.late && relies(leases, write) {
                 let what =
                     format!("lease {} may be relied on, and a write is late", write.fencing_token);
-                let promised = context.promises_exclusion(since(key, write), at);
-                report.add(Violation { rule: "I1", key: key.key, at, what, promised });
+                let promised = context.promises_exclusion(since(leases, write), at);
+                report.add(Violation { rule: EXCLUSION, key, at, what, promised });
             }
             if write.taken && lower.is_none() {
                 highest = Some(write);
@@ -62,19 +63,19 @@ pub(in crate::check) fn left(lines: &[Line], report: &mut Report) {
             && left.count > left.allowed
         {
             let what = format!("{} {} remained, {} may", left.count, left.what, left.allowed);
-            report.add(Violation { rule: "left", key: 0, at: 0, what, promised: true });
+            report.add(Violation { rule: LEFT, key: 0, at: 0, what, promised: true });
         }
     }
 }
 
-fn relies(key: &Key<'_>, write: &Write) -> bool {
-    let found = key.evidence.partition_point(|one| one.fence < write.fencing_token);
-    let same = key.evidence[found..].iter().take_while(|one| one.fence == write.fencing_token);
+fn relies(leases: &Leases, write: &Write) -> bool {
+    let found = leases.evidence.partition_point(|one| one.fence < write.fencing_token);
+    let same = leases.evidence[found..].iter().take_while(|one| one.fence == write.fencing_token);
     let mut same = same.filter(|one| one.token == write.token);
     same.any(|one| one.to <= write.at && write.at < one.rely)
 }
 
-fn since(key: &Key<'_>, write: &Write) -> u64 {
-    let found = key.leases.partition_point(|lease| lease.fence < write.fencing_token);
-    key.leases.get(found).map_or(write.at, |lease| lease.lo)
+fn since(leases: &Leases, write: &Write) -> u64 {
+    let found = leases.all.partition_point(|lease| lease.fence < write.fencing_token);
+    leases.all.get(found).map_or(write.at, |lease| lease.lo)
 }

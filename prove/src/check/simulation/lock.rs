@@ -7,7 +7,6 @@ use crate::history::{Nanos, Token};
 /// The number of a request within its world.
 pub(super) type Request = usize;
 
-/// What is wrong with a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::check) enum Bug {
     ReleaseWithoutCompare,
@@ -76,7 +75,6 @@ pub(super) struct Wish {
     pub(super) waits: bool,
 }
 
-/// One key.
 #[derive(Debug)]
 pub(super) struct Lock {
     pub(super) holder: Option<Holder>,

@@ -1,0 +1,87 @@
+//! What an operation says by itself.
+
+use super::context::MS;
+use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
+
+impl Operation {
+    /// Returns whether it claims its key, and may wait in line.
+    pub(super) fn is_claim(&self) -> bool {
+        matches!(self.kind, Kind::Acquire | Kind::Hold)
+    }
+
+    /// Returns whether it may make the lease of its token last longer.
+    pub(super) fn prolongs(&self) -> bool {
+        self.is_claim() || self.kind == Kind::Refresh
+    }
+
+    pub(super) fn is_unknown(&self) -> bool {
+        self.outcome == Outcome::Unknown
+    }
+
+    /// Returns whether it was told that the token, or whoever was to be ended, has no lease.
+    pub(super) fn is_lost(&self) -> bool {
+        self.outcome == Outcome::No
+            && self.code.starts_with("lock_lost")
+            && matches!(self.kind, Kind::Refresh | Kind::Release | Kind::ForceRelease)
+    }
+
+    /// Returns whether it gave up what its token had.
+    pub(super) fn is_release(&self) -> bool {
+        self.kind == Kind::Release && self.outcome == Outcome::Yes
+    }
+
+    /// Returns whether it means another lease than that of this number.
+    pub(super) fn means_another(&self, fence: u64) -> bool {
+        self.asked.fencing_token.is_some_and(|meant| meant != fence)
+    }
+
+    /// Returns the only lease that a forced release can have ended; none if it ended all.
+    pub(super) fn ended_by_force(&self) -> Option<u64> {
+        // Of several leases it tells the first one's number.
+        let told = self.said.fencing_token.filter(|_| self.said.holders.is_none());
+        self.asked.fencing_token.or(told)
+    }
+
+    /// Returns whether a claim was told that its own lease does not let it have the key with other slots.
+    pub(super) fn is_refused_change(&self) -> bool {
+        self.outcome == Outcome::No && self.code == "lock_held" && self.said.mine == Some(true)
+    }
+
+    /// Returns whether it says that the token does not hold the key, and that nothing under way grants it.
+    pub(super) fn is_definite_no(&self) -> bool {
+        let code = self.code.as_str();
+        self.outcome == Outcome::No
+            && self.is_claim()
+            && self.status != 0
+            && !self.is_refused_change()
+            && (matches!(code, "lock_held" | "wait_cancelled" | "draining")
+                || code.ends_with("/not_acquired"))
+    }
+
+    /// Returns the time in which the lease began of which it was told.
+    pub(super) fn began(&self) -> (Nanos, Nanos) {
+        let answered = self.answered.unwrap_or(self.sent);
+        let waited = self.said.waited_ms.unwrap_or_default().saturating_mul(MS);
+        (self.sent.saturating_add(waited).min(answered), answered)
+    }
+
+    /// Returns the TTL that was asked for.
+    pub(super) fn asked_ttl(&self) -> Option<Nanos> {
+        self.asked.ttl_ms.map(|ttl| ttl.saturating_mul(MS))
+    }
+
+    /// Returns what it was told is left of the lease.
+    pub(super) fn told_ttl(&self) -> Option<Nanos> {
+        self.said.ttl_ms.map(|ttl| ttl.saturating_mul(MS))
+    }
+
+    /// Returns the leases that its own would allow on the key.
+    pub(super) fn asked_slots(&self) -> u16 {
+        self.asked.slots.unwrap_or(1).min(MOST_SLOTS)
+    }
+
+    /// Returns whether it waited in line for what it was granted.
+    pub(super) fn has_waited(&self) -> bool {
+        self.asked.wait_ms > 0 && self.said.waited_ms.is_some_and(|ms| ms > 0)
+    }
+}

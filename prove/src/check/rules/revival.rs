@@ -1,0 +1,76 @@
+//! I7: after a lease was given up, lost or succeeded nothing goes well under its number, and none begins
+//! without a claim. I9: nothing goes well long after its TTL.
+
+use super::{Court, END, REVIVAL};
+use crate::check::bounds::longest_ttl;
+use crate::check::lease::{Evidence, Lease};
+use crate::history::{Kind, Nanos};
+
+pub(super) fn judge(court: &mut Court<'_>) {
+    let leases = court.leases;
+    for lease in &leases.all {
+        let evidence = leases.evidence_of(lease);
+        // In an outage a stream goes on while its TTL lasts, and cannot know what became of its lease.
+        let knows =
+            |one: &&Evidence| one.kind != Kind::Alive || !court.context.outage(lease.over, one.to);
+        let after = evidence.iter().find(|one| one.from > lease.over && knows(one));
+        if let Some(one) = after {
+            revived(court, REVIVAL, (lease, lease.over), one);
+        }
+        if let Some(one) = from_nowhere(court, lease) {
+            revived(court, REVIVAL, (lease, lease.hi), one);
+        }
+        if let Some((one, lasts)) = late(court, lease) {
+            revived(court, END, (lease, lasts), one);
+        }
+    }
+}
+
+fn revived(
+    court: &mut Court<'_>,
+    rule: &'static str,
+    (lease, lost): (&Lease, Nanos),
+    one: &Evidence,
+) {
+    let promised = court.context.promises_loss(lost.min(one.from), one.to);
+    let after = one.from.saturating_sub(lost) / 1_000;
+    let what = format!(
+        "lease {} (token {}) was over, and {:?} went well {after} us later",
+        lease.fence, lease.token, one.kind
+    );
+    court.find(rule, one.to, promised, what);
+}
+
+/// Returns the first answer by which a lease is known that no question can have begun.
+fn from_nowhere<'c>(court: &Court<'c>, lease: &Lease) -> Option<&'c Evidence> {
+    let (key, evidence) = (court.key, court.leases.evidence_of(lease));
+    let is_claim = |one: &Evidence| key.operation(one.number).is_claim();
+    let one = evidence.iter().min_by_key(|one| one.to)?;
+    let mut before = key.near(lease.token, 0, one.to);
+    let begun = evidence.iter().any(is_claim)
+        || before.any(|(_, operation)| operation.is_claim() && operation.is_unknown());
+    (!begun).then_some(one)
+}
+
+/// Returns an answer long after the TTL of everything that was asked before it, and when that was over.
+fn late<'c>(court: &Court<'c>, lease: &Lease) -> Option<(&'c Evidence, Nanos)> {
+    let (context, key) = (court.context, court.key);
+    let evidence = court.leases.evidence_of(lease);
+    if evidence.iter().any(|one| one.kind == Kind::Hold) {
+        return None;
+    }
+    let allowed = context.late(lease.by_ttl);
+    let mut lasts: Nanos = 0;
+    for (index, one) in evidence.iter().enumerate() {
+        // Sorted by `from`; whatever was under way before may have prolonged it.
+        if index > 0 && one.from > lasts.saturating_add(allowed) {
+            let mut near = key.near(lease.token, lease.lo, one.from);
+            let prolonged = near.any(|(_, operation)| operation.is_unknown());
+            if !prolonged && context.stretched(lease.lo, lasts) == lasts {
+                return Some((one, lasts));
+            }
+        }
+        lasts = lasts.max(one.to.saturating_add(longest_ttl(context, key, one)));
+    }
+    None
+}
