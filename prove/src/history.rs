@@ -23,7 +23,6 @@ pub(crate) const SHARED: u16 = 1_001;
 /// The most leases that can share a key, which answers tell of a lease that is `shared`.
 pub(crate) const MOST_SLOTS: u16 = 1_000;
 
-/// One line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "line", rename_all = "snake_case")]
 pub(crate) enum Line {
@@ -40,7 +39,6 @@ pub(crate) enum Line {
 }
 
 impl Line {
-    /// Returns the line that is written so.
     pub(crate) fn from_json(text: &str) -> serde_json::Result<Self> {
         // A tag inside of the object costs serde a copy of all members, so operations, which are
         // nearly all lines, are told apart first.
@@ -66,7 +64,6 @@ pub(crate) fn read(from: impl BufRead) -> impl Iterator<Item = io::Result<Line>>
     })
 }
 
-/// How a run was made.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// `embedded`, `redis`, `redis-3` (three instances), `redis-far`, `sentinel`, `cluster`,
@@ -82,7 +79,6 @@ pub(crate) struct Run {
     pub(crate) drift_ppm: u32,
 }
 
-/// What a client asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Kind {
@@ -119,16 +115,12 @@ pub(crate) enum Outcome {
     Unknown,
 }
 
-/// A question and its answer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Operation {
     /// Who asked. One client asks one thing after another.
     pub(crate) client: u32,
-    /// Which instance of the service was asked.
     pub(crate) instance: u16,
-    /// What was asked for.
     pub(crate) kind: Kind,
-    /// The key that was meant.
     pub(crate) key: u32,
     /// Just before the first byte was sent.
     pub(crate) sent: Nanos,
@@ -147,13 +139,10 @@ pub(crate) struct Operation {
     pub(crate) token: Token,
     /// Whether the client chose the token; otherwise the service made it.
     pub(crate) chosen: bool,
-    /// The options of the question.
     pub(crate) asked: Asked,
-    /// What was answered.
     pub(crate) said: Said,
 }
 
-/// The options of a question.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct Asked {
@@ -208,14 +197,12 @@ pub(crate) struct Said {
 /// Something that was made to fail, from its start to its end.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Fault {
-    /// Its name, as in the table of faults.
     pub(crate) kind: String,
     /// What it struck: an instance, a store, a link, a file.
     ///
     /// `client...` for a link between a client and the service, `instance...` for a process of the
     /// service, and anything else for what stands behind it.
     pub(crate) target: String,
-    /// When it began.
     pub(crate) from: Nanos,
     /// When all was as before.
     pub(crate) until: Nanos,
@@ -229,13 +216,11 @@ pub(crate) struct Fault {
 pub(crate) struct Write {
     /// The key that guards the resource.
     pub(crate) key: u32,
-    /// The token of the writer.
     pub(crate) token: Token,
     /// The number of the lease under which it wrote.
     pub(crate) fencing_token: u64,
     /// When the resource decided.
     pub(crate) at: Nanos,
-    /// Whether the resource took it.
     pub(crate) taken: bool,
     /// Whether the writer knew that its lease was over.
     pub(crate) late: bool,
@@ -246,7 +231,6 @@ pub(crate) struct Write {
 pub(crate) struct Left {
     /// What was counted: `waiters`, `held`, `redis keys without an end`, `descriptors`, `memory`.
     pub(crate) what: String,
-    /// How many there were.
     pub(crate) count: u64,
     /// The most that is no fault.
     pub(crate) allowed: u64,

@@ -22,7 +22,6 @@ prefixes = [\"\"]
 permissions = [\"acquire\", \"read\", \"admin\"]
 ";
 
-/// A connection to the service.
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: TcpStream,
@@ -30,10 +29,8 @@ pub(crate) struct Connection {
     received: Vec<u8>,
 }
 
-/// The head of an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    /// The status.
     pub(crate) status: u16,
     /// The length of the body; `None` if it ends with the connection.
     pub(crate) length: Option<usize>,
@@ -42,19 +39,16 @@ pub(crate) struct Head {
 }
 
 impl Connection {
-    /// Connects.
     pub(crate) async fn open(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address).await?;
         stream.set_nodelay(true)?;
         Ok(Self { stream, received: Vec::with_capacity(1024) })
     }
 
-    /// Sends these bytes.
     pub(crate) async fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.stream.write_all(bytes).await
     }
 
-    /// Reads the head of an answer.
     pub(crate) async fn head(&mut self) -> io::Result<Head> {
         loop {
             if let Some((head, length)) = parsed(&self.received)? {
@@ -69,7 +63,6 @@ impl Connection {
         }
     }
 
-    /// Reads a body of this length.
     pub(crate) async fn body(&mut self, length: usize) -> io::Result<Vec<u8>> {
         while self.received.len() < length {
             self.more().await?;
@@ -97,6 +90,18 @@ impl Connection {
         let head = self.head().await?;
         let body = self.body(head.length.unwrap_or(0)).await?;
         Ok((head, body))
+    }
+
+    /// Asks what every client may, with a token if there is one; returns the status and the body.
+    pub(crate) async fn call(
+        &mut self,
+        question: &str,
+        token: Option<&str>,
+    ) -> io::Result<(u16, Vec<u8>)> {
+        let token = token.map_or_else(String::new, |token| format!("lock-token: {token}\r\n"));
+        let text = format!("{question} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}{token}\r\n");
+        let (head, body) = self.ask(text.as_bytes()).await?;
+        Ok((head.status, body))
     }
 
     /// Breaks the connection with a reset, in place of an orderly end.

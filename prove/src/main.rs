@@ -21,7 +21,9 @@ mod servers;
 use std::fs::File;
 use std::io;
 use std::io::BufReader;
+use std::num::NonZero;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use crate::campaign::recovery::measure;
@@ -48,11 +50,11 @@ fn main() -> ExitCode {
         [] => campaign(),
         ["run", store, seconds, seed] => run(store, seconds, seed),
         ["outside", store, seconds, seed] => lasting(store, seconds, seed),
-        ["outside", file] => outside_file(file),
+        ["outside", file] => stored(file).map(|lines| judged_outside(&lines)),
         ["check", file] => check_file(file),
         ["recovery", rounds] => recovery(rounds),
         ["seeded", seconds, trials, ref names @ ..] => seeded(seconds, trials, names),
-        _ => Err(io::Error::other(USAGE)),
+        _ => Err(usage()),
     };
     match passed {
         Ok(true) => ExitCode::SUCCESS,
@@ -78,13 +80,19 @@ fn campaign() -> io::Result<bool> {
     Ok(outcome.passed())
 }
 
+fn usage() -> io::Error {
+    io::Error::other(USAGE)
+}
+
+fn number<N: FromStr>(text: &str) -> io::Result<N> {
+    text.parse().map_err(|_| usage())
+}
+
 /// Reads the words that describe a trial.
 fn trial(store: &str, seconds: &str, seed: &str) -> io::Result<Trial> {
-    let usage = || io::Error::other(USAGE);
     let store = Store::of(store).ok_or_else(usage)?;
-    let lasts = Duration::from_secs(seconds.parse().map_err(|_| usage())?);
-    let seed = seed.parse().map_err(|_| usage())?;
-    Ok(Trial::new(store, lasts, seed, &binary()?, &directory()))
+    let lasts = Duration::from_secs(number(seconds)?);
+    Ok(Trial::new(store, lasts, number(seed)?, &binary()?, &directory()))
 }
 
 /// Runs one trial; whether it found nothing.
@@ -102,9 +110,7 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
 /// Runs one trial for the judge from outside; whether it found nothing.
 fn lasting(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
     let trial = trial(store, seconds, seed)?;
-    std::fs::create_dir_all(&trial.directory)?;
-    let lines = runtime()?.block_on(trial.lasting())?;
-    Ok(judged_outside(&lines))
+    Ok(judged_outside(&runtime()?.block_on(trial.lasting())?))
 }
 
 /// Prints what the judge from outside says of a history; whether it found nothing.
@@ -123,18 +129,15 @@ fn judged_outside(lines: &[Line]) -> bool {
 
 /// Hunts seeded bugs; whether each was found.
 fn seeded(seconds: &str, trials: &str, names: &[&str]) -> io::Result<bool> {
-    let usage = || io::Error::other(USAGE);
-    let seconds = seconds.parse().map_err(|_| usage())?;
-    let jobs = std::env::var("PROVE_JOBS").map_or(Ok(1), |jobs| jobs.parse());
-    let trials = trials.parse().ok().filter(|trials| *trials > 0).ok_or_else(usage)?;
-    hunt_all(names, seconds, trials, jobs.map_err(|_| usage())?)
+    let jobs = std::env::var("PROVE_JOBS").map_or(Ok(1), |jobs| number(&jobs))?;
+    let trials: NonZero<usize> = number(trials)?;
+    hunt_all(names, number(seconds)?, trials.get(), jobs)
 }
 
 /// Measures how soon the service grants again.
 fn recovery(rounds: &str) -> io::Result<bool> {
-    let rounds = rounds.parse().ok().filter(|rounds| *rounds > 0);
-    let rounds = rounds.ok_or_else(|| io::Error::other(USAGE))?;
-    runtime()?.block_on(measure(&binary()?, &directory(), rounds))?;
+    let rounds: NonZero<usize> = number(rounds)?;
+    runtime()?.block_on(measure(&binary()?, &directory(), rounds.get()))?;
     Ok(true)
 }
 
@@ -152,11 +155,6 @@ fn check_file(file: &str) -> io::Result<bool> {
     let report = check(&lines);
     show::report(&report, &lines);
     Ok(report.passed())
-}
-
-/// Judges a stored history from outside; whether it found nothing.
-fn outside_file(file: &str) -> io::Result<bool> {
-    Ok(judged_outside(&stored(file)?))
 }
 
 fn stored(file: &str) -> io::Result<Vec<Line>> {

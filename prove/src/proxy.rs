@@ -36,7 +36,6 @@ pub(crate) struct Flow {
 /// A request of which the answer is to be lost.
 #[derive(Clone, Debug)]
 struct Loss {
-    /// Bytes of the request.
     contains: Vec<u8>,
     /// How many are still to be lost.
     left: u32,
@@ -75,17 +74,14 @@ impl Proxy {
         Ok(Self { port, shared, _running: running })
     }
 
-    /// Returns the port that it listens on.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
     }
 
-    /// Delays everything in both directions.
     pub(crate) fn delay(&self, delay: Duration, jitter: Duration) {
         self.shared.flow.send_modify(|flow| (flow.delay, flow.jitter) = (delay, jitter));
     }
@@ -97,7 +93,6 @@ impl Proxy {
             .send_modify(|flow| (flow.swallow_there, flow.swallow_back) = (there, back));
     }
 
-    /// Resets all connections.
     pub(crate) fn cut(&self) {
         self.shared.flow.send_modify(|flow| flow.cuts += 1);
     }
@@ -193,8 +188,8 @@ async fn pass(mut client: TcpStream, server: u16, shared: Arc<Shared>) {
     let lost = Lost::default();
     let (from_client, to_client) = client.split();
     let (from_server, to_server) = server.split();
-    let there = there(from_client, to_server, &shared, &lost);
-    let back = back(from_server, to_client, &shared, &lost);
+    let there = one_way(Way::There, (from_client, to_server), &shared, &lost);
+    let back = one_way(Way::Back, (from_server, to_client), &shared, &lost);
     let ended = tokio::select! {
         () = cut(&mut flow, &began, &lost) => Ended::Reset,
         ended = async { tokio::join!(there, back) } => ended.0.or(ended.1),
@@ -247,72 +242,62 @@ async fn cut(flow: &mut watch::Receiver<Flow>, began: &Flow, lost: &Lost) {
     }
 }
 
-async fn there(
-    mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
-    shared: &Shared,
-    lost: &Lost,
-) -> Ended {
-    let mut flow = shared.flow.subscribe();
-    let half_closes = flow.borrow_and_update().half_closes;
-    let mut piece = vec![0; shared.piece()];
-    loop {
-        let read = tokio::select! {
-            read = from.read(&mut piece) => read,
-            Ok(_) = flow.wait_for(|flow| flow.half_closes > half_closes) => Ok(0),
-        };
-        let treatment = flow.borrow().clone();
-        match read {
-            Ok(_) if treatment.swallow_there => swallow(read.ok(), lost).await,
-            Ok(0) => {
-                // Its server may be gone as well.
-                let _ = to.shutdown().await;
-                return Ended::Orderly;
-            }
-            Ok(length) => {
-                shared.late(&treatment).await;
-                if shared.is_lost(&piece[..length]) {
-                    lost.next_answer.store(true, Ordering::Relaxed);
-                }
-                if to.write_all(&piece[..length]).await.is_err() {
-                    return reset(lost);
-                }
-            }
-            Err(_) => return reset(lost),
-        }
+/// The direction of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    There,
+    Back,
+}
+
+impl Way {
+    fn swallows(self, flow: &Flow) -> bool {
+        if self == Self::There { flow.swallow_there } else { flow.swallow_back }
+    }
+
+    /// Returns how often this direction of all connections was ended.
+    fn ends(self, flow: &Flow) -> u64 {
+        if self == Self::There { flow.half_closes } else { flow.hang_ups }
     }
 }
 
-async fn back(
-    mut from: ReadHalf<'_>,
-    mut to: WriteHalf<'_>,
+/// Passes one direction of a connection.
+async fn one_way(
+    way: Way,
+    (mut from, mut to): (ReadHalf<'_>, WriteHalf<'_>),
     shared: &Shared,
     lost: &Lost,
 ) -> Ended {
     let mut flow = shared.flow.subscribe();
-    let hang_ups = flow.borrow_and_update().hang_ups;
+    let began = way.ends(&flow.borrow_and_update());
     let mut piece = vec![0; shared.piece()];
     loop {
-        let read = tokio::select! {
-            read = from.read(&mut piece) => Some(read),
-            Ok(_) = flow.wait_for(|flow| flow.hang_ups > hang_ups) => None,
-        };
-        let Some(read) = read else {
-            let _ = to.shutdown().await;
-            return Ended::Orderly;
+        let (read, struck) = tokio::select! {
+            read = from.read(&mut piece) => (read, false),
+            Ok(_) = flow.wait_for(|flow| way.ends(flow) > began) => (Ok(0), true),
         };
         let treatment = flow.borrow().clone();
         match read {
-            Ok(_) if treatment.swallow_back => swallow(read.ok(), lost).await,
+            // A hang-up is of the proxy, whatever the network swallows.
+            Ok(_) if way.swallows(&treatment) && !(struck && way == Way::Back) => {
+                swallow(read.ok(), lost).await;
+            }
             Ok(0) => {
+                // Its other side may be gone as well.
                 let _ = to.shutdown().await;
                 // A server that has ended its direction has ended.
-                lost.over.notify_one();
+                if way == Way::Back && !struck {
+                    lost.over.notify_one();
+                }
                 return Ended::Orderly;
             }
-            Ok(_) if lost.next_answer.load(Ordering::Relaxed) => return reset(lost),
+            Ok(_) if way == Way::Back && lost.next_answer.load(Ordering::Relaxed) => {
+                return reset(lost);
+            }
             Ok(length) => {
                 shared.late(&treatment).await;
+                if way == Way::There && shared.is_lost(&piece[..length]) {
+                    lost.next_answer.store(true, Ordering::Relaxed);
+                }
                 if to.write_all(&piece[..length]).await.is_err() {
                     return reset(lost);
                 }

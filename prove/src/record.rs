@@ -27,7 +27,6 @@ pub(crate) struct Recorder {
     operations: AtomicU64,
 }
 
-/// The thread that writes a history.
 #[derive(Debug)]
 pub(crate) struct Recording {
     recorder: Arc<Recorder>,
@@ -52,12 +51,10 @@ impl Recorder {
         Ok((recorder.clone(), Recording { recorder, thread }))
     }
 
-    /// Returns the time since the start of the run.
     pub(crate) fn now(&self) -> Nanos {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(Nanos::MAX)
     }
 
-    /// Adds a line to the history.
     pub(crate) fn write(&self, line: Line) {
         if matches!(line, Line::Operation(_)) {
             self.operations.fetch_add(1, Ordering::Relaxed);
@@ -66,7 +63,6 @@ impl Recorder {
         let _ = self.lines.send(Some(line));
     }
 
-    /// Returns the number of operations so far.
     pub(crate) fn operations(&self) -> u64 {
         self.operations.load(Ordering::Relaxed)
     }
@@ -119,7 +115,6 @@ fn write_all(written: &mpsc::Receiver<Option<Line>>, file: File) -> io::Result<V
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::history::Write;
 
     #[test]
     fn a_token_has_one_number_whoever_made_it() {
@@ -130,20 +125,5 @@ mod tests {
         assert_ne!(made, chosen);
         assert_eq!(recorder.number("made-by-the-service"), made);
         assert_eq!(recorder.number(&chosen_text(chosen)), chosen);
-    }
-
-    #[test]
-    fn a_history_is_one_object_a_line() {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("history");
-        let (recorder, recording) = Recorder::start(&path).unwrap();
-        let at = recorder.now();
-        let write = Write { key: 1, token: 2, fencing_token: 3, at, taken: true, late: false };
-        recorder.write(Line::Write(write.clone()));
-        assert_eq!(recording.finish().unwrap(), [Line::Write(write.clone())]);
-        let text = std::fs::read_to_string(&path).unwrap();
-        let read: Vec<Line> =
-            text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!(read, [Line::Write(write)]);
     }
 }

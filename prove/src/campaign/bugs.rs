@@ -16,10 +16,8 @@ const LIST: &str = include_str!("bugs.txt");
 /// What the service is not built from, at the top of the tree.
 const LEFT_OUT: [&str; 5] = [".git", "target", "clients", "docs", "fuzz"];
 
-/// A bug.
 #[derive(Clone, Debug)]
 pub(crate) struct Bug {
-    /// Its name.
     pub(crate) name: &'static str,
     /// A store on which it shows.
     pub(crate) store: Store,
@@ -36,7 +34,6 @@ impl Bug {
     }
 }
 
-/// Returns all bugs.
 pub(crate) fn bugs() -> io::Result<Vec<Bug>> {
     let mut bugs: Vec<Bug> = Vec::new();
     for block in LIST.split("\n\n").skip(1) {
@@ -72,7 +69,6 @@ pub(crate) struct SeededTree {
 }
 
 impl SeededTree {
-    /// Copies the tree.
     pub(crate) fn new() -> io::Result<Self> {
         let root = directory().join("seeded");
         let _ = fs::remove_dir_all(&root); // There is none at first.

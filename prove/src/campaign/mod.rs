@@ -28,44 +28,20 @@ const OVERHEAD: Duration = Duration::from_secs(13);
 /// The longest load of a trial: its history has to fit into memory.
 const LONGEST: Duration = Duration::from_secs(300);
 
-/// The shortest load of a trial.
 const SHORTEST: Duration = Duration::from_secs(5);
 
-/// A campaign.
 #[derive(Clone, Debug)]
 pub(crate) struct Campaign {
-    /// How long it lasts, about.
     pub(crate) lasts: Duration,
     /// From which everything that is left to chance follows.
     pub(crate) seed: u64,
-    /// The stores.
     pub(crate) stores: Vec<Store>,
-    /// The service.
     pub(crate) binary: PathBuf,
-    /// Where histories and logs go.
     pub(crate) directory: PathBuf,
     /// Whether the faults of a violation are to be narrowed down.
-    pub(crate) shrinks: Shrinks,
+    pub(crate) shrinks: bool,
     /// Whether histories without a violation are kept.
-    pub(crate) keeps: Keeps,
-}
-
-/// Whether the faults of a violation are to be narrowed down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shrinks {
-    /// They are, which takes as long again, several times.
-    Yes,
-    /// They are not.
-    No,
-}
-
-/// Which histories are kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Keeps {
-    /// All.
-    All,
-    /// Those with a violation of what is promised.
-    Failed,
+    pub(crate) keeps: bool,
 }
 
 /// What a campaign came to.
@@ -73,7 +49,6 @@ pub(crate) enum Keeps {
 pub(crate) struct Outcome {
     /// What all trials had.
     pub(crate) counts: Counts,
-    /// How many faults of each kind there were.
     pub(crate) faults: BTreeMap<String, u64>,
     /// How often what is promised was broken.
     pub(crate) violations: u64,
@@ -84,7 +59,6 @@ pub(crate) struct Outcome {
 }
 
 impl Campaign {
-    /// Reads a campaign from the environment.
     pub(crate) fn from_env() -> io::Result<Self> {
         let seconds = variable("PROVE_SECONDS")?.unwrap_or(600);
         let names = std::env::var("PROVE_STORES").unwrap_or_default();
@@ -103,8 +77,8 @@ impl Campaign {
             stores: stores.unwrap_or_else(|| Store::ALL.to_vec()),
             binary: binary()?,
             directory: directory(),
-            shrinks: if is_set("PROVE_SHRINK") { Shrinks::Yes } else { Shrinks::No },
-            keeps: if is_set("PROVE_KEEP") { Keeps::All } else { Keeps::Failed },
+            shrinks: is_set("PROVE_SHRINK"),
+            keeps: is_set("PROVE_KEEP"),
         })
     }
 
@@ -156,10 +130,10 @@ impl Campaign {
                 trial.lasts.as_secs(),
                 trial.seed
             );
-            if self.shrinks == Shrinks::Yes {
+            if self.shrinks {
                 shrink::shrink(trial).await;
             }
-        } else if self.keeps == Keeps::Failed {
+        } else if !self.keeps {
             // What cannot be removed is in nobody's way.
             let _ = std::fs::remove_file(trial.history());
             let _ = std::fs::remove_dir_all(trial.logs());
@@ -185,7 +159,6 @@ impl Outcome {
         )
     }
 
-    /// Adds what one trial came to.
     pub(crate) fn add(&mut self, name: &str, report: &Report) {
         self.violations += report.broken().count() as u64;
         self.refused.extend(report.refused.iter().map(|why| format!("{name}: {why}")));
@@ -221,13 +194,11 @@ pub(crate) fn wanted(store: Store, lasts: Duration) -> Wanted {
     ]
 }
 
-/// Returns where histories go.
 pub(crate) fn directory() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     target.unwrap_or_else(|| workspace().join("target")).join("prove")
 }
 
-/// Returns the binary of the service.
 pub(crate) fn binary() -> io::Result<PathBuf> {
     let named = std::env::var_os("LOCKKEEPER_BIN").map(PathBuf::from);
     let path = named.unwrap_or_else(|| workspace().join("target/release/lockkeeper"));

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, timeout};
 
-use crate::http::{AUTHORIZED, Connection};
+use crate::http::Connection;
 use crate::servers::instance::Errors;
 use crate::servers::{LONGEST_LEASE, Site, Store};
 
@@ -23,7 +23,6 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// How long the service may take until it grants.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Killed {
     /// The one instance, which is restarted at once.
@@ -90,22 +89,22 @@ async fn one(killed: Killed, binary: &Path, directory: &Path) -> io::Result<Dura
     let began = Instant::now();
     match killed {
         Killed::Instance => {
-            site.instances[0].kill();
+            site.instances[0].process.kill();
             site.instances[0].restart(Errors::File).await?;
         }
         Killed::Redis => {
-            site.servers[0].kill();
+            site.servers[0].process.kill();
             site.servers[0].restart().await?;
         }
         // The first is the master.
-        Killed::Master | Killed::Node => site.servers[0].kill(),
+        Killed::Master | Killed::Node => site.servers[0].process.kill(),
         Killed::MasterOfCluster => {
             let master = site.master_of("lock:first").map_err(io::Error::other)?;
-            site.servers[master].kill();
+            site.servers[master].process.kill();
         }
     }
     while began.elapsed() < PATIENCE {
-        if let Ok(Ok(201)) = timeout(QUESTION, acquire(address, "first", 1_000)).await {
+        if let Ok(Ok(201)) = timeout(QUESTION, acquire(address)).await {
             return Ok(began.elapsed());
         }
         sleep(PAUSE).await;
@@ -120,7 +119,8 @@ async fn fill(address: SocketAddr) -> io::Result<()> {
         clients.spawn(async move {
             let mut connection = Connection::open(address).await?;
             for number in (client..LEASES).step_by(CLIENTS) {
-                let status = ask(&mut connection, &format!("lease-{number}"), 3_600_000).await?;
+                let question = format!("POST /locks/lease-{number}?ttl=1h");
+                let (status, _) = connection.call(&question, None).await?;
                 if status != 201 {
                     return Err(io::Error::other(format!("lease {number}: {status}")));
                 }
@@ -131,12 +131,7 @@ async fn fill(address: SocketAddr) -> io::Result<()> {
     clients.join_all().await.into_iter().collect()
 }
 
-async fn acquire(address: SocketAddr, key: &str, ttl_ms: u64) -> io::Result<u16> {
-    ask(&mut Connection::open(address).await?, key, ttl_ms).await
-}
-
-async fn ask(connection: &mut Connection, key: &str, ttl_ms: u64) -> io::Result<u16> {
-    let line = format!("POST /locks/{key}?ttl={ttl_ms}ms HTTP/1.1\r\n");
-    let head = format!("{line}host: localhost\r\n{AUTHORIZED}\r\n");
-    Ok(connection.ask(head.as_bytes()).await?.0.status)
+async fn acquire(address: SocketAddr) -> io::Result<u16> {
+    let mut connection = Connection::open(address).await?;
+    Ok(connection.call("POST /locks/first?ttl=1s", None).await?.0)
 }

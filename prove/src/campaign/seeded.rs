@@ -25,11 +25,9 @@ const CONTROL: &str = "control";
 /// What became of the hunts for one bug.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hunt {
-    /// How many hunts there were.
     pub(crate) trials: usize,
     /// After how many seconds of load the first violation was, in each hunt that had one.
     pub(crate) found_at: Vec<f64>,
-    /// How often each rule was broken.
     pub(crate) rules: BTreeMap<String, usize>,
     /// How many trials did not run to their end.
     pub(crate) broken_off: usize,

@@ -26,23 +26,17 @@ const SHARERS: u32 = 36;
 /// The longest lease on Redlock where leases are to outlast the run.
 const LASTING: &str = "31s";
 
-/// How often progress is printed.
 const PROGRESS: Duration = Duration::from_secs(10);
 
 /// One store, for so long, from a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Trial {
-    /// The store.
     pub(crate) store: Store,
-    /// How long there are clients.
     pub(crate) lasts: Duration,
     /// From which everything that is left to chance follows.
     pub(crate) seed: u64,
-    /// The service.
     pub(crate) binary: PathBuf,
-    /// Where the history and the logs go.
     pub(crate) directory: PathBuf,
-    /// What is made to fail.
     pub(crate) kinds: Vec<Kind>,
 }
 
@@ -65,9 +59,7 @@ impl Trial {
         Self { store, lasts, seed, binary: binary.to_owned(), directory, kinds }
     }
 
-    /// Runs it, and returns its history.
     pub(crate) async fn run(&self) -> io::Result<Vec<Line>> {
-        std::fs::create_dir_all(&self.directory)?;
         let (mut site, recorder, recording) = self.begin(LONGEST_LEASE).await?;
         let routes = site.routes();
         let amount = self.amount(site.shares().await?);
@@ -138,7 +130,6 @@ impl Trial {
         self.directory.join(self.store.name())
     }
 
-    /// Returns where its history is.
     pub(crate) fn history(&self) -> PathBuf {
         self.directory.join(format!("{}.jsonl", self.store.name()))
     }

@@ -28,7 +28,6 @@ pub(super) struct Held {
     pub(super) chosen: bool,
 }
 
-/// A question.
 #[derive(Clone, Debug)]
 pub(super) struct Question {
     pub(super) kind: Kind,
@@ -45,7 +44,6 @@ pub(super) struct Told {
     pub(super) status: u16,
     pub(super) sent: Nanos,
     pub(super) said: Said,
-    /// The token of a grant.
     pub(super) token: Option<Held>,
 }
 
@@ -62,14 +60,10 @@ pub(super) struct Body {
     pub(super) said: Said,
 }
 
-/// Why there is no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Missing {
-    /// Nothing was sent.
     Refused,
-    /// The connection broke.
     Broken,
-    /// The client hung up.
     Gone,
 }
 
@@ -96,7 +90,6 @@ impl Asker {
         Self { client, instance, recorder, addresses, is_proxied, connection: None }
     }
 
-    /// Goes on with another instance.
     pub(super) fn turn_to(&mut self, instance: u16) {
         if instance != self.instance {
             self.connection = None;
@@ -104,7 +97,6 @@ impl Asker {
         }
     }
 
-    /// Goes on with the next instance.
     pub(super) fn turn(&mut self) {
         let next = (usize::from(self.instance) + 1) % self.addresses.len();
         self.turn_to(u16::try_from(next).unwrap_or(0));
@@ -116,7 +108,6 @@ impl Asker {
         Held { number, text: chosen_text(number), chosen: true }
     }
 
-    /// Asks, and waits for the answer.
     pub(super) async fn ask(&mut self, question: &Question) -> Told {
         let patience = PATIENCE + Duration::from_millis(question.asked.wait_ms);
         self.ask_for(question, patience).await
@@ -262,7 +253,6 @@ fn judged(kind: Kind, answer: &Result<(u16, Body), Missing>) -> (Outcome, String
     (outcome, code)
 }
 
-/// Returns the bytes of a question.
 pub(super) fn written(question: &Question) -> String {
     let Question { kind, key, token, asked } = question;
     let (method, path) = match kind {
@@ -338,11 +328,5 @@ mod tests {
         assert_eq!(line(None), "POST /locks/k1?wait=5ms");
         let told = read(br#"{"code":"lock_held","holders":5,"slots":5,"mine":true}"#).said;
         assert_eq!((told.holders, told.slots, told.mine), (Some(5), Some(5), Some(true)));
-    }
-
-    #[test]
-    fn the_members_of_a_grant_are_read() {
-        let body = read(br#"{"token":"t","key":"k","fencing_token":7,"ttl_ms":1,"waited_ms":0}"#);
-        assert_eq!((body.said.fencing_token, body.said.ttl_ms), (Some(7), Some(1)));
     }
 }

@@ -17,7 +17,6 @@ const TWIN: u32 = 10_000;
 
 const MILLISECOND: Nanos = 1_000_000;
 
-/// What a client wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Wants {
     /// Keys that few want.
@@ -37,7 +36,6 @@ pub(super) struct Client {
     pub(super) shared: Arc<Shared>,
     /// The token that it uses for many leases, one after another.
     pub(super) lasting: Held,
-    /// What it wants.
     wants: Wants,
     /// What its next claims name.
     pub(super) slots: Option<u16>,
@@ -270,7 +268,6 @@ impl Client {
     }
 }
 
-/// Returns the lease of a grant.
 pub(super) fn granted(wish: &Wish, told: &Told) -> Option<Lease> {
     let waited = told.said.waited_ms.unwrap_or(0);
     Some(Lease {
@@ -281,7 +278,6 @@ pub(super) fn granted(wish: &Wish, told: &Told) -> Option<Lease> {
     })
 }
 
-/// Returns a question about a lease.
 pub(super) fn question(kind: Kind, lease: &Lease, asked: Asked) -> Question {
     Question { kind, key: lease.key, token: Some(lease.token.clone()), asked }
 }

@@ -10,7 +10,6 @@ use crate::drive::asker::{Question, Told};
 use crate::drive::client::{Client, Lease, Wish, granted, question};
 use crate::history::{Asked, Kind, Outcome};
 
-/// The TTL of all leases.
 const TTL_MS: u64 = 30_000;
 
 /// How often a question is asked until its answer is certain.

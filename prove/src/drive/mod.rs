@@ -30,10 +30,8 @@ use crate::servers::Routes;
 /// How many keys many clients want at once.
 const HOT: u32 = 2;
 
-/// How much load there is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
-    /// How many clients.
     pub(crate) clients: u32,
     /// How many keys that all want; the first two are hot. Each client has one more of its own.
     pub(crate) keys: u32,
@@ -43,11 +41,9 @@ pub(crate) struct Amount {
     pub(crate) far: bool,
 }
 
-/// How many keys leases share.
 const SHARED_KEYS: u32 = 6;
 
 impl Amount {
-    /// Returns how many keys there are.
     pub(crate) fn all_keys(self) -> u32 {
         let shared = if self.sharers > 0 { SHARED_KEYS } else { 0 };
         self.keys + self.clients + shared + self.sharers
@@ -73,7 +69,6 @@ pub(crate) struct Load {
     clients: JoinSet<()>,
 }
 
-/// What all clients have in common.
 #[derive(Debug)]
 struct Shared {
     recorder: Arc<Recorder>,

@@ -17,7 +17,6 @@ const AFTER_RELEASE: u32 = 6;
 
 const MILLISECOND: Nanos = 1_000_000;
 
-/// How a client ends its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     HangUp,
@@ -193,7 +192,6 @@ impl Client {
     }
 }
 
-/// A stream that has a lease.
 #[derive(Debug)]
 struct Stream {
     question: Question,

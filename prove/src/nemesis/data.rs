@@ -9,7 +9,6 @@ use tokio::time::sleep;
 
 use crate::nemesis::Nemesis;
 use crate::nemesis::kinds::{Kind, Target};
-use crate::servers::redis::Server;
 use crate::servers::shim::Word;
 
 const EIO: i64 = 5;
@@ -27,17 +26,21 @@ const LOG_LOST: u64 = 8_192;
 impl Nemesis<'_> {
     pub(super) async fn strike_servers(&mut self, kind: Kind, target: Target) -> io::Result<()> {
         match (kind, target) {
-            (Kind::SentinelKill, Target::Sentinel(number)) => self.site.sentinels[number].kill(),
+            (Kind::SentinelKill, Target::Sentinel(number)) => {
+                self.site.sentinels[number].process.kill()
+            }
             (Kind::ServerLogTruncated, Target::Server(number)) => {
                 let lost = self.chance.u64(1..LOG_LOST);
-                self.site.servers[number].kill();
+                self.site.servers[number].process.kill();
                 self.site.servers[number].truncate_log(lost)?;
             }
             (_, Target::Server(number)) => self.strike_server(kind, number).await,
-            (Kind::ServersKill, _) => self.site.servers.iter_mut().for_each(Server::kill),
+            (Kind::ServersKill, _) => {
+                self.site.servers.iter_mut().for_each(|server| server.process.kill())
+            }
             (Kind::ServerRoll, _) => {
                 for server in &mut self.site.servers {
-                    server.end().await;
+                    server.process.end().await;
                     server.restart().await?;
                 }
             }
@@ -54,15 +57,15 @@ impl Nemesis<'_> {
     async fn strike_server(&mut self, kind: Kind, number: usize) {
         let server = &mut self.site.servers[number];
         match kind {
-            Kind::ServerStop => server.signal(Signal::STOP),
-            Kind::ServerTerm => server.end().await,
+            Kind::ServerStop => server.process.signal(Signal::STOP),
+            Kind::ServerTerm => server.process.end().await,
             Kind::ServerDiskSlow => server.shim.set(Word::SlowSync, self.chance.i64(10..400)),
             Kind::ServerDiskFull => server.shim.set(Word::Full, ENOSPC),
             Kind::ServerDiskFails => {
                 server.shim.set(Word::Syncs, 1);
                 server.shim.set(Word::SyncErrno, EIO);
             }
-            _ => server.kill(),
+            _ => server.process.kill(),
         }
     }
 
@@ -74,10 +77,10 @@ impl Nemesis<'_> {
         };
         for server in struck {
             server.shim.heal();
-            server.signal(Signal::CONT);
+            server.process.signal(Signal::CONT);
             // A server whose disk failed ends by itself, perhaps in this moment.
             sleep(Duration::from_millis(30)).await;
-            if !server.runs() {
+            if !server.process.runs() {
                 server.restart().await?;
             }
         }

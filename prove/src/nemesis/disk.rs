@@ -35,13 +35,13 @@ impl Nemesis<'_> {
         instance.shim.heal();
         // A process whose disk failed ends by itself, and is not ready until then.
         let limit = Instant::now() + REFUSAL;
-        while instance.runs() && Instant::now() < limit {
+        while instance.process.runs() && Instant::now() < limit {
             tokio::time::sleep(Duration::from_millis(100)).await;
             if instance.answers("/readyz").await {
                 return Ok(());
             }
         }
-        if instance.runs() { Ok(()) } else { instance.restart(Errors::File).await }
+        if instance.process.runs() { Ok(()) } else { instance.restart(Errors::File).await }
     }
 
     pub(super) async fn strike_file(&mut self, kind: Kind) -> io::Result<()> {
@@ -56,7 +56,7 @@ impl Nemesis<'_> {
             Kind::SecondProcess => {
                 let instance = &mut self.site.instances[0];
                 let ended = instance.try_start(REFUSAL).await?;
-                if !instance.runs() {
+                if !instance.process.runs() {
                     // Its disk had failed, and the directory was nobody's.
                     return instance.restart(Errors::File).await;
                 }
@@ -67,7 +67,7 @@ impl Nemesis<'_> {
             }
             Kind::FileRolledBack => {
                 let instance = &mut self.site.instances[0];
-                instance.end().await;
+                instance.process.end().await;
                 fs::copy(&file, &aside)?;
                 instance.restart(Errors::File).await?;
             }
@@ -87,11 +87,10 @@ impl Nemesis<'_> {
                 fs::rename(&aside, &directory)?;
             }
             Kind::FileDeleted => {
-                instance.end().await;
-                instance.restart(Errors::File).await?;
+                instance.roll(Errors::File).await?;
             }
             Kind::FileRolledBack => {
-                instance.end().await;
+                instance.process.end().await;
                 fs::rename(&aside, &file)?;
                 instance.restart(Errors::File).await?;
             }
@@ -104,7 +103,7 @@ impl Nemesis<'_> {
     async fn damage(&mut self, file: &Path, aside: &Path) -> io::Result<()> {
         let at = self.chance.f64();
         let instance = &mut self.site.instances[0];
-        instance.end().await;
+        instance.process.end().await;
         fs::copy(file, aside)?;
         let damaged = fs::File::options().write(true).open(file)?;
         let length = damaged.metadata()?.len();

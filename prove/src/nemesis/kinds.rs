@@ -3,7 +3,6 @@
 
 use crate::servers::Store;
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Kind {
     /// An instance is stopped and goes on.
@@ -133,9 +132,7 @@ pub(crate) enum Kind {
 /// What a fault strikes: no two faults of a round strike the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
-    /// The process of an instance.
     Instance(usize),
-    /// All instances.
     Instances,
     /// The network in front of an instance.
     Front(usize),
@@ -143,28 +140,20 @@ pub(crate) enum Target {
     Link(usize),
     /// What an instance does with its own network, or its clock.
     Socket(usize),
-    /// The disk of the embedded store.
     Disk,
-    /// The file of the embedded store.
     File,
-    /// The process of a server.
     Server(usize),
-    /// All servers.
     Servers,
     /// What a server knows.
     Data(usize),
-    /// A sentinel.
     Sentinel(usize),
 }
 
 /// How many of each there are.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
-    /// Instances of the service.
     pub(crate) instances: usize,
-    /// Servers of the store.
     pub(crate) servers: usize,
-    /// Links to servers.
     pub(crate) links: usize,
 }
 
@@ -245,7 +234,6 @@ impl Kind {
         kinds
     }
 
-    /// Returns its name in a history.
     pub(crate) fn name(self) -> String {
         let mut name = String::new();
         for letter in format!("{self:?}").chars() {

@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::history::{Left, Line};
-use crate::http::{AUTHORIZED, Connection};
+use crate::http::Connection;
 use crate::nemesis::Nemesis;
 use crate::servers::Site;
 
@@ -43,11 +43,8 @@ pub(super) struct Baseline {
 /// Returns what each instance has now.
 pub(super) fn baseline(site: &Site) -> Vec<Baseline> {
     let counted = site.instances.iter().map(|instance| {
-        let process = instance.process();
-        Baseline {
-            descriptors: process.map_or(0, |process| process.descriptors()),
-            memory_kib: process.map_or(0, |process| process.memory_kib()),
-        }
+        let process = &instance.process;
+        Baseline { descriptors: process.descriptors(), memory_kib: process.memory_kib() }
     });
     counted.collect()
 }
@@ -112,14 +109,12 @@ impl Nemesis<'_> {
         let end = Instant::now() + Duration::from_secs(10);
         loop {
             let mut connection = Connection::open(address).await?;
-            let question =
-                format!("GET /locks/k{key} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}\r\n");
-            let (head, body) = connection.ask(question.as_bytes()).await?;
-            if head.status == 200 {
+            let (status, body) = connection.call(&format!("GET /locks/k{key}"), None).await?;
+            if status == 200 {
                 return Ok(serde_json::from_slice(&body)?);
             }
             if Instant::now() > end {
-                return Err(io::Error::other(format!("a look is answered {}", head.status)));
+                return Err(io::Error::other(format!("a look is answered {status}")));
             }
             sleep(Duration::from_millis(50)).await;
         }
@@ -146,10 +141,7 @@ async fn acquire_and_release(address: SocketAddr, key: u32) -> io::Result<bool> 
     for _ in 0..TRIES {
         let mut statuses = Vec::new();
         for question in [format!("POST /locks/k{key}?ttl=1s"), format!("DELETE /locks/k{key}")] {
-            let head = format!(
-                "{question} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}lock-token: {token}\r\n\r\n"
-            );
-            statuses.push(connection.ask(head.as_bytes()).await?.0.status);
+            statuses.push(connection.call(&question, Some(&token)).await?.0);
         }
         if matches!(statuses[..], [200 | 201, 204]) {
             return Ok(true);

@@ -42,7 +42,6 @@ pub(crate) struct Nemesis<'a> {
     baseline: Vec<Baseline>,
 }
 
-/// A fault that is being struck.
 #[derive(Clone, Copy, Debug)]
 struct Struck {
     kind: Kind,
@@ -104,7 +103,6 @@ impl<'a> Nemesis<'a> {
         Ok(())
     }
 
-    /// Records a fault.
     fn note(&mut self, fault: Struck, until: Nanos, replaced: bool) {
         let after = u64::try_from(fault.after.as_nanos()).unwrap_or(0);
         self.recorder.write(Line::Fault(Fault {
@@ -150,15 +148,14 @@ impl<'a> Nemesis<'a> {
         Duration::from_millis(self.chance.u64(milliseconds))
     }
 
-    /// Restarts whatever has ended.
     async fn revive(&mut self) -> io::Result<()> {
         for server in self.site.servers.iter_mut().chain(&mut self.site.sentinels) {
-            if !server.runs() {
+            if !server.process.runs() {
                 server.restart().await?;
             }
         }
         for instance in &mut self.site.instances {
-            if !instance.runs() {
+            if !instance.process.runs() {
                 instance.restart(Errors::File).await?;
             }
         }

@@ -15,7 +15,6 @@ use crate::proxy::Proxy;
 use crate::servers::instance::Errors;
 use crate::servers::shim::Word;
 
-/// How many connections a flood has.
 const FLOOD: usize = 300;
 
 /// For how long a network holds back what it lets through in the end, each way: together less than the
@@ -62,7 +61,6 @@ impl Nemesis<'_> {
         Ok(Duration::ZERO)
     }
 
-    /// Mends a fault.
     pub(super) async fn heal(&mut self, kind: Kind, target: Target) -> io::Result<()> {
         match target {
             Target::Instance(number) => self.heal_instance(kind, number).await,
@@ -100,34 +98,29 @@ impl Nemesis<'_> {
     async fn strike_instance(&mut self, kind: Kind, number: usize) -> io::Result<()> {
         let instance = &mut self.site.instances[number];
         match kind {
-            Kind::InstanceStop => instance.signal(Signal::STOP),
+            Kind::InstanceStop => instance.process.signal(Signal::STOP),
             Kind::InstanceStarved => {
-                if let Some(process) = instance.process() {
-                    let mut starving = JoinSet::new();
-                    starving.spawn(starve(process.pid()));
-                    self.starving.insert(number, starving);
-                }
+                let mut starving = JoinSet::new();
+                starving.spawn(starve(instance.process.pid()));
+                self.starving.insert(number, starving);
             }
             Kind::InstanceMemory => {
                 let more = self.chance.u64(..MORE_KIB);
-                instance.process().map_or(Ok(()), |process| process.limit_memory(Some(more)))?;
+                instance.process.limit_memory(Some(more))?;
             }
             Kind::InstanceTerm => {
-                instance.end().await;
+                instance.process.end().await;
             }
             Kind::LogClosed => {
-                instance.end().await;
-                instance.restart(Errors::Closed).await?;
+                instance.roll(Errors::Closed).await?;
             }
             Kind::LogFull => {
-                instance.end().await;
-                instance.restart(Errors::Full).await?;
+                instance.roll(Errors::Full).await?;
             }
             Kind::LogUnread => {
-                instance.end().await;
-                instance.restart(Errors::Unread).await?;
+                instance.roll(Errors::Unread).await?;
             }
-            _ => instance.kill(),
+            _ => instance.process.kill(),
         }
         Ok(())
     }
@@ -137,13 +130,12 @@ impl Nemesis<'_> {
         self.starving.remove(&number);
         let instance = &mut self.site.instances[number];
         match kind {
-            Kind::InstanceStop | Kind::InstanceStarved => instance.signal(Signal::CONT),
+            Kind::InstanceStop | Kind::InstanceStarved => instance.process.signal(Signal::CONT),
             Kind::InstanceMemory => {
-                instance.process().map_or(Ok(()), |process| process.limit_memory(None))?;
+                instance.process.limit_memory(None)?;
             }
             Kind::LogClosed | Kind::LogFull | Kind::LogUnread => {
-                instance.end().await;
-                instance.restart(Errors::File).await?;
+                instance.roll(Errors::File).await?;
             }
             _ => instance.restart(Errors::File).await?,
         }
@@ -152,8 +144,7 @@ impl Nemesis<'_> {
 
     async fn roll_instances(&mut self) -> io::Result<()> {
         for instance in &mut self.site.instances {
-            instance.end().await;
-            instance.restart(Errors::File).await?;
+            instance.roll(Errors::File).await?;
         }
         Ok(())
     }

@@ -50,26 +50,12 @@ struct Settings {
     votes: bool,
 }
 
-/// Why the end of a key's history is in no window.
-#[derive(Clone, Copy, Debug)]
-struct Ended {
-    operations: u64,
-}
-
-impl Ended {
-    fn after(operations: usize) -> Self {
-        Self { operations: operations as u64 }
-    }
-}
-
-/// What the judge says.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Verdict {
     /// How many operations are in a window that was searched.
     pub(crate) operations: u64,
     /// How many of them have no certain answer.
     pub(crate) open: u64,
-    /// How many windows were searched.
     pub(crate) windows: u64,
     /// How many operations the longest of them has.
     pub(crate) longest: usize,
@@ -163,8 +149,8 @@ fn judge_key(operations: &[&Operation], settings: Settings, verdict: &mut Verdic
     if settings.votes {
         steps = without_votes(&steps);
     }
-    let (windows, ended) = cut(&steps, settings);
-    verdict.left_out += all - steps.len() as u64 + ended.map_or(0, |ended| ended.operations);
+    let (windows, left_out) = cut(&steps, settings);
+    verdict.left_out += all - steps.len() as u64 + left_out;
     for window in &windows {
         if verdict.rejected.len() < MOST_REJECTED {
             verdict.add(window);
@@ -254,7 +240,6 @@ fn record(
     Ok(())
 }
 
-/// Returns a window for people.
 fn told(window: &Window<'_>) -> String {
     let key = window.steps.first().map_or(0, |step| step.of.key);
     let mut text = format!("no order explains key {key} from {:?}", window.key(Rc::default()));

@@ -21,7 +21,6 @@ pub(super) struct Holder {
     pub(super) told: bool,
 }
 
-/// A key.
 #[derive(Clone, Debug)]
 pub(super) struct Key {
     holder: Option<Holder>,
@@ -34,7 +33,6 @@ pub(super) struct Key {
     steps: Rc<Cell<u64>>,
 }
 
-/// A question about a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asks {
     /// For the lease, by this token.
@@ -47,7 +45,6 @@ pub(super) enum Asks {
     Look(Token),
 }
 
-/// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Says {
     /// The token has the lease of this number.

@@ -5,8 +5,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
+use super::Settings;
 use super::spec::{Asks, Holder, Key, Says};
-use super::{Ended, Settings};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 const MILLISECOND: Nanos = 1_000_000;
@@ -64,7 +64,6 @@ impl<'a> Step<'a> {
     }
 }
 
-/// A part of a key's history.
 #[derive(Debug)]
 pub(super) struct Window<'a> {
     holder: Option<Holder>,
@@ -81,9 +80,9 @@ impl Window<'_> {
     }
 }
 
-/// Cuts the history of a key, whose steps are in the order in which they were sent; and says why the last
-/// of them are in no window.
-pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>>, Option<Ended>) {
+/// Cuts the history of a key, whose steps are in the order in which they were sent; and says how many
+/// of the last steps are in no window.
+pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>>, u64) {
     let mut owners = HashMap::new();
     for step in steps {
         if let (Asks::Acquire(token), Says::Lease(number)) = (step.asks, step.says) {
@@ -98,7 +97,7 @@ pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>
         let end = if step.is_open() { step.sent } else { step.answered };
         leases.add(step);
         if leases.may_be_over(end) || end >= settings.forgets {
-            return (windows, Some(Ended::after(window.steps.len() + steps.len() - at)));
+            return (windows, (window.steps.len() + steps.len() - at) as u64);
         }
         window.steps.push(*step);
         if step.is_open() {
@@ -120,7 +119,7 @@ pub(super) fn cut<'a>(steps: &[Step<'a>], settings: Settings) -> (Vec<Window<'a>
     if !window.steps.is_empty() {
         windows.push(window);
     }
-    (windows, None)
+    (windows, 0)
 }
 
 /// Returns the holder after an operation that was alone, if its answer says it.

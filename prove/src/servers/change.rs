@@ -68,7 +68,6 @@ impl Site {
         self.until("the Cluster does not come back", Self::is_whole).await
     }
 
-    /// Moves the slot of a key to the next node.
     pub(crate) async fn move_slot(&self, key: u32) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
@@ -81,7 +80,6 @@ impl Site {
         }
     }
 
-    /// Returns the server that has a key's slot.
     pub(crate) fn master_of(&self, key: &str) -> RedisResult<usize> {
         self.slot_and_owner(key).map(|(_, owner, _)| owner)
     }

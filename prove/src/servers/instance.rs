@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::{ChildStderr, ExitStatus, Stdio};
 use std::time::Duration;
 
-use rustix::process::Signal;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::http::Connection;
 use crate::servers::process::{Process, command, free_port};
 use crate::servers::shim::Shim;
 
-/// How long an instance may take to listen, or to end.
+/// How long an instance may take to listen.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the log of an instance goes.
@@ -33,7 +32,7 @@ pub(crate) enum Errors {
 /// An instance, on the same port whenever it restarts.
 #[derive(Debug)]
 pub(crate) struct Instance {
-    process: Option<Process>,
+    pub(crate) process: Process,
     /// The end of a pipe that nobody reads.
     unread: Option<ChildStderr>,
     binary: PathBuf,
@@ -48,11 +47,8 @@ pub(crate) struct Instance {
 /// How instances are started.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Start<'a> {
-    /// The program.
     pub(crate) binary: &'a Path,
-    /// The shim.
     pub(crate) library: &'a Path,
-    /// The directory for logs.
     pub(crate) directory: &'a Path,
     /// More settings, by the names of their variables.
     pub(crate) variables: &'a [(&'a str, &'a str)],
@@ -65,7 +61,7 @@ impl Instance {
         let shim =
             Shim::new(start.library, start.directory.join(format!("instance-{number}.shim")))?;
         let mut instance = Self {
-            process: None,
+            process: Process::default(),
             unread: None,
             binary: start.binary.to_owned(),
             port: free_port(),
@@ -78,43 +74,12 @@ impl Instance {
         Ok(instance)
     }
 
-    /// Returns the port that it listens on.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns the address that it listens on.
     pub(crate) fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port))
-    }
-
-    /// Returns its process, if it runs.
-    pub(crate) fn process(&self) -> Option<&Process> {
-        self.process.as_ref()
-    }
-
-    /// Sends it a signal, unless it has ended.
-    pub(crate) fn signal(&mut self, signal: Signal) {
-        if let Some(process) = &mut self.process {
-            process.signal(signal);
-        }
-    }
-
-    /// Kills it.
-    pub(crate) fn kill(&mut self) {
-        self.process = None;
-    }
-
-    /// Tells it to end, and kills it if it does not.
-    pub(crate) async fn end(&mut self) -> Option<ExitStatus> {
-        self.signal(Signal::TERM);
-        let mut process = self.process.take()?;
-        process.wait(PATIENCE).await
-    }
-
-    /// Whether its process has not ended.
-    pub(crate) fn runs(&mut self) -> bool {
-        self.process.as_mut().is_some_and(|process| process.ended().is_none())
     }
 
     /// Has it use another store from its next start on.
@@ -122,9 +87,15 @@ impl Instance {
         self.store = store;
     }
 
+    /// Tells it to end, and starts it again.
+    pub(crate) async fn roll(&mut self, errors: Errors) -> io::Result<()> {
+        self.process.end().await;
+        self.restart(errors).await
+    }
+
     /// Starts it again, once it listens.
     pub(crate) async fn restart(&mut self, errors: Errors) -> io::Result<()> {
-        self.kill();
+        self.process.kill();
         let mut starting = command(&self.binary);
         let listen = format!("127.0.0.1:{}", self.port);
         starting.args(["serve", "--listen", &listen]).env("LOCKKEEPER_STORE", &self.store);
@@ -144,9 +115,9 @@ impl Instance {
         let pipe = process.take_errors();
         self.unread = pipe.filter(|_| errors == Errors::Unread);
         let end = Instant::now() + PATIENCE;
-        while Instant::now() < end && process.ended().is_none() {
+        while Instant::now() < end && process.runs() {
             if self.answers("/healthz").await {
-                self.process = Some(process);
+                self.process = process;
                 return Ok(());
             }
             sleep(Duration::from_millis(5)).await;
@@ -168,10 +139,9 @@ impl Instance {
     pub(crate) async fn answers(&self, path: &str) -> bool {
         let asked = async {
             let mut connection = Connection::open(self.address()).await?;
-            let question = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n\r\n");
-            connection.ask(question.as_bytes()).await
+            connection.call(&format!("GET {path}"), None).await
         };
         let answered = timeout(Duration::from_secs(1), asked).await;
-        matches!(answered, Ok(Ok((head, _))) if head.status == 200)
+        matches!(answered, Ok(Ok((200, _))))
     }
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use crate::history::Nanos;
-use crate::http::{API_KEY, AUTHORIZED, Connection};
+use crate::http::{API_KEY, Connection};
 use crate::proxy::Proxy;
 use crate::servers::instance::{Errors, Instance, Start};
 use crate::servers::process::free_port;
@@ -55,7 +55,6 @@ pub(crate) enum Store {
 }
 
 impl Store {
-    /// All of them.
     pub(crate) const ALL: [Self; 8] = [
         Self::Embedded,
         Self::Redis,
@@ -67,7 +66,6 @@ impl Store {
         Self::Redlock,
     ];
 
-    /// Returns its name in a history.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Embedded => "embedded",
@@ -81,12 +79,10 @@ impl Store {
         }
     }
 
-    /// Returns the store of this name.
     pub(crate) fn of(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|store| store.name() == name)
     }
 
-    /// Returns how many instances are on it.
     pub(crate) fn instances(self) -> usize {
         match self {
             Self::Embedded | Self::Redis | Self::RedisFar => 1,
@@ -116,22 +112,16 @@ impl Store {
 pub(crate) struct Link {
     /// The instance that uses it; all if there is none.
     pub(crate) instance: Option<usize>,
-    /// The server behind it.
     pub(crate) server: usize,
-    /// The network itself.
     pub(crate) proxy: Proxy,
 }
 
-/// Everything that runs.
 #[derive(Debug)]
 pub(crate) struct Site {
-    /// The store.
     pub(crate) store: Store,
-    /// The instances of the service.
     pub(crate) instances: Vec<Instance>,
     /// The servers that have locks.
     pub(crate) servers: Vec<Server>,
-    /// The sentinels.
     pub(crate) sentinels: Vec<Server>,
     /// The network between clients and each instance.
     pub(crate) fronts: Vec<Proxy>,
@@ -143,7 +133,6 @@ pub(crate) struct Site {
     longest_lease: &'static str,
 }
 
-/// Where clients reach the instances.
 #[derive(Clone, Debug)]
 pub(crate) struct Routes {
     /// Each instance itself.
@@ -179,7 +168,6 @@ impl Site {
         Ok(site)
     }
 
-    /// Returns where clients reach the instances.
     pub(crate) fn routes(&self) -> Routes {
         Routes {
             direct: self.instances.iter().map(Instance::address).collect(),
@@ -187,12 +175,10 @@ impl Site {
         }
     }
 
-    /// Returns the directory of everything.
     pub(crate) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Returns the directory of the embedded store.
     pub(crate) fn data(&self) -> PathBuf {
         self.directory.join("data")
     }
@@ -202,7 +188,7 @@ impl Site {
         let end = Instant::now() + PATIENCE;
         for number in 0..self.instances.len() {
             while !serves(self.instances[number].address()).await {
-                if !self.instances[number].runs() {
+                if !self.instances[number].process.runs() {
                     self.instances[number].restart(Errors::File).await?;
                 }
                 if Instant::now() > end {
@@ -257,31 +243,19 @@ async fn serves(address: SocketAddr) -> bool {
     let token = format!("token-of-the-site-{}", fastrand::u64(..));
     let asked = async {
         let mut connection = Connection::open(address).await?;
-        let mut question = async |method: &str| {
-            let line = format!("{method} /locks/is-it-served?ttl=300ms HTTP/1.1\r\n");
-            let line = if method == "POST" { line } else { line.replace("?ttl=300ms", "") };
-            let head = format!("{line}host: localhost\r\n{AUTHORIZED}lock-token: {token}\r\n\r\n");
-            connection.ask(head.as_bytes()).await
-        };
-        let granted = question("POST").await?.0.status;
-        let released = question("DELETE").await?.0.status;
-        io::Result::Ok(granted == 201 && released == 204)
+        let granted = connection.call("POST /locks/is-it-served?ttl=300ms", Some(&token)).await?;
+        let released = connection.call("DELETE /locks/is-it-served", Some(&token)).await?;
+        io::Result::Ok((granted.0, released.0))
     };
-    matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok(true)))
+    matches!(tokio::time::timeout(Duration::from_secs(2), asked).await, Ok(Ok((201, 204))))
 }
 
 /// Whether leases can share a key, as a claim for one of two slots is answered.
 async fn shares(address: SocketAddr) -> io::Result<bool> {
+    let token = Some("token-of-the-site-shared");
     let mut connection = Connection::open(address).await?;
-    let mut question = async |method: &str, options: &str| {
-        let head = format!(
-            "{method} /locks/is-it-shared{options} HTTP/1.1\r\nhost: localhost\r\n{AUTHORIZED}\
-             lock-token: token-of-the-site-shared\r\n\r\n"
-        );
-        connection.ask(head.as_bytes()).await
-    };
-    match question("POST", "?ttl=300ms&slots=2").await?.0.status {
-        201 => question("DELETE", "").await.map(|_| true),
+    match connection.call("POST /locks/is-it-shared?ttl=300ms&slots=2", token).await?.0 {
+        201 => connection.call("DELETE /locks/is-it-shared", token).await.map(|_| true),
         400 => Ok(false),
         status => Err(io::Error::other(format!("a claim that shares is answered {status}"))),
     }

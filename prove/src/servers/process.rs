@@ -5,7 +5,7 @@ use std::io;
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -16,74 +16,83 @@ use tokio::time::{Instant, sleep};
 /// How often a process is asked whether it has ended.
 const STEP: Duration = Duration::from_millis(5);
 
-/// A process that runs, or has ended by itself. It is killed when it is dropped.
-#[derive(Debug)]
-pub(crate) struct Process(Child);
+/// How long a process may take to end.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A process that runs, has ended by itself, or is not there. It is killed when it is dropped.
+#[derive(Debug, Default)]
+pub(crate) struct Process(Option<Child>);
 
 impl Process {
-    /// Starts it.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
-        command.spawn().map(Self)
+        command.spawn().map(|child| Self(Some(child)))
     }
 
-    /// Returns its number.
+    /// Returns its number; 0 if there is none.
     pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
+        self.0.as_ref().map_or(0, Child::id)
     }
 
-    /// Sends it a signal, unless it has ended.
     pub(crate) fn signal(&mut self, signal: Signal) {
-        if self.ended().is_none() {
+        if self.runs()
+            && let Some(child) = &self.0
+        {
             // It may end in this moment; its number stays its own until it is waited for.
-            let _ = kill_process(Pid::from_child(&self.0), signal);
+            let _ = kill_process(Pid::from_child(child), signal);
         }
     }
 
-    /// Returns its exit status if it has ended.
     pub(crate) fn ended(&mut self) -> Option<ExitStatus> {
-        self.0.try_wait().ok().flatten()
+        self.0.as_mut()?.try_wait().ok().flatten()
     }
 
-    /// Waits until it has ended, for at most this long.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.0.is_some() && self.ended().is_none()
+    }
+
     pub(crate) async fn wait(&mut self, patience: Duration) -> Option<ExitStatus> {
         let end = Instant::now() + patience;
-        loop {
-            let ended = self.ended();
-            if ended.is_some() || Instant::now() >= end {
-                return ended;
-            }
+        while self.runs() && Instant::now() < end {
             sleep(STEP).await;
         }
+        self.ended()
+    }
+
+    /// Tells it to end, and kills it if it does not.
+    pub(crate) async fn end(&mut self) {
+        self.signal(Signal::TERM);
+        self.wait(PATIENCE).await;
+        self.kill();
     }
 
     /// Kills it, and returns once it has ended.
     pub(crate) fn kill(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        if let Some(mut child) = self.0.take() {
+            // It may have ended by itself.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 
-    /// Takes its standard error, if that is a pipe.
-    pub(crate) fn take_errors(&mut self) -> Option<std::process::ChildStderr> {
-        self.0.stderr.take()
+    pub(crate) fn take_errors(&mut self) -> Option<ChildStderr> {
+        self.0.as_mut()?.stderr.take()
     }
 
-    /// Returns how many descriptors it has open.
     pub(crate) fn descriptors(&self) -> u64 {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.pid()));
         entries.map_or(0, |entries| entries.count() as u64)
     }
 
-    /// Returns how many KiB of memory it has.
     pub(crate) fn memory_kib(&self) -> u64 {
         self.status("VmRSS:")
     }
 
     /// Lets it have so many KiB more than it has asked for by now, or as many as it likes.
     pub(crate) fn limit_memory(&self, more_kib: Option<u64>) -> io::Result<()> {
+        let Some(child) = &self.0 else { return Ok(()) };
         let most = more_kib.map(|more| (self.status("VmData:") + more) * 1_024);
         let limit = Rlimit { current: most, maximum: None };
-        match prlimit(Some(Pid::from_child(&self.0)), Resource::Data, limit) {
+        match prlimit(Some(Pid::from_child(child)), Resource::Data, limit) {
             // It has ended by itself.
             Ok(_) | Err(Errno::SRCH) => Ok(()),
             Err(error) => Err(error.into()),

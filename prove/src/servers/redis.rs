@@ -6,13 +6,12 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use redis::{FromRedisValue, RedisResult};
-use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
 use crate::servers::process::{Process, command, free_port};
 use crate::servers::shim::Shim;
 
-/// How long a server may take to start or to end.
+/// How long a server may take to start.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// How long a command may take. Faults are struck one after another, so none may hang.
@@ -21,10 +20,9 @@ const COMMAND: Duration = Duration::from_millis(1_500);
 /// What a server's settings file is called, if it has one.
 const SETTINGS: &str = "redis.conf";
 
-/// A server of a store.
 #[derive(Debug)]
 pub(crate) struct Server {
-    process: Option<Process>,
+    pub(crate) process: Process,
     port: u16,
     arguments: Vec<String>,
     directory: PathBuf,
@@ -44,7 +42,7 @@ impl Server {
         let shim = Shim::new(library, directory.join("shim"))?;
         let arguments = arguments.iter().map(|&text| text.to_owned()).collect();
         let directory = directory.to_owned();
-        let mut server = Self { process: None, port, arguments, directory, shim };
+        let mut server = Self { process: Process::default(), port, arguments, directory, shim };
         server.restart().await?;
         Ok(server)
     }
@@ -60,35 +58,12 @@ impl Server {
         Self::start(directory, library, free_port(), &["--sentinel"]).await
     }
 
-    /// Returns its own port.
     pub(crate) fn port(&self) -> u16 {
         self.port
     }
 
-    /// Returns its address.
     pub(crate) fn address(&self) -> String {
         format!("127.0.0.1:{}", self.port)
-    }
-
-    /// Sends it a signal, unless it has ended.
-    pub(crate) fn signal(&mut self, signal: Signal) {
-        if let Some(process) = &mut self.process {
-            process.signal(signal);
-        }
-    }
-
-    /// Kills it.
-    pub(crate) fn kill(&mut self) {
-        self.process = None;
-    }
-
-    /// Tells it to end, and kills it if it does not.
-    pub(crate) async fn end(&mut self) {
-        self.signal(Signal::TERM);
-        if let Some(process) = &mut self.process {
-            process.wait(PATIENCE).await;
-        }
-        self.process = None;
     }
 
     /// Takes the last bytes of the log of its writes, while it is down.
@@ -103,14 +78,9 @@ impl Server {
         Ok(())
     }
 
-    /// Whether its process has not ended.
-    pub(crate) fn runs(&mut self) -> bool {
-        self.process.as_mut().is_some_and(|process| process.ended().is_none())
-    }
-
     /// Starts it again, once it answers.
     pub(crate) async fn restart(&mut self) -> io::Result<()> {
-        self.kill();
+        self.process.kill();
         let mut starting = command("redis-server");
         if self.directory.join(SETTINGS).exists() {
             starting.arg(SETTINGS);
@@ -123,10 +93,10 @@ impl Server {
         let mut process = Process::start(&mut starting)?;
         let own = format!("process_id:{}\r", process.pid());
         let end = Instant::now() + PATIENCE;
-        while Instant::now() < end && process.ended().is_none() {
+        while Instant::now() < end && process.runs() {
             let info: RedisResult<String> = self.run(&["INFO", "server"]);
             if info.is_ok_and(|info| info.contains(&own)) {
-                self.process = Some(process);
+                self.process = process;
                 return Ok(());
             }
             sleep(Duration::from_millis(10)).await;
@@ -137,7 +107,6 @@ impl Server {
         Err(io::Error::other(format!("{what} ({status:?}): {last}")))
     }
 
-    /// Runs a command.
     pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         self.run_within(COMMAND, words)
     }

@@ -56,13 +56,11 @@ impl Shim {
         command.env("LD_PRELOAD", &self.library).env("SHIM_FILE", &self.path);
     }
 
-    /// Sets one of the faults.
     pub(crate) fn set(&self, word: Word, value: i64) {
         // The file is as long as it has to be; a write to it cannot fail for want of room.
         let _ = self.file.write_all_at(&value.to_ne_bytes(), word as u64 * 8);
     }
 
-    /// Turns all faults off.
     pub(crate) fn heal(&self) {
         let _ = self.file.write_all_at(&[0; WORDS as usize * 8], 0);
     }

@@ -95,8 +95,7 @@ impl Site {
             let urls: Vec<_> =
                 urls.map(|link| format!("redis://127.0.0.1:{}", link.proxy.port())).collect();
             instance.set_store(urls.join(" "));
-            instance.end().await;
-            instance.restart(Errors::File).await?;
+            instance.roll(Errors::File).await?;
         }
         Ok(())
     }
@@ -241,7 +240,6 @@ impl Site {
         Ok(())
     }
 
-    /// Returns the file of the embedded store.
     pub(crate) fn file(&self) -> PathBuf {
         self.data().join("locks.redb")
     }
