@@ -2,10 +2,10 @@
 
 use std::collections::HashMap;
 
-use super::context::{Context, DEFAULT_TTL, MS};
-use super::ends::ends;
-use super::key::{Key, Stream};
-use super::lease::{Evidence, Lease, Leases, streams_of};
+use crate::check::context::{Context, DEFAULT_TTL, MS};
+use crate::check::ends::ends;
+use crate::check::key::{Key, Stream};
+use crate::check::lease::{Evidence, Lease, Leases, streams_of};
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
 
 /// Finds the leases of a key.
@@ -150,8 +150,8 @@ fn find_beginning(key: &Key<'_>, lease: &mut Lease) {
     for (_, operation) in key.near(lease.token, since, lease.hi) {
         match operation.outcome {
             Outcome::Unknown if operation.is_claim() => lease.lo = lease.lo.min(operation.sent),
+            // The service may not have heard of it at first, and others share the key meanwhile.
             Outcome::Yes if operation.said.fencing_token == Some(lease.fence) => {
-                // The service may not have heard of it at first, and others share the key meanwhile.
                 let since = if key.shared { operation.sent } else { operation.began().0 };
                 lease.lo = lease.lo.min(since);
             }

@@ -1,5 +1,6 @@
 //! The circumstances of a run: its faults, how fast it answered, and what is promised under them.
 
+use crate::check::spans::Spans;
 use crate::history::{Fault, Kind, Line, Nanos, Operation, Outcome, Run};
 
 pub(super) const MS: Nanos = 1_000_000;
@@ -44,10 +45,8 @@ const STANDSTILLS: [&str; 5] =
     ["file_moved", "directory_moved", "file_replaced", "disk_full", "disk_fails_once"];
 
 pub(super) struct Context<'a> {
-    run: Run,
-    faults: Vec<&'a Fault>,
-    /// The faults of each second.
-    by_second: Vec<Vec<u32>>,
+    run: &'a Run,
+    faults: Spans<&'a Fault>,
     /// The slowest answer to a question that does not wait, of those under way in each second.
     slowest: Vec<Nanos>,
     /// When answers said that the store is unavailable, in order.
@@ -55,29 +54,13 @@ pub(super) struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    pub(super) fn new(lines: &'a [Line]) -> Self {
-        let run = lines.iter().find_map(|line| match line {
-            Line::Run(run) => Some(run.clone()),
+    pub(super) fn new(run: &'a Run, lines: &'a [Line]) -> Self {
+        let faults = lines.iter().filter_map(|line| match line {
+            Line::Fault(fault) => Some((fault.from, fault.until, fault)),
             _ => None,
         });
-        let mut context = Self {
-            run: run.unwrap_or_else(|| Run {
-                store: "embedded".to_owned(),
-                seed: 0,
-                instances: 1,
-                deadline: 5 * SECOND,
-                drift_ppm: 0,
-            }),
-            faults: Vec::new(),
-            by_second: Vec::new(),
-            slowest: Vec::new(),
-            outages: Vec::new(),
-        };
-        for line in lines {
-            if let Line::Fault(fault) = line {
-                context.add_fault(fault);
-            }
-        }
+        let faults = faults.collect();
+        let mut context = Self { run, faults, slowest: Vec::new(), outages: Vec::new() };
         for line in lines {
             if let Line::Operation(operation) = line {
                 context.add_speed(operation);
@@ -97,8 +80,8 @@ impl<'a> Context<'a> {
         self.run.store == "embedded"
     }
 
-    pub(super) fn faults(&self) -> &[&'a Fault] {
-        &self.faults
+    pub(super) fn faults(&self) -> impl Iterator<Item = &'a Fault> {
+        self.faults.all().map(|span| span.of)
     }
 
     /// Returns what a holder may count on of a TTL.
@@ -134,15 +117,11 @@ impl<'a> Context<'a> {
             return until;
         }
         let mut by = 0;
-        let mut seen: Vec<*const Fault> = Vec::new();
         for fault in self.faults_in(from, until.saturating_add(self.run.deadline)) {
             if self.is_clock(fault) {
                 return Nanos::MAX;
             }
-            if !seen.contains(&std::ptr::from_ref(fault)) {
-                seen.push(fault);
-                by += fault.until.saturating_sub(fault.from) + self.run.deadline;
-            }
+            by += fault.until.saturating_sub(fault.from) + self.run.deadline;
         }
         until.saturating_add(by)
     }
@@ -244,9 +223,9 @@ impl<'a> Context<'a> {
     /// Returns whether fencing tokens rise until that time: not after a loss of data and a step of a
     /// store's clock.
     pub(super) fn promises_fencing(&self, until: Nanos) -> bool {
-        let before = |fault: &&&Fault| fault.from <= until;
-        let forgot = self.faults.iter().filter(before).any(|fault| fault.forgets);
-        let stepped = self.faults.iter().filter(before).any(|fault| self.is_clock(fault));
+        let mut before = self.faults_in(0, until);
+        let forgot = before.any(|fault| fault.forgets);
+        let stepped = self.faults_in(0, until).any(|fault| self.is_clock(fault));
         !(forgot && stepped)
     }
 
@@ -265,19 +244,6 @@ impl<'a> Context<'a> {
     fn is_clock(&self, fault: &Fault) -> bool {
         // The embedded store counts its own time.
         !self.embedded() && fault.kind.contains("clock")
-    }
-
-    fn add_fault(&mut self, fault: &'a Fault) {
-        let number = self.faults.len() as u32;
-        self.faults.push(fault);
-        // A fault without an end reaches to the last one that has one.
-        let until = second(fault.until.min(fault.from + 86_400 * SECOND));
-        if self.by_second.len() <= until {
-            self.by_second.resize_with(until + 1, Vec::new);
-        }
-        for seconds in &mut self.by_second[second(fault.from)..=until] {
-            seconds.push(number);
-        }
     }
 
     fn add_speed(&mut self, operation: &Operation) {
@@ -304,11 +270,7 @@ impl<'a> Context<'a> {
     }
 
     fn faults_in(&self, from: Nanos, until: Nanos) -> impl Iterator<Item = &'a Fault> {
-        let seconds = second(from).min(self.by_second.len());
-        let end = second(until).saturating_add(1).min(self.by_second.len());
-        let numbers = self.by_second[seconds..end.max(seconds)].iter().flatten();
-        let faults = numbers.map(|&number| self.faults[number as usize]);
-        faults.filter(move |fault| fault.from <= until && fault.until >= from)
+        self.faults.meeting(from, until).map(|span| span.of)
     }
 }
 

@@ -1,10 +1,10 @@
 //! What may end a lease before its time: releases, forced releases, ends of streams, and refreshes that
 //! name it and set an earlier end.
 
-use super::context::Context;
-use super::key::{Key, Stream};
-use super::lease::{Evidence, Lease, streams_of};
-use super::share;
+use crate::check::context::Context;
+use crate::check::key::{Key, Stream};
+use crate::check::lease::{Evidence, Lease, streams_of};
+use crate::check::share;
 use crate::history::{Kind, Nanos, Operation, Outcome};
 
 /// Something that may end a lease, or leave it a shorter TTL, at some time in its window.

@@ -2,8 +2,7 @@
 
 use super::*;
 use crate::check::little::{
-    MS, ask, breaks, code, flush, grant, lines, lines_of, look, no, refresh, release, rules,
-    stopped, waited,
+    MS, ask, breaks, code, flush, grant, lines, lines_of, look, no, refresh, release, rules, waited,
 };
 use crate::history::NO_TOKEN;
 
@@ -100,20 +99,6 @@ fn order_on_redlock_is_that_of_one_instance_where_several_are_asked_with_one_tok
     assert_eq!(rules(&with(0)), ["I3"]);
     let report = check(&with(1));
     assert!(report.passed() && unpromised(&report) == ["I3"], "{report}");
-}
-
-#[test]
-fn a_look_on_redlock_may_take_a_vote_for_a_lease_while_a_node_does_not_answer() {
-    let with = |store, faults: &[u64]| {
-        let all =
-            [grant(1, 10, (0, 2), 1_000), release(1, 20, 22), look(1, (300, 310), Some(11), true)];
-        let faults = faults.iter().map(|&at| stopped(at, at + 1)).collect();
-        [lines_of(store, all), faults].concat()
-    };
-    assert_eq!(rules(&with("redlock", &[])), ["I12"]);
-    assert_eq!(rules(&with("redis", &[305])), ["I12"]);
-    let report = check(&with("redlock", &[305]));
-    assert!(report.passed() && unpromised(&report) == ["I12"], "{report}");
 }
 
 #[test]

@@ -2,12 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::context::{Context, DEFAULT_TTL, MS, PLACE_KEPT, SECOND};
-use super::spans::Spans;
+use crate::check::context::{Context, DEFAULT_TTL, MS, PLACE_KEPT, SECOND};
+use crate::check::spans::Spans;
 use crate::history::{Kind, NO_TOKEN, Nanos, Operation, Outcome, Token};
-
-/// By then an instance has heard of a question, where nothing stands still.
-const HEARD: Nanos = 250 * MS;
 
 /// The number of an operation within its key.
 pub(super) type Number = u32;
@@ -134,25 +131,14 @@ impl<'a> Key<'a> {
             return (from, gone + slack);
         }
         // An answer that was sent as the client left counts as received. On Redlock, a client's lease
-        // stays as well that was granted later.
-        let counts = match context.redlock() {
-            true => gone + slack,
-            false if self.is_heard(context, number, gone) => gone,
-            false => settled,
+        // stays as well that was granted later; elsewhere it is taken back.
+        let (counts, back) = match context.redlock() {
+            true => (gone + slack, 0),
+            false => (settled, settled.max(gone) + slack),
         };
         let until = gone.saturating_add(slack).saturating_add(ttl);
         let until = until.min(self.over(operation.token, None, counts, until));
-        // Elsewhere it is taken back.
-        (from, if context.redlock() { until } else { until.max(settled.max(gone) + slack) })
-    }
-
-    /// Returns whether the instance had heard of a question long before its client gave it up.
-    fn is_heard(&self, context: &Context<'_>, number: Number, gone: Nanos) -> bool {
-        let sent = self.operation(number).sent;
-        gone.saturating_sub(sent) >= HEARD
-            && !context.client_disturbed(sent, gone + SECOND)
-            && !context.suspended(sent, gone)
-            && context.promises_keeping(sent, self.settled(number))
+        (from, until.max(back))
     }
 
     /// Returns until when a claim of this operation may have a place in line.

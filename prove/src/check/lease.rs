@@ -6,8 +6,8 @@
 
 use std::ops::Range;
 
-use super::key::{Key, Number, Stream};
-use super::spans::Spans;
+use crate::check::key::{Key, Number, Stream};
+use crate::check::spans::Spans;
 use crate::history::{Kind, Nanos, Token};
 
 /// An answer that proves that a lease existed at some time in its window, and for how long.
@@ -52,7 +52,7 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Returns when it is over at the latest, but for what [`Context::late`](super::context::Context::late)
+    /// Returns when it is over at the latest, but for what [`Context::late`](crate::check::context::Context::late)
     /// allows.
     pub(super) fn latest(&self) -> Nanos {
         self.by_ttl.min(self.over)

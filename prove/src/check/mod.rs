@@ -38,16 +38,16 @@ pub(crate) fn check(lines: &[Line]) -> Report {
 /// Checks a history, which is refused if it has less than what is wanted.
 pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     let mut report = Report::default();
-    let context = Context::new(lines);
-    if !matches!(lines.first(), Some(Line::Run(_))) {
+    let Some(Line::Run(run)) = lines.first() else {
         report.refused.push("the first line does not say how the run was made".to_owned());
-    }
-    let mut operations: Vec<&Operation> = Vec::with_capacity(lines.len());
-    for line in lines {
-        if let Line::Operation(operation) = line {
-            operations.push(operation);
-        }
-    }
+        return report;
+    };
+    let context = Context::new(run, lines);
+    let operations = lines.iter().filter_map(|line| match line {
+        Line::Operation(operation) => Some(operation),
+        _ => None,
+    });
+    let mut operations: Vec<&Operation> = operations.collect();
     for fault in context.faults() {
         *report.faults.entry(fault.kind.clone()).or_default() += 1;
     }
@@ -58,12 +58,14 @@ pub(crate) fn check_wanted(lines: &[Line], wanted: &Wanted) -> Report {
     report.count("unknowns", unknown.count());
     report.count("fault_kinds", report.faults.len());
     operations.sort_by_key(|operation| (operation.key, operation.sent));
-    let mut writes = rules::resource::Writes::of(lines);
+    let writes = rules::resource::writes(lines);
     for group in operations.chunk_by(|one, other| one.key == other.key) {
         let key = Key::new(&context, group[0].key, group.to_vec());
         let leases = bounds::leases(&context, &key);
         rules::judge(&context, &key, &leases, &mut report);
-        writes.judge(&context, (key.key, &leases), &mut report);
+        if let Some(writes) = writes.get(&key.key) {
+            rules::resource::judge(&context, (&leases, writes), &mut report);
+        }
     }
     rules::resource::left(lines, &mut report);
     report.violations.sort_by_key(|violation| (violation.at, violation.key, violation.rule));

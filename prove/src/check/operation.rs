@@ -1,6 +1,6 @@
 //! What an operation says by itself.
 
-use super::context::MS;
+use crate::check::context::MS;
 use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
 
 impl Operation {

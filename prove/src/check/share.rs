@@ -3,8 +3,8 @@
 //! The token of a lease may ask for other slots at any time, by the number of the lease, so all of this
 //! is about a time in which one of several answers was the last one.
 
-use super::key::{Key, Number};
-use super::lease::{Evidence, Lease};
+use crate::check::key::{Key, Number};
+use crate::check::lease::{Evidence, Lease};
 use crate::history::{Kind, MOST_SLOTS, Nanos, Operation, Outcome};
 
 /// A share that a lease had, or may have had, at some time in the window.

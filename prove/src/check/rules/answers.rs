@@ -1,8 +1,8 @@
 //! What answers say of others. I10: a refusal, or a look that says `held`, has a holder or a waiter behind it.
 //! I9: a held key looks held. I5: a look counts no claim that nobody waits with.
 
-use super::waiting::{Stretch, in_line, is_held};
 use super::{Court, END, GHOST, REFUSAL};
+use crate::check::rules::waiting::{Stretch, in_line, is_held};
 use crate::check::spans::Spans;
 use crate::history::{Kind, Nanos, Operation, Outcome};
 
@@ -29,11 +29,9 @@ pub(super) fn judge(court: &mut Court<'_>, stretches: &[Stretch]) {
             if !is_held(stretches, since, answered)
                 && !others.any(|other| !std::ptr::eq(other.of, *operation))
             {
-                let promised =
-                    !(court.context.redlock() && court.context.disturbed(time.0, time.1));
                 let told = if is_look { "a look says held" } else { "409" };
                 let what = format!("{told}, and nobody holds the key or waits");
-                court.find(REFUSAL, answered, promised, what);
+                court.find(REFUSAL, answered, true, what);
             }
         }
         if is_look && operation.said.held == Some(false) {
@@ -58,9 +56,7 @@ fn looks_free(court: &mut Court<'_>, (sent, answered): (Nanos, Nanos)) {
         let crosses = one.sent <= answered && one.answered.is_some_and(|at| at >= sent);
         renews && crosses && one.said.fencing_token == Some(lease.fence)
     };
-    let excused = court.context.redlock()
-        && (court.context.disturbed(sent, answered)
-            || court.key.operations.iter().any(|one| renewed(one)));
+    let excused = court.context.redlock() && court.key.operations.iter().any(|one| renewed(one));
     let promised = !excused && court.context.promises_keeping(lease.lo, answered);
     let what = format!("lease {} is there and a look says free", lease.fence);
     court.find(END, answered, promised, what);

@@ -13,12 +13,12 @@ mod together;
 mod tokens;
 mod waiting;
 
-use super::context::Context;
-use super::key::Key;
-use super::lease::Leases;
-use super::report::{Report, Violation};
-use super::share;
-use super::share::Share;
+use crate::check::context::Context;
+use crate::check::key::Key;
+use crate::check::lease::Leases;
+use crate::check::report::{Report, Violation};
+use crate::check::share;
+use crate::check::share::Share;
 use crate::history::Nanos;
 
 /// No two clients may rely on one key (`together`), nor on more than is safe (`succession`).

@@ -85,9 +85,8 @@ fn turn(court: &Court<'_>, lease: &Lease) -> Turn {
     };
     let in_line = operation.said.queued_at.or_else(arrived);
     let near = || court.key.near(lease.token, operation.sent, lease.hi).map(|near| near.1);
-    let gives_up = |other: &Operation| court.key.shared && other.is_release();
     // A place that was given up meanwhile is another one from then on.
-    let in_line = in_line.filter(|_| waited && !near().any(gives_up));
+    let in_line = in_line.filter(|_| waited && !near().any(Operation::is_release));
     Turn {
         fence: lease.fence,
         instance: operation.instance,

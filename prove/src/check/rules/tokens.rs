@@ -137,10 +137,8 @@ fn says_mine(court: &mut Court<'_>, holder: &Holder<'_>, operation: &Operation) 
     let (Some(mine), Some(answered)) = (operation.said.mine, operation.answered) else { return };
     let (token, sent) = (operation.token, operation.sent);
     let own = holder.during(sent, answered);
-    // On Redlock a node that does not answer may have the vote that decides.
-    let disturbed = court.context.redlock() && court.context.disturbed(sent, answered);
     if let Some(lease) = own.filter(|_| !mine && operation.kind == Kind::Look) {
-        let promised = !disturbed && court.context.promises_keeping(lease.lo, answered);
+        let promised = court.context.promises_keeping(lease.lo, answered);
         let what = format!("token {token} holds lease {} and sees another one", lease.fence);
         court.find(END, answered, promised, what);
     }
@@ -152,7 +150,7 @@ fn says_mine(court: &mut Court<'_>, holder: &Holder<'_>, operation: &Operation) 
     {
         // An old copy of the data brings leases back, for what was left of them.
         let before = sent.saturating_sub(ROLLED_BACK);
-        let promised = !disturbed && court.context.promises_loss(before, answered);
+        let promised = court.context.promises_loss(before, answered);
         let what = format!("token {token} has nothing, and is told that it holds the key");
         court.find(if claims { CHANGE } else { RIGHTS }, answered, promised, what);
     }

@@ -4,10 +4,10 @@
 //!
 //! The judge knows who may hold the key at each moment, and that may be more than do.
 
-use super::holders::{Holder, allows, holders};
 use super::{Court, END, GHOST, ROOM, WAKE_UP};
 use crate::check::context::{MS, SECOND};
 use crate::check::key::Number;
+use crate::check::rules::holders::{Holder, allows, holders};
 use crate::check::spans::Spans;
 use crate::history::{MOST_SLOTS, Nanos, Outcome};
 
