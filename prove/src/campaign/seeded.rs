@@ -186,28 +186,19 @@ mod tests {
     use crate::servers::Store;
 
     #[test]
-    fn the_first_violation_of_each_trial_counts() {
-        let mut hunt = Hunt { trials: 3, ..Hunt::default() };
-        let told =
-            "first violation at 1.25\n--- I1 of key 3 at 2.5\n  x\n--- I2 of key 4 at 1.25\n";
-        assert_eq!(hunt.first(told, 6.0), Some(1.25));
-        assert_eq!(hunt.first("nothing\n", 6.0), None);
-        assert_eq!(hunt.first("--- I2 of key 0 at 0.0\n", 6.0), Some(6.0));
-        hunt.found_at = vec![1.25, 7.0];
-        let row = hunt.row("Bug", Store::Redis);
-        assert_eq!(row, "| Bug | redis | 2 of 3 | I2 I1 | 7.0 | 7.0 |");
-    }
-
-    #[test]
-    fn hunts_of_one_bug_add_up() {
-        let mut all = Hunt::default();
-        for at in [3.0, 1.0] {
-            let mut one = Hunt { trials: 1, found_at: vec![at], ..Hunt::default() };
-            one.first("--- I1 of key 3 at 2.500\n", 6.0);
-            all.add(one);
-        }
+    fn the_first_violation_of_each_hunt_counts() {
+        let hunt = |said: &str| {
+            let mut hunt = Hunt { trials: 1, ..Hunt::default() };
+            let first = hunt.first(said, 6.0);
+            hunt.found_at.extend(first);
+            hunt
+        };
+        let mut all = hunt("first violation at 1.25\n--- I1 exclusion of key 3 at 2.5\n  x\n");
+        all.add(hunt("nothing\n"));
+        all.add(hunt("--- left of key 0 at 0.0\n--- I1 exclusion of key 4 at 1.25\n"));
         all.add(Hunt { trials: 1, broken_off: 1, ..Hunt::default() });
         let row = all.row("Bug", Store::Redis);
-        assert_eq!(row, "| Bug | redis | 2 of 3 | I1 | 3.0 | 3.0 | 1 trials were broken off");
+        let told = "| Bug | redis | 2 of 4 | I1 left | 6.0 | 6.0 | 1 trials were broken off";
+        assert_eq!(row, told);
     }
 }

@@ -65,38 +65,10 @@ fn around(violation: &Violation, lines: &[Line]) -> Vec<String> {
     shown.chain(faults).collect()
 }
 
+/// Returns an operation as it stands in the history, after its time.
 fn told(operation: &Operation) -> String {
-    let Operation { client, instance, kind, sent, answered, gone, outcome, status, .. } = operation;
-    let end = match (answered, gone) {
-        (Some(answered), _) => format!("answered {}", seconds(*answered)),
-        (None, Some(gone)) => format!("gone {}", seconds(*gone)),
-        (None, None) => "no answer".to_owned(),
-    };
-    let code = &operation.code;
-    let (token, number) = (operation.token, operation.said.fencing_token.unwrap_or(0));
-    let (asked, said) = (&operation.asked, &operation.said);
-    format!(
-        "  {} {end} client {client} instance {instance} {kind:?} {outcome:?} {status} {code} \
-         token {token} number {number} ttl {:?} wait {} said ttl {:?} waited {:?}{}",
-        seconds(*sent),
-        asked.ttl_ms,
-        asked.wait_ms,
-        said.ttl_ms,
-        said.waited_ms,
-        shares(operation),
-    )
-}
-
-/// Returns the members that only the operations of shared keys have.
-fn shares(operation: &Operation) -> String {
-    let Operation { asked, said, .. } = operation;
-    if asked.slots.is_none() && said.slots.is_none() {
-        return String::new();
-    }
-    format!(
-        " asked slots {:?} said slots {:?} slot {:?} holders {:?} mine {:?}",
-        asked.slots, said.slots, said.slot, said.holders, said.mine
-    )
+    let json = serde_json::to_string(operation).unwrap_or_default();
+    format!("  {} {json}", seconds(operation.sent))
 }
 
 fn seconds(at: Nanos) -> String {

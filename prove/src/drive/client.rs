@@ -239,6 +239,19 @@ impl Client {
         self.asker.ask(&Question { kind: Kind::Look, key: question.key, token, asked }).await;
     }
 
+    /// Looks with the token of a lease.
+    pub(super) async fn look(&mut self, lease: &Lease) {
+        self.asker.ask(&question(Kind::Look, lease, Asked::default())).await;
+    }
+
+    /// Brings the second voice to the instance of the first one, or to the next one by chance.
+    pub(super) fn bring_twin(&mut self) {
+        self.twin.turn_to(self.asker.instance);
+        if self.chance.bool() {
+            self.twin.turn();
+        }
+    }
+
     pub(super) async fn look_at(&mut self, key: u32) {
         let token = self.chance.bool().then(|| self.lasting.clone());
         self.asker.ask(&Question { kind: Kind::Look, key, token, asked: Asked::default() }).await;

@@ -63,8 +63,7 @@ impl Client {
                 0 => drop(self.ask_surely(&asking).await),
                 1..3 => drop(self.ask_surely(&named(Kind::Refresh, &lease)).await),
                 3 => {
-                    let look = question(Kind::Look, &lease, Asked::default());
-                    self.asker.ask(&look).await;
+                    self.look(&lease).await;
                 }
                 4 => self.rest(3_000).await,
                 _ => {

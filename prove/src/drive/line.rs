@@ -50,10 +50,7 @@ impl Client {
         let ttl_ms = self.chance.u64(1_000..2_000);
         let wish = Wish { key, token: None, ttl_ms, wait_ms: 0, slots: None };
         let Some(lease) = self.acquire(&wish).await else { return };
-        self.twin.turn_to(self.asker.instance);
-        if self.chance.bool() {
-            self.twin.turn();
-        }
+        self.bring_twin();
         let wish = Wish { wait_ms: 1_000, ..wish };
         let (waiting, ending) = (wish.question(Kind::Acquire), ended(&lease));
         let after = Duration::from_millis(self.chance.u64(80..400));
@@ -72,16 +69,13 @@ impl Client {
         let key = self.shared.amount.own_key(self.asker.client);
         let wish = Wish { key, token: None, ttl_ms: 4_000, wait_ms: 0, slots: None };
         let Some(lease) = self.acquire(&wish).await else { return };
-        self.twin.turn_to(self.asker.instance);
-        if self.chance.bool() {
-            self.twin.turn();
-        }
+        self.bring_twin();
         let token = self.chance.bool().then(|| self.twin.choose());
         let waiting = Wish { token, wait_ms: 3_000, ..wish }.question(Kind::Acquire);
         let patience = Duration::from_millis(self.chance.u64(50..200));
         self.twin.ask_for(&waiting, patience).await;
         sleep(LEFT).await;
-        self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
+        self.look(&lease).await;
         self.release(&lease).await;
     }
 
@@ -166,10 +160,7 @@ impl Client {
         let mut ending = wish.question(Kind::Release);
         ending.asked = Asked::default();
         let after = Duration::from_micros(self.chance.u64(..20_000));
-        self.twin.turn_to(self.asker.instance);
-        if self.chance.bool() {
-            self.twin.turn();
-        }
+        self.bring_twin();
         let release = async {
             sleep(after).await;
             self.twin.ask(&ending).await
@@ -177,8 +168,7 @@ impl Client {
         let (told, released) = tokio::join!(self.asker.ask(&waiting), release);
         if let Some(lease) = granted(&wish, &told) {
             // It was granted before it was given up, or in spite of it.
-            let look = question(Kind::Look, &lease, Asked::default());
-            self.asker.ask(&look).await;
+            self.look(&lease).await;
             if released.outcome != Outcome::Yes {
                 self.release(&lease).await;
             }

@@ -2,7 +2,7 @@
 //! and tokens that change with how many others they share their key.
 
 use crate::drive::asker::Question;
-use crate::drive::client::{Client, Lease, Wish, question};
+use crate::drive::client::{Client, Lease, Wish};
 use crate::history::{Asked, Kind, Nanos, Outcome, SHARED};
 
 const MILLISECOND: Nanos = 1_000_000;
@@ -68,7 +68,7 @@ impl Client {
         };
         self.rest(6_000).await;
         if self.chance.u32(..5) == 0 {
-            self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
+            self.look(&lease).await;
         }
         match self.chance.u32(..40) {
             0 => (),

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use crate::drive::asker::{Body, Missing, Question, Told, read, written};
-use crate::drive::client::{Client, Lease, Wish, granted, question};
-use crate::history::{Asked, Kind, Nanos, Outcome, Said};
+use crate::drive::client::{Client, Lease, Wish, granted};
+use crate::history::{Kind, Nanos, Outcome, Said};
 use crate::http::Connection;
 
 /// How long after its TTL a stream may be silent before the client hangs up.
@@ -179,7 +179,7 @@ impl Client {
             self.rest(100_000).await;
             self.work(later).await;
         } else if self.chance.u32(..4) == 0 {
-            self.asker.ask(&question(Kind::Look, &lease, Asked::default())).await;
+            self.look(&lease).await;
         }
     }
 

@@ -20,12 +20,7 @@ impl Site {
         if self.store == Store::ClusterReplicas {
             return self.servers.iter().filter_map(epoch).max().map(|epoch| epoch.to_string());
         }
-        let asked = self.sentinels.iter().find_map(|sentinel| {
-            let told: RedisResult<Vec<String>> =
-                sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
-            told.ok()
-        });
-        asked.map(|told| told.join(":"))
+        self.sentinels.iter().find_map(named_master)
     }
 
     /// Has the sentinels replace the master, or a replica of the Cluster, chosen by this number, its own;
@@ -44,21 +39,12 @@ impl Site {
     /// Waits until there is one master, and the other server is its replica and in step.
     pub(crate) async fn until_replicated(&self) -> io::Result<()> {
         self.until("the sentinels' servers do not come back", |site| {
-            let roles = site.servers.iter().map(|server| {
-                let told: RedisResult<String> = server.run(&["INFO", "replication"]);
-                told.unwrap_or_default()
-            });
-            let roles: Vec<_> = roles.collect();
+            let roles: Vec<_> = site.servers.iter().map(|one| one.info("replication")).collect();
             let count = |text: &str| roles.iter().filter(|told| told.contains(text)).count();
-            let known = site.sentinels.iter().map(|sentinel| {
-                let told: RedisResult<Vec<String>> =
-                    sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
-                told.unwrap_or_default().join(":")
-            });
-            let known: Vec<_> = known.collect();
+            let named: Vec<_> = site.sentinels.iter().map(named_master).collect();
             count("role:master\r") == 1
                 && count("master_link_status:up\r") == 1
-                && known.iter().all(|master| *master == known[0])
+                && named.iter().all(|master| *master == named[0])
         })
         .await
     }
@@ -120,9 +106,15 @@ impl Site {
     }
 }
 
+/// Returns the address of the master that a sentinel names.
+fn named_master(sentinel: &Server) -> Option<String> {
+    let told: RedisResult<Vec<String>> =
+        sentinel.run(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]);
+    told.ok().map(|told| told.join(":"))
+}
+
 fn is_replica(server: &&Server) -> bool {
-    let told: RedisResult<String> = server.run(&["INFO", "replication"]);
-    told.is_ok_and(|told| told.contains("role:slave\r"))
+    server.info("replication").contains("role:slave\r")
 }
 
 /// Returns the greatest epoch that a node of a Cluster knows: each replica that takes over has a new one.

@@ -94,8 +94,7 @@ impl Server {
         let own = format!("process_id:{}\r", process.pid());
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end && process.runs() {
-            let info: RedisResult<String> = self.run(&["INFO", "server"]);
-            if info.is_ok_and(|info| info.contains(&own)) {
+            if self.info("server").contains(&own) {
                 self.process = process;
                 return Ok(());
             }
@@ -109,6 +108,11 @@ impl Server {
 
     pub(crate) fn run<T: FromRedisValue>(&self, words: &[&str]) -> RedisResult<T> {
         self.run_within(COMMAND, words)
+    }
+
+    /// Returns what it tells of itself; nothing if it does not answer.
+    pub(crate) fn info(&self, section: &str) -> String {
+        self.run(&["INFO", section]).unwrap_or_default()
     }
 
     /// Sends a command whose answer nobody waits for.

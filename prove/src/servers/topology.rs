@@ -128,8 +128,8 @@ impl Site {
         let made: RedisResult<()> = self.servers[1].run(&["REPLICAOF", "127.0.0.1", &master]);
         made.map_err(io::Error::other)?;
         self.until("no replica in step", |site| {
-            let told: RedisResult<String> = site.servers[0].run(&["INFO", "replication"]);
-            told.is_ok_and(|told| told.contains("state=online") && !told.contains(",offset=0,"))
+            let told = site.servers[0].info("replication");
+            told.contains("state=online") && !told.contains(",offset=0,")
         })
         .await?;
         let settings = format!(
@@ -216,8 +216,7 @@ impl Site {
     /// Whether all nodes of the Cluster see it whole, and each master has its replica in step.
     pub(crate) fn is_whole(&self) -> bool {
         let replicas = self.servers.len() - MASTERS;
-        let infos = self.servers.iter().map(|node| node.run(&["INFO", "replication"]));
-        let infos: Vec<String> = infos.map(RedisResult::unwrap_or_default).collect();
+        let infos: Vec<_> = self.servers.iter().map(|node| node.info("replication")).collect();
         let count = |text: &str| infos.iter().filter(|told| told.contains(text)).count();
         self.is_connected()
             && count("role:master\r") == MASTERS
