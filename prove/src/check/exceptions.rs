@@ -10,6 +10,17 @@ fn unpromised(report: &Report) -> Vec<&'static str> {
     report.not_promised.keys().map(|rule| code(rule)).collect()
 }
 
+fn hold() -> Operation {
+    Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) }
+}
+
+/// An event after which so many milliseconds are left.
+fn alive(ttl: u64, sent: u64, to: u64) -> Operation {
+    let mut alive = ask(Kind::Alive, 1, sent, to);
+    alive.said.ttl_ms = Some(ttl);
+    alive
+}
+
 #[test]
 fn an_event_that_is_not_promised_is_counted_and_no_failure() {
     let mut two = lines(vec![grant(1, 10, (0, 2), 1_000), grant(2, 11, (500, 502), 1_000)]);
@@ -34,25 +45,19 @@ fn a_lease_that_is_there_again_after_a_loss_may_be_released_again() {
 
 #[test]
 fn a_stream_is_relied_on_from_event_to_event() {
-    let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
-    let alive = |sent, to| {
-        let mut alive = Operation { kind: Kind::Alive, ..ask(Kind::Alive, 1, sent, to) };
-        alive.said.ttl_ms = Some(300);
-        alive
-    };
     let end = |at| {
         let end = Operation { kind: Kind::HoldEnd, ..ask(Kind::HoldEnd, 1, 202, at) };
         Operation { gone: Some(at * MS), answered: None, ..end }
     };
     let next = || grant(2, 11, (380, 382), 100);
-    let events = || vec![hold(), alive(2, 102), alive(102, 202)];
+    let events = || vec![hold(), alive(300, 2, 102), alive(300, 102, 202)];
     breaks(
         "I1",
         [events(), vec![end(450), next()]].concat(),
         [events(), vec![end(350), next()]].concat(),
     );
     // Events that were kept back and came at once prove nothing.
-    let late = vec![hold(), alive(2, 202), alive(202, 203), end(450), next()];
+    let late = vec![hold(), alive(300, 2, 202), alive(300, 202, 203), end(450), next()];
     assert_eq!(rules(&lines(late)), [""; 0]);
 }
 
@@ -103,15 +108,9 @@ fn order_on_redlock_is_that_of_one_instance_where_several_are_asked_with_one_tok
 
 #[test]
 fn a_stream_goes_on_in_an_outage_though_its_lease_was_released() {
-    let hold = || Operation { kind: Kind::Hold, status: 200, ..grant(1, 10, (0, 2), 300) };
-    let alive = |sent, to| {
-        let mut alive = ask(Kind::Alive, 1, sent, to);
-        alive.said.ttl_ms = Some(200);
-        alive
-    };
     let released = |code| {
         let other = Operation { status: 503, ..no(ask(Kind::Acquire, 2, 180, 190), code) };
-        vec![hold(), alive(2, 102), release(1, 10, 20), alive(102, 202), other]
+        vec![hold(), alive(200, 2, 102), release(1, 10, 20), alive(200, 102, 202), other]
     };
     breaks("I7", released("draining"), released("store_unavailable/not_acquired"));
 }

@@ -26,7 +26,7 @@ pub(crate) fn ask(kind: Kind, token: Token, sent: u64, answered: u64) -> Operati
     }
 }
 
-pub(super) fn grant(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
+pub(crate) fn grant(token: Token, fence: u64, (sent, answered): (u64, u64), ttl: u64) -> Operation {
     let mut grant = ask(Kind::Acquire, token, sent, answered);
     grant.status = 201;
     grant.asked.ttl_ms = Some(ttl);
@@ -52,11 +52,11 @@ pub(super) fn waited(grant: Operation) -> Operation {
     grant
 }
 
-pub(super) fn release(token: Token, sent: u64, answered: u64) -> Operation {
+pub(crate) fn release(token: Token, sent: u64, answered: u64) -> Operation {
     Operation { status: 204, ..ask(Kind::Release, token, sent, answered) }
 }
 
-pub(super) fn no(operation: Operation, code: &str) -> Operation {
+pub(crate) fn no(operation: Operation, code: &str) -> Operation {
     let said = Said::default();
     Operation { outcome: Outcome::No, status: 409, code: code.to_owned(), said, ..operation }
 }
@@ -67,7 +67,7 @@ pub(super) fn gone(operation: Operation, at: u64) -> Operation {
     Operation { outcome, answered, gone, status: 0, said, ..operation }
 }
 
-pub(super) fn look(
+pub(crate) fn look(
     token: Token,
     (sent, answered): (u64, u64),
     fence: Option<u64>,

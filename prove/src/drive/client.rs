@@ -168,6 +168,12 @@ impl Client {
         self.chance.bool().then(|| self.asker.choose())
     }
 
+    /// A lease of any key, without a wait.
+    pub(super) fn any_wish(&mut self) -> Wish {
+        let (key, token, ttl_ms) = (self.any_key(), self.maybe_token(), self.ttl_ms());
+        Wish { key, token, ttl_ms, wait_ms: 0, slots: self.slots }
+    }
+
     /// Asks for a lease. An unknown is often asked again, a no is held against a look.
     pub(super) async fn acquire(&mut self, wish: &Wish) -> Option<Lease> {
         let question = wish.question(Kind::Acquire);

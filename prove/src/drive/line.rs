@@ -106,13 +106,7 @@ impl Client {
 
     /// Hangs up right after it has asked.
     pub(super) async fn vanish_at_once(&mut self) {
-        let wish = Wish {
-            key: self.any_key(),
-            token: self.maybe_token(),
-            ttl_ms: self.ttl_ms(),
-            wait_ms: 0,
-            slots: self.slots,
-        };
+        let wish = self.any_wish();
         let patience = Duration::from_micros(self.chance.u64(0..1_500));
         self.vanish(wish, patience).await;
     }

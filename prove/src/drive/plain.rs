@@ -10,13 +10,7 @@ const LATE_MS: u64 = 300;
 impl Client {
     /// Takes a lease, works under it, and gives it back.
     pub(super) async fn cycle(&mut self) {
-        let wish = Wish {
-            key: self.any_key(),
-            token: self.maybe_token(),
-            ttl_ms: self.ttl_ms(),
-            wait_ms: 0,
-            slots: self.slots,
-        };
+        let wish = self.any_wish();
         let Some(lease) = self.acquire(&wish).await else { return };
         self.work(lease).await;
     }
@@ -40,9 +34,7 @@ impl Client {
         let key = self.any_key();
         let mut earlier = None;
         for _ in 0..self.chance.u32(2..5) {
-            let ttl_ms = self.ttl_ms();
-            let slots = self.slots;
-            let wish = Wish { key, token: token.clone(), ttl_ms, wait_ms: 0, slots };
+            let wish = Wish { key, token: token.clone(), ..self.any_wish() };
             let Some(lease) = self.acquire(&wish).await else { return };
             if self.chance.u32(..3) == 0 {
                 self.late_words(earlier.as_ref()).await;
@@ -67,9 +59,7 @@ impl Client {
 
     /// Takes a lease and lets it end by itself, which the next who asks finds out.
     pub(super) async fn abandon(&mut self) {
-        let ttl_ms = self.chance.u64(100..250);
-        let (key, token, slots) = (self.any_key(), self.maybe_token(), self.slots);
-        let wish = Wish { key, token, ttl_ms, wait_ms: 0, slots };
+        let wish = Wish { ttl_ms: self.chance.u64(100..250), ..self.any_wish() };
         if let Some(lease) = self.acquire(&wish).await {
             self.write(&lease);
         }
@@ -77,9 +67,7 @@ impl Client {
 
     /// Takes a lease, pauses for longer than it lasts, writes late and asks for more time.
     pub(super) async fn pause_past_the_end(&mut self) {
-        let ttl_ms = self.chance.u64(100..250);
-        let (key, token, slots) = (self.any_key(), self.maybe_token(), self.slots);
-        let wish = Wish { key, token, ttl_ms, wait_ms: 0, slots };
+        let wish = Wish { ttl_ms: self.chance.u64(100..250), ..self.any_wish() };
         let Some(mut lease) = self.acquire(&wish).await else { return };
         self.outlive(&lease, LATE_MS).await;
         self.write(&lease);

@@ -1,12 +1,12 @@
 //! Little histories that an order explains, and others that none does.
 
 use super::*;
-use crate::check::little::{MS, ask};
+use crate::check::little;
+use crate::check::little::{MS, ask, no};
 use crate::history::{Asked, NO_TOKEN, Outcome, Run, Said, Token};
 
 fn grant(token: Token, number: u64, times: (u64, u64)) -> Operation {
-    let said = Said { fencing_token: Some(number), ttl_ms: Some(60_000), ..Said::default() };
-    Operation { said, ..ask(Kind::Acquire, token, times.0, times.1) }
+    little::grant(token, number, times, 60_000)
 }
 
 fn refresh(token: Token, number: u64, times: (u64, u64)) -> Operation {
@@ -16,17 +16,11 @@ fn refresh(token: Token, number: u64, times: (u64, u64)) -> Operation {
 
 fn release(token: Token, number: u64, times: (u64, u64)) -> Operation {
     let asked = Asked { fencing_token: Some(number), ..Asked::default() };
-    Operation { asked, ..ask(Kind::Release, token, times.0, times.1) }
+    Operation { asked, ..little::release(token, times.0, times.1) }
 }
 
 fn look(number: Option<u64>, times: (u64, u64)) -> Operation {
-    let said = Said { held: Some(number.is_some()), fencing_token: number, ..Said::default() };
-    Operation { said, ..ask(Kind::Look, NO_TOKEN, times.0, times.1) }
-}
-
-fn no(operation: Operation, code: &str) -> Operation {
-    let (outcome, code, said) = (Outcome::No, code.to_owned(), Said::default());
-    Operation { outcome, code, said, ..operation }
+    little::look(NO_TOKEN, times, number, false)
 }
 
 fn lost(operation: Operation) -> Operation {
