@@ -29,8 +29,8 @@ use std::time::{Duration, Instant};
 use crate::campaign::recovery::measure;
 use crate::campaign::seeded::hunt_all;
 use crate::campaign::trial::Trial;
-use crate::campaign::{Campaign, Outcome, binary, directory, show, wanted};
-use crate::check::{check, check_wanted};
+use crate::campaign::{Campaign, binary, directory, show, wanted};
+use crate::check::{Report, check, check_wanted};
 use crate::history::{Line, read};
 use crate::servers::Store;
 
@@ -101,9 +101,7 @@ fn run(store: &str, seconds: &str, seed: &str) -> io::Result<bool> {
     let lines = runtime()?.block_on(trial.run())?;
     let report = check_wanted(&lines, &wanted(trial.store, trial.lasts));
     show::report(&report, &lines);
-    let mut outcome = Outcome::default();
-    outcome.add(trial.store.name(), &report);
-    told(&outcome, trial.seed);
+    told(&report, trial.seed);
     Ok(report.passed())
 }
 
@@ -142,7 +140,7 @@ fn recovery(rounds: &str) -> io::Result<bool> {
 }
 
 /// Prints what trials came to; the last line is for programs.
-fn told(outcome: &Outcome, seed: u64) {
+fn told(outcome: &Report, seed: u64) {
     for (kind, count) in &outcome.faults {
         println!("{kind}: {count}");
     }

@@ -11,7 +11,6 @@ pub(crate) mod show;
 pub(crate) mod shrink;
 pub(crate) mod trial;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,7 +18,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::campaign::trial::Trial;
-use crate::check::{Counts, Report, Wanted, check_wanted};
+use crate::check::{Report, Wanted, check_wanted};
 use crate::servers::Store;
 
 /// What a trial needs beside its load: its start, its end, and its check.
@@ -42,20 +41,6 @@ pub(crate) struct Campaign {
     pub(crate) shrinks: bool,
     /// Whether histories without a violation are kept.
     pub(crate) keeps: bool,
-}
-
-/// What a campaign came to.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Outcome {
-    /// What all trials had.
-    pub(crate) counts: Counts,
-    pub(crate) faults: BTreeMap<String, u64>,
-    /// How often what is promised was broken.
-    pub(crate) violations: u64,
-    /// How often each rule was broken that was not promised.
-    pub(crate) not_promised: Counts,
-    /// Trials that had too little to say anything, or did not run to their end.
-    pub(crate) refused: Vec<String>,
 }
 
 impl Campaign {
@@ -83,8 +68,8 @@ impl Campaign {
     }
 
     /// Runs it, and prints what there is to say on the way.
-    pub(crate) async fn run(&self) -> io::Result<Outcome> {
-        let mut outcome = Outcome::default();
+    pub(crate) async fn run(&self) -> io::Result<Report> {
+        let mut outcome = Report::default();
         let began = Instant::now();
         let stores = u32::try_from(self.stores.len()).unwrap_or(1);
         let load = (self.lasts / stores).saturating_sub(OVERHEAD);
@@ -107,7 +92,7 @@ impl Campaign {
     }
 
     /// Runs one trial and adds what it came to.
-    async fn one(&self, trial: &Trial, outcome: &mut Outcome) {
+    async fn one(&self, trial: &Trial, outcome: &mut Report) {
         let name = format!("{} seed {}", trial.store.name(), trial.seed);
         eprintln!("{name}: {} s", trial.lasts.as_secs());
         let lines = match trial.run().await {
@@ -120,7 +105,7 @@ impl Campaign {
         };
         let report = check_wanted(&lines, &wanted(trial.store, trial.lasts));
         show::report(&report, &lines);
-        outcome.add(&name, &report);
+        outcome.add_trial(&name, &report);
         let broken = report.broken().next().is_some();
         if broken {
             eprintln!("{name}: history {}", trial.history().display());
@@ -139,38 +124,6 @@ impl Campaign {
             let _ = std::fs::remove_dir_all(trial.logs());
             let _ = std::fs::remove_dir(&trial.directory);
         }
-    }
-}
-
-impl Outcome {
-    /// Whether everything that is promised was kept, and every trial says enough.
-    pub(crate) fn passed(&self) -> bool {
-        self.violations == 0 && self.refused.is_empty()
-    }
-
-    /// Returns the last line of a campaign.
-    pub(crate) fn line(&self, seed: u64) -> String {
-        let [operations, grants, handoffs] = ["operations", "grants", "handoffs"]
-            .map(|name| self.counts.get(name).copied().unwrap_or(0));
-        let (faults, violations) = (self.faults.values().sum::<u64>(), self.violations);
-        format!(
-            "operations={operations} grants={grants} handoffs={handoffs} faults={faults} \
-             violations={violations} seed={seed}"
-        )
-    }
-
-    pub(crate) fn add(&mut self, name: &str, report: &Report) {
-        self.violations += report.broken().count() as u64;
-        self.refused.extend(report.refused.iter().map(|why| format!("{name}: {why}")));
-        add(&mut self.not_promised, &report.not_promised);
-        add(&mut self.counts, &report.counts);
-        add(&mut self.faults, &report.faults);
-    }
-}
-
-fn add<N: Clone + Ord>(total: &mut BTreeMap<N, u64>, more: &BTreeMap<N, u64>) {
-    for (name, count) in more {
-        *total.entry(name.clone()).or_default() += count;
     }
 }
 

@@ -24,7 +24,7 @@ mod spans;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use report::{Counts, Report, Violation, Wanted};
+pub(crate) use report::{Report, Violation, Wanted};
 
 use crate::history::{Kind, Line, Operation, Outcome};
 use context::Context;

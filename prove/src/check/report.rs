@@ -63,6 +63,26 @@ impl Report {
         *self.counts.entry(name).or_default() += more as u64;
     }
 
+    /// Adds what one trial of several came to.
+    pub(crate) fn add_trial(&mut self, name: &str, more: &Self) {
+        self.violations.extend(more.broken().cloned());
+        self.refused.extend(more.refused.iter().map(|why| format!("{name}: {why}")));
+        add(&mut self.not_promised, &more.not_promised);
+        add(&mut self.counts, &more.counts);
+        add(&mut self.faults, &more.faults);
+    }
+
+    /// Returns the last line of a campaign.
+    pub(crate) fn line(&self, seed: u64) -> String {
+        let [operations, grants, handoffs] = ["operations", "grants", "handoffs"]
+            .map(|name| self.counts.get(name).copied().unwrap_or(0));
+        let (faults, violations) = (self.faults.values().sum::<u64>(), self.broken().count());
+        format!(
+            "operations={operations} grants={grants} handoffs={handoffs} faults={faults} \
+             violations={violations} seed={seed}"
+        )
+    }
+
     /// Refuses a run that had less than is wanted: of unknowns only if there were faults, and of shared
     /// keys only if there were any.
     pub(super) fn hold_against(&mut self, wanted: &Wanted) {
@@ -76,6 +96,12 @@ impl Report {
                 self.refused.push(format!("{name}: {had} of {least}"));
             }
         }
+    }
+}
+
+fn add<N: Clone + Ord>(total: &mut BTreeMap<N, u64>, more: &BTreeMap<N, u64>) {
+    for (name, count) in more {
+        *total.entry(name.clone()).or_default() += count;
     }
 }
 

@@ -11,14 +11,13 @@ fn plan(seed: u64, bug: Option<Bug>, faults: bool) -> Plan {
 
 #[test]
 fn nothing_is_found_in_histories_of_a_lock_that_is_right() {
-    let mut all = Counts::default();
+    let mut all = Report::default();
     for seed in 0..3_000 {
         let report = check(&history(plan(seed, None, seed % 2 == 1)));
         assert!(report.passed(), "seed {seed}: {}", report);
-        for (name, count) in report.counts {
-            *all.entry(name).or_default() += count;
-        }
+        all.add_trial("", &report);
     }
+    let all = all.counts;
     println!("{all:?}");
     // Nothing is found in nothing, too.
     assert!(all["grants"] > 200_000 && all["expiries"] > 40_000 && all["unknowns"] > 40_000);

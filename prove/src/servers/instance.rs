@@ -44,30 +44,24 @@ pub(crate) struct Instance {
     pub(crate) shim: Shim,
 }
 
-/// How instances are started.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Start<'a> {
-    pub(crate) binary: &'a Path,
-    pub(crate) library: &'a Path,
-    pub(crate) directory: &'a Path,
-    /// More settings, by the names of their variables.
-    pub(crate) variables: &'a [(&'a str, &'a str)],
-}
-
 impl Instance {
-    /// Starts an instance on this store, once it listens.
-    pub(crate) async fn start(start: Start<'_>, number: usize, store: String) -> io::Result<Self> {
+    /// Starts an instance on this store with these settings, once it listens.
+    pub(crate) async fn start(
+        binary: &Path,
+        shim: Shim,
+        log: PathBuf,
+        store: String,
+        variables: &[(&str, &str)],
+    ) -> io::Result<Self> {
         let owned = |&(name, value): &(&str, &str)| (name.to_owned(), value.to_owned());
-        let shim =
-            Shim::new(start.library, start.directory.join(format!("instance-{number}.shim")))?;
         let mut instance = Self {
             process: Process::default(),
             unread: None,
-            binary: start.binary.to_owned(),
+            binary: binary.to_owned(),
             port: free_port(),
             store,
-            variables: start.variables.iter().map(owned).collect(),
-            log: start.directory.join(format!("instance-{number}.log")),
+            variables: variables.iter().map(owned).collect(),
+            log,
             shim,
         };
         instance.restart(Errors::File).await?;

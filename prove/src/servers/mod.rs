@@ -20,9 +20,10 @@ use tokio::time::{Instant, sleep};
 use crate::history::Nanos;
 use crate::http::{API_KEY, Connection};
 use crate::proxy::Proxy;
-use crate::servers::instance::{Errors, Instance, Start};
+use crate::servers::instance::{Errors, Instance};
 use crate::servers::process::free_port;
 use crate::servers::redis::Server;
+use crate::servers::shim::Shim;
 
 /// How long a site may take until it grants and releases.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -227,10 +228,9 @@ impl Site {
         ];
         for number in 0..self.store.instances() {
             let store = self.url(number).await?;
-            let (library, directory) = (self.library.clone(), self.directory.clone());
-            let start =
-                Start { binary, library: &library, directory: &directory, variables: &variables };
-            let instance = Instance::start(start, number, store).await?;
+            let named = |end: &str| self.directory.join(format!("instance-{number}.{end}"));
+            let shim = Shim::new(&self.library, named("shim"))?;
+            let instance = Instance::start(binary, shim, named("log"), store, &variables).await?;
             self.fronts.push(Proxy::start(free_port(), instance.port()).await?);
             self.instances.push(instance);
         }
