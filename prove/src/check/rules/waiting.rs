@@ -57,13 +57,13 @@ pub(super) fn judge(court: &mut Court<'_>) -> Vec<Stretch> {
         }
         told = from;
         let (rule, after) = match why {
-            _ if court.key.shared => (ROOM, "there was room"),
+            _ if court.key.shared => (ROOM, "there was room for all who waited"),
             Why::Released => (WAKE_UP, "it was given up"),
             Why::Expired => (END, "the lease was over"),
             Why::Ghost | Why::Raced => (GHOST, "whoever had gone should have lost it"),
         };
         let (token, ms) = (operation.token, lasts / MS);
-        let what = format!("token {token} waited for {ms} ms after {after}, and nobody had it");
+        let what = format!("token {token} waited for {ms} ms after {after}");
         court.find(rule, since, court.key.shared || why != Why::Raced, what);
     }
     stretches
