@@ -3,7 +3,7 @@
 //!
 //! `spec` is what a key is, `windows` cuts histories into parts that can be searched. It judges only
 //! what it is sure of: keys with other leases or lines, and what comes after a lease may have expired or a
-//! store has lost data, are left to [`check`](crate::check), which shares no code with it.
+//! store has lost data, are left to `check`, which shares no code with it.
 
 mod spec;
 #[cfg(test)]

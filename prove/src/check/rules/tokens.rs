@@ -18,7 +18,7 @@ pub(super) fn judge(court: &mut Court<'_>) {
         of_token.entry(lease.token).or_default().push(lease);
     }
     for (token, spans) in &key.tokens {
-        let holder = Holder::of(of_token.remove(token).unwrap_or_default());
+        let holder = OwnLeases::of(of_token.remove(token).unwrap_or_default());
         // The last definite no.
         let mut no: Option<&Operation> = None;
         for operation in spans.all().map(|span| key.operation(span.of)) {
@@ -48,9 +48,9 @@ pub(super) fn judge(court: &mut Court<'_>) {
 }
 
 /// The leases of one token.
-struct Holder<'l>(Spans<&'l Lease>);
+struct OwnLeases<'l>(Spans<&'l Lease>);
 
-impl<'l> Holder<'l> {
+impl<'l> OwnLeases<'l> {
     fn of(leases: Vec<&'l Lease>) -> Self {
         let until = |lease: &Lease| lease.latest().max(lease.sure);
         Self(leases.into_iter().map(|lease| (lease.lo, until(lease), lease)).collect())
@@ -80,7 +80,7 @@ impl<'l> Holder<'l> {
 }
 
 /// I6: a release that went well has released something.
-fn released(court: &mut Court<'_>, holder: &Holder<'_>, release: &Operation) {
+fn released(court: &mut Court<'_>, holder: &OwnLeases<'_>, release: &Operation) {
     let (key, sent) = (court.key, release.sent);
     let answered = release.answered.unwrap_or(sent);
     let fence = release.asked.fencing_token;
@@ -133,7 +133,7 @@ fn refused(court: &mut Court<'_>, own: Option<&Lease>, operation: &Operation) {
 }
 
 /// I9 and I12: a look with a token tells whether it holds the key, and so does a refusal.
-fn says_mine(court: &mut Court<'_>, holder: &Holder<'_>, operation: &Operation) {
+fn says_mine(court: &mut Court<'_>, holder: &OwnLeases<'_>, operation: &Operation) {
     let (Some(mine), Some(answered)) = (operation.said.mine, operation.answered) else { return };
     let (token, sent) = (operation.token, operation.sent);
     let own = holder.during(sent, answered);
