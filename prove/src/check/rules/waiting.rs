@@ -123,10 +123,14 @@ fn stretches(court: &Court<'_>) -> Vec<Stretch> {
             there.push(*one);
             next += 1;
         }
-        there.retain(|&(_, until, holder)| {
+        there.retain(|&(began, until, holder)| {
             if until <= from {
-                let ended = ended(court, holder);
-                why = if until > gone { ended } else { why.max(ended) };
+                // Of those who have gone at one time, anybody may have had the key.
+                let before = if why >= Why::Ghost && gone > began { why } else { Why::Released };
+                why = match ended(court, holder) {
+                    ended if ended >= Why::Ghost => ended.max(before),
+                    ended => ended,
+                };
                 gone = gone.max(until);
             }
             until > from
