@@ -5,7 +5,6 @@ package lockkeeper
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -18,6 +17,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 	"time"
 )
@@ -43,14 +43,15 @@ type Error struct {
 	Status     int           // the HTTP status; 0 without an answer
 	Code       string        // the code of the service's problem, such as lock_held; empty if it sent none
 	Owner      string        // the holder of a busy key, as it named itself
-	RetryAfter time.Duration // the time left of its lease, or the pause that the service asks for
+	RetryAfter time.Duration // the time left of its lease
 	Work       error         // the error of the work under a lost lease; errors.Is and errors.As see it
 
 	// OutcomeUnknown: the request may have taken effect. Of a claim, what may be left ends by its TTL.
 	OutcomeUnknown bool
-
-	isNo bool // after this answer the token has no lease, for certain
 }
+
+// isNo says whether after this answer the token has no lease, for certain. A refusal says nothing of earlier requests.
+func (e *Error) isNo() bool { return e.Code != "" && !e.OutcomeUnknown && e.Kind != ErrRequestRefused }
 
 func (e *Error) Error() string {
 	text := fmt.Sprintf("lockkeeper: %q: %v (%s)", e.Key, e.Kind, e.Detail)
@@ -82,9 +83,11 @@ type Config struct {
 type Client struct {
 	url, base, owner string // url is for messages
 	http             *http.Client
-	authorization    *string // a pointer, so that no dump of a client shows it
+	header           func() http.Header // a function, so that no dump of a client shows the API key
 	logf             func(string, ...any)
 }
+
+var serviceURL = regexp.MustCompile(`^https?://[^/?#@\s]+(/[^?#\s]*)?$`)
 
 // New makes a client, and sends nothing. The error says which setting is wrong.
 func New(config Config) (*Client, error) {
@@ -95,9 +98,7 @@ func New(config Config) (*Client, error) {
 		base = "http://localhost"
 		dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return dialer.DialContext(ctx, "unix", file) }
 	}
-	parsed, err := url.Parse(base)
-	if err != nil || parsed.Host == "" || parsed.Scheme != "http" && parsed.Scheme != "https" || parsed.User != nil ||
-		strings.ContainsAny(base, "?#") || strings.HasSuffix(base, "/locks") {
+	if _, err := url.Parse(base); err != nil || !serviceURL.MatchString(base) || strings.HasSuffix(base, "/locks") {
 		return nil, errors.New("lockkeeper: the URL has to be like http://host:8080 or unix:/run/lockkeeper.sock, " +
 			"without a user, a query and /locks")
 	}
@@ -111,10 +112,11 @@ func New(config Config) (*Client, error) {
 			return nil, fmt.Errorf("lockkeeper: %s has no API key", file)
 		}
 	}
+	header := http.Header{"Content-Type": {"application/json"}}
 	if secret = setting(secret, os.Getenv("LOCKKEEPER_API_KEY")); strings.ContainsAny(secret, "\r\n\x00") {
 		return nil, errors.New("lockkeeper: the API key has a line break")
 	} else if secret != "" {
-		secret = "Bearer " + secret
+		header.Set("Authorization", "Bearer "+secret)
 	}
 	trust := &tls.Config{MinVersion: tls.VersionTLS12}
 	if file := setting(config.CA, os.Getenv("LOCKKEEPER_CA")); file != "" {
@@ -127,7 +129,7 @@ func New(config Config) (*Client, error) {
 		}
 	}
 	host, _ := os.Hostname()
-	client := &Client{url: address, base: base, authorization: &secret, logf: config.Logf,
+	client := &Client{url: address, base: base, header: header.Clone, logf: config.Logf,
 		owner: setting(config.Owner, fmt.Sprintf("%s:%d", host, os.Getpid()))}
 	if client.logf == nil {
 		client.logf = log.Printf
@@ -161,11 +163,7 @@ type Status struct {
 // Get returns the state of a key, held or not. Its errors are [ErrRequestRefused], [ErrServiceUnavailable] after
 // 5 seconds without a good answer, or the error of ctx.
 func (c *Client) Get(ctx context.Context, key string) (Status, error) {
-	where, err := path(key)
-	if err != nil {
-		return Status{}, err
-	}
-	return get(ctx, c, where, key, func(read *Status) bool {
+	return get(ctx, c, request{path: path("/locks/", key), key: key}, func(read *Status) bool {
 		read.TTL *= time.Millisecond
 		return read.Key == key
 	})
@@ -179,7 +177,8 @@ func (c *Client) List(ctx context.Context, prefix string) (all []Status, err err
 		Cursor string
 	}
 	for query := (url.Values{"limit": {"1000"}, "prefix": {prefix}}); ; {
-		read, err := get(ctx, c, "/locks?"+query.Encode(), prefix, func(read *page) bool { return read.Locks != nil })
+		ask := request{path: "/locks", query: query.Encode(), key: prefix}
+		read, err := get(ctx, c, ask, func(read *page) bool { return read.Locks != nil })
 		if err != nil {
 			return nil, err
 		}
@@ -194,10 +193,9 @@ func (c *Client) List(ctx context.Context, prefix string) (all []Status, err err
 }
 
 // get reads an answer, with repeats.
-func get[T any](ctx context.Context, c *Client, path, key string, isGood func(*T) bool) (read T, err error) {
+func get[T any](ctx context.Context, c *Client, ask request, isGood func(*T) bool) (read T, err error) {
 	err = c.insist(ctx, func(within time.Duration) error {
 		read = *new(T) // nothing of an answer that was not good
-		ask := request{http.MethodGet, path, key, "", nil}
 		return c.send(ctx, within, ask, &read, func() bool { return isGood(&read) })
 	})
 	return read, err
@@ -207,15 +205,12 @@ func get[T any](ctx context.Context, c *Client, path, key string, isGood func(*T
 // reason. The API key needs the permission admin. It asks once, as a repeat could end the lease of the next client.
 // Its errors are [ErrRequestRefused], or, after which it may have happened, [ErrServiceUnavailable] or that of ctx.
 func (c *Client) ForceRelease(ctx context.Context, key, reason string) (bool, error) {
-	where, err := path(key)
-	var ended struct{ Key string }
-	if err == nil {
-		if reason != "" {
-			where += "?reason=" + strings.ReplaceAll(url.QueryEscape(reason), "+", "%20")
-		}
-		ask := request{http.MethodDelete, "/admin" + where, key, "", nil}
-		err = c.send(ctx, grace, ask, &ended, func() bool { return ended.Key == key })
+	ask := request{method: http.MethodDelete, path: path("/admin/locks/", key), key: key}
+	if reason != "" {
+		ask.query = url.Values{"reason": {reason}}.Encode()
 	}
+	var ended struct{ Key string }
+	err := c.send(ctx, grace, ask, &ended, func() bool { return ended.Key == key })
 	if errors.Is(err, ErrLeaseLost) {
 		return false, nil
 	}
@@ -227,26 +222,28 @@ const grace = 5 * time.Second
 
 var start = time.Now()
 
+// A request is a GET without a method. The key, or the prefix of a list, is for errors.
 type request struct {
-	method, path, key, token string
-	options                  map[string]any
+	method, path, query, key, token string
+	options                         map[string]any
 }
 
-// path is the path of a key. It refuses segments that a proxy would resolve, to another key.
-func path(key string) (string, error) {
-	segments := strings.Split(key, "/")
-	for i, segment := range segments {
-		if segment == "" || segment == "." || segment == ".." {
-			return "", &Error{Kind: ErrRequestRefused, Key: key, Code: "invalid_key", Detail: "a segment is empty, . or .."}
-		}
-		segments[i] = strings.ReplaceAll(url.PathEscape(segment), "+", "%2B")
+var segmentsToResolve = regexp.MustCompile(`(^|/)\.{0,2}(/|$)`)
+
+// path is the path of a key, or empty for one whose segments a proxy would resolve, to another key.
+func path(under, key string) string {
+	if segmentsToResolve.MatchString(key) {
+		return ""
 	}
-	return "/locks/" + strings.Join(segments, "/"), nil
+	return under + strings.NewReplacer("%2F", "/", "+", "%2B").Replace(url.PathEscape(key))
 }
 
 // send sends one request, and reads the answer: a 204 if into is nil. An answer that is not good is of a gateway, or
 // to another request. The errors are of type *Error.
 func (c *Client) send(ctx context.Context, within time.Duration, r request, into any, isGood func() bool) error {
+	if r.path == "" {
+		return &Error{Kind: ErrRequestRefused, Key: r.key, Code: "invalid_key", Detail: "a segment is empty, . or .."}
+	}
 	limited, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	var body bytes.Buffer
@@ -257,11 +254,9 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	if err != nil {
 		return &Error{Kind: ErrRequestRefused, Key: r.key, Detail: err.Error()}
 	}
-	for name, value := range map[string]string{"Authorization": *c.authorization, "Lock-Token": r.token,
-		"Content-Type": "application/json"} {
-		if value != "" {
-			asked.Header.Set(name, value)
-		}
+	asked.URL.RawQuery = r.query
+	if asked.Header = c.header(); r.token != "" {
+		asked.Header.Set("Lock-Token", r.token)
 	}
 	var text []byte
 	answer, err := c.http.Do(asked)
@@ -275,7 +270,7 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	case err == nil && into != nil && answer.StatusCode/100 == 2 && json.Unmarshal(text, into) == nil && isGood():
 		return nil
 	case err == nil:
-		return problem(r.key, answer, text)
+		return problem(r.key, answer.StatusCode, text)
 	case ctx.Err() != nil:
 		return &Error{Kind: ctx.Err(), Key: r.key, Detail: "no answer before that", OutcomeUnknown: true}
 	case limited.Err() != nil:
@@ -293,36 +288,31 @@ func (c *Client) send(ctx context.Context, within time.Duration, r request, into
 	return &Error{Kind: ErrServiceUnavailable, Key: r.key, Detail: detail, OutcomeUnknown: !isUnsent}
 }
 
+// kinds are those of the service's codes that have one of their own.
+var kinds = map[string]error{"lock_held": ErrLockBusy, "lock_lost": ErrLeaseLost, "wait_cancelled": ErrWaitCancelled,
+	"too_many_waiters": ErrLockBusy} // The key is held, and its line is full.
+
 // problem is the error in an answer. A gateway's answer has no type of the service, and proves nothing.
-func problem(key string, answer *http.Response, text []byte) error {
+func problem(key string, status int, text []byte) error {
 	var p struct {
 		Type, Code, Detail, Owner, Outcome string
 		RetryAfter                         time.Duration `json:"retry_after_ms"`
 	}
-	status := answer.StatusCode
-	isTemporary := status < 300 || status >= 500 || status == 429
-	pause, _ := time.ParseDuration(answer.Header.Get("Retry-After") + "s")
-	e := &Error{Kind: ErrRequestRefused, Key: key, Status: status, RetryAfter: pause, OutcomeUnknown: true}
-	if json.Unmarshal(text, &p) != nil || p.Code == "" || p.Type != "urn:lockkeeper:"+p.Code {
+	isOurs := json.Unmarshal(text, &p) == nil && p.Code != "" && p.Type == "urn:lockkeeper:"+p.Code
+	e := &Error{Kind: ErrRequestRefused, Key: key, Status: status, OutcomeUnknown: true}
+	if status < 300 || status >= 500 || status == 429 || !isOurs && (status == 408 || status == 409) {
+		e.Kind = ErrServiceUnavailable
+	}
+	if !isOurs {
 		e.Detail = fmt.Sprintf("the answer, a %d, is not from lockkeeper or to another request", status)
-		if isTemporary || status == 408 || status == 409 {
-			e.Kind = ErrServiceUnavailable
-		}
 		return e
 	}
-	e.Detail, e.Code, e.Owner = p.Detail, p.Code, p.Owner
-	e.RetryAfter = longer(pause, p.RetryAfter*time.Millisecond)
-	kinds := map[string]error{"lock_held": ErrLockBusy, "lock_lost": ErrLeaseLost, "wait_cancelled": ErrWaitCancelled}
-	if e.Kind = kinds[p.Code]; p.Code == "too_many_waiters" && answer.Request.Method == http.MethodPost {
-		e.Kind = ErrLockBusy // The key is held, and its line is full.
-	} else if e.Kind == nil && isTemporary {
-		e.Kind = ErrServiceUnavailable
-	} else if e.Kind == nil {
-		e.Kind = ErrRequestRefused
+	e.Detail, e.Code, e.Owner, e.RetryAfter = p.Detail, p.Code, p.Owner, p.RetryAfter*time.Millisecond
+	if kind := kinds[p.Code]; kind != nil {
+		e.Kind = kind
 	}
 	isCertain := status == 429 || p.Outcome == "not_acquired" || p.Code == "draining" || p.Code == "not_ready"
 	e.OutcomeUnknown = e.Kind == ErrServiceUnavailable && !isCertain
-	e.isNo = !e.OutcomeUnknown && e.Kind != ErrRequestRefused // which says nothing of earlier requests
 	return e
 }
 
@@ -331,7 +321,7 @@ func (c *Client) insist(ctx context.Context, request func(within time.Duration) 
 	until := now() + grace
 	for failures := 0; ; failures++ {
 		err := request(patience(until - now()))
-		pause := backoff(failures, err)
+		pause := backoff(failures)
 		if !errors.Is(err, ErrServiceUnavailable) || now()+pause >= until || !sleep(ctx, pause) {
 			return err
 		}
@@ -343,26 +333,18 @@ func patience(left time.Duration) time.Duration {
 	return longer(time.Second/2, shorter(left/3*2, 10*time.Second))
 }
 
-// backoff is the pause after so many failures, with jitter: shorter than the service keeps a place in line.
-func backoff(failures int, err error) time.Duration {
-	random := []byte{0}
-	rand.Read(random)
+// backoff is the pause after so many failures, with jitter from the clock: shorter than the service keeps a place in
+// line.
+func backoff(failures int) time.Duration {
 	pause := shorter(25*time.Millisecond<<shorter(time.Duration(failures), 5), time.Second/2)
-	pause += pause * time.Duration(random[0]) / 255
-	var e *Error
-	if errors.As(err, &e) {
-		pause = longer(pause, shorter(e.RetryAfter, 2*time.Second))
-	}
-	return pause
+	return pause + now()%pause
 }
 
 // sleep returns false if the context ended first.
 func sleep(ctx context.Context, pause time.Duration) bool {
-	timer := time.NewTimer(pause)
-	defer timer.Stop()
 	select {
 	case <-ctx.Done():
-	case <-timer.C:
+	case <-time.After(pause):
 	}
 	return ctx.Err() == nil
 }

@@ -46,42 +46,57 @@ type grant struct {
 	err          error         // It was not granted.
 }
 
-func (c *Client) newClaim(key string, options Options) (*claim, error) {
+func (c *Client) newClaim(key string, options Options) *claim {
 	random := make([]byte, 16)
 	if _, err := rand.Read(random); err != nil {
-		return nil, err
+		panic(err) // as newer versions of Go do: no token may be guessed
 	}
 	if options.TTL == 0 {
 		options.TTL = 30 * time.Second
 	}
 	options.Owner = setting(options.Owner, c.owner)
-	where, err := path(key)
-	return &claim{c, key, where, hex.EncodeToString(random), options}, err
+	return &claim{c, key, path("/locks/", key), hex.EncodeToString(random), options}
 }
 
 // acquire repeats the request until it is granted, refused, or the wait and the grace are over. After an error the
 // claim has nothing at the service, as far as the service can be reached.
 func (c *claim) acquire(ctx context.Context) (grant, error) {
+	options := map[string]any{"owner": c.options.Owner, "shared": c.options.Shared}
+	if c.options.Slots != 0 {
+		options["slots"] = c.options.Slots
+	}
+	open, abort := context.WithCancel(context.Background()) // After the end of ctx a request is heard out.
+	defer abort()
 	until := now() + shorter(longer(0, c.options.Wait), Forever-now()-grace)
-	isDoubtful := false // A request whose outcome is unknown may have been granted.
-	for failures, late := 0, 0; ; failures++ {
+	var asked chan grant // of the open request, if there is one
+	isDoubtful := false  // A request whose outcome is unknown may have been granted.
+	for failures := 0; ctx.Err() == nil; failures++ {
 		sent := now()
-		got := c.ask(ctx, shorter(longer(0, until-sent), slice), until+grace-sent)
-		if got.err == nil && (got.Capped || got.end-now() >= c.options.TTL/2) {
+		wait := shorter(longer(0, until-sent), slice)
+		options["wait_ms"] = wait.Milliseconds()
+		asked = make(chan grant, 1)
+		go func() { asked <- c.granted(open, wait+patience(until+grace-sent-wait), http.MethodPost, "", options) }()
+		var got grant
+		select {
+		case got = <-asked:
+			asked = nil
+		case <-ctx.Done():
+			continue
+		}
+		if got.err == nil && got.end-now() >= got.TTL/2 {
 			return got, nil
 		} else if got.err == nil { // Asked again, the lease lasts longer.
-			late++
 			got.err = &Error{Kind: ErrServiceUnavailable, Key: c.key, OutcomeUnknown: true,
 				Detail: "the answers take longer than half of the TTL"}
 		}
 		e := got.err.(*Error)
-		isOver, pause := now() >= until, backoff(failures, e)
-		isDoubtful = !e.isNo && (isDoubtful || e.OutcomeUnknown)   // A no is definite, whatever happened before.
-		isFull := e.Status == http.StatusTooManyRequests && e.isNo // the line, or the quota
+		isOver, pause := now() >= until, backoff(failures)
+		isDoubtful = !e.isNo() && (isDoubtful || e.OutcomeUnknown)   // A no is definite, whatever happened before.
+		isFull := e.Status == http.StatusTooManyRequests && e.isNo() // the line, or the quota
 		switch {
 		case e.Kind == ErrLockBusy && !isFull && !isOver: // The service cut the wait.
 			failures, pause = 0, longer(0, sent+lookAgain-now())
-		case e.Kind != ErrServiceUnavailable && !isFull || now()+pause >= until+grace || isOver && isFull || late > 2:
+		case e.Kind != ErrServiceUnavailable && !isFull || now()+pause >= until+grace || isOver && isFull:
 			if e.OutcomeUnknown = isDoubtful; isDoubtful {
 				c.leave(nil)
 			}
@@ -89,55 +104,27 @@ func (c *claim) acquire(ctx context.Context) (grant, error) {
 		case failures == 5:
 			c.client.logf("%v; still asking", e)
 		}
-		if !sleep(ctx, pause) { // Another request might be granted when nobody listens.
-			if isDoubtful {
-				c.leave(nil)
-			} else {
-				c.end(0, lastWords) // the place in line, which the service keeps for a moment
-			}
-			return grant{}, c.withdrawn(ctx)
-		}
+		sleep(ctx, pause)
 	}
-}
-
-// ask sends one request that waits in line. If ctx ends, it hears the request out, and leaves nothing.
-func (c *claim) ask(ctx context.Context, wait, left time.Duration) grant {
-	options := map[string]any{"wait_ms": wait.Milliseconds(), "owner": c.options.Owner}
-	if c.options.Slots != 0 {
-		options["slots"] = c.options.Slots
-	}
-	if c.options.Shared {
-		options["shared"] = true
-	}
-	open, abort := context.WithCancel(context.Background())
-	defer abort()
-	asked := make(chan grant, 1)
-	go func() { asked <- c.granted(open, wait+patience(left-wait), http.MethodPost, c.path, options) }()
-	select {
-	case got := <-asked:
-		if got.err != nil || ctx.Err() == nil {
-			return got
-		}
-		c.leave(nil)
-	case <-ctx.Done():
+	if asked != nil || isDoubtful {
 		c.leave(asked)
+	} else {
+		c.end(0, lastWords) // the place in line, which the service keeps for a moment
 	}
-	return grant{err: c.withdrawn(ctx)}
-}
-
-func (c *claim) withdrawn(ctx context.Context) error {
-	return &Error{Kind: ctx.Err(), Key: c.key, Detail: "the claim is withdrawn", isNo: true}
+	return grant{}, &Error{Kind: ctx.Err(), Key: c.key, Detail: "the claim is withdrawn"}
 }
 
 // granted sends a request that is answered by a grant of this claim.
-func (c *claim) granted(ctx context.Context, within time.Duration, method, path string, options map[string]any) (g grant) {
+func (c *claim) granted(ctx context.Context, within time.Duration, method, under string, options map[string]any) (g grant) {
 	options["ttl_ms"] = c.options.TTL.Milliseconds()
 	sent, number := now(), options["fencing_token"]
-	g.err = c.client.send(ctx, within, request{method, path, c.key, c.token, options}, &g, func() bool {
+	ask := request{method: method, path: c.path + under, key: c.key, token: c.token, options: options}
+	g.err = c.client.send(ctx, within, ask, &g, func() bool {
 		return g.Key == c.key && g.Token == c.token && g.FencingToken > 0 && (number == nil || number == g.FencingToken)
 	})
+	g.TTL *= time.Millisecond
 	// Counted from the sending: the service's own end is later, by the time on the way.
-	g.end = sent + shorter(g.Waited*time.Millisecond, now()-sent) + g.TTL*time.Millisecond
+	g.end = sent + shorter(g.Waited*time.Millisecond, now()-sent) + g.TTL
 	return g
 }
 
@@ -155,7 +142,7 @@ func (c *claim) leave(asked <-chan grant) {
 		}
 		select {
 		case got := <-asked:
-			if e, isAnswered := got.err.(*Error); isAnswered && e.isNo {
+			if e, isAnswered := got.err.(*Error); isAnswered && e.isNo() {
 				return
 			}
 			asked, isHeard = nil, got.err == nil
@@ -166,9 +153,9 @@ func (c *claim) leave(asked <-chan grant) {
 
 // end releases the lease with this fencing token, or with 0 whatever the token has.
 func (c *claim) end(number int64, within time.Duration) error {
-	ask := request{http.MethodDelete, c.path, c.key, c.token, nil}
+	ask := request{method: http.MethodDelete, path: c.path, key: c.key, token: c.token}
 	if number != 0 {
-		ask.path += fmt.Sprintf("?fencing_token=%d", number)
+		ask.query = fmt.Sprintf("fencing_token=%d", number)
 	}
 	return c.client.send(context.Background(), within, ask, nil, nil)
 }
@@ -190,13 +177,11 @@ func (c *claim) release(number int64) error {
 // A Lease is the right to a key. A goroutine renews it at a third of its TTL until it is released or lost. Several
 // goroutines may use it at once.
 type Lease struct {
-	claim  *claim
-	number int64 // the fencing token
-	slot   int
+	claim *claim
+	first grant // for what no renewal changes
 
-	work, life       context.Context // life is that of the goroutines, and outlives the caller's context
+	work, life       context.Context // life ends with the lease, later than the caller's context
 	endWork, endLife func()
-	keepers          sync.WaitGroup
 	once             sync.Once
 	result           error // of Release
 
@@ -213,22 +198,18 @@ type Lease struct {
 // service that does not answer is asked again until 5 seconds after the wait. If ctx ends, at any moment, the claim is
 // withdrawn, and what was granted is released, in 2 seconds at most.
 func (c *Client) Lock(ctx context.Context, key string, options Options) (*Lease, error) {
-	claim, err := c.newClaim(key, options)
-	if err == nil && ctx.Err() != nil {
-		err = &Error{Kind: ctx.Err(), Key: key, Detail: "nothing was sent"}
+	if ctx.Err() != nil {
+		return nil, &Error{Kind: ctx.Err(), Key: key, Detail: "nothing was sent"}
 	}
-	if err != nil {
-		return nil, err
-	}
+	claim := c.newClaim(key, options)
 	first, err := claim.acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	l := &Lease{claim: claim, number: first.FencingToken, slot: first.Slot}
+	l := &Lease{claim: claim, first: first}
 	l.hold(first)
 	l.work, l.endWork = context.WithCancel(ctx)
 	l.life, l.endLife = context.WithCancel(context.Background())
-	l.keepers.Add(2)
 	go l.renew(l.end - claim.options.TTL/3*2)
 	go l.watch()
 	return l, nil
@@ -289,11 +270,10 @@ func (w workContext) Err() error {
 func (l *Lease) Err() error {
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
-	if l.lost == nil && now() >= l.told {
+	if l.lost == nil && l.life.Err() == nil && now() >= l.told {
 		l.lost = &Error{Kind: ErrLeaseLost, Key: l.claim.key, Detail: "it was not renewed in time: " + l.why}
 	}
 	if l.lost != nil {
-		l.end = 0
 		l.endWork()
 		l.endLife()
 	}
@@ -302,7 +282,9 @@ func (l *Lease) Err() error {
 
 // Remaining returns the time left without another renewal, 0 if the lease is lost or released.
 func (l *Lease) Remaining() time.Duration {
-	l.Err()
+	if l.Err(); l.life.Err() != nil {
+		return 0
+	}
 	l.mutex.Lock()
 	defer l.mutex.Unlock()
 	return longer(0, l.end-now())
@@ -314,7 +296,7 @@ func (l *Lease) StillMine(d time.Duration) bool { return l.Remaining() > d }
 
 // FencingToken returns the number of the lease, above those of all earlier leases of the key. Send it with each write:
 // what the key guards refuses a smaller one.
-func (l *Lease) FencingToken() int64 { return l.number }
+func (l *Lease) FencingToken() int64 { return l.first.FencingToken }
 
 // Key returns the key.
 func (l *Lease) Key() string { return l.claim.key }
@@ -323,27 +305,25 @@ func (l *Lease) Key() string { return l.claim.key }
 func (l *Lease) Token() string { return l.claim.token }
 
 // Slot returns a number from 1 to Options.Slots that no other lease of the key has, or 0 without Options.Slots.
-func (l *Lease) Slot() int { return l.slot }
+func (l *Lease) Slot() int { return l.first.Slot }
 
 // Format prints the key and the fencing token, never the token, and reads nothing that a renewal may change.
-func (l *Lease) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "lease %d of %q", l.number, l.claim.key) }
+func (l *Lease) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "lease %d of %q", l.FencingToken(), l.Key())
+}
 
 // Release ends the lease, and the context of the work. Later calls return the same. Its errors are [ErrLeaseLost] if
 // the lease had ended before, and [ErrServiceUnavailable] or [ErrRequestRefused] if it could not be released within 5
 // seconds, and ends by its TTL. It takes no context, because an ended one would leave the lease behind.
 func (l *Lease) Release() error {
 	l.once.Do(func() {
+		l.result = l.Err()
 		l.endLife()
-		l.keepers.Wait()
-		lost := l.Err()
-		l.mutex.Lock()
-		l.end, l.told = 0, Forever
-		l.mutex.Unlock()
 		l.endWork()
-		if l.result = lost; lost == nil {
-			l.result = l.claim.release(l.number)
+		if l.result == nil {
+			l.result = l.claim.release(l.first.FencingToken)
 		} else { // By the service's clock it may be there still, and the next client in line need not wait.
-			l.claim.end(l.number, lastWords)
+			l.claim.end(l.first.FencingToken, lastWords)
 		}
 	})
 	return l.result
@@ -355,13 +335,11 @@ func (l *Lease) hold(g grant) {
 	if g.Capped {
 		l.why = "the service allows no longer lease of this key (max_hold)"
 	}
-	ttl := l.claim.options.TTL
-	l.told = l.end - shorter(longer(200*time.Millisecond, ttl/10), g.TTL*time.Millisecond/2)
+	l.told = l.end - shorter(longer(200*time.Millisecond, l.claim.options.TTL/10), g.TTL/2)
 }
 
 // watch tells the work in time. Timers stand still in suspend, so it looks at the clock every second.
 func (l *Lease) watch() {
-	defer l.keepers.Done()
 	for pause := time.Duration(0); sleep(l.life, pause); {
 		l.Err()
 		l.mutex.Lock()
@@ -373,18 +351,15 @@ func (l *Lease) watch() {
 // renew refreshes the lease at a third of its TTL, and repeats what fails until the work is told. A refresh names the
 // fencing token, so it can touch no later lease. A capped lease is refreshed only to hear of its loss.
 func (l *Lease) renew(next time.Duration) {
-	defer l.keepers.Done()
 	for failures := 0; sleep(l.life, longer(0, shorter(next-now(), time.Second))); l.Err() {
 		sent := now()
 		if sent < next { // In short steps, because timers stand still in suspend.
 			continue
 		}
-		l.mutex.Lock()
-		left := l.told - sent
-		l.mutex.Unlock()
+		left := l.told - sent // Nothing but this goroutine changes it.
 		got := l.claim.granted(l.life, longer(50*time.Millisecond, shorter(left/2, 10*time.Second)), http.MethodPut,
-			l.claim.path+"/refresh", map[string]any{"fencing_token": l.number})
-		pause := shorter(backoff(failures, got.err), longer(20*time.Millisecond, left/8))
+			"/refresh", map[string]any{"fencing_token": l.first.FencingToken})
+		pause := shorter(backoff(failures), longer(20*time.Millisecond, left/8))
 		l.mutex.Lock()
 		switch {
 		case errors.Is(got.err, ErrLeaseLost):

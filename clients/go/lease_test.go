@@ -348,23 +348,29 @@ func TestACancellationAtAnyMomentLeavesNothing(t *testing.T) {
 }
 
 func TestAfterACancellationBetweenTwoAttemptsNothingIsAcquired(t *testing.T) {
-	for _, answer := range []func(http.ResponseWriter){
-		func(w http.ResponseWriter) { w.Header().Set("Retry-After", "2"); w.WriteHeader(502) },
-		func(w http.ResponseWriter) { refuse(w, 409, "lock_held", "") },
+	for _, row := range []struct {
+		attempts int // The pause after so many is long.
+		answer   func(http.ResponseWriter)
+	}{
+		{6, func(w http.ResponseWriter) { w.WriteHeader(502) }},
+		{1, func(w http.ResponseWriter) { refuse(w, 409, "lock_held", "") }},
 	} {
 		ctx, cancel := context.WithCancel(background)
 		defer cancel()
+		sent := 0
 		service, client := startFake(t, func(w http.ResponseWriter, r *http.Request) bool {
 			if r.Method == http.MethodPost {
-				answer(w)
-				time.AfterFunc(100*time.Millisecond, cancel)
+				row.answer(w)
+				if sent++; sent == row.attempts {
+					time.AfterFunc(100*time.Millisecond, cancel)
+				}
 			}
 			return r.Method == http.MethodPost
 		})
 		if _, err := client.Lock(ctx, "a", Options{Wait: time.Minute}); !errors.Is(err, context.Canceled) {
 			t.Error(err)
 		}
-		if len(service.requests("POST")) != 1 || len(service.requests("DELETE")) == 0 {
+		if len(service.requests("POST")) != row.attempts || len(service.requests("DELETE")) == 0 {
 			t.Error(service.requests(""))
 		}
 	}
@@ -429,7 +435,7 @@ func TestOptionsReachTheService(t *testing.T) {
 	if !errors.Is(err, ErrLeaseLost) { // the fake has no such lease
 		t.Error(err)
 	}
-	if strings.TrimSpace(body) != `{"owner":"me","slots":5,"ttl_ms":5000,"wait_ms":25000}` {
+	if strings.TrimSpace(body) != `{"owner":"me","shared":false,"slots":5,"ttl_ms":5000,"wait_ms":25000}` {
 		t.Error(body)
 	}
 	client.TryLock(background, "a", Options{Shared: true, Owner: "me", TTL: 5 * time.Second})
