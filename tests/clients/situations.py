@@ -985,6 +985,13 @@ def fork(r):
 
 
 @row
+def release_lost_once(r):
+    r.behind(Rule("release", "lose"))
+    r.expect(r.drive("work", ttl="90s", seconds=1), "acquired", "done")
+    r.free()
+
+
+@row
 def release_lost(r):
     r.behind(Rule("release", "lose", 2))
     r.expect(r.drive("work", ttl="90s", seconds=1), "acquired", "done")

@@ -64,8 +64,9 @@ final class Transport
             CURLOPT_CONNECTTIMEOUT_MS => self::timeout($this->connectTimeout),
             CURLOPT_TIMEOUT_MS => self::timeout($request->within),
             CURLOPT_NOSIGNAL => true,
-            // On a connection that was used before, curl itself repeats what was not answered.
-            CURLOPT_FRESH_CONNECT => $request->method === 'DELETE' && $request->token === null,
+            // On a connection that was used before, curl itself repeats what was not answered: a forced release could
+            // end the next lease, and a release would not know that an earlier request may have been it.
+            CURLOPT_FRESH_CONNECT => $request->method === 'DELETE',
             CURLOPT_HEADERFUNCTION => static function ($curl, string $line) use (&$retryAfter): int {
                 if (preg_match('/^retry-after:\s*(\d+)/i', $line, $found)) {
                     $retryAfter = (float) $found[1];
