@@ -888,17 +888,34 @@ def forced_release_blocked(r):
     r.expect(driver, "acquired", "lost")
 
 
-@row
-def forced_release_at_end(r):
+def forced_at_end(r, outcome):
     """Nothing is refreshed before the work ends: the release finds it."""
     driver = r.drive("work", ttl="60s", seconds=2)
     driver.wait_for("acquired")
     r.force()
     release = r.occupy()
-    r.expect(driver, "acquired", "lost")
+    r.expect(driver, "acquired", outcome)
     if not r.service.look(r.key)["held"]:
         raise Red("the lease of another client was released")
     release()
+
+
+@row
+def forced_release_at_end(r):
+    forced_at_end(r, "lost")
+
+
+@row
+def forced_release_at_end_503(r):
+    r.behind(problem("release", 503, 1, code="draining"))
+    forced_at_end(r, "lost")
+
+
+@row
+def forced_release_at_end_unheard(r):
+    """An earlier end and a release whose answer was lost cannot be told apart."""
+    r.behind(Rule("release", "lose"))
+    forced_at_end(r, "done")
 
 
 @row

@@ -147,9 +147,10 @@ final class HeldLease
     public function giveBack(): void
     {
         if (!$this->isOver()) {
+            $isHeld = $this->end > Clock::now();
             $this->isReleased = true;
             $this->keeper->drop($this->id);
-            $this->holding->service->giveBack($this->holding->ticket());
+            $this->holding->service->giveBack($this->holding->ticket(), $isHeld);
             $this->holding->close();
         }
     }

@@ -131,8 +131,8 @@ final class Lease
      * Gives the lease back. Safe to repeat.
      *
      * @return bool false if it was not there to be given back: it had ended, and what was done under it may
-     *              have overlapped with another's work. So it is, too, if the first of two answers was lost,
-     *              and in a forked child, where nothing is done.
+     *              have overlapped with another's work. It is true if only an answer was lost, and the lease
+     *              lasted until then. In a forked child nothing is done.
      *
      * @throws LockkeeperException it was not released as far as is known; nothing remains to rely on, its TTL ends it
      */
@@ -141,8 +141,9 @@ final class Lease
         if ($this->isOver()) {
             return false;
         }
+        $isKnown = !$this->isExpired();
         $this->isReleased = true; // It may be another's before the answer is here.
-        $released = $this->holding->service->release($this->holding->ticket());
+        $released = $this->holding->service->release($this->holding->ticket(), $isKnown);
         $this->holding->close();
         return $released;
     }
@@ -151,8 +152,9 @@ final class Lease
     public function giveBack(): void
     {
         if (!$this->isOver()) {
+            $isKnown = !$this->isExpired();
             $this->isReleased = true;
-            $this->holding->service->giveBack($this->holding->ticket());
+            $this->holding->service->giveBack($this->holding->ticket(), $isKnown);
             $this->holding->close();
         }
     }

@@ -196,12 +196,31 @@ final class FaultsTest extends TestCase
         self::assertSame(['POST', 'PUT', 'PUT', 'PUT', 'DELETE', 'DELETE', 'DELETE'], $methods);
     }
 
-    public function testAReleaseWhoseAnswerWasLostIsNotCalledDone(): void
+    public function testAReleaseWhoseAnswerWasLostIsDoneAsTheLeaseLastedUntilThen(): void
+    {
+        $proxy = self::faults('pass', 'lose', 'pass', 'pass', 'lose');
+        $client = $this->client($proxy->url);
+        $lease = $client->acquire($key = self::key());
+        self::assertTrue($lease->release());
+        self::assertFalse($this->client()->inspect($key)->isHeld);
+        $client->withLock($key, fn () => 'done');
+        self::assertSame([], $this->warnings);
+    }
+
+    public function testAReleaseWhoseAnswerWasLostIsNotDoneIfTheLeaseHadEnded(): void
     {
         $proxy = self::faults('pass', 'lose');
-        $lease = $this->client($proxy->url)->acquire($key = self::key());
+        $lease = $this->client($proxy->url)->acquire(self::key(), 0.3);
+        usleep(500_000);
         self::assertFalse($lease->release());
-        self::assertFalse($this->client()->inspect($key)->isHeld);
+    }
+
+    public function testAReleaseThatDidNothingIsNotDoneIfTheNextOneFindsNothing(): void
+    {
+        $proxy = self::faults('pass', 'draining');
+        $lease = $this->client($proxy->url)->acquire($key = self::key());
+        self::assertTrue($this->client()->forceRelease($key));
+        self::assertFalse($lease->release());
     }
 
     public function testALeaseThatCannotBeReleasedIsWarnedOf(): void

@@ -130,7 +130,8 @@ final class Service
     /**
      * Whether the lease was there to be given back.
      *
-     * @param bool $isKnown whether it was there a moment ago: if it is gone after a lost answer, it was given back
+     * @param bool $isKnown whether it lasts until now by this machine's clock: if it is gone after a lost answer,
+     *                      it was given back. A forced release in this moment cannot be told apart.
      *
      * @throws LockkeeperException
      */
@@ -149,11 +150,11 @@ final class Service
     }
 
     /** Gives back a lease whose work is done; throws nothing, for that would hide what the work threw. */
-    public function giveBack(Ticket $ticket): void
+    public function giveBack(Ticket $ticket, bool $isKnown = false): void
     {
         try {
             $name = Keys::shown($ticket->key);
-            $this->release($ticket) || $this->warn("the lease of $name ended before its work");
+            $this->release($ticket, $isKnown) || $this->warn("the lease of $name ended before its work");
         } catch (LockkeeperException $failure) {
             $this->warn("not released: {$failure->getMessage()}");
         }
