@@ -11,12 +11,13 @@ import os
 import re
 import secrets
 import threading
+import time
 import urllib.parse
 from concurrent import futures
 from typing import Any, Callable, Dict, List, Optional, Set
 
 from ._errors import LeaseLost, LockBusy, RequestRefused, ServiceUnavailable, WaitCancelled
-from ._service import Answer, Call, Service, now, pause
+from ._service import Answer, Call, Service, now, pause, wait_on
 
 log = logging.getLogger("lockkeeper")
 
@@ -26,7 +27,6 @@ ANSWER = 10.0  # for an answer, besides the wait: then the connection counts as 
 GRACE = 5.0  # after the wait, for the repeats of lost answers
 HEAR_OUT = 2.0  # for the answer to an abandoned request
 RELEASE = 5.0  # for the repeats of a release
-TICK = 0.5  # between looks at the clock: timers stand still while the machine is suspended
 
 
 def path_of(key: str, prefix: str = "/locks/") -> str:
@@ -56,9 +56,8 @@ class Claim:
         self._mutex = threading.RLock()
         self.lost, self._changed = threading.Event(), threading.Condition(self._mutex)
         self.listeners: List[Callable[[], object]] = [on_lost] if on_lost else []
-        self.decided: "futures.Future[None]" = futures.Future()  # granted, or `error`
+        self.decided: "futures.Future[Optional[BaseException]]" = futures.Future()  # None if it is granted
         self.finished: "futures.Future[None]" = futures.Future()
-        self.error: Optional[BaseException] = None
         self._pid = os.getpid()
 
     # For the thread of the work
@@ -106,10 +105,8 @@ class Claim:
             try:
                 self._acquire()
             except BaseException as error:
-                self.error = error
-                return
-            finally:
-                self.decided.set_result(None)
+                return self.decided.set_result(error)
+            self.decided.set_result(None)
             try:
                 self._keep()
             except BaseException as error:  # Nothing renews the lease any more.
@@ -127,9 +124,7 @@ class Claim:
         return self._work_ended is not None
 
     def _sleep_until(self, moment: float, is_enough: Callable[[], bool] = lambda: False) -> None:
-        with self._changed:
-            while not self._is_over() and not is_enough() and now() < moment:
-                self._changed.wait(max(0.0, min(TICK, moment - now())))
+        wait_on(self._changed, moment, lambda: self._is_over() or is_enough())
 
     def _call(self, method: str, path: str, timeout: float, body: Any = None) -> Call:
         return Call(self._service, method, self._path + path, self.token, body, timeout, self._changed)
@@ -192,10 +187,9 @@ class Claim:
     def _take(self, answer: Answer, sent: float) -> bool:
         """Takes a grant to this claim; False for anything else."""
         body = answer.body
-        numbers = [body.get(name) for name in ("fencing_token", "ttl_ms", "waited_ms")]
         if answer.status not in (200, 201) or body.get("token") != self.token:
             return False
-        number, ttl, waited = (one if isinstance(one, int) else 0 for one in numbers)
+        ttl, waited = body["ttl_ms"], body["waited_ms"]
         if not self.fencing_token:  # In the middle of a short lease, which `max_hold` may have cut, at the latest.
             self._margin = min(self._margin, ttl / 2000)
         # Counted from the sending: the answer may have been under way for long.
@@ -203,7 +197,7 @@ class Claim:
         # Of two refreshes the later one at the service counts, so the later end is the right one.
         self._end = max(self._end, begin + ttl / 1000)
         self._next = begin + min(ttl, self._ttl_ms) / 3000
-        self.fencing_token, self.slot = number, body.get("slot")
+        self.fencing_token, self.slot = body["fencing_token"], body.get("slot")
         self._reason = ("the service lets no lease of this key last longer (`max_hold`)" if body.get("capped")
                         else "it could not be renewed in time")
         return True
@@ -256,10 +250,10 @@ class Claim:
             except BaseException:
                 log.exception("lock %r: the callback for its loss failed", self.key)
 
-    def _release(self, time: float) -> None:
+    def _release(self, limit: float) -> None:
         """Releases, for so many seconds. A service that cannot be reached is no error of the work."""
         path = "?fencing_token=%d" % self.fencing_token if self.fencing_token else ""
-        over, attempt, may_be_done = min(now() + time, self._end), 0, False
+        over, attempt, may_be_done = min(now() + limit, self._end), 0, False
         while True:
             answer = self._call("DELETE", path, HEAR_OUT).wait() or Answer()
             self.was_released = answer.status == 204 or answer.code == "lock_lost" and may_be_done
@@ -275,8 +269,7 @@ class Claim:
             if now() + wait > over or 400 <= answer.status < 429:
                 log.warning("lock %r: not released; the lease ends by its TTL: %s", self.key, answer)
                 return
-            with self._changed:
-                self._changed.wait(wait)
+            time.sleep(wait)
 
 
 _open: Set[Claim] = set()

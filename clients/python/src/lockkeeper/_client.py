@@ -107,9 +107,9 @@ class Lock(contextlib.ContextDecorator):
             raise RuntimeError("this lock is in use: make one for each `with`")
         return claim
 
-    def _ready(self, claim: Claim) -> Lease:
-        if claim.error:
-            raise claim.error
+    def _ready(self, claim: Claim, error: Optional[BaseException]) -> Lease:
+        if error:
+            raise error
         self._lease = Lease(claim)
         return self._lease
 
@@ -117,8 +117,7 @@ class Lock(contextlib.ContextDecorator):
         claim = self._new()
         try:
             claim.start()
-            claim.decided.result()
-            return self._ready(claim)
+            return self._ready(claim, claim.decided.result())
         except BaseException:
             self._use.release()
             claim.end()
@@ -135,8 +134,7 @@ class Lock(contextlib.ContextDecorator):
         claim = self._new()
         try:
             claim.start()
-            await asyncio.shield(asyncio.wrap_future(claim.decided))
-            lease = self._ready(claim)
+            lease = self._ready(claim, await asyncio.shield(asyncio.wrap_future(claim.decided)))
         except BaseException as error:
             self._use.release()
             await _end(claim, error)

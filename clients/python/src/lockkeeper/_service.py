@@ -22,6 +22,7 @@ Path = Union[str, "os.PathLike[str]"]
 
 MOST_BYTES = 8 << 20  # of an answer: more than the largest page of a list
 CONNECT = 5.0  # seconds for a connection
+TICK = 0.5  # seconds between looks at the clock: timers stand still while the machine is suspended
 CLOCK: Optional[int] = getattr(time, "CLOCK_BOOTTIME", None)
 UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "": 1.0}
 
@@ -43,6 +44,13 @@ def seconds(duration: Duration) -> float:
     if not 0 <= value < 1e9:
         raise ValueError("expected seconds, or a number and ms, s, m, h or d, as in 30s: %r" % (duration,))
     return value
+
+
+def wait_on(changed: threading.Condition, moment: float, is_enough: Callable[[], bool]) -> None:
+    """Waits for a moment of `now`, or until it is enough."""
+    with changed:
+        while not is_enough() and now() < moment:
+            changed.wait(max(0.0, min(TICK, moment - now())))
 
 
 def pause(attempt: int, longest: float = 2.0) -> float:
@@ -81,12 +89,14 @@ class Answer:
 
 
 class UnixConnection(http.client.HTTPConnection):
-    file = ""
+    def __init__(self, file: str) -> None:
+        super().__init__("localhost")
+        self._file = file
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(CONNECT)
-        self.sock.connect(self.file)
+        self.sock.connect(self._file)
 
 
 class Call:
@@ -109,12 +119,10 @@ class Call:
         """Returns the answer; None at `until`, or when `is_over`."""
         deadline = self.sent + self._timeout
         with self._changed:
-            while self.answer is None and not is_over() and now() < until:
-                if now() >= deadline:
-                    self.abort()
-                    self.answer = Answer(failure="no answer within %.3g s" % self._timeout)
-                else:
-                    self._changed.wait(max(0.0, min(0.5, until - now(), deadline - now())))
+            wait_on(self._changed, min(until, deadline), lambda: self.answer is not None or is_over())
+            if self.answer is None and not is_over() and now() >= deadline:
+                self.abort()
+                self.answer = Answer(failure="no answer within %.3g s" % self._timeout)
             return self.answer
 
     def abort(self) -> None:
@@ -191,13 +199,11 @@ class Service:
                 raise ValueError("no authorities to trust in %r: %s" % (file, error)) from error
 
     def connection(self) -> http.client.HTTPConnection:
+        if self._file:
+            return UnixConnection(self._file)
         if self._tls:
             return http.client.HTTPSConnection(self._host, self._port, timeout=CONNECT, context=self._tls)
-        if not self._file:
-            return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT)
-        connection = UnixConnection(self._host)
-        connection.file = self._file
-        return connection
+        return http.client.HTTPConnection(self._host, self._port, timeout=CONNECT)
 
     def headers(self) -> Dict[str, str]:
         headers = {"Connection": "close", "Accept": "application/json", "Content-Type": "application/json"}
