@@ -130,7 +130,7 @@ export class LockClient {
             if (answer.status === 200 && isGood(answer.body)) return answer.body;
             const failure = failureOf(this.#service, request, answer);
             if (!isSafe || failure.kind !== 'ServiceUnavailable' || now() >= until) throw errorOf(failure);
-            await sleep(backoff(failures, answer.retryAfter));
+            await sleep(backoff(failures));
         }
     }
 }

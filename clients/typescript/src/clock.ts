@@ -34,5 +34,4 @@ export function now(): number {
 export const sleep = (ms: number) => new Promise<void>((resolve) => setTimeout(resolve, ms));
 
 /** The pause before the next attempt, with jitter. Not for long: the service keeps the place in line for 5 s. */
-export const backoff = (failures: number, retryAfter = 0) =>
-    Math.max(Math.min(1000, 50 * 2 ** failures) * (0.5 + Math.random() / 2), Math.min(2000, retryAfter));
+export const backoff = (failures: number) => Math.min(1000, 50 * 2 ** failures) * (0.5 + Math.random() / 2);

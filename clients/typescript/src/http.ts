@@ -11,7 +11,7 @@ export type Service = { url: string; prefix: string; connection: https.RequestOp
 export type Request = { method: string; path: string; key: string; token?: string; body?: object; within: number };
 
 /** Status 0 is none, and `why`; the code is that of a problem of lockkeeper; `isSent` if the service may have read it. */
-export type Answer = { status: number; why: string; body: any; code: string; retryAfter: number; isSent: boolean };
+export type Answer = { status: number; why: string; body: any; code: string; isSent: boolean };
 
 /** The answer never rejects; `cut` closes the connection, by which the service takes a claim out of the line. */
 export type Call = { answer: Promise<Answer>; cut: () => void };
@@ -32,7 +32,7 @@ export function send({ connection, prefix, headers }: Service, { method, path, t
         cut = (why = 'given up', answer) => {
             clearTimeout(late);
             clearTimeout(deaf);
-            resolve({ status: 0, why, body: {}, code: '', retryAfter: 0, isSent, ...answer });
+            resolve({ status: 0, why, body: {}, code: '', isSent, ...answer });
             request.destroy();
         };
     });
@@ -57,14 +57,14 @@ export function send({ connection, prefix, headers }: Service, { method, path, t
     return { answer, cut: () => cut() };
 }
 
-function read({ statusCode: status, headers }: http.IncomingMessage, text: string): Partial<Answer> {
+function read({ statusCode: status }: http.IncomingMessage, text: string): Partial<Answer> {
     let body: any;
     try {
         body = JSON.parse(text);
     } catch {} // Not from lockkeeper. Gateways have codes too, but not its type.
     if (typeof body !== 'object' || !body) body = {};
     const code = status! >= 300 && body.type === `urn:lockkeeper:${body.code}` ? body.code : '';
-    return { status, body, code, retryAfter: 1e3 * Number(headers['retry-after']) || 0 };
+    return { status, body, code };
 }
 
 /** Whether the token holds nothing, and no request under way will change that. */
@@ -75,8 +75,10 @@ export const didNothing = (answer: Answer) =>
     holdsNothing(answer) || (answer.status === 0 && !answer.isSent)
     || (answer.code !== '' && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
 
-const KINDS: Record<string, Failure['kind']> =
-    { lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled' };
+const KINDS: Record<string, Failure['kind']> = {
+    lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled',
+    too_many_waiters: 'LockBusy', // The key is held, and its line is full.
+};
 
 /** What an answer that is not good means. */
 export function failureOf({ url }: Service, { method, path, key }: Request, answer: Answer): Failure {
@@ -84,8 +86,7 @@ export function failureOf({ url }: Service, { method, path, key }: Request, answ
     const isTrusted = !/^(?!connect |getaddrinfo ).*certificate/i.test(answer.why); // Not by TLS, on either side.
     // A gateway may answer any of these, and be right the next time.
     const mayPass = (status < 300 && isTrusted) || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const isFull = method === 'POST' && code === 'too_many_waiters'; // The key is held, and its line is full.
-    const kind = isFull ? 'LockBusy' : KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body.detail
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
         : `no answer from ${url} to ${method} ${path}: ${answer.why}; ${isTrusted ? 'is this the URL of the service'

@@ -75,7 +75,7 @@ export class LockClient {
             const failure = failureOf(this.#service, request, answer);
             if (!isSafe || failure.kind !== 'ServiceUnavailable' || now() >= until)
                 throw errorOf(failure);
-            await sleep(backoff(failures, answer.retryAfter));
+            await sleep(backoff(failures));
         }
     }
 }

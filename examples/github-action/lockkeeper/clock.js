@@ -25,4 +25,4 @@ export function now() {
 }
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 /** The pause before the next attempt, with jitter. Not for long: the service keeps the place in line for 5 s. */
-export const backoff = (failures, retryAfter = 0) => Math.max(Math.min(1000, 50 * 2 ** failures) * (0.5 + Math.random() / 2), Math.min(2000, retryAfter));
+export const backoff = (failures) => Math.min(1000, 50 * 2 ** failures) * (0.5 + Math.random() / 2);

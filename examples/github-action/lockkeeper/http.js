@@ -15,7 +15,7 @@ export function send({ connection, prefix, headers }, { method, path, token, bod
         cut = (why = 'given up', answer) => {
             clearTimeout(late);
             clearTimeout(deaf);
-            resolve({ status: 0, why, body: {}, code: '', retryAfter: 0, isSent, ...answer });
+            resolve({ status: 0, why, body: {}, code: '', isSent, ...answer });
             request.destroy();
         };
     });
@@ -39,7 +39,7 @@ export function send({ connection, prefix, headers }, { method, path, token, bod
     request.end(body && JSON.stringify(body));
     return { answer, cut: () => cut() };
 }
-function read({ statusCode: status, headers }, text) {
+function read({ statusCode: status }, text) {
     let body;
     try {
         body = JSON.parse(text);
@@ -48,22 +48,24 @@ function read({ statusCode: status, headers }, text) {
     if (typeof body !== 'object' || !body)
         body = {};
     const code = status >= 300 && body.type === `urn:lockkeeper:${body.code}` ? body.code : '';
-    return { status, body, code, retryAfter: 1e3 * Number(headers['retry-after']) || 0 };
+    return { status, body, code };
 }
 /** Whether the token holds nothing, and no request under way will change that. */
 export const holdsNothing = ({ code, body }) => code in KINDS || (code !== '' && body.outcome === 'not_acquired');
 /** Whether this request has done nothing. */
 export const didNothing = (answer) => holdsNothing(answer) || (answer.status === 0 && !answer.isSent)
     || (answer.code !== '' && (answer.status < 500 || ['draining', 'not_ready'].includes(answer.code)));
-const KINDS = { lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled' };
+const KINDS = {
+    lock_held: 'LockBusy', lock_lost: 'LeaseLost', wait_cancelled: 'WaitCancelled',
+    too_many_waiters: 'LockBusy', // The key is held, and its line is full.
+};
 /** What an answer that is not good means. */
 export function failureOf({ url }, { method, path, key }, answer) {
     const { status, code, body } = answer;
     const isTrusted = !/^(?!connect |getaddrinfo ).*certificate/i.test(answer.why); // Not by TLS, on either side.
     // A gateway may answer any of these, and be right the next time.
     const mayPass = (status < 300 && isTrusted) || status >= 500 || status === 429 || (!code && [408, 409].includes(status));
-    const isFull = method === 'POST' && code === 'too_many_waiters'; // The key is held, and its line is full.
-    const kind = isFull ? 'LockBusy' : KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
+    const kind = KINDS[code] ?? (mayPass ? 'ServiceUnavailable' : 'RequestRefused');
     const why = code ? body.detail
         : status ? `the answer of ${url} is ${status} and not from lockkeeper`
             : `no answer from ${url} to ${method} ${path}: ${answer.why}; ${isTrusted ? 'is this the URL of the service'

@@ -92,7 +92,7 @@ class Keeping {
                 return failure;
             }
             failures = isBusy ? 0 : failures + 1;
-            await this.#unlessDropped(sleep(isBusy ? sent + PAUSE - now() : backoff(failures, answer.retryAfter)));
+            await this.#unlessDropped(sleep(isBusy ? sent + PAUSE - now() : backoff(failures)));
             if (this.#isDropped)
                 return await this.#leave();
         }
