@@ -28,7 +28,8 @@ final class Keeping
     /** An answer may take so many seconds in any case. */
     private const SHORTEST_ANSWER = 0.05;
 
-    /** The pause before the next try, in parts of the TTL, and at most, in seconds. */
+    /** The pause before the next try, in seconds; it doubles, to so many parts of the TTL, and seconds, at most. */
+    private const FIRST_PAUSE = 0.05;
     private const PAUSE = 1 / 10;
     private const LONGEST_PAUSE = 1.0;
 
@@ -176,13 +177,15 @@ final class Keeping
             $grant = $this->service->tryRefresh($kept->ticket, $ttl, $within);
             $kept->end = Clock::now() + $grant->remaining();
             $kept->due = min($sent + $kept->ttl * self::PART, $kept->end, $kept->last);
+            $kept->failures = 0;
             [$kept->isCapped, $kept->isLast] = [$grant->isCapped, $ttl < $kept->ttl];
         } catch (LockLost $lost) {
             $this->hear(0.0); // Perhaps the application has released it.
             isset($this->leases[$id]) && $this->lose($id, $lost->getMessage());
         } catch (LockkeeperException $failure) {
             $kept->failure = $failure->getMessage();
-            $kept->due = Clock::now() + min(self::LONGEST_PAUSE, $kept->ttl * self::PAUSE);
+            $longest = min(self::LONGEST_PAUSE, $kept->ttl * self::PAUSE);
+            $kept->due = Clock::now() + min($longest, self::FIRST_PAUSE * 2 ** $kept->failures++);
         }
     }
 

@@ -10,6 +10,9 @@ final class Kept
     /** Why the last refresh failed, if one has. */
     public ?string $failure = null;
 
+    /** How many refreshes have failed since the last good one. */
+    public int $failures = 0;
+
     /** Whether no refresh makes it last longer. */
     public bool $isCapped = false;
 
