@@ -86,12 +86,17 @@ class Service:
 
     def __init__(self, binary, directory):
         self.binary, self.directory, self.process = binary, directory, None
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
         with open(os.path.join(directory, "lockkeeper.toml"), "w") as file:
             file.write(CONFIG)
-        self.start()
+        for attempt in range(5):
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self.port = probe.getsockname()[1]
+            try:
+                return self.start()
+            except Red:  # Another program has taken the port meanwhile.
+                if attempt == 4 or self.process.poll() is None:
+                    raise
 
     def start(self):
         command = [self.binary, "serve", "--config", "lockkeeper.toml"]
@@ -759,7 +764,7 @@ def cancel_at_grant(r):
 @row
 def cancel_before_arrival(r):
     """The request is still on its way when the claim is cancelled: a release would overtake it."""
-    r.behind(Rule("acquire", "delay", seconds=1.2))
+    r.behind(Rule("acquire", "delay", seconds=1))
     r.expect(r.drive("cancel", ttl="90s", after="500ms"), "cancelled", optional=("acquired", "told"))
     time.sleep(1)
     r.free()
