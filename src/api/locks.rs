@@ -48,7 +48,8 @@ pub(super) async fn acquire(
 ) -> Result<Response, ApiError> {
     call.allow(&[Permission::Acquire])?;
     let as_text = wants_text(request.headers());
-    let options = Options::read(request, &app.limits, ACQUIRE).await?;
+    // Boxed, because a wait would keep the memory.
+    let options = Box::pin(Options::read(request, &app.limits, ACQUIRE)).await?;
     let (patience, cut) = options.wait(app.limits.max_wait)?;
     let claim = options.claim(&app, &call.key)?;
     let waits = !patience.is_zero();

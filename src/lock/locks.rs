@@ -91,7 +91,8 @@ impl Locks {
     /// taken back and goes on to the next claim.
     pub async fn acquire(&self, claim: Claim, patience: Duration) -> Result<Acquired, LockError> {
         let began = Instant::now();
-        let first = self.try_acquire(claim.clone()).await?;
+        // What comes before a wait takes none of its memory.
+        let first = Box::pin(self.try_acquire(claim.clone())).await?;
         if let Acquired::Again(Grant { lease, token, .. }) = &first {
             self.leases.taken_over(token, lease);
         }
@@ -103,7 +104,7 @@ impl Locks {
         let mut ticket = self.enter(claim.clone(), began.checked_add(patience))?;
         let Some(delivery) = ticket.outcome().await else {
             // Another instance may have granted it.
-            return self.try_acquire(claim).await;
+            return Box::pin(self.try_acquire(claim)).await;
         };
         let waited = delivery.asked - began;
         Ok(match delivery.hand_over()? {
