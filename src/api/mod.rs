@@ -123,7 +123,8 @@ impl Api {
     pub async fn answer(&self, mut request: Request, peer: IpAddr) -> Response {
         let id = RequestId::of(request.headers(), self.client(&request, peer));
         let label = edge::Label::of(&request);
-        let (method, uri) = (request.method().clone(), request.uri().clone());
+        // A copy: the URI itself would keep the memory of the whole head during a wait.
+        let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         request.extensions_mut().insert(id.clone());
         request.extensions_mut().insert(self.door);
         let answer = match self.door.leads_to(request.uri().path()) {
@@ -134,7 +135,7 @@ impl Api {
             false => edge::no_such_route().await.into_response(),
         };
         if let Some(error) = answer.extensions().get::<ApiError>() {
-            self.refusals.note(error, &method, uri.path(), &id);
+            self.refusals.note(error, &method, &path, &id);
         }
         let answer = edge::complete(answer, &id);
         let took = id.began.elapsed().as_secs_f64();
