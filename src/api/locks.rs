@@ -226,10 +226,10 @@ pub(super) async fn counted(app: &App, caller: &Caller, claim: Claim) -> Result<
             // Another instance may have granted it, or this one before it was started.
             let is_no_more = app.locks.leases().one_makes_way(&claim, &app.quotas.leases(name))
                 || claim.origin == Origin::Client && app.locks.has_lease(&claim).await?;
-            if !is_no_more {
-                return Err(full);
+            match is_no_more {
+                true => app.quotas.permit_anyway(name),
+                false => app.quotas.permit(caller, Kind::Lease)?, // The registry has found those expired.
             }
-            app.quotas.permit_anyway(name)
         }
         Ok(permit) => permit,
     };
