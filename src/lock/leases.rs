@@ -286,7 +286,7 @@ impl Leases {
         self.with(|known, _| {
             let none = |name: &str| (name.to_owned(), Living::default());
             let mut living: Vec<_> = known.prefixes.names().map(none).collect();
-            for lease in known.all().filter(|lease| !lease.observed) {
+            for lease in known.all().filter(|lease| !lease.observed && lease.ends_at > now) {
                 let Some((since, _)) = lease.granted else { continue };
                 let of_prefix = &mut living[lease.prefix].1;
                 of_prefix.count += 1;
@@ -481,6 +481,17 @@ mod tests {
         assert!(told(&leases).is_empty());
         leases.let_go(&last_word(lease.renewals.refreshed()), None);
         assert_eq!(told(&leases), [("a".to_owned(), Some(0), Why::Released)]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_whose_ttl_has_passed_does_not_live_even_if_nobody_has_looked() {
+        let leases = leases(Why::Elsewhere);
+        leases.granted(&claim(), &win("a", 1));
+        assert_eq!(leases.living()[0].1.count, 1);
+        advance(Duration::from_secs(11)).await;
+        assert_eq!(leases.living()[0].1, Living::default());
+        leases.renewed(&lease("a", 1));
+        assert_eq!(leases.living()[0].1.count, 1);
     }
 
     #[tokio::test(start_paused = true)]
