@@ -13,9 +13,7 @@ use std::time::Duration;
 use tokio::sync::Notify;
 
 use crate::cli::live::{Live, reload_certificate};
-
-/// The largest file that is read again; settings and certificates take a few kilobytes.
-const MAX_BYTES: u64 = 4 << 20;
+use crate::config::MOST_OF_FILE;
 
 /// The pause between two looks at the files.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -80,8 +78,8 @@ impl WatchedFiles {
     fn endless(&self) -> Option<String> {
         let endless = |path: &PathBuf| {
             let file = std::fs::metadata(path).ok()?;
-            let sound = file.is_file() && file.len() <= MAX_BYTES;
-            (!sound).then(|| format!("{} is no file of up to {MAX_BYTES} bytes", path.display()))
+            let sound = file.is_file() && file.len() <= MOST_OF_FILE;
+            (!sound).then(|| format!("{} is no file of up to {MOST_OF_FILE} bytes", path.display()))
         };
         self.paths.iter().find_map(endless)
     }

@@ -3,9 +3,7 @@
 use std::cell::OnceCell;
 use std::env::VarError;
 use std::ffi::OsString;
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
@@ -13,6 +11,7 @@ use clap::builder::FalseyValueParser;
 
 use crate::cli::voice::Voice;
 use crate::client::{Client, Trust};
+use crate::config::read_text;
 use crate::lock::key::LockKey;
 use crate::lock::time::parse_duration;
 use crate::lock::token::{LeaseToken, TokenMaker};
@@ -20,8 +19,8 @@ use crate::lock::token::{LeaseToken, TokenMaker};
 /// The variable with the API key; the process list would show a flag.
 pub(super) const API_KEY: &str = "LOCKKEEPER_API_KEY";
 
-/// The most bytes that are read of a file with an API key, which is far shorter.
-const MOST_OF_FILE: u64 = 4_096;
+/// The most bytes of a file with an API key.
+const MOST_OF_API_KEY: u64 = 4_096;
 
 /// The URL of a service with the default settings.
 const LOCAL: &str = "http://127.0.0.1:8080";
@@ -83,7 +82,7 @@ impl Remote {
             return Ok(known.as_deref());
         }
         let text = match &self.api_key_file {
-            Some(file) => start_of(file).map_err(|error| {
+            Some(file) => read_text(file, MOST_OF_API_KEY).map_err(|error| {
                 format!("the API key in {} cannot be read: {error}", file.display())
             })?,
             None => match std::env::var(API_KEY) {
@@ -132,13 +131,6 @@ impl Remote {
             _ => Voice::Usual,
         }
     }
-}
-
-/// The start of a file: it may be an endless one, such as `/dev/zero`, by mistake.
-fn start_of(path: &Path) -> io::Result<String> {
-    let mut text = String::new();
-    File::open(path)?.take(MOST_OF_FILE).read_to_string(&mut text)?;
-    Ok(text)
 }
 
 /// Parses a key of the command line. A path is refused with a key in its place.

@@ -1,5 +1,7 @@
 //! The layers of settings, merged.
 
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -31,6 +33,18 @@ const LISTS: [&str; 2] = ["prefixes", "api_keys"];
 
 /// The settings that a reload applies.
 const LIVE: [&str; 2] = ["log.level", "api_keys"];
+
+/// The most bytes of a settings file.
+pub(crate) const MOST_OF_FILE: u64 = 4 << 20;
+
+/// The text of a file of at most so many bytes: a wrong path, such as `/dev/zero`, may have no end.
+pub(crate) fn read_text(path: &Path, most: u64) -> io::Result<String> {
+    let mut text = String::new();
+    if File::open(path)?.take(most + 1).read_to_string(&mut text)? as u64 > most {
+        return Err(io::Error::other(format!("it has more than {most} bytes")));
+    }
+    Ok(text)
+}
 
 /// The settings given as flags.
 #[derive(Clone, Debug, Default)]
@@ -151,7 +165,7 @@ impl Sources {
 
     fn lay_file(&mut self, file: &Path) -> Result<(), ConfigError> {
         let origin = file.display().to_string();
-        let text = std::fs::read_to_string(file)
+        let text = read_text(file, MOST_OF_FILE)
             .map_err(|error| ConfigError(format!("cannot read {origin}: {error}")))?;
         let table: Table = text.parse().map_err(|error: toml::de::Error| {
             // Without the line itself, which may contain a password.

@@ -187,6 +187,7 @@ fn a_refusal_by_the_service_is_125_and_an_api_key_comes_from_the_environment() {
     };
     assert_eq!(named(&file), ends(0, SILENT));
     assert!(named(&empty).err.contains("has no API key"));
+    assert!(named(Path::new("/dev/zero")).err.contains("it has more than 4096 bytes"));
     assert!(named(Path::new("/no/such/file")).err.contains("the API key in /no/such/file cannot"));
     let ran =
         stage.exec(&["-t", "48h", "key", "true"]).env("LOCKKEEPER_API_KEY", "secret").output();

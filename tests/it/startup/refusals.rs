@@ -58,6 +58,7 @@ fn a_wrong_flag_is_one_sentence() {
         (vec!["--listen", "nonsense"], "`listen` (from --listen): write ADDRESS:PORT"),
         (vec!["--listen", "192.0.2.123:0"], "cannot listen on 192.0.2.123:0"),
         (vec!["--config", "/nonexistent/mine.toml"], "cannot read /nonexistent/mine.toml"),
+        (vec!["--config", "/dev/zero"], "cannot read /dev/zero: it has more than 4194304 bytes"),
     ] {
         let mut all = Vec::new();
         if !arguments.contains(&"--listen") {
