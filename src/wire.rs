@@ -322,3 +322,26 @@ pub(crate) fn shared_by(slots: Slots) -> Option<u16> {
 fn owner_text(holder: &Holder) -> Option<String> {
     holder.owner.as_ref().map(|owner| owner.as_str().to_owned())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Code, More, Problem, key_path};
+    use crate::lock::key::LockKey;
+
+    #[test]
+    fn the_code_and_the_detail_come_first() {
+        let more = More { owner: Some("web-1".into()), waiters: Some(0), ..More::default() };
+        let body = serde_json::to_string(&Problem::new(Code::LockHeld, "held", more)).unwrap();
+        assert_eq!(
+            body,
+            r#"{"code":"lock_held","detail":"held","owner":"web-1","waiters":0,"title":"The lock is held","status":409,"type":"urn:lockkeeper:lock_held","request_id":""}"#
+        );
+    }
+
+    #[test]
+    fn a_key_goes_into_the_path_as_the_service_reads_it() {
+        let path = |key: &str| key_path(&LockKey::parse(key).unwrap());
+        assert_eq!(path("a/b"), "/locks/a/b");
+        assert_eq!(path("a b?c#d%e+f"), "/locks/a%20b%3Fc%23d%25e%2Bf");
+    }
+}

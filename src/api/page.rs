@@ -88,13 +88,43 @@ impl Page {
     }
 }
 
-/// The hashes of all elements of this name, as sources of a policy.
+/// The hashes of all elements of this name, as sources of a policy; `'none'` without one.
 fn sources(html: &str, name: &str) -> String {
     let (open, close) = (format!("<{name}>"), format!("</{name}>"));
     let texts = html.split(&open).skip(1).filter_map(|rest| rest.split_once(&close));
-    texts.map(|(text, _)| format!(" 'sha256-{}'", digest(text.as_bytes()))).collect()
+    let hashes: String =
+        texts.map(|(text, _)| format!(" 'sha256-{}'", digest(text.as_bytes()))).collect();
+    if hashes.is_empty() { " 'none'".to_owned() } else { hashes }
 }
 
 fn digest(text: &[u8]) -> String {
     STANDARD.encode(Sha256::digest(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Page;
+
+    /// `printf %s 'a { }' | openssl dgst -sha256 -binary | base64`, and of `b()`.
+    const STYLE: &str = "V772Un512mwSfboBMJIh7gFKD4A2CGfkS9l77+/tDHU=";
+    const SCRIPT: &str = "cf242PFc/kb7xD0Qzhsmd9vvRkc+cWFmbi+k+YvtdKc=";
+
+    const HTML: &str = "<style>a { }</style><p>text</p><script>b()</script>";
+
+    fn policy(page: &Page) -> &str {
+        page.headers["content-security-policy"].to_str().unwrap()
+    }
+
+    #[test]
+    fn a_policy_allows_what_the_page_has_and_nothing_else() {
+        let page = Page::new(HTML);
+        assert!(policy(&page).starts_with("default-src 'none'; "));
+        assert!(policy(&page).contains(&format!("style-src 'sha256-{STYLE}';")), "{page:?}");
+        assert!(policy(&page).contains(&format!("script-src 'sha256-{SCRIPT}';")), "{page:?}");
+        assert!(policy(&page).ends_with("frame-ancestors 'none'"));
+        assert!(policy(&Page::new("<p>")).contains("style-src 'none'; script-src 'none';"));
+        let page = Page::with_library(HTML);
+        let more = format!("style-src 'unsafe-inline'; script-src 'self' 'sha256-{SCRIPT}';");
+        assert!(policy(&page).contains(&more), "{page:?}");
+    }
 }
