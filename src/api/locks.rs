@@ -220,16 +220,18 @@ pub(super) async fn give_up(
 
 /// The claim with a permit for one more lease of its caller.
 pub(super) async fn counted(app: &App, caller: &Caller, claim: Claim) -> Result<Claim, ApiError> {
+    let Some(name) = caller.counted_as() else { return Ok(claim) };
+    let leases = app.locks.leases();
+    leases.expire(); // Those that are over count no more.
     let permit = match app.quotas.permit(caller, Kind::Lease) {
         Err(full) => {
-            let Some(name) = caller.counted_as() else { return Err(full) };
             // Another instance may have granted it, or this one before it was started.
-            let is_no_more = app.locks.leases().one_makes_way(&claim, &app.quotas.leases(name))
+            let is_no_more = leases.one_makes_way(&claim, &app.quotas.leases(name))
                 || claim.origin == Origin::Client && app.locks.has_lease(&claim).await?;
-            match is_no_more {
-                true => app.quotas.permit_anyway(name),
-                false => app.quotas.permit(caller, Kind::Lease)?, // The registry has found those expired.
+            if !is_no_more {
+                return Err(full);
             }
+            app.quotas.permit_anyway(name)
         }
         Ok(permit) => permit,
     };

@@ -221,6 +221,11 @@ impl Leases {
         self.with(|known, _| known.of_key(&claim.key).any(|one| counted(one) && makes_way(one)))
     }
 
+    /// Takes leases whose TTL has passed out of the quotas. Everything else here does so first.
+    pub(crate) fn expire(&self) {
+        self.with(|_, _| ());
+    }
+
     /// Tells the streams of a token that a later request has the lease.
     pub(crate) fn taken_over(&self, token: &LeaseToken, lease: &Lease) {
         self.with(|_, holds| holds.taken_over(token, lease));
