@@ -103,13 +103,13 @@ fn print_ratios(rows: &[Row<'_>]) {
         let over = |figure: fn(&Sample) -> f64| {
             spread(now.iter().zip(samples).map(|(now, before)| figure(now) / figure(before)), 2)
         };
-        println!(
-            "Now over {}: {}, processor time of the service {}, of Redis {}",
-            scenario.name,
-            over(|sample| sample.operations),
-            over(|sample| sample.server_micros),
-            over(|sample| sample.redis_micros),
-        );
+        let (name, operations) = (scenario.name, over(|sample| sample.operations));
+        let service = over(|sample| sample.server_micros);
+        let redis = match scenario.target {
+            Target::RedisBefore => format!(", of Redis {}", over(|sample| sample.redis_micros)),
+            _ => String::new(),
+        };
+        println!("Now over {name}: {operations}, processor time of the service {service}{redis}");
     }
     let script = samples_of(rows, Peer::Script, Work::Acquire);
     print("Acquires on Redis over webdis with the same script", redis, script);
