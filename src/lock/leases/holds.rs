@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use tokio::sync::SetOnce;
 
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, Lease, Renewals};
@@ -29,7 +29,7 @@ struct OfKey {
 struct OpenHold {
     token: LeaseToken,
     stage: Stage,
-    tell: mpsc::UnboundedSender<Why>,
+    told: Arc<SetOnce<Why>>,
 }
 
 /// Of two leases of one token the greater stage is the newer.
@@ -48,8 +48,8 @@ pub(crate) struct Registered {
     leases: Arc<Leases>,
     key: LockKey,
     token: LeaseToken,
-    tell: mpsc::UnboundedSender<Why>,
-    reasons: mpsc::UnboundedReceiver<Why>,
+    /// The first reason why the stream no longer has the lease.
+    told: Arc<SetOnce<Why>>,
 }
 
 impl Holds {
@@ -57,8 +57,9 @@ impl Holds {
         let taken_over = Stage::of(lease);
         let holds = self.0.get(&lease.key).into_iter().flat_map(|of_key| &of_key.holds);
         let older = |hold: &&OpenHold| hold.token == *token && hold.stage <= taken_over;
-        let older = holds.filter(|hold| hold.stage != Stage::Asks).filter(older);
-        older.for_each(|hold| hold.tell(Why::TakenOver));
+        for hold in holds.filter(|hold| hold.stage != Stage::Asks).filter(older) {
+            let _ = hold.told.set(Why::TakenOver);
+        }
     }
 
     /// Tells the streams of the lease that ended, or of an earlier one. Without a fencing token, a
@@ -70,7 +71,7 @@ impl Holds {
             if let Stage::Has(lease, _) = hold.stage
                 && ended.ends(lease)
             {
-                hold.tell(why);
+                let _ = hold.told.set(why);
             }
         }
         of_key.ended.insert(number, (ended.clone(), why));
@@ -94,19 +95,12 @@ impl Stage {
     }
 }
 
-impl OpenHold {
-    fn tell(&self, why: Why) {
-        // A stream that has ended meanwhile needs no message.
-        let _ = self.tell.send(why);
-    }
-}
-
 impl Registered {
     pub(super) fn new(leases: Arc<Leases>, key: LockKey, token: LeaseToken) -> Self {
-        let (tell, reasons) = mpsc::unbounded_channel();
-        let own = OpenHold { token: token.clone(), stage: Stage::Asks, tell: tell.clone() };
+        let told = Arc::default();
+        let own = OpenHold { token: token.clone(), stage: Stage::Asks, told: Arc::clone(&told) };
         leases.with(|_, holds| holds.0.entry(key.clone()).or_default().holds.push(own));
-        Self { leases, key, token, tell, reasons }
+        Self { leases, key, token, told }
     }
 
     /// Notes that the lease is waited for. Only the newest waiting stream under a token goes on.
@@ -119,7 +113,7 @@ impl Registered {
         self.with(|of_key| {
             self.advance(of_key, Stage::of(lease));
             if let Some(why) = of_key.reason_of(lease.fencing_token) {
-                let _ = self.tell.send(why);
+                let _ = self.told.set(why);
             }
         });
     }
@@ -128,31 +122,24 @@ impl Registered {
     /// not the order of registration.
     fn advance(&self, of_key: &mut OfKey, stage: Stage) {
         for hold in of_key.holds.iter_mut().filter(|hold| hold.token == self.token) {
-            if hold.tell.same_channel(&self.tell) {
+            if Arc::ptr_eq(&hold.told, &self.told) {
                 hold.stage = stage;
             } else if hold.stage > stage && stage != Stage::Waits {
-                let _ = self.tell.send(Why::TakenOver);
+                let _ = self.told.set(Why::TakenOver);
             } else if hold.stage != Stage::Asks {
-                hold.tell(Why::TakenOver);
+                let _ = hold.told.set(Why::TakenOver);
             }
         }
     }
 
     /// Waits until the stream is told why it no longer has the lease.
-    ///
-    /// # Cancel safety
-    ///
-    /// No message is lost.
-    pub(crate) async fn told(&mut self) -> Why {
-        match self.reasons.recv().await {
-            Some(why) => why,
-            None => std::future::pending().await,
-        }
+    pub(crate) async fn told(&self) -> Why {
+        *self.told.wait().await
     }
 
-    /// A reason that was told and not received.
-    pub(crate) fn was_told(&mut self) -> Option<Why> {
-        self.reasons.try_recv().ok()
+    /// The reason, if the stream was told one.
+    pub(crate) fn was_told(&self) -> Option<Why> {
+        self.told.get().copied()
     }
 
     fn with(&self, use_it: impl FnOnce(&mut OfKey)) {
@@ -162,10 +149,9 @@ impl Registered {
 
 impl Drop for Registered {
     fn drop(&mut self) {
-        self.reasons.close();
         self.leases.with(|_, Holds(open)| {
             if let Some(of_key) = open.get_mut(&self.key) {
-                of_key.holds.retain(|hold| !hold.tell.same_channel(&self.tell));
+                of_key.holds.retain(|hold| !Arc::ptr_eq(&hold.told, &self.told));
                 if of_key.holds.is_empty() {
                     open.remove(&self.key);
                 }
