@@ -269,22 +269,6 @@ impl Leases {
         });
     }
 
-    /// Notes the end of a stream: its lease ended or lingers, unless it was renewed meanwhile.
-    pub(crate) fn let_go(&self, of: &Target, linger: Option<Ttl>) {
-        let (now, Some(number)) = (Instant::now(), of.number) else { return };
-        self.with(|known, _| {
-            if known.lease(&of.key, number).is_none_or(|known| !of.only.holds(known.renewals)) {
-                return;
-            }
-            match linger {
-                Some(linger) => known.change(&of.key, number, |known| {
-                    (known.ends_at, known.capped) = (now + linger.as_duration(), false);
-                }),
-                None => known.end(&of.key, number, now, Why::Released),
-            }
-        });
-    }
-
     /// The leases that this instance granted and that have not ended, by prefix.
     pub(crate) fn living(&self) -> Vec<(String, Living)> {
         let now = Instant::now();
@@ -472,20 +456,6 @@ mod tests {
             leases.missed(&Target::of(&key("a"), &token(), Some(number(2))));
             assert_eq!(told(&leases)[1], ("a".to_owned(), None, Why::Elsewhere));
         }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_end_of_a_hold_ends_no_lease_that_was_renewed_meanwhile() {
-        let leases = leases(Why::Expired);
-        let lease = lease("a", 1);
-        leases.granted(&claim(), &Win { lease: lease.clone(), ..win("a", 1) });
-        let last_word =
-            |renewals| Target::kept(&token(), &Lease { renewals, ..lease.clone() }).last_word();
-        leases.renewed(&Lease { renewals: lease.renewals.refreshed(), ..lease.clone() });
-        leases.let_go(&last_word(lease.renewals), None);
-        assert!(told(&leases).is_empty());
-        leases.let_go(&last_word(lease.renewals.refreshed()), None);
-        assert_eq!(told(&leases), [("a".to_owned(), Some(0), Why::Released)]);
     }
 
     #[tokio::test(start_paused = true)]

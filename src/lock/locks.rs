@@ -326,22 +326,24 @@ impl Locks {
 
     /// Lets go of the lease of a hold; retries until it would have expired anyway.
     pub(crate) fn let_go(&self, care: Arc<Mutex<Target>>, linger: Option<Ttl>, over_at: Instant) {
-        let (store, leases) = (self.store.clone(), self.leases.clone());
+        let locks = self.clone();
         self.tasks.spawn(async move {
             let of = care.lock().await.last_word();
             let mut attempts = ATTEMPTS;
-            let call = async || match linger {
-                Some(_) => store.renew(&of, linger).await.map(drop),
-                None => store.end(&of).await.map(drop),
-            };
-            while call().await.is_err() {
-                if Instant::now() >= over_at {
-                    return;
-                }
+            while locks.last_word(&of, linger).await.is_err() && Instant::now() < over_at {
                 attempts.pause().await;
             }
-            leases.let_go(&of, linger);
         });
+    }
+
+    async fn last_word(&self, of: &Target, linger: Option<Ttl>) -> Result<(), StoreError> {
+        if linger.is_some() {
+            return self.renew(of.clone(), linger).await.map(drop);
+        }
+        if let Ended::Lease(lease) = self.store.end(of).await? {
+            self.leases.ended(&of.key, &lease, Why::Released);
+        }
+        Ok(())
     }
 
     /// The answer to a claim that has the key.
