@@ -123,49 +123,35 @@ impl Leases {
     }
 
     /// Notes a lease that a claim has. The answer of its end may have come first.
-    pub(crate) fn granted(&self, claim: &Claim, win: &Win) {
-        let (Win { lease, fresh, replaces, .. }, now) = (win, Instant::now());
-        let (key, number, token) = (&lease.key, lease.fencing_token, Some(&claim.token));
-        let (ends_at, permit) = (now + lease.ttl.as_duration(), claim.permit.clone());
+    pub(crate) fn granted(&self, claim: &Claim, Win { lease, fresh, replaces, .. }: &Win) {
+        let (key, number, now) = (&lease.key, lease.fencing_token, Instant::now());
         self.with(|known, _| {
             if known.has_ended(key, number) {
                 return;
             }
             known.changes += 1;
             // A holder whose lease was replaced goes on under another number.
-            let replaced = replaces.filter(|_| known.lease(key, number).is_none());
-            let before = replaced.unwrap_or(number);
-            if known.lease(key, before).is_some() {
-                return known.change(key, before, |known| {
-                    if replaced.is_some() {
-                        (known.fencing_token, known.renewals) = (number, lease.renewals);
-                    }
-                    known.renew(lease, ends_at);
-                    known.permit = permit.or_else(|| known.permit.take());
-                });
+            let before = known.remove(key, number).or_else(|| known.remove(key, (*replaces)?));
+            if let Some(mut before) = before {
+                before.renew(lease, now);
+                before.permit = claim.permit.clone().or(before.permit);
+                return known.insert(before);
             }
+            let shares = |share: Share| share != Share::ALONE;
             let beside = |known: &KnownLease| {
-                let [shared, others] = [lease.share, known.share].map(|one| one != Share::ALONE);
-                shared && others && known.token.as_ref() != token
+                let both = shares(lease.share) && shares(known.lease.share);
+                both && known.token.as_ref() != Some(&claim.token)
             };
-            if known.of_key(key).any(|one| one.fencing_token > number && !beside(one)) {
+            if known.of_key(key).any(|one| one.number() > number && !beside(one)) {
                 return; // A late answer: a later lease of the key is known.
             }
             known.end_all(key, now, self.unreported, |known| !beside(known));
-            let lease = KnownLease {
-                token: token.cloned(),
-                fencing_token: number,
-                renewals: lease.renewals,
-                owner: lease.owner.clone(),
-                prefix: known.prefixes.of(key),
+            known.insert(KnownLease {
+                token: Some(claim.token.clone()),
                 granted: fresh.then_some((now, Duration::ZERO)),
-                ends_at,
-                capped: lease.capped,
-                observed: false,
-                share: lease.share,
-                permit,
-            };
-            known.insert(key, lease);
+                permit: claim.permit.clone(),
+                ..KnownLease::new(lease.clone(), now, &known.prefixes)
+            });
         });
     }
 
@@ -189,24 +175,20 @@ impl Leases {
     /// Notes a lease from before this process was started.
     pub(crate) fn found(&self, key: &LockKey, holder: &Holder, permit: Permit) {
         let (Some(fencing_token), Some(left)) = (holder.fencing_token, holder.left) else { return };
+        let lease = Lease {
+            key: key.clone(),
+            owner: holder.owner.clone(),
+            fencing_token,
+            ttl: Ttl::lasting(left),
+            renewals: Renewals::default(),
+            capped: false,
+            share: holder.share,
+        };
         self.with(|known, _| {
-            if known.lease(key, fencing_token).is_some() {
-                return; // Its client has renewed it meanwhile.
-            }
-            let lease = KnownLease {
-                token: None,
-                fencing_token,
-                renewals: Renewals::default(),
-                owner: holder.owner.clone(),
-                prefix: known.prefixes.of(key),
-                granted: None,
-                ends_at: Instant::now() + left,
-                capped: false,
-                observed: false,
-                share: holder.share,
-                permit: Some(permit),
-            };
-            known.insert(key, lease);
+            if known.lease(key, fencing_token).is_none() {
+                let found = KnownLease::new(lease, Instant::now(), &known.prefixes);
+                known.insert(KnownLease { permit: Some(permit), ..found });
+            } // Otherwise its client has renewed it meanwhile.
         });
     }
 
@@ -214,7 +196,7 @@ impl Leases {
     pub(crate) fn one_makes_way(&self, claim: &Claim, count: &Count) -> bool {
         let alone = claim.slots().is_alone();
         let makes_way = |known: &KnownLease| {
-            known.token.as_ref() == Some(&claim.token) || alone && known.share == Share::ALONE
+            known.token.as_ref() == Some(&claim.token) || alone && known.lease.share == Share::ALONE
         };
         let counted =
             |known: &KnownLease| known.permit.as_ref().is_some_and(|one| one.is_of(count));
@@ -232,9 +214,9 @@ impl Leases {
     }
 
     pub(crate) fn renewed(&self, lease: &Lease) {
-        let ends_at = Instant::now() + lease.ttl.as_duration();
         self.with(|known, _| {
-            known.change(&lease.key, lease.fencing_token, |known| known.renew(lease, ends_at));
+            let renew = |known: &mut KnownLease| known.renew(lease, Instant::now());
+            known.change(&lease.key, lease.fencing_token, renew);
             known.changes += 1;
         });
     }
@@ -244,8 +226,8 @@ impl Leases {
         let (now, number) = (Instant::now(), holder.fencing_token);
         self.with(|known, holds| {
             holds.ended(key, holder, why);
-            let is_it = |known: &KnownLease| Some(known.fencing_token) == number;
-            let before = |known: &KnownLease| !is_it(known) && holder.ends(known.fencing_token);
+            let is_it = |known: &KnownLease| Some(known.number()) == number;
+            let before = |known: &KnownLease| !is_it(known) && holder.ends(known.number());
             known.end_all(key, now, self.unreported, before);
             if known.of_key(key).any(is_it) {
                 return known.end_all(key, now, why, is_it);

@@ -7,11 +7,10 @@ use smallvec::SmallVec;
 use tokio::time::Instant;
 
 use crate::lock::key::LockKey;
-use crate::lock::lease::{Lease, Owner, Renewals};
+use crate::lock::lease::Lease;
 use crate::lock::leases::{End, ObserveHeld, Why};
 use crate::lock::permit::Permit;
 use crate::lock::prefixes::Prefixes;
-use crate::lock::slots::Share;
 use crate::lock::token::{FencingToken, LeaseToken};
 
 /// The ends that are kept: as many as the dashboard shows. So many leases of which the TTL has
@@ -46,21 +45,17 @@ type Due = (Instant, LockKey, FencingToken);
 
 /// A lease that this instance has granted or renewed, or found at its start.
 pub(super) struct KnownLease {
+    /// The lease as the store last told it.
+    pub(super) lease: Lease,
+    pub(super) ends_at: Instant,
     /// `None` if it was found at the start.
     pub(super) token: Option<LeaseToken>,
-    pub(super) fencing_token: FencingToken,
-    pub(super) renewals: Renewals,
-    pub(super) owner: Option<Owner>,
     /// The number of its prefix.
     pub(super) prefix: usize,
     /// The moment of the grant and the wait before it, if this instance granted it.
     pub(super) granted: Option<(Instant, Duration)>,
-    pub(super) ends_at: Instant,
-    /// True if it cannot be renewed beyond that.
-    pub(super) capped: bool,
     /// True once the time that it was held was observed.
     pub(super) observed: bool,
-    pub(super) share: Share,
     /// Its part of a quota.
     pub(super) permit: Option<Permit>,
 }
@@ -77,7 +72,7 @@ impl Known {
     }
 
     pub(super) fn lease(&self, key: &LockKey, number: FencingToken) -> Option<&KnownLease> {
-        self.of_key(key).find(|known| known.fencing_token == number)
+        self.of_key(key).find(|known| known.number() == number)
     }
 
     pub(super) fn all(&self) -> impl Iterator<Item = &KnownLease> {
@@ -85,18 +80,19 @@ impl Known {
     }
 
     /// Makes a lease known, if there is room.
-    pub(super) fn insert(&mut self, key: &LockKey, lease: KnownLease) {
-        if self.running.len() >= MOST && lease.permit.is_none() {
+    pub(super) fn insert(&mut self, known: KnownLease) {
+        if self.running.len() >= MOST && known.permit.is_none() {
             return;
         }
-        self.running.insert((lease.ends_at, key.clone(), lease.fencing_token));
-        self.leases.entry(key.clone()).or_default().push(lease);
+        let key = known.lease.key.clone();
+        self.running.insert((known.ends_at, key.clone(), known.number()));
+        self.leases.entry(key).or_default().push(known);
     }
 
     /// Takes out a lease, without an end.
     pub(super) fn remove(&mut self, key: &LockKey, number: FencingToken) -> Option<KnownLease> {
         let of_key = self.leases.get_mut(key)?;
-        let place = of_key.iter().position(|known| known.fencing_token == number)?;
+        let place = of_key.iter().position(|known| known.number() == number)?;
         let lease = of_key.remove(place);
         if of_key.is_empty() {
             self.leases.remove(key);
@@ -115,7 +111,7 @@ impl Known {
     ) {
         if let Some(mut lease) = self.remove(key, number) {
             change(&mut lease);
-            self.insert(key, lease);
+            self.insert(lease);
         }
     }
 
@@ -127,7 +123,7 @@ impl Known {
             self.running.remove(&due);
             let (_, key, number) = &due;
             let of_key = self.leases.get_mut(key).into_iter().flatten();
-            for lease in of_key.filter(|known| known.fencing_token == *number) {
+            for lease in of_key.filter(|known| known.number() == *number) {
                 lease.permit = None;
                 lease.observe(&self.prefixes, &self.observe, now, why);
             }
@@ -155,7 +151,7 @@ impl Known {
         which: impl Fn(&KnownLease) -> bool,
     ) {
         let over: SmallVec<[_; 4]> =
-            self.of_key(key).filter(|known| which(known)).map(|one| one.fencing_token).collect();
+            self.of_key(key).filter(|known| which(known)).map(KnownLease::number).collect();
         for number in over {
             self.end(key, number, at, why);
         }
@@ -165,21 +161,14 @@ impl Known {
     pub(super) fn end(&mut self, key: &LockKey, number: FencingToken, at: Instant, why: Why) {
         let Some(mut known) = self.remove(key, number) else { return };
         known.observe(&self.prefixes, &self.observe, at, why);
+        let KnownLease { lease: Lease { key, owner, fencing_token, capped, .. }, .. } = known;
         let at = at.min(known.ends_at);
-        let why = if known.capped && why == Why::Expired { Why::MaxHold } else { why };
-        self.record(End {
-            number: 0,
-            at,
-            key: key.clone(),
-            owner: known.owner,
-            fencing_token: Some(known.fencing_token),
-            held: known
-                .granted
-                .filter(|_| why != Why::Elsewhere)
-                .map(|(since, _)| at.saturating_duration_since(since)),
-            waited: known.granted.map(|(_, waited)| waited),
-            why,
-        });
+        let why = if capped && why == Why::Expired { Why::MaxHold } else { why };
+        let seen = known.granted.filter(|_| why != Why::Elsewhere);
+        let held = seen.map(|(since, _)| at.saturating_duration_since(since));
+        let (waited, fencing_token) =
+            (known.granted.map(|(_, waited)| waited), Some(fencing_token));
+        self.record(End { number: 0, at, key, owner, fencing_token, held, waited, why });
     }
 
     /// Records an end under the next number.
@@ -200,10 +189,18 @@ impl Known {
 }
 
 impl KnownLease {
-    pub(super) fn renew(&mut self, lease: &Lease, ends_at: Instant) {
-        self.renewals = self.renewals.max(lease.renewals); // Two answers may cross.
-        self.owner.clone_from(&lease.owner);
-        (self.ends_at, self.capped, self.share) = (ends_at, lease.capped, lease.share);
+    /// A lease that this instance hears of now.
+    pub(super) fn new(lease: Lease, now: Instant, prefixes: &Prefixes) -> Self {
+        let (ends_at, prefix) = (now + lease.ttl.as_duration(), prefixes.of(&lease.key));
+        Self { lease, ends_at, token: None, prefix, granted: None, observed: false, permit: None }
+    }
+
+    pub(super) fn number(&self) -> FencingToken {
+        self.lease.fencing_token
+    }
+
+    pub(super) fn renew(&mut self, lease: &Lease, now: Instant) {
+        (self.lease, self.ends_at) = (lease.clone(), now + lease.ttl.as_duration());
     }
 
     /// Observes once how long it was held, if this instance granted it and knows how it ended. One
@@ -211,7 +208,7 @@ impl KnownLease {
     fn observe(&mut self, prefixes: &Prefixes, observe: &ObserveHeld, at: Instant, why: Why) {
         let Some((since, _)) = self.granted.filter(|_| !self.observed) else { return };
         let why = match why {
-            Why::Expired | Why::Elsewhere if self.capped => Why::MaxHold,
+            Why::Expired | Why::Elsewhere if self.lease.capped => Why::MaxHold,
             Why::Elsewhere => return,
             why => why,
         };
