@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use tokio::sync::Mutex;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
@@ -24,8 +23,7 @@ use crate::lock::leases::{Leases, ObserveHeld, Why};
 use crate::lock::owed::{ATTEMPTS, Answering, Delivery, Owed};
 use crate::lock::prefixes::Prefixes;
 use crate::lock::store::{
-    About, Answer, Ask, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store, Target,
-    Win,
+    Answer, Ask, Ended, Guarantees, Keep, Listing, NodeReport, Page, Renewed, Store, Target, Win,
 };
 use crate::lock::ticket::Ticket;
 use crate::lock::time::Ttl;
@@ -36,14 +34,12 @@ use crate::lock::waiting::{WaitLimits, Waiters};
 #[derive(Clone)]
 pub struct Locks {
     store: Arc<dyn Store>,
-    guarantees: Guarantees,
     tasks: TaskTracker,
     /// The questions in flight of claims that do not wait.
     attempts: TaskTracker,
     owed: Arc<Owed>,
     waiters: Arc<Waiters>,
     leases: Arc<Leases>,
-    draining: CancellationToken,
 }
 
 impl fmt::Debug for Locks {
@@ -66,13 +62,10 @@ impl Locks {
         observe: ObserveHeld,
     ) -> Self {
         let (tasks, attempts) = (TaskTracker::new(), TaskTracker::new());
-        let About { guarantees, shared, .. } = store.about();
-        let leases = Arc::new(Leases::new(shared, prefixes, observe));
+        let leases = Arc::new(Leases::new(store.about().shared, prefixes, observe));
         let owed = Arc::new(Owed::new(store.clone(), leases.clone(), tasks.clone()));
         let waiters = Waiters::new(store.clone(), owed.clone(), tasks.clone(), limits);
-        let waiters = Arc::new(waiters);
-        let draining = CancellationToken::new();
-        Self { store, guarantees, tasks, attempts, owed, waiters, leases, draining }
+        Self { store, tasks, attempts, owed, waiters: Arc::new(waiters), leases }
     }
 
     /// Acquires the key for the claim, waiting in line for at most `patience` if it is held.
@@ -128,7 +121,7 @@ impl Locks {
     /// Asks for a key that may be free, as [`Locks::try_acquire`]; the answer is not handed over
     /// yet.
     pub(crate) async fn ask(&self, claim: Claim) -> Result<Delivery, LockError> {
-        if self.draining.is_cancelled() && !self.has_lease_at_last(&claim).await? {
+        if self.waiters.draining.is_cancelled() && !self.has_lease_at_last(&claim).await? {
             return Err(LockError::Draining);
         }
         let (store, owed) = (self.store.clone(), self.owed.clone());
@@ -270,7 +263,7 @@ impl Locks {
 
     /// The store's promises.
     pub fn guarantees(&self) -> Guarantees {
-        self.guarantees
+        self.store.about().guarantees
     }
 
     /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
@@ -285,7 +278,7 @@ impl Locks {
         claim: Claim,
         give_up_at: Option<Instant>,
     ) -> Result<Ticket, LockError> {
-        Ticket::enter(self.waiters.clone(), claim, give_up_at, self.draining.clone())
+        Ticket::enter(self.waiters.clone(), claim, give_up_at)
     }
 
     /// The leases that this instance knows.

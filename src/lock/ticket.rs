@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
-use tokio_util::sync::CancellationToken;
 
 use crate::lock::error::{Effect, LockError, StoreError, Verb};
 use crate::lock::key_line::Stop;
@@ -24,7 +23,6 @@ pub(crate) struct Ticket {
     claim: Claim,
     number: u64,
     told: oneshot::Receiver<Option<Delivery>>,
-    draining: CancellationToken,
     give_up_at: Option<Instant>,
     /// The time limit of the store's last answer, once the wait is over.
     stopping: Option<Instant>,
@@ -37,11 +35,10 @@ impl Ticket {
         waiters: Arc<Waiters>,
         claim: Claim,
         give_up_at: Option<Instant>,
-        draining: CancellationToken,
     ) -> Result<Self, LockError> {
         let (tell, told) = oneshot::channel();
         let number = waiters.enter(&claim, tell)?;
-        Ok(Self { waiters, claim, number, told, draining, give_up_at, stopping: None })
+        Ok(Self { waiters, claim, number, told, give_up_at, stopping: None })
     }
 
     /// Waits for the outcome, once the wait is over for at most [`HEAR_OUT`]; `None` if the request
@@ -56,7 +53,7 @@ impl Ticket {
             let stop = tokio::select! {
                 biased;
                 told = &mut self.told => return told.unwrap_or_else(|_| Some(self.unknown())),
-                () = self.draining.cancelled() => Stop::Draining,
+                () = self.waiters.draining.cancelled() => Stop::Draining,
                 () = until(self.give_up_at) => Stop::LastQuestion,
             };
             self.stopping = Some(Instant::now() + HEAR_OUT);

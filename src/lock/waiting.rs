@@ -15,6 +15,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, Semaphore, oneshot};
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::lock::error::LockError;
@@ -60,6 +61,8 @@ pub(crate) struct Waiters {
     pub(super) owed: Arc<Owed>,
     tasks: TaskTracker,
     limits: WaitLimits,
+    /// Cancelled once the instance shuts down.
+    pub(super) draining: CancellationToken,
     /// Has a permit for each request that may wait.
     room: Arc<Semaphore>,
     last_request: AtomicU64,
@@ -81,8 +84,8 @@ impl Waiters {
         limits: WaitLimits,
     ) -> Self {
         let room = Arc::new(Semaphore::new(limits.per_instance));
-        let (last_request, lines) = Default::default();
-        Self { store, owed, tasks, limits, room, last_request, lines }
+        let (draining, last_request, lines) = Default::default();
+        Self { store, owed, tasks, limits, draining, room, last_request, lines }
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -10,12 +10,12 @@ use crate::lock::owed::Delivery;
 impl Locks {
     /// Returns true once the store has answered, until the shutdown begins.
     pub fn ready(&self) -> bool {
-        self.store.contacted() && !self.draining.is_cancelled()
+        self.store.contacted() && !self.waiters.draining.is_cancelled()
     }
 
     /// Begins the shutdown: refuses claims, and tells waiting requests. Leases stay.
     pub fn drain(&self) {
-        self.draining.cancel();
+        self.waiters.draining.cancel();
     }
 
     /// Waits, at most `patience`, for calls whose callers are gone and for pending undos. Returns
@@ -34,7 +34,7 @@ impl Locks {
     }
 
     pub(crate) async fn drained(&self) {
-        self.draining.cancelled().await;
+        self.waiters.draining.cancelled().await;
     }
 
     /// Returns whether a client's claim has a lease, once no call that this instance made before it
