@@ -171,7 +171,6 @@ impl Table {
             line.take_handed();
             self.hand_on_if_free(key, now);
         }
-        self.forget_empty_line(key);
         self.ring(key);
     }
 
@@ -262,7 +261,7 @@ impl Table {
         }
     }
 
-    /// Forgets expired places and empty lines of keys that are no longer asked for.
+    /// Forgets expired places, and empty lines. To be called from time to time.
     pub fn sweep(&mut self, now: Timestamp) {
         self.lines.retain(|_, line| {
             line.expire(now);
@@ -293,7 +292,6 @@ impl Table {
         if self.lines.get_mut(key).is_some_and(|line| line.expire(now)) {
             self.hand_on_if_free(key, now);
         }
-        self.forget_empty_line(key);
     }
 
     /// The lease of a token; only the one that is named, if one is.
@@ -325,12 +323,6 @@ impl Table {
         let until = now.after(CONFIRM_WITHIN);
         if line.hand_on(until, until.after(self.position_kept)) {
             self.hints.push((key.clone(), None));
-        }
-    }
-
-    fn forget_empty_line(&mut self, key: &LockKey) {
-        if self.lines.get(key).is_some_and(Line::is_empty) {
-            self.lines.remove(key);
         }
     }
 

@@ -35,19 +35,12 @@ impl Table {
             return self.begin(claim, Some(&own), now, proposal).map(Answer::Won);
         }
         let share = holders::share(self.entries(&claim.key), slots, own.share.slot);
-        let place = self.out_of_line(claim);
+        let place = self.lines.get_mut(&claim.key).and_then(|line| line.drop(&claim.token));
         let renewals = own.renewals.taken_over();
         let entry = Entry { owner: claim.owner.clone(), renewals, share, ..own };
         let lease = self.extend(&claim.key, entry, (claim.ttl, false), now);
         self.ring(&claim.key);
         Some(Answer::Won(Win { lease, fresh: false, replaces: None, place, by: 0 }))
-    }
-
-    /// Takes a claim that has the key out of its line. Returns the place that it had.
-    fn out_of_line(&mut self, claim: &Claim) -> Option<u64> {
-        let place = self.lines.get_mut(&claim.key)?.drop(&claim.token);
-        self.forget_empty_line(&claim.key);
-        place
     }
 
     /// Begins a lease, in place of an earlier one of its token if there is one: its holder has had
@@ -63,10 +56,10 @@ impl Table {
         let fencing_token = FencingToken::from_number(proposal.max(next))
             .or_else(|| FencingToken::from_number(next))?;
         self.last_fencing_token = fencing_token.number();
-        if let Some(line) = self.lines.get_mut(&claim.key) {
+        let place = self.lines.get_mut(&claim.key).and_then(|line| {
             line.take_handed();
-        }
-        let place = self.out_of_line(claim);
+            line.drop(&claim.token)
+        });
         let entry = Entry {
             token: claim.token.clone(),
             owner: claim.owner.clone(),
