@@ -1,7 +1,7 @@
 //! Hints that a key was handed on. A hint may be lost, so waiters also ask periodically.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::Notify;
 
@@ -13,7 +13,7 @@ const MAX_ENDED: usize = 10_000;
 /// The listeners of one instance, by key.
 #[derive(Debug, Default)]
 pub struct Wakeups {
-    listeners: Mutex<HashMap<LockKey, Weak<Bell>>>,
+    listeners: Mutex<HashMap<LockKey, Arc<Bell>>>,
 }
 
 /// The listener of one key, until it is dropped.
@@ -41,7 +41,7 @@ impl Wakeups {
     /// Listens for `key`. A key has one listener: a new one replaces an old one.
     pub fn listen(self: &Arc<Self>, key: &LockKey) -> Wakeup {
         let bell = Arc::new(Bell::default());
-        self.with(|listeners| listeners.insert(key.clone(), Arc::downgrade(&bell)));
+        self.with(|listeners| listeners.insert(key.clone(), bell.clone()));
         Wakeup { bell, key: key.clone(), wakeups: self.clone() }
     }
 
@@ -64,17 +64,14 @@ impl Wakeups {
 
     /// Rings for all: hints may have been lost.
     pub fn ring_all(&self) {
-        let bells = self.with(|listeners| listeners.values().cloned().collect::<Vec<_>>());
-        for bell in bells.iter().filter_map(Weak::upgrade) {
-            bell.rung.notify_one();
-        }
+        self.with(|listeners| listeners.values().for_each(|bell| bell.rung.notify_one()));
     }
 
     fn bell(&self, key: &LockKey) -> Option<Arc<Bell>> {
-        self.with(|listeners| listeners.get(key).and_then(Weak::upgrade))
+        self.with(|listeners| listeners.get(key).cloned())
     }
 
-    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Weak<Bell>>) -> T) -> T {
+    fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, Arc<Bell>>) -> T) -> T {
         use_them(&mut self.listeners.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
@@ -97,9 +94,8 @@ impl Wakeup {
 
 impl Drop for Wakeup {
     fn drop(&mut self) {
-        let mine = Arc::as_ptr(&self.bell);
         self.wakeups.with(|listeners| {
-            if listeners.get(&self.key).is_some_and(|bell| bell.as_ptr() == mine) {
+            if listeners.get(&self.key).is_some_and(|bell| Arc::ptr_eq(bell, &self.bell)) {
                 listeners.remove(&self.key);
             }
         });
