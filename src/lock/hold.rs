@@ -208,14 +208,22 @@ impl Hold {
             Ok(Answer::Held(_) | Answer::Waiting(_)) => return self.end(HoldEvent::TimedOut),
             Err(error) => return self.end(HoldEvent::Failed(error)),
         };
-        let token = claim.token.clone();
         self.locks.leases().waited(&win, waited);
-        let care = Care { alone, ..Care::of(claim, &win.lease, now) };
-        if win.lease.is_over() {
+        let (lease, token) = (win.lease, claim.token.clone());
+        let care = Care {
+            lease: Arc::new(Mutex::new(Target::kept(&token, &lease))),
+            // The requested TTL: the time left may be shorter.
+            ttl: claim.ttl,
+            confirmed: (Uptime::at(now), lease.ttl.as_duration()),
+            beat: now + pause(claim.ttl, &lease),
+            capped: lease.capped,
+            alone,
+        };
+        if lease.is_over() {
             return self.end(HoldEvent::Lost(care.expired()));
         }
         self.phase = Phase::Holding(Box::new(care));
-        HoldEvent::Acquired(Grant { lease: win.lease, token, waited })
+        HoldEvent::Acquired(Grant { lease, token, waited })
     }
 
     fn end(&mut self, last: HoldEvent) -> HoldEvent {
@@ -259,19 +267,6 @@ impl InLine {
 }
 
 impl Care {
-    /// The care for a lease whose TTL is what is left at `now`.
-    fn of(claim: &Claim, lease: &Lease, now: Instant) -> Self {
-        Self {
-            lease: Arc::new(Mutex::new(Target::kept(&claim.token, lease))),
-            // The requested TTL: the time left may be shorter.
-            ttl: claim.ttl,
-            confirmed: (Uptime::at(now), lease.ttl.as_duration()),
-            beat: now + pause(claim.ttl, lease),
-            capped: lease.capped,
-            alone: true,
-        }
-    }
-
     /// Refreshes the lease at each heartbeat. Returns the time left.
     async fn next(&mut self, locks: &Locks) -> Result<Duration, Why> {
         sleep_until(self.beat).await;
