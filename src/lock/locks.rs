@@ -252,8 +252,13 @@ impl Locks {
         limit: usize,
     ) -> Result<Listing, LockError> {
         let prefixes = prefixes.into_iter().collect();
+        // With one key more than the page has, there is a next one.
         let page = Page { prefixes, after, limit: limit + 1 };
-        Ok(Listing::of(self.store.list(&page).await?, limit))
+        let mut locks = self.store.list(&page).await?;
+        let more = locks.len() > limit;
+        locks.truncate(limit);
+        let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
+        Ok(Listing { locks, cursor })
     }
 
     /// The nodes of the store; empty if it does not count votes.
@@ -269,7 +274,7 @@ impl Locks {
     /// Guards a claim while it is acquired and answered: after a panic, a lease whose token the
     /// service made is undone, because no client has received it.
     pub fn answering(&self, claim: &Claim) -> Answering {
-        Answering::new(self.owed.clone(), claim.clone())
+        Answering { owed: self.owed.clone(), claim: claim.clone() }
     }
 
     /// Waits in line, until this moment if it is given.

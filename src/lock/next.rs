@@ -58,7 +58,10 @@ pub(super) fn after(answers: &[Answered], rung: bool) -> Next {
 
 impl Answered {
     fn win(&self) -> Option<&Win> {
-        self.answer.as_ref().ok()?.win()
+        match &self.answer {
+            Ok(Answer::Won(win)) => Some(win),
+            _ => None,
+        }
     }
 }
 

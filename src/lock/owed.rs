@@ -186,14 +186,8 @@ impl Delivery {
 
 /// A claim whose request is being answered.
 pub struct Answering {
-    owed: Arc<Owed>,
-    claim: Claim,
-}
-
-impl Answering {
-    pub(super) fn new(owed: Arc<Owed>, claim: Claim) -> Self {
-        Self { owed, claim }
-    }
+    pub(super) owed: Arc<Owed>,
+    pub(super) claim: Claim,
 }
 
 impl Drop for Answering {

@@ -93,16 +93,6 @@ pub enum Answer {
     Gone,
 }
 
-impl Answer {
-    /// The grant, if the claim has the key.
-    pub fn win(&self) -> Option<&Win> {
-        match self {
-            Self::Won(win) => Some(win),
-            _ => None,
-        }
-    }
-}
-
 /// A lease that a call is about.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
@@ -157,20 +147,12 @@ impl Target {
         }
     }
 
-    /// The verb of a renewal.
-    pub(crate) const fn renewal(&self) -> Verb {
+    /// The verb of a call, which is `asked` for a client.
+    pub(crate) const fn verb(&self, asked: Verb) -> Verb {
         match self.only {
-            If::Any | If::Ever => Verb::Refresh,
+            If::Any | If::Ever => asked,
             If::SameCare(_) => Verb::Keep,
             If::Unrenewed(_) | If::Unheard(_) => Verb::LetGo,
-        }
-    }
-
-    /// The verb of an end.
-    pub(crate) const fn ending(&self) -> Verb {
-        match self.only {
-            If::Any | If::Ever => Verb::Release,
-            If::SameCare(_) | If::Unrenewed(_) | If::Unheard(_) => Verb::LetGo,
         }
     }
 }
@@ -302,16 +284,6 @@ pub struct Listing {
     pub locks: Vec<LockStatus>,
     /// The start of the next page, if there is one.
     pub cursor: Option<String>,
-}
-
-impl Listing {
-    /// The first `limit` of these keys, which are all or at least one more.
-    pub(crate) fn of(mut locks: Vec<LockStatus>, limit: usize) -> Self {
-        let more = locks.len() > limit;
-        locks.truncate(limit);
-        let cursor = locks.last().filter(|_| more).map(|last| last.key.to_string());
-        Self { locks, cursor }
-    }
 }
 
 /// A page of the list of held keys.

@@ -195,7 +195,7 @@ impl Store for EmbeddedStore {
     }
 
     async fn renew(&self, of: &Target, ttl: Option<Ttl>) -> Result<Renewed, StoreError> {
-        let (verb, of) = (of.renewal(), of.clone());
+        let (verb, of) = (of.verb(Verb::Refresh), of.clone());
         let asked = self.call(verb, move |table, now| {
             let renewed = table.renew(&of, ttl, now);
             (renewed, ends_at(table, &of.key, &of.token))
@@ -214,7 +214,7 @@ impl Store for EmbeddedStore {
             If::Unheard(_) | If::Ever => Order::First,
             If::Any | If::SameCare(_) | If::Unrenewed(_) => Order::InTurn,
         };
-        let (verb, of) = (of.ending(), of.clone());
+        let (verb, of) = (of.verb(Verb::Release), of.clone());
         let end = move |table: &mut Table, now| table.end(&of, now);
         self.shared.call(verb, order, self.command_timeout, end).await
     }

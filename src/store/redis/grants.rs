@@ -115,7 +115,7 @@ impl RedisStore {
         Receipt { origin, place, by, .. }: Receipt,
     ) -> Result<Ended, StoreError> {
         let (until, keys) = (Instant::now() + self.patience, self.keys(&of.key));
-        let granted_by = self.topology.node_of(of.ending(), &keys.lock, until).await?;
+        let granted_by = self.topology.node_of(of.verb(Verb::Release), &keys.lock, until).await?;
         if granted_by.number() != by {
             return Ok(Ended::Nothing);
         }
@@ -127,7 +127,7 @@ impl RedisStore {
     pub(super) async fn undo_all(&self, of: &Target) -> Result<Ended, StoreError> {
         // An earlier call may still be on its way, on a lost connection or in a suspended Redis.
         // None acts later than this, on that node's clock.
-        let (verb, keys) = (of.ending(), self.keys(&of.key));
+        let (verb, keys) = (of.verb(Verb::Release), self.keys(&of.key));
         let node =
             async || self.topology.node_of(verb, &keys.lock, Instant::now() + self.patience).await;
         let asked = node().await?;

@@ -19,7 +19,7 @@ impl RedisStore {
         of: &Target,
         ttl: Option<Ttl>,
     ) -> Result<Renewed, StoreError> {
-        let verb = of.renewal();
+        let verb = of.verb(Verb::Refresh);
         let (asked, when) = (Uptime::now(), self.in_time(2)); // One call finds that it is shared.
         let arguments = RefreshArguments {
             token: of.token.expose().into(),

@@ -80,7 +80,7 @@ impl RedlockStore {
     ) -> Result<Renewed, StoreError> {
         let (none, is_client) = (Renewals::default(), of.only == If::Any);
         let request = Request {
-            verb: of.renewal(),
+            verb: of.verb(Verb::Refresh),
             of,
             ttl: ttl.map(|ttl| ttl.min(self.rules.longest_lease)),
             owner: None,
