@@ -3,7 +3,7 @@
 use serde::Deserialize;
 
 use crate::config::{Config, Span};
-use crate::lock::prefixes::{InvalidPrefixes, Prefix, Prefixes};
+use crate::lock::prefixes::{Prefix, Prefixes};
 
 /// An entry of `[[prefixes]]`.
 #[derive(Debug, Deserialize)]
@@ -26,7 +26,7 @@ impl Config {
                 "the max_hold of `{}` must not be less than ttl.min",
                 prefix.escape_debug()
             )),
-            None => self.checked_prefixes().err().map(|error| error.to_string()),
+            None => self.checked_prefixes().err(),
         }
     }
 
@@ -39,7 +39,7 @@ impl Config {
         self.checked_prefixes().expect("the prefixes were tried")
     }
 
-    fn checked_prefixes(&self) -> Result<Prefixes, InvalidPrefixes> {
+    fn checked_prefixes(&self) -> Result<Prefixes, String> {
         let prefix = |PrefixSection { prefix, max_hold }: &PrefixSection| Prefix {
             text: prefix.clone(),
             max_hold: max_hold.map(Span::ttl),

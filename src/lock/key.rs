@@ -24,23 +24,26 @@ impl LockKey {
     /// [`InvalidKey`] names the rule that the text breaks.
     pub fn parse(text: &str) -> Result<Self, InvalidKey> {
         if text.is_empty() {
-            return Err(InvalidKey::Empty);
+            return Err(InvalidKey("is empty"));
         }
         if text.len() > MAX_BYTES {
-            return Err(InvalidKey::TooLong);
+            return Err(InvalidKey("is longer than 512 bytes"));
         }
         if text.chars().any(char::is_control) {
-            return Err(InvalidKey::ControlCharacter);
+            return Err(InvalidKey("contains a control character"));
         }
         for segment in text.split('/') {
-            match segment {
-                "" => return Err(InvalidKey::EmptySegment),
-                "." | ".." => return Err(InvalidKey::DotSegment),
-                _ => (),
-            }
+            let fault = match segment {
+                // Proxies merge such slashes.
+                "" => "has an empty segment (a slash at an end, or two in a row)",
+                // Clients and proxies resolve them away.
+                "." | ".." => "has a segment `.` or `..`",
+                _ => continue,
+            };
+            return Err(InvalidKey(fault));
         }
         if text.rsplit('/').next() == Some(RESERVED_LAST_SEGMENT) {
-            return Err(InvalidKey::Reserved);
+            return Err(InvalidKey("ends in the reserved segment `refresh`"));
         }
         Ok(Self(text.into()))
     }
@@ -69,25 +72,7 @@ impl std::borrow::Borrow<str> for LockKey {
     }
 }
 
-/// The rule that an invalid key breaks.
+/// Not a valid key, with the rule that it breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidKey {
-    /// The text is empty.
-    #[error("the key is empty")]
-    Empty,
-    /// More than 512 bytes.
-    #[error("the key is longer than {MAX_BYTES} bytes")]
-    TooLong,
-    /// A character of C0, DEL or C1.
-    #[error("the key contains a control character")]
-    ControlCharacter,
-    /// `a//b`, `/a` or `a/`: proxies merge such slashes.
-    #[error("the key has an empty segment (a slash at an end, or two in a row)")]
-    EmptySegment,
-    /// `.` or `..` between slashes: clients and proxies resolve them away.
-    #[error("the key has a segment `.` or `..`")]
-    DotSegment,
-    /// The last segment is `refresh`.
-    #[error("the key ends in the reserved segment `{RESERVED_LAST_SEGMENT}`")]
-    Reserved,
-}
+#[error("the key {0}")]
+pub struct InvalidKey(&'static str);

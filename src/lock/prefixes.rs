@@ -27,42 +27,26 @@ pub struct Prefixes {
     sorted: Arc<[Prefix]>,
 }
 
-/// Prefixes that cannot be used together.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum InvalidPrefixes {
-    /// More than the limit.
-    #[error("there are more than {MOST}")]
-    TooMany,
-    /// One is listed twice.
-    #[error("`{}` is listed twice", .0.escape_debug())]
-    Twice(String),
-    /// No key begins with one of them.
-    #[error("no key begins with `{}`", .0.escape_debug())]
-    Impossible(String),
-    /// The label of the rest.
-    #[error("`{OTHER}` is the label of the keys under no prefix; write `{OTHER}/`")]
-    Reserved,
-}
-
 impl Prefixes {
     /// Checks and sorts prefixes.
     ///
     /// # Errors
     ///
-    /// [`InvalidPrefixes`] names the one that is wrong.
-    pub fn new(mut prefixes: Vec<Prefix>) -> Result<Self, InvalidPrefixes> {
+    /// The reason why they cannot be used together.
+    pub fn new(mut prefixes: Vec<Prefix>) -> Result<Self, String> {
         if prefixes.len() > MOST {
-            return Err(InvalidPrefixes::TooMany);
+            return Err(format!("there are more than {MOST}"));
         }
         for (at, Prefix { text, .. }) in prefixes.iter().enumerate() {
             if text == OTHER {
-                return Err(InvalidPrefixes::Reserved);
+                let reason = "is the label of the keys under no prefix; write";
+                return Err(format!("`{OTHER}` {reason} `{OTHER}/`"));
             }
             if prefixes[..at].iter().any(|earlier| earlier.text == *text) {
-                return Err(InvalidPrefixes::Twice(text.clone()));
+                return Err(format!("`{}` is listed twice", text.escape_debug()));
             }
             if text.is_empty() || LockKey::parse(&format!("{text}a")).is_err() {
-                return Err(InvalidPrefixes::Impossible(text.clone()));
+                return Err(format!("no key begins with `{}`", text.escape_debug()));
             }
         }
         prefixes.sort_by_key(|prefix| std::cmp::Reverse(prefix.text.len()));
@@ -104,15 +88,15 @@ impl Prefix {
 
 #[cfg(test)]
 mod tests {
-    use super::{InvalidPrefixes, MOST, Prefix, Prefixes};
+    use super::{MOST, Prefix, Prefixes};
     use crate::lock::key::LockKey;
     use crate::lock::time::Ttl;
 
-    fn new(prefixes: &[&str]) -> Result<Prefixes, InvalidPrefixes> {
+    fn new(prefixes: &[&str]) -> Result<Prefixes, String> {
         limiting(&prefixes.iter().map(|prefix| (*prefix, None)).collect::<Vec<_>>())
     }
 
-    fn limiting(prefixes: &[(&str, Option<u64>)]) -> Result<Prefixes, InvalidPrefixes> {
+    fn limiting(prefixes: &[(&str, Option<u64>)]) -> Result<Prefixes, String> {
         let prefix = |(text, ms): &(&str, Option<u64>)| Prefix {
             text: (*text).to_owned(),
             max_hold: ms.map(Ttl::from_millis),
@@ -161,12 +145,12 @@ mod tests {
             (vec!["a\n"], "no key begins with `a\\n`"),
             (vec!["other"], "write `other/`"),
         ] {
-            let error = new(&prefixes).unwrap_err().to_string();
+            let error = new(&prefixes).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
         let many: Vec<_> = (0..=MOST).map(|number| number.to_string()).collect();
         let many: Vec<_> = many.iter().map(String::as_str).collect();
-        assert_eq!(new(&many).unwrap_err(), InvalidPrefixes::TooMany);
+        assert_eq!(new(&many).unwrap_err(), "there are more than 50");
         assert!(new(&many[..MOST]).is_ok());
     }
 }

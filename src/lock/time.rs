@@ -24,11 +24,6 @@ impl Ttl {
         self.0
     }
 
-    /// The TTL of what ends at `moment`, in whole milliseconds from `now`.
-    pub fn until(moment: Timestamp, now: Timestamp) -> Self {
-        Self(moment.0.saturating_sub(now.0) / 1_000)
-    }
-
     /// The TTL as a duration.
     pub const fn as_duration(self) -> Duration {
         Duration::from_millis(self.0)

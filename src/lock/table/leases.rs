@@ -97,7 +97,7 @@ impl Table {
         // When it has lasted for its `max_hold`, but no earlier than it would end.
         let most = self.prefixes.max_hold(key);
         let limit = most.map(|most| entry.since.after(most).max(entry.ends_at));
-        let ttl = limit.map_or(asked, |limit| asked.min(Ttl::until(limit, now)));
+        let ttl = limit.map_or(asked, |limit| asked.min(Ttl::lasting(limit.left(now))));
         let slack = self.slack.min(LEAST_SLACK.max(ttl.as_duration() / 20));
         let ends_at = now.after(ttl).plus(slack);
         (ttl, limit.map_or(ends_at, |limit| limit.min(ends_at)))
