@@ -21,8 +21,8 @@ pub(super) struct KeyLine {
     order: BTreeMap<u64, LeaseToken>,
     /// The claims to join; claims that are gone or have joined by now are skipped.
     joining: VecDeque<LeaseToken>,
-    /// The claims with a request that stops waiting, and the claims being released.
-    stopping: Vec<LeaseToken>,
+    /// The claims of which requests stop waiting.
+    stopping: Vec<(LeaseToken, Stop)>,
     /// The claims that are gone but that the store may still have in line.
     leaving: HashMap<LeaseToken, Keep>,
     /// The number of claims of other instances ahead of the first claim of this one.
@@ -43,26 +43,26 @@ struct WaitingClaim {
     /// The number of claims ahead of it in the store's last answer.
     ahead: u64,
     requests: Vec<WaitingRequest>,
-    /// The releasing call, which gets its requests, and whether the place is kept for the store's
-    /// release.
-    released: Option<(oneshot::Sender<Vec<WaitingRequest>>, Keep)>,
 }
 
 /// A waiting request.
 pub(crate) struct WaitingRequest {
     pub(super) number: u64,
-    pub(super) stop: Option<Stop>,
+    /// True once it is to be told the answer to the last question.
+    pub(super) stops: bool,
     pub(super) tell: oneshot::Sender<Option<Delivery>>,
     pub(super) _room: OwnedSemaphorePermit,
 }
 
-/// The way in which a request stops waiting.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// With a last question to the store.
-    LastQuestion,
-    /// Without another question, because the instance is shutting down.
-    Draining,
+/// The way in which requests of a claim stop waiting.
+pub(super) enum Stop {
+    /// The request of this number, with a last question to the store.
+    LastQuestion(u64),
+    /// The same without a question, because the instance is shutting down.
+    Draining(u64),
+    /// All of them, because the claim is released. The releasing call gets them; `Keep` says
+    /// whether the place is kept for the store's release.
+    Released(Keep, oneshot::Sender<Vec<WaitingRequest>>),
 }
 
 /// The work of one round.
@@ -113,7 +113,6 @@ impl KeyLine {
                 place: None,
                 ahead: 0,
                 requests: Vec::new(),
-                released: None,
             }
         });
         // The newest request sets TTL and owner, and the slots if it names some.
@@ -122,29 +121,12 @@ impl KeyLine {
         self.bell.notify_one();
     }
 
-    /// Makes a request stop waiting in the next round.
-    pub(super) fn stop(&mut self, token: &LeaseToken, number: u64, stop: Stop) {
-        let Some(waiting) = self.claims.get_mut(token) else { return };
-        for request in waiting.requests.iter_mut().filter(|request| request.number == number) {
-            request.stop = Some(stop);
+    /// Makes requests of a claim, if it waits, stop waiting in the next round.
+    pub(super) fn stop(&mut self, token: &LeaseToken, stop: Stop) {
+        if self.claims.contains_key(token) {
+            self.stopping.push((token.clone(), stop));
+            self.bell.notify_one();
         }
-        self.stopping.push(token.clone());
-        self.bell.notify_one();
-    }
-
-    /// Marks a claim as released; the next round takes it out, and the caller tells its requests.
-    /// `None` if no request waits with it.
-    pub(super) fn release(
-        &mut self,
-        token: &LeaseToken,
-        keep: Keep,
-    ) -> Option<oneshot::Receiver<Vec<WaitingRequest>>> {
-        let waiting = self.claims.get_mut(token)?;
-        let (tell, told) = oneshot::channel();
-        waiting.released = Some((tell, keep));
-        self.stopping.push(token.clone());
-        self.bell.notify_one();
-        Some(told)
     }
 
     /// Takes out a request whose client is gone, and its claim with the last one. An answer under
@@ -159,21 +141,28 @@ impl KeyLine {
     /// Departures are taken only if `due`.
     pub(super) fn take_work(&mut self, at_most: usize, due: bool) -> Work {
         let mut work = Work::default();
-        for token in take(&mut self.stopping) {
+        for (token, stop) in take(&mut self.stopping) {
             let Some(waiting) = self.claims.get_mut(&token) else { continue };
-            if let Some((released, keep)) = waiting.released.take() {
-                // If the releasing call is gone, the requests are told by being dropped.
-                drop(released.send(self.take_requests(&token, |_| true)));
-                if let Some(leaving) = self.leaving.get_mut(&token) {
-                    *leaving = keep;
+            match stop {
+                Stop::LastQuestion(number) => {
+                    let mut requests = waiting.requests.iter_mut();
+                    if let Some(request) = requests.find(|request| request.number == number) {
+                        request.stops = true;
+                        work.asking.push((waiting.claim.clone(), Ask::Once(waiting.place)));
+                    }
                 }
-                continue;
-            }
-            for request in self.take_requests(&token, |one| one.stop == Some(Stop::Draining)) {
-                request.tell(None);
-            }
-            if let Some(waiting) = self.claims.get(&token) {
-                work.asking.push((waiting.claim.clone(), Ask::Once(waiting.place)));
+                Stop::Draining(number) => {
+                    let stopping = self.take_requests(&token, |one| one.number == number);
+                    stopping.into_iter().for_each(|request| request.tell(None));
+                }
+                Stop::Released(keep, released) => {
+                    work.asking.retain(|(claim, _)| claim.token != token);
+                    // If the releasing call is gone, the requests are told by being dropped.
+                    drop(released.send(self.take_requests(&token, |_| true)));
+                    if let Some(leaving) = self.leaving.get_mut(&token) {
+                        *leaving = keep;
+                    }
+                }
             }
         }
         let mut joins = 0;
@@ -260,7 +249,7 @@ impl KeyLine {
     /// of claims in line that left with them.
     pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<WaitingRequest>, u64) {
         let stood = self.claims.get(token).is_some_and(|waiting| waiting.place.is_some());
-        let requests = self.take_requests(token, |request| request.stop.is_some());
+        let requests = self.take_requests(token, |request| request.stops);
         // A request that came during the last question still has to join.
         self.join(token);
         (requests, u64::from(stood && !self.claims.contains_key(token)))
@@ -344,7 +333,7 @@ impl KeyLine {
 
 impl WaitingClaim {
     fn stops(&self) -> bool {
-        self.requests.iter().all(|request| request.stop.is_some())
+        self.requests.iter().all(|request| request.stops)
     }
 }
 
@@ -369,7 +358,7 @@ mod tests {
     use crate::lock::key_line::{KeyLine, Stop, WaitingRequest};
     use crate::lock::lease::Claim;
     use crate::lock::sample;
-    use crate::lock::store::Ask;
+    use crate::lock::store::{Ask, Keep};
 
     fn claim() -> Claim {
         sample::claim("key", "one", 1_000)
@@ -379,7 +368,7 @@ mod tests {
         let room = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
         line.enter(
             claim(),
-            WaitingRequest { number, stop: None, tell: oneshot::channel().0, _room: room },
+            WaitingRequest { number, stops: false, tell: oneshot::channel().0, _room: room },
         );
     }
 
@@ -400,7 +389,7 @@ mod tests {
     /// Its client waits again, and stops before the claim joins.
     fn waits_shortly(line: &mut KeyLine) {
         enter(line, 2);
-        line.stop(&claim().token, 2, Stop::LastQuestion);
+        line.stop(&claim().token, Stop::LastQuestion(2));
         assert_eq!(asks(line, false), [Ask::Once(None)], "it does not join");
         assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
     }
@@ -433,11 +422,20 @@ mod tests {
     fn a_request_that_comes_during_the_last_question_of_its_claim_joins() {
         let mut line = KeyLine::new(Arc::new(Notify::new()));
         enter(&mut line, 1);
-        line.stop(&claim().token, 1, Stop::LastQuestion);
+        line.stop(&claim().token, Stop::LastQuestion(1));
         assert_eq!(asks(&mut line, true), [Ask::Once(None)]);
         enter(&mut line, 2);
         assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
         assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
+    }
+
+    #[test]
+    fn a_claim_that_is_released_as_its_wait_ends_asks_no_last_question() {
+        let mut line = KeyLine::new(Arc::new(Notify::new()));
+        enter(&mut line, 1);
+        line.stop(&claim().token, Stop::LastQuestion(1));
+        line.stop(&claim().token, Stop::Released(Keep::Place, oneshot::channel().0));
+        assert_eq!(asks(&mut line, true), []);
     }
 
     #[test]

@@ -53,12 +53,11 @@ impl Ticket {
             let stop = tokio::select! {
                 biased;
                 told = &mut self.told => return told.unwrap_or_else(|_| Some(self.unknown())),
-                () = self.waiters.draining.cancelled() => Stop::Draining,
-                () = until(self.give_up_at) => Stop::LastQuestion,
+                () = self.waiters.draining.cancelled() => Stop::Draining(self.number),
+                () = until(self.give_up_at) => Stop::LastQuestion(self.number),
             };
             self.stopping = Some(Instant::now() + HEAR_OUT);
-            let (token, number) = (&self.claim.token, self.number);
-            self.waiters.with_line(&self.claim.key, |line| line.stop(token, number, stop));
+            self.waiters.with_line(&self.claim.key, |line| line.stop(&self.claim.token, stop));
         }
         tokio::select! {
             biased;

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::lock::error::LockError;
 use crate::lock::key::LockKey;
-use crate::lock::key_line::{KeyLine, WaitingRequest, Work};
+use crate::lock::key_line::{KeyLine, Stop, WaitingRequest, Work};
 use crate::lock::lease::Claim;
 use crate::lock::next::{Answered, Next, after};
 use crate::lock::owed::{Delivery, Owed};
@@ -111,7 +111,7 @@ impl Waiters {
                 return Err(LockError::TooManyWaiters("the line for this key is full"));
             }
             let number = self.last_request.fetch_add(1, Ordering::Relaxed);
-            line.enter(claim.clone(), WaitingRequest { number, stop: None, tell, _room: room });
+            line.enter(claim.clone(), WaitingRequest { number, stops: false, tell, _room: room });
             Ok(number)
         })
     }
@@ -128,10 +128,9 @@ impl Waiters {
         token: &LeaseToken,
         keep: Keep,
     ) -> Vec<WaitingRequest> {
-        match self.with_line(key, |line| line.release(token, keep)).flatten() {
-            Some(taken_out) => taken_out.await.unwrap_or_default(),
-            None => Vec::new(),
-        }
+        let (tell, told) = oneshot::channel();
+        self.with_line(key, |line| line.stop(token, Stop::Released(keep, tell)));
+        told.await.unwrap_or_default() // Without such a claim, nobody tells.
     }
 
     pub(super) fn with_line<T>(
