@@ -248,18 +248,3 @@ pub struct LockStatus {
     /// token that shares the key, and may not do so as it asked.
     pub mine: Option<bool>,
 }
-
-#[cfg(test)]
-mod tests {
-    use super::Owner;
-
-    #[test]
-    fn an_owner_is_a_line_of_text_of_bounded_length() {
-        assert_eq!(Owner::parse(""), Ok(None));
-        assert!(Owner::parse(&"x".repeat(256)).is_ok());
-        assert!(Owner::parse(&"x".repeat(257)).is_err());
-        assert!(Owner::parse("two\nlines").is_err());
-        let owner = Owner::parse("wéb-1:42 nightly").unwrap().unwrap();
-        assert_eq!(owner.to_string(), "wéb-1:42 nightly");
-    }
-}

@@ -585,41 +585,4 @@ mod tests {
         assert_eq!((leases.living()[0].1.count, count.permit(1).is_some()), (0, true));
         assert_eq!(told(&leases).len(), 1, "nobody had it");
     }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_permit_is_kept_until_the_lease_is_over() {
-        let (leases, count) = (leases(Why::Expired), Count::default());
-        let counted = || Claim { permit: count.permit(1), ..claim() };
-        leases.granted(&counted(), &win("a", 1));
-        assert!(count.permit(1).is_none());
-        let other = LeaseToken::parse("the-token-of-another").unwrap();
-        for slots in [None, Some(Slots::SHARED)] {
-            let of_other = Claim { token: other.clone(), slots, ..claim() };
-            assert_eq!(leases.one_makes_way(&of_other, &count), slots.is_none());
-            assert!(leases.one_makes_way(&Claim { slots, ..claim() }, &count), "its own");
-        }
-        assert!(!leases.one_makes_way(&claim(), &Count::default()), "the lease of another API key");
-        // A repeat may have a permit of its own, beyond the quota.
-        let again = Claim { permit: count.permit(2), ..claim() };
-        leases.granted(&again, &Win { fresh: false, ..win("a", 1) });
-        drop(again);
-        assert!(count.permit(1).is_none() && count.permit(2).is_some());
-        advance(Duration::from_secs(9)).await;
-        leases.renewed(&lease("a", 1));
-        advance(Duration::from_secs(9)).await;
-        leases.changes();
-        assert!(count.permit(1).is_none());
-        advance(Duration::from_secs(2)).await;
-        leases.changes();
-        leases.granted(&counted(), &win("b", 2));
-        assert!(count.permit(1).is_none());
-        leases.ended(&key("b"), &holder(2), Why::Released);
-        leases.found(&key("c"), &Holder { left: Some(Duration::from_secs(1)), ..holder(2) }, {
-            count.permit(1).unwrap()
-        });
-        assert!(count.permit(1).is_none());
-        advance(Duration::from_secs(2)).await;
-        leases.changes();
-        assert!(count.permit(1).is_some());
-    }
 }

@@ -118,24 +118,6 @@ mod tests {
     }
 
     #[test]
-    fn a_key_belongs_to_the_longest_prefix_that_it_begins_with() {
-        let prefixes = new(&["a", "a/b/", "cron/"]).unwrap();
-        let names: Vec<_> = prefixes.names().collect();
-        for (key, expected) in [
-            ("a/b/c", "a/b/"),
-            ("a/b", "a"),
-            ("apple", "a"),
-            ("cron/x", "cron/"),
-            ("cron", "other"),
-            ("b", "other"),
-        ] {
-            let of = prefixes.of(&LockKey::parse(key).unwrap());
-            assert_eq!(names[of], expected, "{key}");
-        }
-        assert_eq!(new(&[]).unwrap().names().collect::<Vec<_>>(), ["other"]);
-    }
-
-    #[test]
     fn prefixes_that_no_key_has_or_that_are_not_told_apart_are_refused() {
         for (prefixes, expected) in [
             (vec!["a", "b", "a"], "`a` is listed twice"),
