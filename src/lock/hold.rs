@@ -117,7 +117,8 @@ impl Locks {
     /// As [`Locks::acquire`].
     pub async fn hold(&self, wish: HoldWish) -> Result<HoldStart, LockError> {
         let (began, claim) = (Instant::now(), &wish.claim);
-        let registered = self.leases().register(&claim.key, &claim.token);
+        let (leases, key, token) = (self.leases().clone(), claim.key.clone(), claim.token.clone());
+        let registered = Registered::new(leases, key, token);
         let delivery = self.ask(claim.clone()).await?;
         let phase = if let Ok(Answer::Won(_)) = delivery.answer() {
             Phase::Granted(Some(Box::new(delivery)))

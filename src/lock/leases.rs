@@ -8,7 +8,7 @@
 mod holds;
 mod known;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -117,16 +117,11 @@ impl Leases {
         self.with(|known, _| known.prefixes.max_hold(key)).map(Ttl::as_duration)
     }
 
-    /// Registers a stream that is about to ask for its lease.
-    pub(crate) fn register(self: &Arc<Self>, key: &LockKey, token: &LeaseToken) -> Registered {
-        Registered::new(self.clone(), key.clone(), token.clone())
-    }
-
     /// Notes a lease that a claim has. The answer of its end may have come first.
     pub(crate) fn granted(&self, claim: &Claim, Win { lease, fresh, replaces, .. }: &Win) {
         let (key, number, now) = (&lease.key, lease.fencing_token, Instant::now());
         self.with(|known, _| {
-            if known.has_ended(key, number) {
+            if known.ended.iter().any(|end| end.fencing_token == Some(number) && end.key == *key) {
                 return;
             }
             known.changes += 1;
@@ -269,7 +264,11 @@ impl Leases {
 
     /// At most `most` leases that should have expired, the latest first.
     pub(crate) fn overdue(&self, most: usize) -> Vec<(LockKey, FencingToken)> {
-        self.with(|known, _| known.overdue(Instant::now(), most))
+        let now = Instant::now();
+        self.with(|known, _| {
+            let over = known.overdue.iter().rev().filter(|(ends_at, ..)| *ends_at + GRACE <= now);
+            over.take(most).map(|(_, key, number)| (key.clone(), *number)).collect()
+        })
     }
 
     /// Takes the state of a key for the answer whether its lease has ended.

@@ -96,7 +96,8 @@ impl Stage {
 }
 
 impl Registered {
-    pub(super) fn new(leases: Arc<Leases>, key: LockKey, token: LeaseToken) -> Self {
+    /// Registers a stream that is about to ask for its lease.
+    pub(crate) fn new(leases: Arc<Leases>, key: LockKey, token: LeaseToken) -> Self {
         let told = Arc::default();
         let own = OpenHold { token: token.clone(), stage: Stage::Asks, told: Arc::clone(&told) };
         leases.with(|_, holds| holds.0.entry(key.clone()).or_default().holds.push(own));

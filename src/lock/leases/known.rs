@@ -31,7 +31,7 @@ pub(super) struct Known {
     /// The leases whose TTL runs, the first to end first.
     running: BTreeSet<Due>,
     /// The leases whose TTL has passed.
-    overdue: BTreeSet<Due>,
+    pub(super) overdue: BTreeSet<Due>,
     /// The earliest end first.
     pub(super) ended: VecDeque<End>,
     /// The number of the last end.
@@ -136,12 +136,6 @@ impl Known {
         }
     }
 
-    /// At most `most` leases that should have expired, the latest first.
-    pub(super) fn overdue(&self, now: Instant, most: usize) -> Vec<(LockKey, FencingToken)> {
-        let over = self.overdue.iter().rev().filter(|(ends_at, ..)| *ends_at + GRACE <= now);
-        over.take(most).map(|(_, key, number)| (key.clone(), *number)).collect()
-    }
-
     /// Records the ends of some leases of a key.
     pub(super) fn end_all(
         &mut self,
@@ -180,11 +174,6 @@ impl Known {
         if self.ended.len() > KEPT_ENDS {
             self.ended.pop_front();
         }
-    }
-
-    /// Returns whether the end of a lease is among the last ones.
-    pub(super) fn has_ended(&self, key: &LockKey, number: FencingToken) -> bool {
-        self.ended.iter().any(|end| end.fencing_token == Some(number) && end.key == *key)
     }
 }
 
