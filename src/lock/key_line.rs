@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use tokio::sync::{Notify, OwnedSemaphorePermit, oneshot};
 
+use crate::lock::error::StoreError;
 use crate::lock::lease::Claim;
 use crate::lock::owed::Delivery;
-use crate::lock::store::{Ask, Keep, Waiting};
+use crate::lock::store::{Answer, Ask, Keep, Waiting};
 use crate::lock::token::LeaseToken;
 
 /// The claims of one key in this instance.
@@ -227,32 +228,48 @@ impl KeyLine {
         Some(waiting.ahead.min(waiting.place?.saturating_sub(*first) + self.before_head))
     }
 
-    /// Takes out a claim that is in no line any more, and returns its requests.
-    pub(super) fn take_out(&mut self, token: &LeaseToken) -> Vec<WaitingRequest> {
-        let requests = self.take_requests(token, |_| true);
-        self.leaving.remove(token);
-        requests
-    }
-
-    /// Takes out a claim that could not join, and returns its requests. It leaves in the next round,
-    /// because it may have joined, or may still. `None` for a claim that had a place: it keeps
-    /// waiting, and joins again if it lost the place with the store's data.
-    pub(super) fn take_failed(&mut self, token: &LeaseToken) -> Option<Vec<WaitingRequest>> {
-        if self.claims.get(token).is_some_and(|waiting| waiting.joined) {
-            self.join(token);
-            return None;
+    /// Notes the answer to a claim's question. Returns the requests that are to be told, which are
+    /// taken out, and their claim with the last one; `None` while the claim keeps waiting.
+    pub(super) fn answered(
+        &mut self,
+        token: &LeaseToken,
+        ask: Ask,
+        answer: &mut Result<Answer, StoreError>,
+    ) -> Option<Vec<WaitingRequest>> {
+        let is = |what: fn(&WaitingClaim) -> bool| self.claims.get(token).is_some_and(what);
+        match (&mut *answer, ask) {
+            (Ok(Answer::Waiting(waiting)), _) => {
+                self.note(token, waiting);
+                None
+            }
+            (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => {
+                let stood = is(|waiting| waiting.place.is_some());
+                let requests = self.take_requests(token, |request| request.stops);
+                // A request that came during the last question still has to join.
+                self.join(token);
+                if let Ok(Answer::Held(status)) = answer
+                    && stood
+                    && !self.claims.contains_key(token)
+                {
+                    // The store still counts the claim that is about to leave.
+                    status.waiters = status.waiters.saturating_sub(1);
+                }
+                Some(requests)
+            }
+            (Ok(_), _) => {
+                let requests = self.take_requests(token, |_| true);
+                self.leaving.remove(token); // It is in no line any more.
+                Some(requests)
+            }
+            // A claim that had a place keeps waiting, and joins again if it lost the place with the
+            // store's data.
+            (Err(_), Ask::InLine(_)) if is(|waiting| waiting.joined) => {
+                self.join(token);
+                None
+            }
+            // One that could not join leaves in the next round: it may have joined, or may still.
+            (Err(_), Ask::InLine(_)) => Some(self.take_requests(token, |_| true)),
         }
-        Some(self.take_requests(token, |_| true))
-    }
-
-    /// Takes out the requests of a claim that asked the last question. Returns them, and the number
-    /// of claims in line that left with them.
-    pub(super) fn take_stopping(&mut self, token: &LeaseToken) -> (Vec<WaitingRequest>, u64) {
-        let stood = self.claims.get(token).is_some_and(|waiting| waiting.place.is_some());
-        let requests = self.take_requests(token, |request| request.stops);
-        // A request that came during the last question still has to join.
-        self.join(token);
-        (requests, u64::from(stood && !self.claims.contains_key(token)))
     }
 
     /// Makes a claim without a place join in the next round.
@@ -267,7 +284,7 @@ impl KeyLine {
 
     /// Notes the place of a claim. If the store did not know a claim that was in line, it has lost
     /// its data, and all other claims of this instance join again.
-    pub(super) fn note(&mut self, token: &LeaseToken, answer: &Waiting) {
+    fn note(&mut self, token: &LeaseToken, answer: &Waiting) {
         let Some(waiting) = self.claims.get_mut(token) else { return };
         let before = waiting.place.replace(answer.place);
         (waiting.joined, waiting.ahead) = (true, answer.ahead);
@@ -355,6 +372,7 @@ mod tests {
 
     use tokio::sync::{Notify, Semaphore, oneshot};
 
+    use crate::lock::error::{Effect, StoreError, Verb};
     use crate::lock::key_line::{KeyLine, Stop, WaitingRequest};
     use crate::lock::lease::Claim;
     use crate::lock::sample;
@@ -386,12 +404,20 @@ mod tests {
         line
     }
 
+    /// The last question of the claim fails, which one request is told.
+    fn last_answer(line: &mut KeyLine) {
+        let (verb, effect, reason) = (Verb::TryAcquire, Effect::None, "on purpose".into());
+        let mut failed = Err(StoreError { verb, effect, reason });
+        let told = line.answered(&claim().token, Ask::Once(None), &mut failed).unwrap();
+        assert_eq!(told.len(), 1);
+    }
+
     /// Its client waits again, and stops before the claim joins.
     fn waits_shortly(line: &mut KeyLine) {
         enter(line, 2);
         line.stop(&claim().token, Stop::LastQuestion(2));
         assert_eq!(asks(line, false), [Ask::Once(None)], "it does not join");
-        assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
+        last_answer(line);
     }
 
     #[test]
@@ -425,7 +451,7 @@ mod tests {
         line.stop(&claim().token, Stop::LastQuestion(1));
         assert_eq!(asks(&mut line, true), [Ask::Once(None)]);
         enter(&mut line, 2);
-        assert_eq!(line.take_stopping(&claim().token).0.len(), 1);
+        last_answer(&mut line);
         assert_eq!(asks(&mut line, true), [Ask::InLine(None)]);
     }
 

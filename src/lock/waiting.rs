@@ -247,53 +247,27 @@ impl Waiters {
 
     /// Handles an answer: delivers a grant or a refusal, notes a place. Returns the moment to ask
     /// again, if the answer tells one.
-    fn note(&self, one: Answered) -> Option<Instant> {
-        let [asked, _] = one.at;
-        match (&one.answer, one.ask) {
+    fn note(&self, mut one: Answered) -> Option<Instant> {
+        let Answered { claim, ask, answer, .. } = &mut one;
+        let told = self.with_line(&claim.key, |line| line.answered(&claim.token, *ask, answer));
+        let asked = one.at[0];
+        let again = match (&one.answer, one.ask) {
             (Ok(Answer::Waiting(waiting)), _) => {
-                self.with_line(&one.claim.key, |line| line.note(&one.claim.token, waiting));
                 let lines = self.with(|lines| lines.len());
                 Some(Instant::now() + pause(waiting, lines))
             }
             (Ok(Answer::Won(win)), _) => {
-                let again = asked + AFTER_A_GRANT.min(win.lease.ttl.as_duration());
-                self.tell_all(one);
-                Some(again)
+                Some(asked + AFTER_A_GRANT.min(win.lease.ttl.as_duration()))
             }
-            (Ok(Answer::Gone), _) | (Ok(Answer::Held(_)), Ask::InLine(_)) => {
-                self.tell_all(one);
-                Some(asked)
-            }
-            (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => {
-                self.tell_stopping(one);
-                None
-            }
-            (Err(_), Ask::InLine(_)) => {
-                let (key, token) = (&one.claim.key, &one.claim.token);
-                // If no request waits any more, it may have been granted.
-                if let Some(told) = self.with_line(key, |line| line.take_failed(token)).flatten() {
-                    self.tell(told, one);
-                }
-                Some(asked + AFTER_A_FAILURE)
-            }
+            (Ok(Answer::Gone), _) | (Ok(Answer::Held(_)), Ask::InLine(_)) => Some(asked),
+            (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => None,
+            (Err(_), Ask::InLine(_)) => Some(asked + AFTER_A_FAILURE),
+        };
+        // If no request waits any more, it may have been granted.
+        if let Some(told) = told.unwrap_or_else(|| Some(Vec::new())) {
+            self.tell(told, one);
         }
-    }
-
-    /// Tells the requests that asked for the last time, and takes them out.
-    fn tell_stopping(&self, mut one: Answered) {
-        let taken = self.with_line(&one.claim.key, |line| line.take_stopping(&one.claim.token));
-        let (told, left) = taken.unwrap_or_default();
-        if let Ok(Answer::Held(status)) = &mut one.answer {
-            // The store still counts the claim that is about to leave.
-            status.waiters = status.waiters.saturating_sub(left);
-        }
-        self.tell(told, one);
-    }
-
-    /// Tells all requests of a claim that is over, and takes it out.
-    fn tell_all(&self, one: Answered) {
-        let told = self.with_line(&one.claim.key, |line| line.take_out(&one.claim.token));
-        self.tell(told.unwrap_or_default(), one);
+        again
     }
 
     /// Tells requests the answer to their claim, under one guard: the others share the lease that
