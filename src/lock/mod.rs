@@ -7,7 +7,6 @@
 //! [`locks::Locks`] offers them, with waiting, to callers that may vanish.
 
 pub(crate) mod backoff;
-pub mod entry;
 pub mod error;
 pub(crate) mod heard_out;
 pub mod hold;

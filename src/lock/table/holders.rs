@@ -1,15 +1,55 @@
 //! The leases of one key in the table, in the order of their fencing tokens. Pure, as the table is.
 
+use std::time::Duration;
+
 use smallvec::SmallVec;
 
-use crate::lock::entry::Entry;
-use crate::lock::lease::{Holder, Sharers};
+use crate::lock::lease::{Holder, Owner, Renewals, Sharers};
 use crate::lock::slots::{Share, Slots};
-use crate::lock::time::Timestamp;
-use crate::lock::token::LeaseToken;
+use crate::lock::time::{Timestamp, Ttl};
+use crate::lock::token::{FencingToken, LeaseToken};
 
 /// The most leases of a key that a look names.
 const MOST_NAMED: usize = 100;
+
+/// A lease in the table; expired once `ends_at` has come.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The holder's secret.
+    pub token: LeaseToken,
+    /// The holder's label.
+    pub owner: Option<Owner>,
+    /// The fencing token.
+    pub fencing_token: FencingToken,
+    /// The moment at which the lease began.
+    pub since: Timestamp,
+    /// The TTL by which the end was last set.
+    pub ttl: Ttl,
+    /// The moment at which the lease expires.
+    pub ends_at: Timestamp,
+    /// The renewals since the grant, without those by its keeper.
+    pub renewals: Renewals,
+    /// Its part of the key.
+    pub share: Share,
+}
+
+impl Entry {
+    /// The time left, as its holder is told: the lease may last a little longer.
+    pub(super) fn left(&self, now: Timestamp) -> Duration {
+        self.ends_at.left(now).min(self.ttl.as_duration())
+    }
+
+    /// The public view of the holder.
+    pub(super) fn holder(&self, now: Timestamp) -> Holder {
+        Holder {
+            owner: self.owner.clone(),
+            fencing_token: Some(self.fencing_token),
+            left: Some(self.left(now)),
+            held: Some(now.left(self.since)),
+            share: self.share,
+        }
+    }
+}
 
 /// The leases of a held key: nearly always one, which needs no memory of its own.
 pub(crate) type Holders = SmallVec<[Entry; 1]>;

@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Claim, Lease, LockStatus, Renewals};
 use crate::lock::store::{Answer, Win};
-use crate::lock::table::{Table, holders};
+use crate::lock::table::{Entry, Table, holders};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::FencingToken;
 

@@ -1,13 +1,11 @@
 //! The table's read-only view.
 
-use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Holder, LockStatus};
 use crate::lock::line::Line;
 use crate::lock::store::Page;
-use crate::lock::table::Table;
-use crate::lock::table::holders;
 use crate::lock::table::holders::Holders;
+use crate::lock::table::{Entry, Table, holders};
 use crate::lock::time::Timestamp;
 use crate::lock::token::{FencingToken, LeaseToken};
 

@@ -3,10 +3,10 @@
 use redb::Value;
 use sha2::{Digest, Sha256};
 
-use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::{Owner, Renewals};
 use crate::lock::slots::{Share, Slots};
+use crate::lock::table::Entry;
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 

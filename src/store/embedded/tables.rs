@@ -8,8 +8,8 @@ use redb::{
     WriteTransaction,
 };
 
-use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
+use crate::lock::table::Entry;
 use crate::lock::token::FencingToken;
 use crate::store::embedded::row;
 use crate::store::embedded::row::{LeaseRow, ShareRow, Sum};

@@ -3,11 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::lock::entry::Entry;
 use crate::lock::key::LockKey;
 use crate::lock::lease::LockStatus;
 use crate::lock::store::Page;
-use crate::lock::table::{LeaseId, Table};
+use crate::lock::table::{Entry, LeaseId, Table};
 use crate::lock::time::Timestamp;
 use crate::lock::token::{FencingToken, LeaseToken};
 
