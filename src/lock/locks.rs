@@ -171,24 +171,23 @@ impl Locks {
                 Some(_) => Vec::new(),
                 None => waiters.release(&of.key, &of.token, Keep::Place).await,
             };
-            let mut ended = store.end(&of).await;
-            if matches!(ended, Ok(Ended::Nothing)) && !waiting.is_empty() {
-                ended = Ok(Ended::Place); // The store has not kept it until now.
-            }
+            let ended = match store.end(&of).await? {
+                // The store has not kept the place until now.
+                Ended::Nothing if !waiting.is_empty() => Ended::Place,
+                ended => ended,
+            };
             match &ended {
-                Ok(Ended::Lease(lease)) => leases.ended(&of.key, lease, Why::Released),
-                Ok(Ended::Nothing) => leases.missed(&of),
-                _ => (),
+                Ended::Lease(lease) => leases.ended(&of.key, lease, Why::Released),
+                Ended::Nothing => leases.missed(&of),
+                Ended::Place => (),
             }
-            if ended.is_ok() {
-                waiting.into_iter().for_each(WaitingRequest::cancel);
-            }
+            waiting.into_iter().for_each(WaitingRequest::cancel);
             // The place may have been that of a request which came meanwhile.
-            if matches!(ended, Ok(Ended::Place)) {
+            if ended == Ended::Place {
                 let late = waiters.release(&of.key, &of.token, Keep::Nothing).await;
                 late.into_iter().for_each(WaitingRequest::cancel);
             }
-            ended
+            Ok::<_, StoreError>(ended)
         };
         Ok(self.hear_out(call).await?)
     }

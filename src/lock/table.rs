@@ -85,15 +85,11 @@ impl Table {
         Self { position_kept, ..self }
     }
 
-    /// The same table, in which no lease lasts longer than the `max_hold` of its key.
-    pub fn limiting_holds(self, prefixes: Prefixes) -> Self {
-        Self { prefixes, ..self }
-    }
-
-    /// The same table, in which a lease outlasts its TTL by `slack`, or by a twentieth of the TTL,
-    /// at least 25 ms, if that is less: its holder has the whole TTL although an answer takes time.
-    pub fn with_slack(self, slack: Duration) -> Self {
-        Self { slack, ..self }
+    /// The same table, in which no lease lasts longer than the `max_hold` of its key, and one
+    /// outlasts its TTL by `slack`, or by a twentieth of the TTL, at least 25 ms, if that is less:
+    /// its holder has the whole TTL although an answer takes time.
+    pub fn with_terms(self, prefixes: Prefixes, slack: Duration) -> Self {
+        Self { prefixes, slack, ..self }
     }
 
     /// Grants the key if all who would then hold it allow so many and no present claim is ahead, or
@@ -350,6 +346,7 @@ mod tests {
 
     use super::Table;
     use crate::lock::lease::{Origin, Receipt};
+    use crate::lock::prefixes::Prefixes;
     use crate::lock::sample::{claim, key, token};
     use crate::lock::store::{Answer, Ask, If, Target, Win};
     use crate::lock::time::Timestamp;
@@ -391,7 +388,7 @@ mod tests {
 
     #[test]
     fn with_slack_a_lease_outlasts_its_ttl_a_little_and_says_so_to_nobody() {
-        let mut table = table().with_slack(Duration::from_millis(100));
+        let mut table = table().with_terms(Prefixes::default(), Duration::from_millis(100));
         table.ask(&claim("a", "one", 1_000), Ask::Once(None), at(0), 5);
         table.ask(&claim("b", "one", 10_000), Ask::Once(None), at(0), 5);
         let holder = |table: &mut Table, name, now| table.look(&key(name), (None, 0), now).holder;

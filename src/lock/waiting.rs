@@ -105,8 +105,12 @@ impl Waiters {
             if lines.len() >= self.limits.keys && !lines.contains_key(&claim.key) {
                 return Err(full());
             }
-            let begin = || self.begin_line(&claim.key);
-            let line = lines.entry(claim.key.clone()).or_insert_with(begin);
+            let line = lines.entry(claim.key.clone()).or_insert_with(|| {
+                let bell = Arc::new(Notify::new());
+                let serving = self.clone().serve(claim.key.clone(), bell.clone());
+                self.tasks.spawn(watched::sound("the waiting task of a key", serving));
+                KeyLine::new(bell)
+            });
             if !line.has_room_for(&claim.token, self.limits.per_key) {
                 return Err(LockError::TooManyWaiters("the line for this key is full"));
             }
@@ -143,13 +147,6 @@ impl Waiters {
 
     fn with<T>(&self, use_them: impl FnOnce(&mut HashMap<LockKey, KeyLine>) -> T) -> T {
         use_them(&mut self.lines.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn begin_line(self: &Arc<Self>, key: &LockKey) -> KeyLine {
-        let bell = Arc::new(Notify::new());
-        let serving = self.clone().serve(key.clone(), bell.clone());
-        self.tasks.spawn(watched::sound("the waiting task of a key", serving));
-        KeyLine::new(bell)
     }
 
     /// The task of a key, until the key has no waiters and the store knows it.

@@ -81,14 +81,6 @@ impl Holds {
     }
 }
 
-impl OfKey {
-    /// The reason why a lease has ended, if that was seen.
-    fn reason_of(&self, lease: FencingToken) -> Option<Why> {
-        let mut later = self.ended.range(lease..);
-        later.find(|(_, (ended, _))| ended.ends(lease)).map(|(_, (_, why))| *why)
-    }
-}
-
 impl Stage {
     fn of(lease: &Lease) -> Self {
         Self::Has(lease.fencing_token, lease.renewals)
@@ -113,8 +105,9 @@ impl Registered {
     pub(crate) fn has(&self, lease: &Lease) {
         self.with(|of_key| {
             self.advance(of_key, Stage::of(lease));
-            if let Some(why) = of_key.reason_of(lease.fencing_token) {
-                let _ = self.told.set(why);
+            let mut seen = of_key.ended.range(lease.fencing_token..).map(|(_, end)| end);
+            if let Some((_, why)) = seen.find(|(ended, _)| ended.ends(lease.fencing_token)) {
+                let _ = self.told.set(*why);
             }
         });
     }

@@ -9,9 +9,6 @@ use crate::lock::slots::{Share, Slots};
 use crate::lock::time::{Timestamp, Ttl};
 use crate::lock::token::{FencingToken, LeaseToken};
 
-/// The most leases of a key that a look names.
-const MOST_NAMED: usize = 100;
-
 /// A lease in the table; expired once `ends_at` has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
@@ -105,14 +102,4 @@ pub(super) fn sharers<'a>(leases: impl Iterator<Item = &'a Entry>) -> Option<Sha
         (holders, slots) = (holders + 1, slots.min(entry.share.slots));
     }
     (holders > 0 && !slots.is_alone()).then(|| Sharers { holders, slots, leases: Vec::new() })
-}
-
-/// The first leases to end, for a look at one key.
-pub(super) fn first_to_end<'a>(
-    leases: impl Iterator<Item = &'a Entry>,
-    now: Timestamp,
-) -> Vec<Holder> {
-    let mut leases: Vec<_> = leases.collect();
-    leases.sort_unstable_by_key(|entry| (entry.ends_at, entry.fencing_token));
-    leases.iter().take(MOST_NAMED).map(|entry| entry.holder(now)).collect()
 }

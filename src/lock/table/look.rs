@@ -9,6 +9,9 @@ use crate::lock::table::{Entry, Table, holders};
 use crate::lock::time::Timestamp;
 use crate::lock::token::{FencingToken, LeaseToken};
 
+/// The most leases of a key that a look names.
+const MOST_NAMED: usize = 100;
+
 impl Table {
     /// The number of held keys.
     pub fn len(&self) -> usize {
@@ -82,7 +85,10 @@ impl Table {
         let mut status = self.status(key, leases.clone(), token, now);
         status.line = self.lines.get(key).map_or_else(Vec::new, |line| line.first(most, now));
         if let Some(sharers) = &mut status.sharers {
-            sharers.leases = holders::first_to_end(leases, now);
+            let mut leases: Vec<_> = leases.collect();
+            leases.sort_unstable_by_key(|entry| (entry.ends_at, entry.fencing_token));
+            let first = leases.iter().take(MOST_NAMED);
+            sharers.leases = first.map(|entry| entry.holder(now)).collect();
         }
         status
     }

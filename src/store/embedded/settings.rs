@@ -24,7 +24,6 @@ pub struct EmbeddedSettings {
 impl EmbeddedSettings {
     /// Applies these settings to a table.
     pub(super) fn rules(&self, table: Table) -> Table {
-        let table = table.limiting_holds(self.prefixes.clone());
-        table.keeping_positions(self.position_kept).with_slack(SLACK)
+        table.keeping_positions(self.position_kept).with_terms(self.prefixes.clone(), SLACK)
     }
 }
