@@ -157,6 +157,7 @@ impl KeyLine {
                     stopping.into_iter().for_each(|request| request.tell(None));
                 }
                 Stop::Released(keep, released) => {
+                    // No question that is asked from now on may grant it again.
                     work.asking.retain(|(claim, _)| claim.token != token);
                     // If the releasing call is gone, the requests are told by being dropped.
                     drop(released.send(self.take_requests(&token, |_| true)));

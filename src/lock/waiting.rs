@@ -260,7 +260,7 @@ impl Waiters {
             (Ok(Answer::Held(_)) | Err(_), Ask::Once(_)) => None,
             (Err(_), Ask::InLine(_)) => Some(asked + AFTER_A_FAILURE),
         };
-        // If no request waits any more, it may have been granted.
+        // Without a request too: the claim may have been granted.
         if let Some(told) = told.unwrap_or_else(|| Some(Vec::new())) {
             self.tell(told, one);
         }
