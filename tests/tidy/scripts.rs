@@ -9,7 +9,7 @@ const DIRECTORIES: [&str; 2] = ["src/store/redis/scripts", "src/store/redlock/sc
 const PRELUDE: &str = "prelude.lua";
 
 /// What stands before scripts that share more: they name further keys, and say what they do.
-const PARTS: [&str; 8] = [
+const PARTS: [&str; 9] = [
     "line.lua",
     "hand_on.lua",
     "join.lua",
@@ -18,6 +18,7 @@ const PARTS: [&str; 8] = [
     "grant.lua",
     "guard.lua",
     "record.lua",
+    "lease.lua",
 ];
 
 /// The script that is no verb, and has no parts before it.

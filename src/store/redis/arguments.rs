@@ -32,21 +32,19 @@ arguments! {
 
 impl ClaimArguments<'_> {
     /// The number of those that `try_acquire.lua` needs.
-    const PLAIN: usize = 5;
-
-    /// The arguments of `try_acquire.lua`.
-    pub(super) fn plain(&self) -> Vec<&str> {
-        let mut all = self.all();
-        all.truncate(Self::PLAIN);
-        all
-    }
+    pub(super) const PLAIN: usize = 5;
 }
 
 arguments! {
     /// The refresh of a lease.
     RefreshArguments {
-        token, ttl, default_ttl, floor, believable, max_hold, named, kept, last_word
+        token, ttl, max_hold, named, kept, last_word, default_ttl, floor, believable
     }
+}
+
+impl RefreshArguments<'_> {
+    /// The number of those that `refresh.lua` needs.
+    pub(super) const PLAIN: usize = 6;
 }
 
 arguments! {
@@ -70,7 +68,7 @@ mod tests {
         ClaimArguments, ForceReleaseArguments, InspectArguments, RefreshArguments, ReleaseArguments,
     };
     use crate::store::redis::script::{
-        FORCE_RELEASE, INSPECT, REFRESH, RELEASE, Script, TRY_ACQUIRE, WAIT_TURN,
+        FORCE_RELEASE, INSPECT, REFRESH, REFRESH_SHARE, RELEASE, Script, TRY_ACQUIRE, WAIT_TURN,
     };
 
     /// The names that a script gives to its arguments.
@@ -89,7 +87,8 @@ mod tests {
         for (script, fields) in [
             (&TRY_ACQUIRE, &ClaimArguments::NAMES[..ClaimArguments::PLAIN]),
             (&WAIT_TURN, ClaimArguments::NAMES),
-            (&REFRESH, RefreshArguments::NAMES),
+            (&REFRESH, &RefreshArguments::NAMES[..RefreshArguments::PLAIN]),
+            (&REFRESH_SHARE, RefreshArguments::NAMES),
             (&RELEASE, ReleaseArguments::NAMES),
             (&FORCE_RELEASE, ForceReleaseArguments::NAMES),
             (&INSPECT, InspectArguments::NAMES),

@@ -76,8 +76,9 @@ impl RedisStore {
             stood: or_empty(stood).into(),
         };
         let is_plain = matches!(script.verb(), Verb::TryAcquire);
-        let args = if is_plain { arguments.plain() } else { arguments.all() };
-        let answered = self.run(script, &claim.key, &args, when).await;
+        let all = arguments.all();
+        let args = if is_plain { &all[..ClaimArguments::PLAIN] } else { &all[..] };
+        let answered = self.run(script, &claim.key, args, when).await;
         let (reply, node) = answered.map_err(|error| error.of_claim(claim.origin))?;
         self.replicated(script, claim, (&reply, &node), began).await?;
         Ok(Answered { reply, node: node.number(), asked })

@@ -1,6 +1,6 @@
 //! Refresh and release.
 
-use crate::lock::error::{Effect, StoreError, Verb};
+use crate::lock::error::{StoreError, Verb};
 use crate::lock::store::{Renewed, Target};
 use crate::lock::time::{Ttl, Uptime};
 use crate::store::redis::RedisStore;
@@ -8,7 +8,7 @@ use crate::store::redis::arguments::{RefreshArguments, ReleaseArguments};
 use crate::store::redis::clock::latest_believable_micros;
 use crate::store::redis::deadline::When;
 use crate::store::redis::grants::told;
-use crate::store::redis::node::{Node, ScriptCall, Way, failure};
+use crate::store::redis::node::{Node, ScriptCall, Way};
 use crate::store::redis::replies::{malformed, refreshed};
 use crate::store::redis::script::{REFRESH, REFRESH_SHARE, RELEASE, Reply, or_empty};
 
@@ -20,28 +20,24 @@ impl RedisStore {
         ttl: Option<Ttl>,
     ) -> Result<Renewed, StoreError> {
         let verb = of.verb(Verb::Refresh);
-        let (asked, when) = (Uptime::now(), self.in_time(2)); // One call finds that it is shared.
+        let (asked, when) = (Uptime::now(), self.in_time(2)); // One call finds that there is more.
         let arguments = RefreshArguments {
             token: of.token.expose().into(),
             ttl: or_empty(ttl.map(Ttl::as_millis)).into(),
-            default_ttl: self.default_ttl.as_millis().to_string().into(),
-            floor: self.floor.least().to_string().into(),
-            believable: latest_believable_micros().to_string().into(),
             max_hold: self.max_hold(&of.key).to_string().into(),
             named: or_empty(of.number).into(),
             kept: of.only.renewals().into(),
             last_word: of.only.last_word().into(),
+            default_ttl: self.default_ttl.as_millis().to_string().into(),
+            floor: self.floor.least().to_string().into(),
+            believable: latest_believable_micros().to_string().into(),
         };
-        let args = arguments.all();
-        let (mut reply, _) = self.run(&REFRESH, &of.key, &args, when).await?;
-        if reply.word() == "shared" {
-            (reply, _) = self.run(&REFRESH_SHARE, &of.key, &args, when).await?;
+        let (all, plain) = (arguments.all(), RefreshArguments::PLAIN);
+        let (mut reply, _) = self.run(&REFRESH, &of.key, &all[..plain], when).await?;
+        if reply.word() == "rest" {
+            (reply, _) = self.run(&REFRESH_SHARE, &of.key, &all, when).await?;
         }
         match reply.word() {
-            "exclusive" => {
-                let reason = "the lease was shared and exclusive by turns between the calls";
-                return Err(failure(verb, Effect::None, reason));
-            }
             "taken_over" => return Ok(Renewed::TakenOver),
             "lost" => return Ok(Renewed::Lost),
             _ => (),

@@ -28,17 +28,20 @@ macro_rules! script {
 pub(in crate::store) use script;
 
 // The common path of a release comes before the parts, which it does not need.
-script!(TRY_ACQUIRE, Verb::TryAcquire, 2: "prelude.lua" "try_acquire.lua");
-script!(WAIT_TURN, Verb::WaitTurn, 7: "prelude.lua" "line.lua" "hand_on.lua" "share.lua" "tell.lua"
-    "join.lua" "grant.lua" "wait_turn.lua");
-script!(LEAVE, Verb::Leave, 7: "prelude.lua" "line.lua" "hand_on.lua" "share.lua" "leave.lua");
-script!(REFRESH, Verb::Refresh, 2: "prelude.lua" "refresh.lua");
-script!(REFRESH_SHARE, Verb::Refresh, 7: "prelude.lua" "line.lua" "share.lua" "refresh_share.lua");
+script!(TRY_ACQUIRE, Verb::TryAcquire, 2: "prelude.lua" "lease.lua" "try_acquire.lua");
+script!(WAIT_TURN, Verb::WaitTurn, 7: "prelude.lua" "lease.lua" "line.lua" "hand_on.lua" "share.lua"
+    "tell.lua" "join.lua" "grant.lua" "wait_turn.lua");
+script!(LEAVE, Verb::Leave, 7:
+    "prelude.lua" "lease.lua" "line.lua" "hand_on.lua" "share.lua" "leave.lua");
+script!(REFRESH, Verb::Refresh, 2: "prelude.lua" "lease.lua" "refresh.lua");
+script!(REFRESH_SHARE, Verb::Refresh, 7:
+    "prelude.lua" "lease.lua" "line.lua" "share.lua" "refresh_share.lua");
 script!(RELEASE, Verb::Release, 7:
-    "prelude.lua" "release.lua" "line.lua" "hand_on.lua" "share.lua" "release_line.lua");
+    "prelude.lua" "release.lua" "lease.lua" "line.lua" "hand_on.lua" "share.lua" "release_line.lua");
 script!(FORCE_RELEASE, Verb::ForceRelease, 7:
-    "prelude.lua" "line.lua" "hand_on.lua" "share.lua" "tell.lua" "force_release.lua");
-script!(INSPECT, Verb::Inspect, 7: "prelude.lua" "line.lua" "share.lua" "tell.lua" "inspect.lua");
+    "prelude.lua" "lease.lua" "line.lua" "hand_on.lua" "share.lua" "tell.lua" "force_release.lua");
+script!(INSPECT, Verb::Inspect, 7:
+    "prelude.lua" "lease.lua" "line.lua" "share.lua" "tell.lua" "inspect.lua");
 
 impl Script {
     /// The script of a verb with its number of keys; `hash` is its [`Script::sha1`].

@@ -130,7 +130,7 @@ async fn a_day_after_its_last_lock_redis_has_what_it_had_before() {
     let service = service(&redis, &[]).await;
     let http = service.http();
     let a_day_later = async |day: i64| {
-        clock.step(day * 25 * 3600);
+        clock.step(day * 26 * 3600);
         eventually(PATIENCE, async || (redis.run::<i64>("DBSIZE") == 0).then_some(())).await;
     };
     let memory = || {

@@ -10,6 +10,7 @@ mod line;
 mod links;
 mod lists;
 pub(crate) mod login;
+mod moving;
 mod paused;
 mod places;
 mod servers;

@@ -10,6 +10,7 @@
 local not_after, token, ttl, its_owner, floor, believable, max_hold, slots, named, instance,
   window, keep, stood = unpack(ARGV)
 window, keep = tonumber(window), tonumber(keep)
+local TAKE_OVER = 2 ^ 20 -- Its weight among the renewals, as in src/lock/lease.rs.
 local own = lease_of(token) -- The lease that the token has.
 slots = tonumber(slots ~= '' and slots or own and own.slots or 1)
 local score = standing(token)
@@ -30,7 +31,7 @@ local function decide()
   if not is_named then return 'lost' end
   local keeps_share = own and (own.slots == slots or named ~= '' and room())
   if own then return keeps_share and 'granted' or 'mine' end
-  local has_ended = not place and stood ~= '' and redis.call('HGET', crew, '~' .. token) == stood
+  local has_ended = not place and stood ~= '' and of_crew('~' .. token) == tonumber(stood)
   if has_ended then return 'gone' end
   if is_turn() then return 'granted' end
   return instance ~= '' and 'waiting' or 'held'
@@ -62,12 +63,16 @@ local function grant()
   else
     redis.call('ZADD', line, 'XX', 0, '') -- Adds nothing; at maxmemory it is refused, as SET is.
   end
-  end_elsewhere(token, instance)
-  drop(token, true)
-  last = text(math.max(last, new.fence))
+  if score then
+    end_elsewhere(token, score, instance)
+    drop(token)
+  else
+    forget_if_empty()
+  end
+  last = math.max(last, new.fence)
   if new.slots == 1 then
     if shared then redis.call('DEL', share, facts) end
-    its_ttl, renewals, since = new.ttl, text(new.renewals), new.since
+    its_ttl, renewals, since = new.ttl, new.renewals, new.since
     holder, owner = token, its_owner
   else
     admit(token, new, own)

@@ -5,22 +5,28 @@
 local function handed() -- The instance of a hand-off that is not confirmed.
   return value and holder == '!' .. value and owner
 end
--- Takes a claim out of the line, and forgets a line without claims. Saves the record then, unless
--- the caller does.
-local function drop(token, is_saved)
-  if not marked then return end
-  out(token)
-  redis.call('HDEL', crew, '@' .. token)
-  sweep()
-  if redis.call('EXISTS', line) == 1 then return end
-  local remembers = tonumber(redis.call('HGET', crew, 'ended') or 0) > now
+local function is_empty() -- No claim is there; removes claims whose kept places have expired.
+  local first = redis.call('ZRANGE', line, 0, 0)[1]
+  if not first or string.sub(first, 1, 1) ~= '!' then return not first end
+  local over = redis.call('ZRANGEBYSCORE', line, '-inf', now - PAST, 'LIMIT', 0, 500)
+  for _, mark in ipairs(over) do out(string.sub(mark, 2)) end
+  return redis.call('EXISTS', line) == 0
+end
+local function keep_on() -- The line lasts for two minutes more.
+  for _, name in ipairs({ line, crew, who }) do redis.call('PEXPIRE', name, '120000') end
+end
+local function forget_if_empty() -- Forgets a line without claims; the caller saves its mark.
+  if not marked or not is_empty() then return end
+  local remembers = (of_crew('ended') or 0) > now
   if remembers then redis.call('PEXPIRE', crew, ENDED) else redis.call('DEL', crew, who) end
   marked = false
-  if not is_saved then save() end
+end
+local function drop(token) -- Takes a claim out of the line; the caller saves the mark.
+  out(token)
+  if of_crew('@' .. token) then redis.call('HDEL', crew, '@' .. token) end
+  forget_if_empty()
 end
 local function hand_on(keep) -- Frees the lock, or hands it to the head, which must confirm it.
-  redis.call('DEL', lock)
-  value, its_ttl, renewals, since, holder, owner = false, 0, 0, 0, '-', ''
   local first = head()
   if first then
     local lapse = math.max(first.man.deadline - now, 250)
@@ -28,20 +34,25 @@ local function hand_on(keep) -- Frees the lock, or hands it to the head, which m
     park(first.token, first.place, now + lapse + keep)
     redis.pcall('PUBLISH', 'lk//' .. first.man.id, lock) -- A hint; the permission may be missing.
     value, holder, owner = first.token, '!' .. first.token, first.man.id
+    its_ttl, renewals, since = 0, 0, 0
+    save()
+  else
+    redis.call('DEL', lock)
+    value = false
+    forget_if_empty()
+    save_mark()
   end
-  if known then save() elseif marked then save(0) end
 end
 -- Makes other instances ask for a claim that ends, and remembers its end for them.
-local function end_elsewhere(token, instance)
-  local score = marked and tonumber(redis.call('ZSCORE', line, token) or nil)
-  if not score then return end
-  local place, index = string.format('%.0f', score % SPAN), math.floor(score / SPAN)
-  local also = tonumber(redis.call('HGET', crew, '@' .. token) or nil)
+local function end_elsewhere(token, score, instance)
+  local index, also = math.floor(score / SPAN), of_crew('@' .. token)
   local by = value == token and handed()
   for _, man in ipairs(crewmen()) do
     local waits_with_it = man.index == index or man.index == also or man.id == by
     if waits_with_it and man.id ~= instance then
+      local place = string.format('%.0f', score % SPAN)
       redis.call('HSET', crew, '~' .. token, place, 'ended', string.format('%.0f', now + ENDED))
+      noted.ended = now + ENDED
       redis.pcall('PUBLISH', 'lk//' .. man.id, '\1' .. place .. '\1' .. lock) -- A hint, as above.
     end
   end
@@ -51,6 +62,6 @@ local function give_back(token, its_owner, place, keep) -- Its old place, to an 
   redis.call('HDEL', crew, '~' .. token)
   redis.call('HSET', who, token, string.format('%.0f %s', now, its_owner))
   park(token, place, now + keep)
-  for _, name in ipairs({ line, crew, who }) do redis.call('PEXPIRE', name, 120000) end
+  keep_on()
   marked = true
 end

@@ -12,16 +12,16 @@ local is_unrenewed = unrenewed == '' or own and own.renewals == tonumber(unrenew
 local stands = ends_place and standing(token)
 if not (is_named and is_unrenewed and (own or stands)) then return { now, 'nothing' } end
 if own and shared then depart(token) end
-if ends_place then
-  end_elsewhere(token, instance)
-  drop(token, not value or value == token)
+if stands then
+  end_elsewhere(token, stands, instance)
+  drop(token)
 end
 if returned ~= '' then give_back(token, own.owner, tonumber(returned), keep) end
 if not value or value == token then
   hand_on(keep)
 elseif shared then
-  if returned ~= '' then save() end -- There may be a line again.
   ring()
 end
+save_mark()
 if not own then return { now, 'place' } end
 return { now, 'lease', own.fence, own.owner, own.slots, own.slot }

@@ -13,8 +13,7 @@ local function lease_of(token) -- Exclusive or not; without fencing token if it 
     local own = { slots = 1, slot = 0, fence = 0, renewals = 0, since = 0, owner = '', ttl = left }
     own.left = left
     if is_noted then
-      own.fence, own.ttl, own.renewals = tonumber(last), tonumber(its_ttl), tonumber(renewals)
-      own.since, own.owner = tonumber(since), owner
+      own.fence, own.ttl, own.renewals, own.since, own.owner = last, its_ttl, renewals, since, owner
     end
     return own
   end
@@ -46,7 +45,6 @@ local function note() -- The lock lasts as long as the longest of its leases, or
   redis.call('HSET', facts, '#', text)
   local ends = math.max(longest, now + 1) -- Redis ends a key at once if its end is the present.
   for _, name in ipairs({ lock, share, facts }) do redis.call('PEXPIREAT', name, ends) end
-  redis.call('PEXPIREAT', record, ends + DAY)
 end
 local function forget(token)
   local lease = lease_of(token)
