@@ -24,3 +24,20 @@ async fn a_claim_that_moves_to_another_instance_keeps_its_place() {
     refused(one, &long("second")).await;
     confirmed(&two, &long("moving")).await;
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_claim_stays_with_the_last_of_three_instances_that_waits_with_it() {
+    let stage = Stage::redis().await;
+    let (one, two, three) = (&stage.store, stage.another().await, stage.another().await);
+    stage.granted(&long("holder")).await;
+    for store in [one, &two, &three] {
+        waits(store, &long("moving")).await;
+    }
+    waits(one, &long("second")).await;
+    for store in [one, &three] {
+        store.leave(&key("a"), &[(token("moving"), Keep::Place)]).await.unwrap();
+    }
+    release(one, "holder").await;
+    refused(one, &long("second")).await;
+    confirmed(&two, &long("moving")).await;
+}
